@@ -1,0 +1,128 @@
+"""The columns of every table in a trace, with unit, type, meaning and the version that brought them.
+
+Everything that names a column takes it from here: the recorder's events, the trace file, the
+DataFrames of the reader, and docs/trace-format.md. Times are integers in nanoseconds of the
+recording host's monotonic clock, shifted so that they count from the Unix epoch.
+
+Law: a table is a tuple of `Column`; a column's type is one of `int`, `float`, `bool`, `str`, and
+the value that stands for "not known" or "does not apply" is `Column.missing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FORMAT_NAME = "commtrace"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: `unit` is empty for names and counts without a unit."""
+
+    name: str
+    type: type
+    unit: str
+    meaning: str
+    since: int = 1
+
+    @property
+    def missing(self) -> int | float | bool | str:
+        """The value that says "not known": -1, nan, False or the empty string."""
+        return {int: -1, float: float("nan"), bool: False, str: ""}[self.type]
+
+
+def _where(subject: str) -> tuple[Column, ...]:
+    """The columns that say where in the program something happened."""
+    return (
+        Column("step", int, "", f"step that {subject} belongs to, counted from 0 by `rec.step()`"),
+        Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
+        Column("region", str, "", "innermost user region, as given to `rec.region(name)`"),
+        Column("module", str, "", "path of the innermost module, `layers.0.attention.wq`"),
+        Column("module_class", str, "", "class name of that module"),
+        Column("module_call", int, "", "which call of that module in this recording, from 0"),
+        Column("thread", int, "", "native id of the thread"),
+    )
+
+
+COMM = (
+    Column("rank", int, "", "global rank that made the call"),
+    Column("id", int, "", "number of the call on its rank, in order of issue, from 0"),
+    Column("kind", str, "", "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, ..."),
+    Column("native_op", str, "", "operator that was intercepted, `c10d::allreduce_`"),
+    Column("group", str, "", "name of the process group; key of table `groups`"),
+    Column("seq", int, "", "number of the call within its group on this rank, from 0"),
+    Column("reduce_op", str, "", "sum, avg, min, max, product, ..."),
+    Column("root", int, "", "global rank of the root of a rooted collective"),
+    Column("peer", int, "", "global rank of the other side of a point-to-point call"),
+    Column("dtype", str, "", "element type of the payload, `float32`"),
+    Column("input_shapes", str, "", "shapes of the tensors sent, `[8,16]`, joined by `;`"),
+    Column("output_shapes", str, "", "shapes of the tensors received, likewise"),
+    Column("payload_bytes", int, "bytes", "size by which bandwidth is counted (docs/bytes.md)"),
+    Column("wire_bytes", int, "bytes", "bytes that this rank must send under the ring algorithm"),
+    Column("is_async", bool, "", "the call returned before completion"),
+    Column("issue_ns", int, "ns", "when the call was issued"),
+    Column("call_ns", int, "ns", "time inside the issuing call"),
+    Column("blocked_ns", int, "ns", "time the rank was blocked: in the call or in its waits"),
+    Column("complete_ns", int, "ns", "when the communication had completed"),
+    *_where("the call"),
+    Column("op", str, "", "operator that needed it, `aten.mm.default`"),
+    Column("op_id", int, "", "row of table `ops` on the same rank that it happened in"),
+    Column("source_file", str, "", "file of the user's line"),
+    Column("source_line", int, "", "line in that file"),
+    Column("source_function", str, "", "function that the line is in"),
+    Column("reason", str, "", "why it was needed, in a sentence"),
+    Column("argument", str, "", "argument of `op` that had to change its layout"),
+    Column("source_spec", str, "", "layout before, `f32[8,16] tp:P(sum)`"),
+    Column("target_spec", str, "", "layout after, `f32[8,16] tp:R`"),
+    Column("candidates", str, "", "layouts considered with their cost in seconds, as JSON"),
+    Column("planned_bytes", int, "bytes", "payload that the planner announced for this call"),
+)
+
+OPS = (
+    Column("rank", int, "", "global rank"),
+    Column("id", int, "", "number of the operator on its rank, in order of start, from 0"),
+    Column("parent", int, "", "id of the operator that this one ran inside of"),
+    Column("op", str, "", "operator, `aten.mm.default`"),
+    Column("level", str, "", "dtensor (on distributed tensors) or local (on plain tensors)"),
+    Column("start_ns", int, "ns", "when it started"),
+    Column("duration_ns", int, "ns", "how long it took on the host, inner operators included"),
+    *_where("the operator"),
+)
+
+GROUPS = (
+    Column("name", str, "", "name of the process group"),
+    Column("description", str, "", "description that its creator gave"),
+    Column("ranks", str, "", "global ranks, in group order, `0,1,2,3`"),
+    Column("size", int, "", "number of ranks"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
+    Column("backend", str, "", "gloo, nccl, fake, ..."),
+)
+
+RANKS = (
+    Column("rank", int, "", "global rank"),
+    Column("host", str, "", "host name"),
+    Column("pid", int, "", "process id"),
+    Column("device", str, "", "device type the rank computed on"),
+    Column("start_ns", int, "ns", "when recording began"),
+    Column("end_ns", int, "ns", "when recording ended, or the last event of a torn spool"),
+    Column("clock_offset_ns", int, "ns", "added to the rank's times to align it with rank 0"),
+    Column("num_events", int, "", "communication calls kept"),
+    Column("num_dropped", int, "", "communication calls dropped by the memory bound"),
+    Column("complete", bool, "", "the rank closed its recording properly"),
+)
+
+STEPS = (
+    Column("rank", int, "", "global rank"),
+    Column("step", int, "", "number of the step, from 0"),
+    Column("start_ns", int, "ns", "when it began"),
+    Column("end_ns", int, "ns", "when it ended"),
+)
+
+TABLES: dict[str, tuple[Column, ...]] = {
+    "comm": COMM,
+    "ops": OPS,
+    "groups": GROUPS,
+    "ranks": RANKS,
+    "steps": STEPS,
+}

@@ -1,0 +1,78 @@
+"""What the core announces: every communication, with the reason for it.
+
+`redistribute.execute` (and what is built from its steps) opens an `Announcement` around each
+collective; `current()` is the one in force on the calling thread, which is how a recorder that
+intercepts the collective learns why it happened. Listeners are told before anything is sent, so
+they may also refuse by raising. Nothing here costs anything when no communication happens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """One collective about to be issued, and why.
+
+    `operator` needed `argument` in another layout (`operator` is "redistribute" where the user
+    asked for it by name). `source` and `target` are layouts in text form, before and after the
+    whole redistribution; `step`, `axis` and `payload_bytes` describe this one collective on this
+    rank. `candidates` lists the layouts considered with their cost in seconds; the first one was
+    chosen.
+    """
+
+    operator: str
+    argument: str
+    source: str
+    target: str
+    step: str
+    axis: str
+    payload_bytes: int
+    candidates: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The reason in one sentence."""
+        needs = f"needs {self.argument} " if self.argument else ""
+        return f"{self.operator} {needs}{self.source} -> {self.target}: {self.step} on {self.axis}"
+
+
+Listener = Callable[[Announcement], None]
+
+_force = threading.local()
+_listeners: tuple[Listener, ...] = ()
+
+
+def current() -> Announcement | None:
+    """The announcement in force on this thread, or None outside of any."""
+    return getattr(_force, "announcement", None)
+
+
+@contextmanager
+def announced(announcement: Announcement) -> Iterator[None]:
+    """Tell the listeners, then keep `announcement` in force for the body."""
+    for listener in _listeners:
+        listener(announcement)
+    before = current()
+    _force.announcement = announcement
+    try:
+        yield
+    finally:
+        _force.announcement = before
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Call `listener` with each announcement of this process while the body runs."""
+    global _listeners
+    _listeners = (*_listeners, listener)
+    try:
+        yield
+    finally:
+        remaining = list(_listeners)
+        remaining.remove(listener)
+        _listeners = tuple(remaining)
