@@ -1,8 +1,9 @@
-"""The columns of every table in a trace, with unit, type, meaning and the version that brought them.
+"""The columns of every table in a trace, their unit, type, meaning and first version.
 
 Everything that names a column takes it from here: the recorder's events, the trace file, the
-DataFrames of the reader, and docs/trace-format.md. Times are integers in nanoseconds of the
-recording host's monotonic clock, shifted so that they count from the Unix epoch.
+DataFrames of the reader, and docs/trace-format.md. A duration is in `ns`; a point in time is in
+`unix ns`: nanoseconds of the recording host's monotonic clock, shifted once at the start so that
+they count from the Unix epoch, and aligned between ranks in a finished run (table `ranks`).
 
 Law: a table is a tuple of `Column`; a column's type is one of `int`, `float`, `bool`, `str`, and
 the value that stands for "not known" or "does not apply" is `Column.missing`.
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 
 FORMAT_NAME = "commtrace"
 FORMAT_VERSION = 1
+
+INSTANT = "unix ns"
+"""Unit of a point in time; `ns` is the unit of a duration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +65,10 @@ COMM = (
     Column("payload_bytes", int, "bytes", "size by which bandwidth is counted (docs/bytes.md)"),
     Column("wire_bytes", int, "bytes", "bytes that this rank must send under the ring algorithm"),
     Column("is_async", bool, "", "the call returned before completion"),
-    Column("issue_ns", int, "ns", "when the call was issued"),
+    Column("issue_ns", int, INSTANT, "when the call was issued"),
     Column("call_ns", int, "ns", "time inside the issuing call"),
     Column("blocked_ns", int, "ns", "time the rank was blocked: in the call or in its waits"),
-    Column("complete_ns", int, "ns", "when the communication had completed"),
+    Column("complete_ns", int, INSTANT, "when the communication had completed"),
     *_where("the call"),
     Column("op", str, "", "operator that needed it, `aten.mm.default`"),
     Column("op_id", int, "", "row of table `ops` on the same rank that it happened in"),
@@ -85,7 +89,7 @@ OPS = (
     Column("parent", int, "", "id of the operator that this one ran inside of"),
     Column("op", str, "", "operator, `aten.mm.default`"),
     Column("level", str, "", "dtensor (on distributed tensors) or local (on plain tensors)"),
-    Column("start_ns", int, "ns", "when it started"),
+    Column("start_ns", int, INSTANT, "when it started"),
     Column("duration_ns", int, "ns", "how long it took on the host, inner operators included"),
     *_where("the operator"),
 )
@@ -104,9 +108,9 @@ RANKS = (
     Column("host", str, "", "host name"),
     Column("pid", int, "", "process id"),
     Column("device", str, "", "device type the rank computed on"),
-    Column("start_ns", int, "ns", "when recording began"),
-    Column("end_ns", int, "ns", "when recording ended, or the last event of a torn spool"),
-    Column("clock_offset_ns", int, "ns", "added to the rank's times to align it with rank 0"),
+    Column("start_ns", int, INSTANT, "when recording began"),
+    Column("end_ns", int, INSTANT, "when recording ended, or the last event of a torn spool"),
+    Column("clock_offset_ns", int, "ns", "what was added to the rank's times to align them"),
     Column("num_events", int, "", "communication calls kept"),
     Column("num_dropped", int, "", "communication calls dropped by the memory bound"),
     Column("complete", bool, "", "the rank closed its recording properly"),
@@ -115,8 +119,8 @@ RANKS = (
 STEPS = (
     Column("rank", int, "", "global rank"),
     Column("step", int, "", "number of the step, from 0"),
-    Column("start_ns", int, "ns", "when it began"),
-    Column("end_ns", int, "ns", "when it ended"),
+    Column("start_ns", int, INSTANT, "when it began"),
+    Column("end_ns", int, INSTANT, "when it ended"),
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {

@@ -1,0 +1,51 @@
+"""commtrace records, analyses and draws every collective of a distributed PyTorch program.
+
+    with commtrace.record("run.json") as recording:
+        train()
+
+Names are looked up when they are asked for, so that recording loads no plotting library, and
+reading a trace does not load torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commtrace.analyze import load
+    from commtrace.errors import CommtraceError
+    from commtrace.session import Recording, record
+    from commtrace.tracefile import Trace, merge_spools, read_trace
+
+__all__ = [
+    "CommtraceError",
+    "Recording",
+    "Trace",
+    "load",
+    "merge_spools",
+    "read_trace",
+    "record",
+]
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CommtraceError": "commtrace.errors",
+    "Recording": "commtrace.session",
+    "Trace": "commtrace.tracefile",
+    "load": "commtrace.analyze",
+    "merge_spools": "commtrace.tracefile",
+    "read_trace": "commtrace.tracefile",
+    "record": "commtrace.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'commtrace' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

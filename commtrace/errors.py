@@ -1,0 +1,60 @@
+"""Every error that commtrace raises for something a user can cause.
+
+Each class carries the exit code that the command line ends with. A text has four parts: what was
+asked, what was found, why that does not work, what to try; a part with nothing to say is left out.
+"""
+
+from __future__ import annotations
+
+
+class CommtraceError(Exception):
+    """The family: `except CommtraceError` catches whatever this package refuses to do."""
+
+    exit_code = 1
+
+    def __init__(
+        self, asked: str, *, found: str = "", why: str = "", attempt: str = "", place: str = ""
+    ) -> None:
+        self.asked = asked
+        self.place = place
+        self.found = found
+        self.why = why
+        self.attempt = attempt
+        parts = (("at", place), ("found", found), ("why", why), ("try", attempt))
+        super().__init__("\n".join([asked, *(f"  {name}: {text}" for name, text in parts if text)]))
+
+
+class UsageError(CommtraceError):
+    """An argument that cannot be met: no such script, no ranks, a detail that does not exist."""
+
+    exit_code = 2
+
+
+class TraceError(CommtraceError):
+    """A trace that cannot be read; the subclasses say in which way."""
+
+    exit_code = 3
+
+
+class NotATraceError(TraceError):
+    """The file is something else."""
+
+
+class TruncatedTraceError(TraceError):
+    """The file begins as a trace and ends too early, or was changed since it was written."""
+
+
+class NewerTraceError(TraceError):
+    """The file was written by a later commtrace, in a format that this one does not know."""
+
+
+class EmptyTraceError(TraceError):
+    """There is nothing in it: an empty file, or a folder without spools."""
+
+
+class RecordingError(CommtraceError):
+    """Recording cannot start or go on."""
+
+
+class LaunchError(CommtraceError):
+    """The ranks could not be started or did not come to an end."""

@@ -1,0 +1,40 @@
+"""One row of each table, as a tuple whose fields are the columns of the schema, in order.
+
+The recorder makes them, the trace file writes them; nothing in between has to name a column. A
+field that is not given holds the value that says "not known".
+
+    CommEvent(rank=0, id=7, kind="all_reduce").payload_bytes == -1
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+from commtrace.schema import COMM, GROUPS, OPS, RANKS, STEPS, Column
+
+
+def _row_type(name: str, columns: tuple[Column, ...], meaning: str) -> Any:
+    row = namedtuple(
+        name,
+        [column.name for column in columns],
+        defaults=[column.missing for column in columns],
+        module=__name__,
+    )
+    row.__doc__ = meaning
+    return row
+
+
+CommEvent = _row_type("CommEvent", COMM, "One communication call of one rank.")
+OpEvent = _row_type("OpEvent", OPS, "One operator that one rank ran.")
+GroupRow = _row_type("GroupRow", GROUPS, "One process group.")
+RankRow = _row_type("RankRow", RANKS, "One rank of the run.")
+StepRow = _row_type("StepRow", STEPS, "One step of one rank.")
+
+ROWS: dict[str, Any] = {
+    "comm": CommEvent,
+    "ops": OpEvent,
+    "groups": GroupRow,
+    "ranks": RankRow,
+    "steps": StepRow,
+}

@@ -1,0 +1,63 @@
+"""The files of a recording: a spool per rank while it runs, one run.json when it is over.
+
+A rank writes batches of rows while it records, someone joins the spools afterwards, and any reader
+opens the result without torch or pandas:
+
+    SpoolWriter(stream, facts).write({"comm": rows})
+    merge_spools(folder, "run.json")
+    trace = read_trace("run.json")
+
+`trace.tables["comm"]["wire_bytes"]` is then an array of integers, `trace.run` the facts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commtrace.errors import NotATraceError
+from commtrace.tracefile.merge import join, merge_spools, read_spools
+from commtrace.tracefile.run_file import read_run_file, write_trace
+from commtrace.tracefile.spool import (
+    SPOOL_SUFFIX,
+    SpoolWriter,
+    parse_spool,
+    read_spool,
+    spool_name,
+)
+from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace_of_rows
+
+__all__ = [
+    "SPOOL_SUFFIX",
+    "SpoolWriter",
+    "StringColumn",
+    "Trace",
+    "join",
+    "merge_spools",
+    "parse_spool",
+    "read_spool",
+    "read_spools",
+    "read_trace",
+    "require_events",
+    "spool_name",
+    "trace_of_rows",
+    "write_trace",
+]
+
+
+def read_trace(path: Path | str) -> Trace:
+    """The trace at `path`: a run.json, or a folder with the spools of a run that was cut short.
+
+    Raises a TraceError that says what was found there and what is supported.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return read_spools(path)
+    if not path.is_file():
+        raise NotATraceError(
+            f"cannot read the trace {path}",
+            found="no such file",
+            attempt="make one with `commtrace run -o run.json SCRIPT`",
+        )
+    if path.suffix == SPOOL_SUFFIX:
+        return join([read_spool(path)], path=path)
+    return read_run_file(path)

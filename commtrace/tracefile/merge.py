@@ -1,0 +1,215 @@
+"""The spools of all ranks joined into one trace.
+
+Ranks come in ascending order, whatever the order of the files. Their clocks are aligned: a spool
+says which monotonic clock it was recorded with (`boot`, the identity of the running system) and
+how that clock was set against wall time; ranks that share rank 0's clock are put on its scale
+exactly, ranks of other hosts keep their own wall time. A rank without a spool is named in
+`run["missing_ranks"]`. Group names that mean different ranks in different spools are told apart.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from commtrace.errors import EmptyTraceError, TraceError
+from commtrace.event import GroupRow, RankRow
+from commtrace.schema import INSTANT, TABLES, Column
+from commtrace.tracefile.run_file import write_trace
+from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
+from commtrace.tracefile.trace import (
+    ColumnValues,
+    StringColumn,
+    StringTable,
+    Table,
+    Trace,
+    table_of,
+)
+
+_RANK_TABLES = ("comm", "ops", "steps")
+
+
+def merge_spools(folder: Path | str, out_path: Path | str) -> Path:
+    """Join the spools of `folder` into the run file `out_path`, and return that.
+
+    Raises EmptyTraceError where the folder holds none, and a TraceError for one that is none.
+    """
+    return write_trace(read_spools(Path(folder)), out_path)
+
+
+def read_spools(folder: Path) -> Trace:
+    """The trace of a folder with spools, as `merge_spools` would write it."""
+    paths = sorted(folder.glob(f"*{SPOOL_SUFFIX}"))
+    if not paths:
+        raise EmptyTraceError(
+            f"cannot read the trace {folder}",
+            found=f"a folder without a *{SPOOL_SUFFIX} file",
+            why="every recorded rank writes one",
+            attempt="record the program again, or name another folder",
+        )
+    return join([read_spool(path) for path in paths], path=folder)
+
+
+def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
+    """One trace of the spools of many ranks."""
+    ordered = sorted(spools, key=_rank)
+    _refuse_doubles(ordered)
+    strings = StringTable([""])
+    offsets = _clock_offsets(ordered)
+    group_rows, group_names = _join_groups(ordered)
+    parts = [
+        _part(spool, offset, names, strings)
+        for spool, offset, names in zip(ordered, offsets, group_names, strict=True)
+    ]
+    tables: dict[str, Table] = {
+        name: {
+            column.name: _concatenate(column, [part[name][column.name] for part in parts], strings)
+            for column in TABLES[name]
+        }
+        for name in _RANK_TABLES
+    }
+    rank_rows = [
+        _rank_row(spool, part, offset)
+        for spool, part, offset in zip(ordered, parts, offsets, strict=True)
+    ]
+    for name, rows in (("groups", group_rows), ("ranks", rank_rows)):
+        tables[name] = table_of(name, rows, strings)
+    return Trace(_run_facts(ordered), {name: tables[name] for name in TABLES}, path)
+
+
+def _rank(spool: Spool) -> int:
+    return spool.facts["rank"]
+
+
+def _refuse_doubles(spools: Sequence[Spool]) -> None:
+    seen: dict[int, Spool] = {}
+    for spool in spools:
+        other = seen.setdefault(_rank(spool), spool)
+        if other is not spool:
+            raise TraceError(
+                "cannot merge the spools",
+                found=f"two of rank {_rank(spool)}: {other.path} and {spool.path}",
+                why="they come from different recordings",
+                attempt="move one of them to another folder",
+            )
+
+
+def _clock_offsets(spools: Sequence[Spool]) -> list[int]:
+    """What to add to each spool's times to put them on the clock of the first one."""
+    first = spools[0].facts
+    return [
+        first["epoch_ns"] - spool.facts["epoch_ns"] if spool.facts["boot"] == first["boot"] else 0
+        for spool in spools
+    ]
+
+
+def _join_groups(spools: Sequence[Spool]) -> tuple[list[Any], list[dict[str, str]]]:
+    """The rows of table `groups`, and for each spool the names to use instead of its own."""
+    rows_of = [[GroupRow(*row) for row in _rows(spool, "groups")] for spool in spools]
+    meanings: dict[str, set[str]] = {}
+    for row in (row for rows in rows_of for row in rows):
+        meanings.setdefault(row.name, set()).add(row.ranks)
+    joined: dict[str, Any] = {}
+    names: list[dict[str, str]] = []
+    for rows in rows_of:
+        new_names = {}
+        for row in rows:
+            name = row.name if len(meanings[row.name]) == 1 else f"{row.name} [{row.ranks}]"
+            if name != row.name:
+                new_names[row.name] = name
+            joined.setdefault(name, row._replace(name=name))
+        names.append(new_names)
+    return list(joined.values()), names
+
+
+def _rows(spool: Spool, table: str) -> Iterable[tuple[Any, ...]]:
+    return zip(*spool.tables[table].values(), strict=True)
+
+
+def _part(
+    spool: Spool, offset: int, group_names: Mapping[str, str], strings: StringTable
+) -> dict[str, dict[str, ColumnValues]]:
+    """A spool's tables on the common clock and string table."""
+    return {
+        name: {
+            column.name: _shifted(column, spool.tables[name][column.name], offset)
+            if column.type is not str
+            else _renamed(
+                spool.tables[name][column.name],
+                group_names if column.name == "group" else {},
+                strings,
+            )
+            for column in TABLES[name]
+        }
+        for name in _RANK_TABLES
+    }
+
+
+def _shifted(column: Column, values: ColumnValues, offset: int) -> ColumnValues:
+    if not offset or column.unit != INSTANT:
+        return values
+    missing = column.missing
+    return array("q", [value if value == missing else value + offset for value in values])
+
+
+def _renamed(values: ColumnValues, names: Mapping[str, str], strings: StringTable) -> ColumnValues:
+    if not isinstance(values, StringColumn):
+        return StringColumn(strings.codes(values), strings.strings)
+    new = {}
+    for code in dict.fromkeys(values.codes):
+        string = values.strings[code]
+        new[code] = strings.code(names.get(string, string))
+    return StringColumn(array("q", [new[code] for code in values.codes]), strings.strings)
+
+
+def _concatenate(
+    column: Column, parts: Sequence[ColumnValues], strings: StringTable
+) -> ColumnValues:
+    whole = array("d" if column.type is float else "q")
+    for part in parts:
+        whole.extend(part.codes if isinstance(part, StringColumn) else part)
+    return StringColumn(whole, strings.strings) if column.type is str else whole
+
+
+def _rank_row(spool: Spool, part: Mapping[str, Table], offset: int) -> Any:
+    facts = spool.facts
+    last = facts.get("end_ns") or _last_instant(part, default=facts["start_ns"] + offset) - offset
+    return RankRow(
+        rank=facts["rank"],
+        host=facts["host"],
+        pid=facts["pid"],
+        device=facts["device"],
+        start_ns=facts["start_ns"] + offset,
+        end_ns=last + offset,
+        clock_offset_ns=offset,
+        num_events=len(part["comm"]["rank"]),
+        num_dropped=facts.get("num_dropped", 0),
+        complete=facts.get("complete", False) and not spool.is_torn,
+    )
+
+
+def _last_instant(part: Mapping[str, Table], default: int) -> int:
+    instants = [
+        max(part[name][column.name], default=default)
+        for name in _RANK_TABLES
+        for column in TABLES[name]
+        if column.unit == INSTANT
+    ]
+    return max([default, *instants])
+
+
+def _run_facts(spools: Sequence[Spool]) -> dict[str, Any]:
+    """The facts of the first rank's spool, and what only the whole folder tells."""
+    world_size = max(
+        max(spool.facts["run"].get("world_size", 1) for spool in spools), 1 + _rank(spools[-1])
+    )
+    present = {_rank(spool) for spool in spools}
+    one_clock = len({spool.facts["boot"] for spool in spools}) == 1
+    return spools[0].facts["run"] | {
+        "world_size": world_size,
+        "missing_ranks": sorted(set(range(world_size)) - present),
+        "torn_ranks": [_rank(spool) for spool in spools if not spool.facts.get("complete", False)],
+        "clock": "one clock" if one_clock else "wall clocks of several hosts",
+    }

@@ -1,0 +1,194 @@
+"""The file that a rank writes while it records, and its reader.
+
+A spool begins with the line `commtrace-spool 1`. Then come batches, each appended in one write:
+
+    length   4 bytes, little-endian    of the payload
+    crc32    4 bytes                   of the payload
+    payload                            deflated: length of the head (4 bytes), head, column data
+
+The head is JSON: `facts` to add to those known so far, `strings` that are new, and for each table
+its number of rows and the description of each column (see `encoding`) with the length of its data.
+A batch whose length or checksum does not hold is the torn tail of a process that was killed: it is
+left out, and everything before it counts.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError, TruncatedTraceError
+from commtrace.schema import FORMAT_VERSION, TABLES, Column
+from commtrace.tracefile.encoding import decode, encode_floats, encode_ints
+from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable
+
+SPOOL_SUFFIX = ".spool"
+
+_FIRST_WORD = b"commtrace-spool"
+_FIRST_LINE = b"%s %d\n" % (_FIRST_WORD, FORMAT_VERSION)
+_BATCH = struct.Struct("<II")
+_LENGTH = struct.Struct("<I")
+_FASTEST = 1
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+def spool_name(rank: int) -> str:
+    """The file name of a rank's spool.
+
+    >>> spool_name(3)
+    'rank-00003.spool'
+    """
+    return f"rank-{rank:05d}{SPOOL_SUFFIX}"
+
+
+class SpoolWriter:
+    """Appends batches to a stream; not safe to call from two threads at once."""
+
+    def __init__(self, stream: BinaryIO, facts: Mapping[str, Any]) -> None:
+        self._stream = stream
+        self._strings = StringTable()
+        self._num_written = 0
+        stream.write(_FIRST_LINE)
+        self.write({}, facts)
+
+    def write(self, tables: Mapping[str, Rows], facts: Mapping[str, Any] | None = None) -> None:
+        """Append rows of any tables, and facts, as one batch that is in the file on return."""
+        blobs: list[bytes] = []
+        heads = {name: self._encode(name, rows, blobs) for name, rows in tables.items() if rows}
+        head: dict[str, Any] = {"strings": self._strings.strings[self._num_written :]}
+        head["facts"] = dict(facts or {})
+        head["tables"] = heads
+        self._num_written = len(self._strings.strings)
+        encoded = json.dumps(head, separators=(",", ":")).encode()
+        payload = zlib.compress(b"".join([_LENGTH.pack(len(encoded)), encoded, *blobs]), _FASTEST)
+        self._stream.write(_BATCH.pack(len(payload), zlib.crc32(payload)) + payload)
+        self._stream.flush()
+
+    def _encode(self, table: str, rows: Rows, blobs: list[bytes]) -> dict[str, Any]:
+        columns = {}
+        for column, values in zip(TABLES[table], zip(*rows, strict=True), strict=True):
+            if column.type is str:
+                description, data = encode_ints(self._strings.codes(values))
+            elif column.type is float:
+                description, data = encode_floats(values)
+            else:
+                description, data = encode_ints(values)
+            if data:
+                blobs.append(data)
+                description["bytes"] = len(data)
+            columns[column.name] = description
+        return {"rows": len(rows), "columns": columns}
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """What one rank recorded; `is_torn` says that the last batch was cut off."""
+
+    facts: dict[str, Any]
+    tables: dict[str, dict[str, ColumnValues]]
+    is_torn: bool
+    path: Path | None = None
+
+
+def read_spool(path: Path) -> Spool:
+    """The spool of one rank, without its torn tail.
+
+    Raises EmptyTraceError, NotATraceError, NewerTraceError, or TruncatedTraceError where not even
+    the first batch is whole.
+    """
+    return parse_spool(path.read_bytes(), path)
+
+
+def parse_spool(data: bytes, path: Path | None = None) -> Spool:
+    """`read_spool` of bytes in memory; `path` is only for messages."""
+    _check_first_line(data, path)
+    builder = _Builder()
+    position = len(_FIRST_LINE)
+    while payload := _payload_at(data, position):
+        builder.add(zlib.decompress(payload))
+        position += _BATCH.size + len(payload)
+    if not builder.num_batches:
+        raise TruncatedTraceError(
+            f"cannot read the spool {path}",
+            place=f"byte {position}",
+            found="no complete batch",
+            why="the process ended before it had written its first one",
+        )
+    return Spool(builder.facts, builder.tables(), position < len(data), path)
+
+
+def _check_first_line(data: bytes, path: Path | None) -> None:
+    if not data:
+        raise EmptyTraceError(f"cannot read the spool {path}", found="an empty file")
+    if data.startswith(_FIRST_LINE):
+        return
+    word, _, version = data[:64].partition(b"\n")[0].partition(b" ")
+    if word == _FIRST_WORD and version.isdigit():
+        raise NewerTraceError(
+            f"cannot read the spool {path}",
+            found=f"version {int(version)} of the format",
+            why=f"this commtrace supports versions up to {FORMAT_VERSION}",
+            attempt="install the commtrace that recorded it, or a newer one",
+        )
+    if _FIRST_LINE.startswith(data):
+        raise TruncatedTraceError(f"cannot read the spool {path}", found=f"{len(data)} bytes")
+    raise NotATraceError(
+        f"cannot read the spool {path}",
+        place="its first line",
+        found=repr(data[:32]),
+        why=f"a spool begins with the line {_FIRST_LINE.decode().strip()!r}",
+    )
+
+
+def _payload_at(data: bytes, position: int) -> bytes:
+    """The payload of the batch that begins there; empty where none does, or a torn one."""
+    if position + _BATCH.size > len(data):
+        return b""
+    length, checksum = _BATCH.unpack_from(data, position)
+    payload = data[position + _BATCH.size : position + _BATCH.size + length]
+    return payload if len(payload) == length and zlib.crc32(payload) == checksum else b""
+
+
+class _Builder:
+    """Joins batches, one after the other, to whole columns."""
+
+    def __init__(self) -> None:
+        self.num_batches = 0
+        self.facts: dict[str, Any] = {}
+        self._strings: list[str] = []
+        self._arrays = {
+            (name, column.name): array("d" if column.type is float else "q")
+            for name, columns in TABLES.items()
+            for column in columns
+        }
+
+    def add(self, payload: bytes) -> None:
+        (length,) = _LENGTH.unpack_from(payload)
+        position = _LENGTH.size + length
+        head = json.loads(payload[_LENGTH.size : position])
+        self.facts.update(head["facts"])
+        self._strings.extend(head["strings"])
+        self.num_batches += 1
+        for name, table in head["tables"].items():
+            for column, description in table["columns"].items():
+                end = position + description.get("bytes", 0)
+                values = decode(description, payload[position:end], table["rows"])
+                self._arrays[name, column].extend(values)
+                position = end
+
+    def tables(self) -> dict[str, dict[str, ColumnValues]]:
+        return {
+            name: {column.name: self._column(name, column) for column in columns}
+            for name, columns in TABLES.items()
+        }
+
+    def _column(self, table: str, column: Column) -> ColumnValues:
+        values = self._arrays[table, column.name]
+        return StringColumn(values, self._strings) if column.type is str else values

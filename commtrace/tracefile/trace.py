@@ -1,0 +1,137 @@
+"""A trace in memory: facts about the run, and the tables of the schema, column by column.
+
+Readers make it; analyses, pages and exports take it. It needs neither torch nor pandas: integers
+and flags are `array`s (numpy reads them without a copy), strings a `StringColumn`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+from commtrace.errors import EmptyTraceError
+from commtrace.schema import TABLES, Column
+
+
+@dataclass(frozen=True, slots=True)
+class StringColumn(Sequence[str]):
+    """Strings stored as numbers: row i holds `strings[codes[i]]`; equal strings, equal numbers.
+
+    `strings` is shared by all columns of a trace, so it has entries that this column never uses.
+    """
+
+    codes: array[int]
+    strings: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __iter__(self) -> Iterator[str]:
+        strings = self.strings
+        return (strings[code] for code in self.codes)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> StringColumn: ...
+    def __getitem__(self, index: int | slice) -> str | StringColumn:
+        if isinstance(index, slice):
+            return StringColumn(self.codes[index], self.strings)
+        return self.strings[self.codes[index]]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+ColumnValues = Sequence[Any]
+Table = Mapping[str, ColumnValues]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One run: `run` holds facts about it, `tables[table][column]` the values of a column.
+
+    Every table and column of the schema is there, empty where nothing was recorded.
+    """
+
+    run: Mapping[str, Any]
+    tables: Mapping[str, Table]
+    path: Path | None = None
+
+    def num_rows(self, table: str) -> int:
+        """How many rows a table has."""
+        return len(next(iter(self.tables[table].values())))
+
+    def rows(self, table: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a table, as tuples in the order of the schema's columns."""
+        return zip(*self.tables[table].values(), strict=True)
+
+
+class StringTable:
+    """Numbers strings in the order in which they come."""
+
+    def __init__(self, strings: Iterable[str] = ()) -> None:
+        self.strings: list[str] = []
+        self._codes: dict[str, int] = {}
+        for string in strings:
+            self.code(string)
+
+    def code(self, string: str) -> int:
+        """The number of a string, given out at first sight."""
+        code = self._codes.get(string)
+        if code is None:
+            code = self._codes[string] = len(self.strings)
+            self.strings.append(string)
+        return code
+
+    def codes(self, strings: Iterable[str]) -> array[int]:
+        """The numbers of many strings."""
+        code = self.code
+        return array("q", [code(string) for string in strings])
+
+
+def column_of(column: Column, values: Sequence[Any], strings: StringTable) -> ColumnValues:
+    """The values of one column in the form that a `Trace` holds them in."""
+    if column.type is str:
+        return StringColumn(strings.codes(values), strings.strings)
+    return array("d" if column.type is float else "q", values)
+
+
+def table_of(
+    name: str, rows: Sequence[tuple[Any, ...]], strings: StringTable
+) -> dict[str, ColumnValues]:
+    """A table made of rows: tuples in the order of the schema's columns."""
+    columns = TABLES[name]
+    by_column = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    return {
+        column.name: column_of(column, values, strings)
+        for column, values in zip(columns, by_column, strict=True)
+    }
+
+
+def trace_of_rows(
+    run: Mapping[str, Any], rows: Mapping[str, Sequence[tuple[Any, ...]]], path: Path | None = None
+) -> Trace:
+    """A trace made of the rows of its tables; a table without rows may be left out."""
+    strings = StringTable()
+    return Trace(run, {name: table_of(name, rows.get(name, ()), strings) for name in TABLES}, path)
+
+
+def require_events(trace: Trace) -> Trace:
+    """`trace` itself, where it holds a communication call or an operator.
+
+    Raises EmptyTraceError where it does not: there is nothing to report.
+    """
+    if trace.num_rows("comm") or trace.num_rows("ops"):
+        return trace
+    raise EmptyTraceError(
+        f"nothing to show of the trace {trace.path or 'in memory'}",
+        found="no communication call and no operator",
+        why="the recorded program communicated nothing while recording was on",
+        attempt="record a part of the program that communicates",
+    )

@@ -1,0 +1,137 @@
+"""Bytes and bandwidth by kind of communication.
+
+A call's *payload* is the size that nccl-tests divides by time; *wire bytes* are what one rank must
+send for it when ranks form a ring; *busbw* is payload / time times a factor that makes the figure
+comparable to the speed of a link, whatever the number of ranks. `KINDS` is the table; with S the
+payload and n the ranks of the group:
+
+    kind            payload S                   a rank sends                    busbw factor
+    all_reduce      the tensor                  2(n-1)/n S                      2(n-1)/n
+    all_gather      the output of one rank      (n-1)/n S                       (n-1)/n
+    reduce_scatter  the input of one rank       (n-1)/n S                       (n-1)/n
+    all_to_all      the input of one rank       (n-1)/n S, or what it sends     (n-1)/n
+    gather          all inputs together         S/n, the root 0                 (n-1)/n
+    scatter         all outputs together        the root (n-1)/n S, others 0    (n-1)/n
+    broadcast       the tensor                  S, the last in the ring 0       1
+    reduce          the tensor                  S, the root 0                   1
+    send            the tensor                  S                               1
+    recv            the tensor                  0                               1
+    barrier         0                           0                               0
+
+A size that does not divide is rounded up to a whole byte. Source: nccl-tests, doc/PERFORMANCE.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+GIGABYTE = 1_000_000_000
+NANOSECONDS_PER_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a kind of communication costs.
+
+    `share(n, distance)` is the part of the payload that a rank sends in a group of n, where
+    `distance` is how many places it stands behind the root in the ring (0 is the root itself).
+    """
+
+    busbw_factor: Callable[[int], Fraction]
+    share: Callable[[int, int], Fraction]
+
+
+def _none(size: int, distance: int = 0) -> Fraction:
+    return Fraction(0)
+
+
+def _whole(size: int, distance: int = 0) -> Fraction:
+    return Fraction(1)
+
+
+def _all_but_one(size: int, distance: int = 0) -> Fraction:
+    return Fraction(size - 1, size)
+
+
+def _all_but_one_twice(size: int, distance: int = 0) -> Fraction:
+    return Fraction(2 * (size - 1), size)
+
+
+def _all_but_the_last(size: int, distance: int) -> Fraction:
+    return Fraction(distance < size - 1)
+
+
+def _all_but_the_root(size: int, distance: int) -> Fraction:
+    return Fraction(distance > 0)
+
+
+def _own_part_but_the_root(size: int, distance: int) -> Fraction:
+    return Fraction(distance > 0, size)
+
+
+def _only_the_root(size: int, distance: int) -> Fraction:
+    return _all_but_one(size) if distance == 0 else Fraction(0)
+
+
+KINDS: dict[str, Kind] = {
+    "all_reduce": Kind(_all_but_one_twice, _all_but_one_twice),
+    "all_gather": Kind(_all_but_one, _all_but_one),
+    "reduce_scatter": Kind(_all_but_one, _all_but_one),
+    "all_to_all": Kind(_all_but_one, _all_but_one),
+    "gather": Kind(_all_but_one, _own_part_but_the_root),
+    "scatter": Kind(_all_but_one, _only_the_root),
+    "broadcast": Kind(_whole, _all_but_the_last),
+    "reduce": Kind(_whole, _all_but_the_root),
+    "send": Kind(_whole, _whole),
+    "recv": Kind(_whole, _none),
+    "barrier": Kind(_none, _none),
+}
+
+
+def wire_bytes(kind: str, payload_bytes: int, size: int, *, distance: int = 0) -> int:
+    """The bytes that one rank of a ring must send, rounded up.
+
+    >>> wire_bytes("all_reduce", 1000, 4)
+    1500
+    """
+    share = KINDS[kind].share(size, distance)
+    return -(-payload_bytes * share.numerator // share.denominator)
+
+
+def busbw_factor(kind: str, size: int) -> float:
+    """What payload / time is multiplied with to compare it to a link's speed.
+
+    >>> busbw_factor("all_reduce", 4)
+    1.5
+    """
+    return float(KINDS[kind].busbw_factor(size))
+
+
+def text_of_bytes(num_bytes: float) -> str:
+    """A size for people, in powers of 1000: `1.5 MB`.
+
+    >>> text_of_bytes(1_500_000)
+    '1.5 MB'
+    """
+    size = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 999.5:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def text_of_duration(duration_ns: float) -> str:
+    """A time for people: `2.5 ms`.
+
+    >>> text_of_duration(2_500_000)
+    '2.5 ms'
+    """
+    time = float(duration_ns)
+    for unit in ("ns", "µs", "ms"):
+        if abs(time) < 999.5:
+            return f"{time:.3g} {unit}"
+        time /= 1000
+    return f"{time:.3g} s"
