@@ -1,0 +1,55 @@
+"""A missing browser is seen: it skips with a reason, or fails where one is required."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+USES_BROWSER = "def test_page(browser):\n    assert browser.version\n"
+
+
+def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run one browser test under this project's conftest in a process of its own."""
+    (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (folder / "test_page.py").write_text(USES_BROWSER)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = browser\n")
+    command = [sys.executable, "-m", "pytest", "-ra", "-p", "no:cacheprovider", str(folder)]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("COMMTRACE_")}
+    return subprocess.run(
+        command, env=kept | environment, capture_output=True, text=True, timeout=120, cwd=folder
+    )
+
+
+def test_without_chromium_a_browser_test_skips_and_says_why(tmp_path: Path) -> None:
+    result = run_pytest(tmp_path, COMMTRACE_CHROMIUM="/nowhere/chromium")
+    assert result.returncode == 0, result.stdout
+    assert "SKIPPED [1]" in result.stdout
+    assert "no Chromium found" in result.stdout
+
+
+def test_without_chromium_a_required_browser_test_does_not_pass(tmp_path: Path) -> None:
+    result = run_pytest(
+        tmp_path, COMMTRACE_CHROMIUM="/nowhere/chromium", COMMTRACE_REQUIRE_BROWSER="1"
+    )
+    assert result.returncode == 1, result.stdout
+    assert "COMMTRACE_REQUIRE_BROWSER=1 forbids skipping" in result.stdout
+
+
+@pytest.mark.parametrize("marker", ["browser", "not browser"])
+def test_browser_tests_are_selected_by_their_marker(tmp_path: Path, marker: str) -> None:
+    result = run_pytest(
+        tmp_path, COMMTRACE_CHROMIUM="/nowhere/chromium", PYTEST_ADDOPTS=f"-m '{marker}'"
+    )
+    assert ("1 deselected" in result.stdout) == (marker == "not browser"), result.stdout
+
+
+def test_the_browser_opens_a_page(browser) -> None:
+    page = browser.new_page()
+    page.set_content("<title>a</title><script>document.title = 'b'</script>")
+    assert page.title() == "b"
+    page.close()
