@@ -41,9 +41,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium, shared by the session; open a page of your own in it."""
+    """A headless Chromium, shared by a module's tests; open a page of your own in it.
+
+    Not shared by the session: its event loop runs as long as it does, and a test elsewhere may
+    want one of its own.
+    """
     path = find_chromium()
     if path is None:
         message = "no Chromium found: install one (Debian: apt-get install chromium)"

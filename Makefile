@@ -1,0 +1,64 @@
+# `make` lists what can be made. Nothing has to be installed but Python with venv, and make:
+# each target sets up .venv first, where it is missing or older than what describes it.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO := build/demo
+RUN_DEMO := $(BIN)/commtrace run --nproc 4 --force
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format-check lint types contracts format bench docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## train with tensor parallelism on 4 local ranks, recorded; print and draw it
+	@mkdir -p $(DEMO)
+	$(RUN_DEMO) -o $(DEMO)/run.json examples/train_tp.py
+	$(RUN_DEMO) -o $(DEMO)/sp.json examples/train_tp.py --sequence-parallel
+	$(BIN)/commtrace summary $(DEMO)/run.json
+	$(BIN)/commtrace summary $(DEMO)/sp.json
+	$(BIN)/commtrace report $(DEMO)/sp.json --force -o $(DEMO)/sp.html
+	$(BIN)/commtrace report $(DEMO)/run.json --force -o $(DEMO)/report.html
+	@echo "open $(CURDIR)/$(DEMO)/report.html in a browser"
+
+test: $(READY) ## all tests; PYTEST_ARGS="-k name" for some
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: format-check lint types contracts test ## format, lint, types, contracts, tests
+
+format-check: $(READY) ## is everything formatted?
+	$(BIN)/ruff format --check .
+
+lint: $(READY) ## ruff's rules
+	$(BIN)/ruff check .
+
+types: $(READY) ## pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+contracts: $(READY) ## which module may import which
+	$(BIN)/lint-imports
+
+format: $(READY) ## format, and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## how long operators and a training step take, against torch's DTensor
+	$(BIN)/python -m benchmarks
+
+docs: $(READY) ## docs/trace-format.md from the schema
+	$(BIN)/python docs/trace_format.py
+
+clean: ## remove .venv and build
+	rm -rf $(VENV) build

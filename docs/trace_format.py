@@ -1,0 +1,81 @@
+"""Writes docs/trace-format.md: the columns of every table, from `commtrace.schema`.
+
+Run by `make docs`; a test compares the file with what this would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from commtrace.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, Column
+
+TARGET = Path(__file__).with_name("trace-format.md")
+
+ABOUT = f"""\
+# The trace format
+
+Written by `make docs` from `commtrace/schema.py`: change the schema, not this file.
+
+A finished run is one JSON file, version {FORMAT_VERSION} of the format `{FORMAT_NAME}`:
+
+    {{"format": "{FORMAT_NAME}", "version": {FORMAT_VERSION}, "run": {{facts}},
+     "strings": [each string once],
+     "tables": {{"comm": {{"rows": n, "columns": {{"rank": column, ...}}}}, ...}}}}
+
+`commtrace/tracefile/run_file.py` says how a column is stored, `encoding.py` how its bytes are
+packed, `spool.py` what a rank writes while it records. `commtrace.read_trace(path)` gives the
+tables below without torch or pandas, `commtrace.load(path)` gives them as DataFrames. Every table
+and every column is always there, a table perhaps without rows.
+
+Files of older versions stay readable; a column that they did not have yet holds its missing value.
+A file of a newer version is refused, and the message names both versions.
+"""
+
+TITLES = {
+    "comm": "a row per communication call of a rank",
+    "ops": "a row per operator that a rank ran (recorded with `detail=\"op\"`)",
+    "groups": "a row per process group",
+    "ranks": "a row per recorded rank",
+    "steps": "a row per step of a rank",
+}
+
+
+def missing_text(column: Column) -> str:
+    """What stands for "not known", as a reader sees it."""
+    return '`""`' if column.type is str else f"`{column.missing}`"
+
+
+def escaped(cell: str) -> str:
+    """A cell that can't end its own column."""
+    return cell.replace("|", "\\|")
+
+
+def table_lines(columns: Iterable[Column]) -> list[str]:
+    """A Markdown table of columns."""
+    rows = [
+        (
+            f"`{column.name}`",
+            column.type.__name__,
+            column.unit,
+            missing_text(column),
+            str(column.since),
+            escaped(column.meaning),
+        )
+        for column in columns
+    ]
+    header = ("column", "type", "unit", "missing", "since", "meaning")
+    return [f"| {' | '.join(row)} |" for row in (header, ("---",) * len(header), *rows)]
+
+
+def render() -> str:
+    """The whole document."""
+    parts = [ABOUT]
+    for name, columns in TABLES.items():
+        parts.append("\n".join([f"## `{name}`: {TITLES[name]}", "", *table_lines(columns), ""]))
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render())
+    print(f"wrote {TARGET}")

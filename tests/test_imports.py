@@ -1,0 +1,105 @@
+"""What loading a part of the project loads with it, looked at in a fresh interpreter.
+
+Recording runs inside a training program, so it must not drag in what only reports need; a trace is
+read on a laptop, so that must not need torch; and `dtensor_core` stands on its own feet. Import
+contracts (pyproject.toml) say the same of what is written; this is what happens.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+RECORDING = """
+import commtrace
+with commtrace.record():
+    import torch
+    torch.ones(2) + 1
+"""
+READING = """
+import commtrace.tracefile, commtrace.analyze, commtrace.figures, commtrace.report
+from commtrace import load, read_trace, merge_spools
+from commtrace.analyze.catalog import CATALOG
+from commtrace.report import write_report
+"""
+ASKING = """
+import sys
+from commtrace_cli.main import app, main
+sys.argv = ["commtrace", "--help"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+SHARDING = """
+import dtensor_core
+from dtensor_core import DTensor, Replicate, Shard, distribute_tensor
+import dtensor_core.parallel
+import dtensor_core.testing
+"""
+
+PLOTS_AND_PROMPTS = ("pandas", "plotly", "typer", "rich", "jinja2")
+TORCH_DTENSOR = ("torch.distributed.tensor", "torch.distributed._tensor")
+
+
+def loaded_modules(program: str) -> set[str]:
+    """The names in sys.modules after `program` has run in a new interpreter."""
+    report = "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    path = f"import sys\nsys.path[:0] = {[str(ROOT), str(ROOT / 'cli')]!r}\n"
+    result = subprocess.run(
+        [sys.executable, "-c", path + program + report],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return set(json.loads(result.stdout.splitlines()[-1]))
+
+
+def unwanted(program: str, packages: tuple[str, ...]) -> set[str]:
+    """Those of `packages`, or what is in them, that `program` loads."""
+    return {
+        name
+        for name in loaded_modules(program)
+        for package in packages
+        if name == package or name.startswith(f"{package}.")
+    }
+
+
+@pytest.mark.parametrize(
+    ("program", "packages"),
+    [
+        pytest.param(RECORDING, PLOTS_AND_PROMPTS, id="recording loads no pandas, plotly or typer"),
+        pytest.param(READING, ("torch",), id="reading and reporting load no torch"),
+        pytest.param(ASKING, ("torch", "pandas", "plotly"), id="help loads nothing heavy"),
+        pytest.param("import commtrace", ("torch", "numpy"), id="commtrace alone loads nothing"),
+        pytest.param(SHARDING, TORCH_DTENSOR, id="dtensor_core loads nothing of torch's DTensor"),
+        pytest.param(SHARDING, ("commtrace",), id="dtensor_core loads no commtrace"),
+    ],
+)
+def test_what_is_not_needed_is_not_loaded(program: str, packages: tuple[str, ...]) -> None:
+    assert not unwanted(program, packages)
+
+
+@pytest.mark.parametrize(
+    ("program", "packages"),
+    [
+        pytest.param(f"{RECORDING}\nimport plotly", PLOTS_AND_PROMPTS, id="recording"),
+        pytest.param(f"{READING}\nimport torch", ("torch",), id="reading"),
+        pytest.param(f"{ASKING}\nimport pandas", ("torch", "pandas", "plotly"), id="help"),
+        pytest.param("import commtrace, numpy", ("torch", "numpy"), id="commtrace alone"),
+        pytest.param(
+            f"{SHARDING}\nimport torch.distributed.tensor", TORCH_DTENSOR, id="torch's DTensor"
+        ),
+        pytest.param(f"{SHARDING}\nimport commtrace.errors", ("commtrace",), id="commtrace"),
+    ],
+)
+def test_what_is_loaded_is_noticed(program: str, packages: tuple[str, ...]) -> None:
+    assert unwanted(program, packages)
