@@ -1,0 +1,40 @@
+"""The command `commtrace`: its commands, and how it ends when something is wrong."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from commtrace.errors import CommtraceError
+from commtrace_cli import report, summary
+from commtrace_cli.terminal import fail
+
+EXIT_CODES = """
+Exit codes:
+
+- `0` done
+- `1` the script failed, or could not be recorded
+- `2` the command cannot be met as it was given
+- `3` the trace cannot be read
+"""
+
+app = typer.Typer(
+    help="Shows where a distributed PyTorch program communicates, how much, and why.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+app.command(epilog=report.EXAMPLE)(report.report)
+app.command(epilog=summary.EXAMPLE)(summary.summary)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        app(prog_name="commtrace")
+    except CommtraceError as error:
+        fail(error)
+        sys.exit(error.exit_code)

@@ -1,0 +1,74 @@
+"""Every argument and option of every command, declared once; a command names those it takes."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Detail(str, Enum):
+    """How much is recorded."""
+
+    OP = "op"
+    COLLECTIVE = "collective"
+
+
+class Grouping(str, Enum):
+    """What a summary adds up by."""
+
+    KIND = "kind"
+    PHASE = "phase"
+    MODULE = "module"
+    OP = "op"
+
+
+Trace = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help="A run.json, or the folder of spools that a run which was cut short left behind.",
+        show_default=False,
+    ),
+]
+Script = Annotated[
+    Path,
+    typer.Argument(metavar="SCRIPT", help="The program that each rank runs.", show_default=False),
+]
+ScriptArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGS", help="Its own arguments and options.", show_default=False),
+]
+Ranks = Annotated[
+    int,
+    typer.Option("--nproc", "-n", metavar="N", help="How many ranks to start on this machine."),
+]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
+Force = Annotated[
+    bool, typer.Option("--force", "-f", metavar="", help="Overwrite the output where it exists.")
+]
+HowMuch = Annotated[
+    Detail,
+    typer.Option(
+        "--detail",
+        help="op: every operator and collective. collective: no operators, nearly free.",
+    ),
+]
+Groupings = Annotated[
+    list[Grouping] | None,
+    typer.Option(
+        "--by",
+        metavar="TABLE",
+        help="Only this table: kind, phase, module or op. May be repeated.",
+        show_default=False,
+    ),
+]
+Rows = Annotated[
+    int, typer.Option("--rows", metavar="N", min=1, help="At most so many rows of a table.")
+]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Exact numbers as JSON.")]
+AsCsv = Annotated[
+    bool, typer.Option("--csv", metavar="", help="Exact numbers as CSV; name one table with --by.")
+]

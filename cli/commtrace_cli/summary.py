@@ -1,0 +1,103 @@
+"""`commtrace summary`: the tables of a trace, in the terminal or for a program."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from commtrace.errors import UsageError
+from commtrace_cli import options
+from commtrace_cli.loading import load_events
+from commtrace_cli.tables import cut, rich_table
+from commtrace_cli.terminal import data_console, finish
+
+if TYPE_CHECKING:
+    from commtrace.analyze import Analysis, Frames
+
+EXAMPLE = """
+Examples:
+
+- `commtrace summary run.json`
+- `commtrace summary run.json --by module --rows 100`
+- `commtrace summary run.json --by kind --csv > kinds.csv`
+"""
+
+
+def summary(
+    trace: options.Trace,
+    by: options.Groupings = None,
+    rows: options.Rows = 20,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+) -> None:
+    """Print what a run communicates: by kind, by phase, by module and by operator.
+
+    Numbers are what one rank does, the mean over ranks; `blocked` is how long it could do nothing
+    else, `wire` what it must send if the ranks form a ring. `--json` and `--csv` print exact
+    numbers in bytes and nanoseconds instead.
+    """
+    chosen = [grouping.value for grouping in by or options.Grouping]
+    if as_csv and len(chosen) != 1:
+        raise UsageError(
+            "cannot print several tables as CSV",
+            why="each has columns of its own",
+            attempt="one of them: --csv --by module, or all of them: --json",
+        )
+    frames = load_events(trace)
+    from commtrace.analyze import CATALOG
+
+    analyses = [CATALOG[f"by_{name}"] for name in chosen]
+    if as_csv:
+        sys.stdout.write(analyses[0].function(frames).to_csv(index=False))
+    elif as_json:
+        sys.stdout.write(json.dumps(_document(frames, analyses), indent=1) + "\n")
+    else:
+        _print(frames, analyses, rows)
+        finish([], then=["commtrace", "report", trace])
+
+
+def _document(frames: Frames, analyses: list[Analysis]) -> dict[str, Any]:
+    """The tables with exact numbers, and what their columns mean; null is not known."""
+    return {"run": dict(frames.run)} | {
+        analysis.name: {
+            "columns": {
+                column.name: {"unit": column.unit, "meaning": column.meaning}
+                for column in analysis.columns
+            },
+            "rows": json.loads(analysis.function(frames).to_json(orient="records")),
+        }
+        for analysis in analyses
+    }
+
+
+def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
+    from commtrace.analyze import notices_of
+
+    console = data_console()
+    console.print(Text(_headline(frames), style="bold"))
+    console.print(Text("Numbers are what one rank does: the mean over ranks.", style="dim"))
+    for notice in notices_of(frames):
+        console.print(Text(f"note: {notice.text}", style="yellow"))
+    for analysis in analyses:
+        whole = analysis.function(frames)
+        shown = cut(whole, rows)
+        console.print()
+        console.print(rich_table(console, analysis, shown))
+        if len(shown) < len(whole):
+            hidden = len(whole) - len(shown)
+            console.print(Text(f"{hidden} more rows: --rows {len(whole)}", style="dim"))
+
+
+def _headline(frames: Frames) -> str:
+    from commtrace.analyze import CATALOG
+
+    facts = dict(CATALOG["facts"].function(frames).itertuples(index=False))
+    return (
+        f"{facts.get('command') or frames.path}: {facts['ranks recorded']} ranks, "
+        f"{facts['steps']} steps in {facts['recorded time']}, "
+        f"{int(facts['communication calls']):,} communication calls in all"
+    )

@@ -1,0 +1,119 @@
+"""Tables of analyses for the terminal: numbers with units, cut to what fits, saying so.
+
+An analysis and its DataFrame come in, a rich table goes out. How a cell looks depends on its
+column's unit alone:
+
+    bytes    1.5 MB        ns     2.5 ms      1    41.2%
+    bytes/s  3.2 GB/s      none   1,234 or 0.25
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from commtrace.units import text_of_bytes, text_of_duration
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.analyze import Analysis
+
+MEASURES = {
+    "calls_per_step": "per step",
+    "num_calls": "calls",
+    "payload_bytes": "payload",
+    "wire_bytes": "wire",
+    "blocked_ns": "blocked",
+    "share": "of run",
+    "busbw_bytes_per_s": "busbw",
+}
+"""The measures that the terminal shows, in this order, and their headings."""
+
+GIVEN_UP_FIRST = ("busbw_bytes_per_s", "num_calls", "payload_bytes", "calls_per_step")
+"""What a narrow terminal goes without, until the rest fits."""
+
+
+def text_of_cell(value: Any, unit: str) -> str:
+    """One value for people; what is not known is a dash.
+
+    >>> text_of_cell(0.4123, "1")
+    '41.2%'
+    """
+    if isinstance(value, str):
+        return value or "–"
+    if math.isnan(value):
+        return "–"
+    if unit == "bytes":
+        return text_of_bytes(value)
+    if unit == "ns":
+        return text_of_duration(value)
+    if unit == "bytes/s":
+        return f"{text_of_bytes(value)}/s"
+    if unit == "1":
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"
+
+
+def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Table:
+    """`frame` as the console is wide: its keys, and the measures that are known and fit."""
+    if "depth" in frame:
+        frame, keys = as_tree(frame), ["module"]
+    else:
+        keys = [column.name for column in analysis.columns if column.type is str]
+    units = {column.name: column.unit for column in analysis.columns}
+    shown = [name for name in MEASURES if name in frame and frame[name].notna().any()]
+    texts = {
+        name: [text_of_cell(value, units[name]) for value in frame[name]] for name in keys + shown
+    }
+    for name in (None, *GIVEN_UP_FIRST):
+        if name in shown:
+            shown.remove(name)
+        table = _drawn(analysis.title, keys, {name: texts[name] for name in keys + shown})
+        if (
+            table.__rich_measure__(console, console.options.update(max_width=1000)).maximum
+            <= console.width
+        ):
+            break
+    return table
+
+
+def _drawn(title: str, keys: list[str], texts: dict[str, list[str]]) -> Table:
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    for name in texts:
+        is_key = name in keys
+        heading = name if is_key else MEASURES[name]
+        table.add_column(heading, justify="left" if is_key else "right", no_wrap=True)
+    for row in zip(*texts.values(), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def as_tree(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table by module with each path drawn as its last part, set in by its depth."""
+    names = frame["name"].where(frame["depth"] > 0, "(whole run)")
+    drawn = ["  " * (depth - 1) + name for depth, name in zip(frame["depth"], names, strict=True)]
+    return frame.assign(module=drawn)
+
+
+def cut(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
+    """The first `rows` rows; of a tree, as many whole levels as fit into them."""
+    if len(frame) <= rows:
+        return frame
+    if "depth" not in frame:
+        return frame.head(rows)
+    levels = frame["depth"].value_counts().sort_index().cumsum()
+    depth = max(levels.index[levels <= rows], default=levels.index[0])
+    return frame[frame["depth"] <= depth]

@@ -1,0 +1,67 @@
+"""The command line as a user meets it, in this process: arguments in, exit code and texts out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from commtrace_cli.main import main
+
+from commtrace.event import GroupRow
+from commtrace.tracefile import SpoolWriter, merge_spools, spool_name
+from tests.commtrace.synthetic import synthetic_facts, write_synthetic_run
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Commtrace = Callable[..., Ended]
+
+
+@pytest.fixture
+def commtrace(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Commtrace:
+    """Run `commtrace ARGS...` in an empty folder, in a terminal of 80 columns or as given."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path, columns: int | None = 80) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["commtrace", *map(str, arguments)])
+        if columns is None:
+            monkeypatch.delenv("COLUMNS", raising=False)
+        else:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        out, err = capfd.readouterr()
+        return Ended(int(exit_.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture
+def run_json(tmp_path: Path) -> Path:
+    """A trace of 4 ranks, 3 steps and 2 layers."""
+    return write_synthetic_run(tmp_path / "run.json")
+
+
+@pytest.fixture
+def silent_json(tmp_path: Path) -> Path:
+    """A trace of one rank that communicated nothing and recorded no operator."""
+    spools = tmp_path / "silent.spools"
+    spools.mkdir()
+    with (spools / spool_name(0)).open("wb") as stream:
+        writer = SpoolWriter(stream, synthetic_facts(0, 1))
+        writer.write({"groups": [GroupRow("0", "world", "0", 1, "", "gloo")]})
+        writer.write({}, {"complete": True, "end_ns": synthetic_facts(0, 1)["start_ns"]})
+    return merge_spools(spools, tmp_path / "silent.json")

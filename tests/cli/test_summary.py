@@ -1,0 +1,137 @@
+"""`commtrace summary`: the tables as people and as programs read them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from commtrace.analyze import CATALOG, load
+from tests.cli.conftest import Commtrace
+from tests.commtrace.synthetic import TENSOR_BYTES, write_synthetic_run
+
+
+def lines_of(text: str, title: str) -> list[list[str]]:
+    """The lines below a title up to the next empty one, split at runs of spaces."""
+    lines = text.split(f"{title}")[1].split("\n")[1:]
+    end = next(i for i, line in enumerate(lines) if not line.strip())
+    return [line.replace(" kB", "kB").replace(" ms", "ms").split() for line in lines[:end]]
+
+
+def test_the_four_tables_come_in_order_below_the_run(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("summary", run_json)
+    assert ended.code == 0
+    assert ended.out.splitlines()[:2] == [
+        "train.py --steps 3: 4 ranks, 3 steps in 10.3 ms, 120 communication calls in all",
+        "Numbers are what one rank does: the mean over ranks.",
+    ]
+    places = [ended.out.index(f"\n\nBy {name}") for name in ("kind", "phase", "module", "operator")]
+    assert places == sorted(places)
+
+
+def test_numbers_are_those_of_the_analysis_with_units(commtrace: Commtrace, run_json: Path) -> None:
+    # Per rank: 3 steps x 2 layers x 3 all-reduces, each sending 2 * 3/4 of 512 bytes.
+    ended = commtrace("summary", run_json, "--by", "kind")
+    heading, first, *_ = lines_of(ended.out, "By kind")
+    assert heading[:6] == ["kind", "per", "step", "calls", "payload", "wire"]
+    assert first[:5] == ["all_reduce", "6", "18", "9.22kB", "13.8kB"]
+    assert TENSOR_BYTES * 18 == 9216
+
+
+def test_modules_are_a_tree(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("summary", run_json, "--by", "module")
+    names = [line.partition("  " * 8)[0].rstrip()[:20].rstrip() for line in ended.out.splitlines()]
+    assert [name for name in names if name.strip()][4:10] == [
+        "(whole run)",
+        "layers",
+        "  0",
+        "    attention",
+        "      wo",
+        "    feed_forward",
+    ]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 140])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut_off(
+    commtrace: Commtrace, run_json: Path, columns: int
+) -> None:
+    ended = commtrace("summary", run_json, "--rows", "100", columns=columns)
+    tables = ended.out.partition("\n\n")[2]
+    assert max(len(line) for line in tables.splitlines()) <= columns
+    assert "…" not in tables
+    assert "of run" in tables
+
+
+def test_a_wide_terminal_shows_more_columns(commtrace: Commtrace, run_json: Path) -> None:
+    assert "busbw" not in commtrace("summary", run_json, "--by", "op", columns=80).out
+    assert "busbw" in commtrace("summary", run_json, "--by", "op", columns=140).out
+
+
+def test_piped_output_is_plain_and_complete(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("summary", run_json, columns=None)
+    assert "\x1b" not in ended.out + ended.err
+    assert "…" not in ended.out
+    assert ended.out.count("busbw") == 4
+
+
+def test_long_tables_are_cut_and_say_so(commtrace: Commtrace, tmp_path: Path) -> None:
+    trace = write_synthetic_run(tmp_path / "deep.json", num_layers=12, num_steps=1, world_size=1)
+    ended = commtrace("summary", trace, "--by", "module")
+    shown = lines_of(ended.out, "By module")[1:]
+    # The run, `layers` and each layer fit into 20 rows; one level more does not.
+    assert len(shown[:-1]) == 2 + 12
+    assert shown[-1] == "60 more rows: --rows 74".split()
+    assert "more rows" not in commtrace("summary", trace, "--by", "module", "--rows", "74").out
+
+
+def test_what_the_trace_cannot_tell_is_said(commtrace: Commtrace, tmp_path: Path) -> None:
+    alone = write_synthetic_run(tmp_path / "alone.json", world_size=1)
+    assert "note: The run had one rank" in commtrace("summary", alone).out
+
+
+def test_json_holds_every_table_with_exact_numbers_and_units(
+    commtrace: Commtrace, run_json: Path
+) -> None:
+    ended = commtrace("summary", run_json, "--json")
+    document = json.loads(ended.out)
+    assert list(document) == ["run", "by_kind", "by_phase", "by_module", "by_op"]
+    assert document["run"]["world_size"] == 4
+    first = document["by_kind"]["rows"][0]
+    assert (first["kind"], first["payload_bytes"]) == ("all_reduce", 9216.0)
+    assert document["by_kind"]["columns"]["wire_bytes"]["unit"] == "bytes"
+
+
+def test_csv_is_the_analysis_itself(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("summary", run_json, "--by", "phase", "--csv")
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    table = CATALOG["by_phase"].function(load(run_json))
+    assert list(rows[0]) == list(table.columns)
+    assert [float(row["wire_bytes"]) for row in rows] == table["wire_bytes"].tolist()
+
+
+def test_several_tables_as_csv_are_refused(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("summary", run_json, "--csv")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        "error: cannot print several tables as CSV\n"
+        "  why: each has columns of its own\n"
+        "  try: one of them: --csv --by module, or all of them: --json\n"
+    )
+
+
+def test_the_next_command_is_named_on_stderr(commtrace: Commtrace, run_json: Path) -> None:
+    assert commtrace("summary", run_json).err == f"next  commtrace report {run_json}\n"
+
+
+def test_a_trace_without_events_gets_a_sentence(commtrace: Commtrace, silent_json: Path) -> None:
+    ended = commtrace("summary", silent_json)
+    assert (ended.code, ended.out) == (3, "")
+    assert ended.err == (
+        f"error: nothing to show of the trace {silent_json}\n"
+        "  found: no communication call and no operator\n"
+        "  why: the recorded program communicated nothing while recording was on\n"
+        "  try: record a part of the program that communicates\n"
+    )

@@ -1,0 +1,86 @@
+"""What is said on stderr: errors, outputs that are refused, progress, and the end of a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commtrace_cli.terminal import check_output, fail, finish, working
+
+from commtrace.errors import TraceError, UsageError
+
+
+def test_an_error_is_its_text_on_stderr_without_wrapping(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    fail(TraceError("cannot read [bold]it[/]", found="a very long line " * 8))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"error: cannot read [bold]it[/]\n  found: {'a very long line ' * 8}\n"
+
+
+def test_a_command_ends_with_its_files_and_the_next_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    written = tmp_path / "a b.json"
+    written.write_bytes(bytes(1_500))
+    finish([written], then=["commtrace", "summary", written])
+    assert capsys.readouterr().err == (
+        f"wrote {written} (1.5 kB)\nnext  commtrace summary '{written}'\n"
+    )
+
+
+def test_progress_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with working("thinking"):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_shows_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with working("thinking"):
+        pass
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "thinking" in err
+
+
+def test_a_new_file_in_an_existing_folder_is_a_fine_output(tmp_path: Path) -> None:
+    check_output(tmp_path / "new.html", force=False)
+
+
+def test_an_existing_output_is_refused_without_force(tmp_path: Path) -> None:
+    existing = tmp_path / "report.html"
+    existing.touch()
+    with pytest.raises(UsageError) as refused:
+        check_output(existing, force=False)
+    assert str(refused.value) == (
+        f"cannot write {existing}\n"
+        "  found: a file of that name\n"
+        "  why: nothing is overwritten unasked\n"
+        "  try: another -o, or --force to overwrite it"
+    )
+    check_output(existing, force=True)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_output(tmp_path / "my results" / "report.html", force=True)
+    assert str(refused.value) == (
+        f"cannot write {tmp_path}/my results/report.html\n"
+        f"  found: no folder {tmp_path}/my results\n"
+        f"  try: `mkdir -p '{tmp_path}/my results'`, or another -o"
+    )
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_is_no_output(tmp_path: Path, force: bool) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_output(tmp_path, force=force)
+    assert str(refused.value) == (
+        f"cannot write {tmp_path}\n  found: a folder of that name\n  try: -o {tmp_path}/FILE"
+    )
