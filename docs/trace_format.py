@@ -34,7 +34,7 @@ A file of a newer version is refused, and the message names both versions.
 
 TITLES = {
     "comm": "a row per communication call of a rank",
-    "ops": "a row per operator that a rank ran (recorded with `detail=\"op\"`)",
+    "ops": 'a row per operator that a rank ran (recorded with `detail="op"`)',
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",

@@ -7,6 +7,7 @@ contracts (pyproject.toml) say the same of what is written; this is what happens
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -103,3 +104,52 @@ def test_what_is_not_needed_is_not_loaded(program: str, packages: tuple[str, ...
 )
 def test_what_is_loaded_is_noticed(program: str, packages: tuple[str, ...]) -> None:
     assert unwanted(program, packages)
+
+
+def mentions(source: str, packages: tuple[str, ...]) -> list[str]:
+    """The modules of `packages` that a source text imports, or looks up by their name."""
+    named: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            named += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            named += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Attribute):
+            named.append(ast.unparse(node))
+        elif isinstance(node, ast.Call):
+            named += [a.value for a in node.args if isinstance(a, ast.Constant) and a.value]
+    return [
+        name
+        for name in named
+        for package in packages
+        if isinstance(name, str) and (name == package or name.startswith(f"{package}."))
+    ]
+
+
+def test_no_file_of_dtensor_core_names_torchs_dtensor() -> None:
+    files = sorted((ROOT / "dtensor_core").rglob("*.py"))
+    assert files
+    found = {
+        str(file.relative_to(ROOT)): mentions(file.read_text(), TORCH_DTENSOR) for file in files
+    }
+    assert not {file: names for file, names in found.items() if names}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch.distributed.tensor",
+        "from torch.distributed import tensor",
+        "from torch.distributed.tensor.parallel import loss_parallel",
+        "import importlib\nimportlib.import_module('torch.distributed.tensor')",
+        "import torch\ntorch.distributed.tensor.DTensor",
+        "from torch.distributed._tensor import DTensor",
+    ],
+)
+def test_every_way_to_torchs_dtensor_is_noticed(source: str) -> None:
+    assert mentions(source, TORCH_DTENSOR)
+
+
+def test_what_only_begins_alike_is_left_alone() -> None:
+    assert not mentions("from torch.distributed import tensorboard", TORCH_DTENSOR)
+    assert not mentions("import torch\ntorch.distributed.tensors", TORCH_DTENSOR)
