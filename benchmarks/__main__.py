@@ -1,4 +1,4 @@
-"""Prints the time of each case, plain, with dtensor_core and with torch's DTensor, and the ratios."""
+"""Prints each case's time, plain, with dtensor_core and with torch's DTensor, and the ratios."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What is timed: each case on plain tensors, on dtensor_core and on torch.distributed.tensor.
 
-Both DTensors have the same public names, so a case is written once, against `Kit`; plain is what one
-rank would do by hand, with tensors of the size of its shard. All run as rank 0 of a fake process
-group of 4, which computes and dispatches like a real one, and sends nothing.
+Both DTensors have the same public names, so a case is written once, against `Kit`; plain is what
+one rank would do by hand, with tensors of the size of its shard. All run as rank 0 of a fake
+process group of 4, which computes and dispatches like a real one, and sends nothing.
 """
 
 from __future__ import annotations

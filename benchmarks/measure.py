@@ -1,8 +1,8 @@
 """Contenders timed alternately, so that what slows the machine down slows all of them down.
 
-Functions come in, a `Timing` of each goes out. In every round each contender runs for about the same
-time, the order turning from round to round; a ratio is taken within a round, and its median over
-rounds is what counts.
+Functions come in, a `Timing` of each goes out. In every round each contender runs for about the
+same time, the order turning from round to round; a ratio is taken within a round, and its median
+over rounds is what counts.
 """
 
 from __future__ import annotations
