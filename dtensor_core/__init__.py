@@ -1,0 +1,23 @@
+"""dtensor_core: tensors sharded over a device mesh, and the reason for every communication.
+
+The public names are those of `torch.distributed.tensor`, so a program moves over by changing its
+imports.
+"""
+
+from dtensor_core.api import distribute_module, distribute_tensor
+from dtensor_core.mesh import DeviceMesh, init_device_mesh
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
+from dtensor_core.tensor import DTensor
+
+__all__ = [
+    "DTensor",
+    "DeviceMesh",
+    "Partial",
+    "Placement",
+    "Replicate",
+    "Shard",
+    "_StridedShard",
+    "distribute_module",
+    "distribute_tensor",
+    "init_device_mesh",
+]

@@ -1,0 +1,151 @@
+"""Making DTensors of tensors and modules: `distribute_tensor`, `distribute_module`, factories."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dtensor_core.errors import DTensorError, MeshError, PlacementError, four_parts
+from dtensor_core.mesh import DeviceMesh, current_mesh
+from dtensor_core.placement import Placement
+from dtensor_core.redistribute.distribute import keep, share
+from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.tensor import DTensor, normalize_placements
+
+PartitionFn = Callable[[str, nn.Module, DeviceMesh], None]
+
+
+class LeafError(DTensorError, RuntimeError):
+    """A tensor with a history was asked to become a leaf."""
+
+
+def distribute_tensor(
+    tensor: torch.Tensor,
+    device_mesh: DeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+    *,
+    src_data_rank: int | None = 0,
+) -> DTensor:
+    """The leaf DTensor with the data of a whole tensor, laid out as `placements` say.
+
+    The data comes from the rank with coordinate `src_data_rank` on every mesh axis; with None
+    each rank keeps its part of its own tensor and nothing is sent. `tensor` is global, the same
+    shape on every rank.
+
+    Raises LeafError (a RuntimeError) for a non-leaf tensor, ValueErrors for placements that
+    don't fit and for a DTensor of another mesh or other placements.
+    """
+    mesh = current_mesh(device_mesh)
+    normal = normalize_placements(placements, mesh, tensor.ndim)
+    if not tensor.is_leaf:
+        raise LeafError(
+            four_parts(
+                asked="distribute_tensor of a non-leaf tensor",
+                found=f"a result of {tensor.grad_fn}",
+                why="it makes new leaves, so it should be used to distribute leaf tensors",
+                hint="distribute leaf tensors; inside of autograd use DTensor.from_local",
+            )
+        )
+    if isinstance(tensor, DTensor):
+        return _already(tensor, mesh, normal)
+    if mesh.device_type not in (tensor.device.type, "meta") and not tensor.is_meta:
+        tensor = tensor.detach().to(mesh.device_type).requires_grad_(tensor.requires_grad)
+    meta = TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
+    spec = Spec(mesh, normal, meta)
+    data = tensor.detach()
+    if src_data_rank is None or tensor.is_meta or spec.is_replicated() and mesh.size() == 1:
+        local = keep(data, spec, "distribute_tensor")
+    else:
+        local = share(data, spec, src_data_rank, "distribute_tensor")
+    return DTensor(local.requires_grad_(False), spec, requires_grad=tensor.requires_grad)
+
+
+def _already(tensor: DTensor, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
+    if tensor.device_mesh != mesh:
+        raise MeshError(
+            f"cannot distribute a DTensor with device mesh {tensor.device_mesh} "
+            f"to a different device mesh {mesh}"
+        )
+    if tensor.placements != placements:
+        raise PlacementError(
+            f"cannot distribute a DTensor with placements {tensor.placements} "
+            f"to a different placements {placements}; use redistribute"
+        )
+    return tensor
+
+
+def distribute_module(
+    module: nn.Module,
+    device_mesh: DeviceMesh | None = None,
+    partition_fn: PartitionFn | None = None,
+    input_fn: Callable[..., Any] | None = None,
+    output_fn: Callable[..., Any] | None = None,
+) -> nn.Module:
+    """The module with its parameters and buffers made DTensors, in place.
+
+    `partition_fn(name, submodule, mesh)` distributes what it wants; what it leaves is replicated.
+    `input_fn(module, inputs, mesh)` and `output_fn(module, outputs, mesh)` run before and after
+    every forward.
+
+    Raises LeafError (a RuntimeError) on a module that was distributed before.
+    """
+    mesh = current_mesh(device_mesh)
+    if getattr(module, "_distribute_module_applied", False):
+        raise LeafError(
+            "distribute_module should only be called once on a module, but it has already been "
+            f"called on this {type(module).__name__}"
+        )
+    for name, submodule in module.named_modules():
+        if partition_fn is not None:
+            partition_fn(name, submodule, mesh)
+        _replicate_rest(submodule, mesh)
+    if input_fn is not None:
+        module.register_forward_pre_hook(_input_hook(input_fn, mesh))
+    if output_fn is not None:
+        module.register_forward_hook(_output_hook(output_fn, mesh))
+    module._distribute_module_applied = True  # pyright: ignore
+    return module
+
+
+def _replicate_rest(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Replicate the parameters and buffers of one module that are plain tensors still."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None and not isinstance(parameter, DTensor):
+            replicated = nn.Parameter(
+                distribute_tensor(parameter.data, mesh), requires_grad=parameter.requires_grad
+            )
+            module.register_parameter(name, replicated)
+    for name, buffer in module._buffers.items():
+        if buffer is not None and not isinstance(buffer, DTensor):
+            module._buffers[name] = distribute_tensor(buffer, mesh)
+
+
+def _num_arguments(function: Callable[..., Any], which: str) -> int:
+    count = len(inspect.signature(function).parameters)
+    if count not in (2, 3):
+        raise PlacementError(f"{which} should take in 3 arguments, but got {count} arguments!")
+    if count == 2:
+        warnings.warn(
+            f"Deprecating {which} that takes two arguments (inputs, device_mesh), please use "
+            f"{which} that takes in (module, inputs, device_mesh) instead!",
+            FutureWarning,
+            stacklevel=4,
+        )
+    return count
+
+
+def _input_hook(input_fn: Callable[..., Any], mesh: DeviceMesh) -> Callable[..., Any]:
+    if _num_arguments(input_fn, "input_fn") == 2:
+        return lambda module, inputs: input_fn(inputs, mesh)
+    return lambda module, inputs: input_fn(module, inputs, mesh)
+
+
+def _output_hook(output_fn: Callable[..., Any], mesh: DeviceMesh) -> Callable[..., Any]:
+    if _num_arguments(output_fn, "output_fn") == 2:
+        return lambda module, inputs, outputs: output_fn(outputs, mesh)
+    return lambda module, inputs, outputs: output_fn(module, outputs, mesh)

@@ -1,0 +1,46 @@
+"""The exceptions of dtensor_core, and the four parts that each of their texts has.
+
+A text says what was asked, what was found, why that can't be, and what to try. Inner code raises
+with as many parts as it knows; the boundary (`dispatch`, the public functions) adds the rest once.
+Every class also derives from the built-in that programs written for DTensors already catch.
+"""
+
+from __future__ import annotations
+
+
+class DTensorError(Exception):
+    """Base of all errors that dtensor_core raises on purpose."""
+
+
+class PlacementError(DTensorError, ValueError):
+    """A placement that can't be: unknown reduction, bad dim, wrong number of placements."""
+
+
+class LayoutError(DTensorError, ValueError):
+    """Integers that describe no shard: a coordinate outside of the axis, a bad shape."""
+
+
+class MeshError(DTensorError, ValueError):
+    """Tensors of different meshes, or a mesh that can't serve the request."""
+
+
+class MixedTensorError(DTensorError, RuntimeError):
+    """A plain tensor and a DTensor in one operator."""
+
+
+class RuleError(DTensorError, RuntimeError):
+    """An operator whose result can't be laid out as it was asked to be."""
+
+
+class NotationError(DTensorError, ValueError):
+    """A sharding rule whose notation can't be read or does not fit the shapes."""
+
+
+def four_parts(*, asked: str, found: str, why: str = "", hint: str = "") -> str:
+    """The text of an error: asked, found, why, try; empty parts are left out."""
+    parts = [asked, f"Found: {found}"]
+    if why:
+        parts.append(f"Why: {why}")
+    if hint:
+        parts.append(f"Try: {hint}")
+    return "\n  ".join(parts)

@@ -1,0 +1,139 @@
+"""Shard arithmetic: which part of a dimension a coordinate holds. Integers in, integers out.
+
+Law (torch.chunk): a dimension of size s over n ranks is cut into chunks of ceil(s / n), so the
+last ones may be short or empty. Several axes may cut one dimension; they act from the first mesh
+axis to the last, each on what the ones before it left. A strided cut takes its chunk of each of
+`split_factor` blocks, the blocks themselves being `torch.chunk` pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dtensor_core.errors import LayoutError
+from dtensor_core.placement import Placement, sharded_dim, split_factor
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Extent:
+    """A contiguous piece of a dimension: `size` elements from `offset` on."""
+
+    offset: int
+    size: int
+
+
+def chunk_size(global_size: int, num_shards: int) -> int:
+    """The length of all chunks but the last ones: ceil(global_size / num_shards)."""
+    return -(-global_size // num_shards)
+
+
+def local_extent(global_size: int, num_shards: int, coord: int) -> Extent:
+    """The slice of a dimension that one coordinate holds.
+
+    Chunks are ceil(global_size / num_shards) long, so the last ones may be short or empty:
+    local_extent(5, 4, 2) == Extent(offset=4, size=1), and coord 3 holds nothing.
+
+    Raises LayoutError if coord is outside [0, num_shards).
+    Source: torch.chunk.
+    """
+    if not 0 <= coord < num_shards:
+        raise LayoutError(f"coordinate {coord} is outside of an axis of {num_shards} ranks")
+    chunk = chunk_size(global_size, num_shards)
+    offset = min(chunk * coord, global_size)
+    return Extent(offset, min(chunk, global_size - offset))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One axis cutting a dimension: `num_shards` ranks, of which this is `coord`."""
+
+    num_shards: int
+    coord: int
+    split_factor: int = 1
+
+
+def cuts_of(
+    placements: Sequence[Placement], mesh_shape: Sequence[int], coords: Sequence[int], dim: int
+) -> tuple[Cut, ...]:
+    """The cuts that placements make in one dimension, first mesh axis first."""
+    return tuple(
+        Cut(mesh_shape[axis], coords[axis], split_factor(placement))
+        for axis, placement in enumerate(placements)
+        if sharded_dim(placement) == dim
+    )
+
+
+def held_extents(global_size: int, cuts: Sequence[Cut]) -> tuple[Extent, ...]:
+    """The pieces of a dimension that are held after `cuts`, in the order of local storage.
+
+    Without a strided cut that is one piece, perhaps empty:
+    held_extents(8, [Cut(2, 1), Cut(2, 0)]) == (Extent(4, 2),).
+    """
+    held: tuple[Extent, ...] = (Extent(0, global_size),)
+    for cut in cuts:
+        total = sum(piece.size for piece in held)
+        block = chunk_size(total, cut.split_factor)
+        wanted: list[Extent] = []
+        for number in range(cut.split_factor):
+            start = min(number * block, total)
+            size = min(block, total - start)
+            piece = local_extent(size, cut.num_shards, cut.coord)
+            wanted.append(Extent(start + piece.offset, piece.size))
+        held = _select(held, wanted)
+    return held
+
+
+def _select(held: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent, ...]:
+    """`wanted` counts along the concatenation of `held`; the same pieces in global terms."""
+    result: list[Extent] = []
+    for want in wanted:
+        start = 0
+        for piece in held:
+            low = max(want.offset, start)
+            high = min(want.offset + want.size, start + piece.size)
+            if high > low:
+                _append(result, Extent(piece.offset + low - start, high - low))
+            start += piece.size
+    return tuple(result) or (Extent(sum(piece.offset + piece.size for piece in held[-1:]), 0),)
+
+
+def _append(pieces: list[Extent], piece: Extent) -> None:
+    """Add a piece, joined to the last one where they touch."""
+    if pieces and pieces[-1].offset + pieces[-1].size == piece.offset:
+        pieces[-1] = Extent(pieces[-1].offset, pieces[-1].size + piece.size)
+    else:
+        pieces.append(piece)
+
+
+def held_size(global_size: int, cuts: Sequence[Cut]) -> int:
+    """How many elements of a dimension are held after `cuts`."""
+    return sum(piece.size for piece in held_extents(global_size, cuts))
+
+
+def local_shape(
+    shape: Sequence[int],
+    placements: Sequence[Placement],
+    mesh_shape: Sequence[int],
+    coords: Sequence[int] | None,
+) -> tuple[int, ...]:
+    """The local shape at `coords`; all zero for a rank outside of the mesh."""
+    if coords is None:
+        return (0,) * len(shape)
+    local = list(shape)
+    for dim in {sharded_dim(placement) for placement in placements} - {None}:
+        assert dim is not None
+        local[dim] = held_size(shape[dim], cuts_of(placements, mesh_shape, coords, dim))
+    return tuple(local)
+
+
+def is_even(
+    shape: Sequence[int], placements: Sequence[Placement], mesh_shape: Sequence[int]
+) -> bool:
+    """True if every coordinate of the mesh holds a shard of the same shape."""
+    divisors = [1] * len(shape)
+    for axis, placement in enumerate(placements):
+        dim = sharded_dim(placement)
+        if dim is not None:
+            divisors[dim] *= mesh_shape[axis] * split_factor(placement)
+    return all(size % divisor == 0 for size, divisor in zip(shape, divisors, strict=True))

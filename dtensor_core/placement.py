@@ -1,0 +1,177 @@
+"""Placements: how a tensor lies along one mesh axis. Values only, nothing that acts.
+
+`Shard(dim)` cuts a dimension into `torch.chunk` pieces; `Replicate()` holds it whole everywhere;
+`Partial(reduce_op)` holds addends whose reduction over the axis is the value; `_StridedShard`
+takes the same share of each of `split_factor` equal blocks. Placements are interned: equal means
+identical, so they hash and compare at pointer speed. The integers are in `layout`, the steps
+between placements in `redistribute.transitions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dtensor_core.errors import PlacementError
+
+REDUCE_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+
+
+class Placement:
+    """Base of the placements. Instances are frozen; equal instances are the same object."""
+
+    __slots__ = ("_arguments",)
+
+    _arguments: tuple[Any, ...]
+    _interned: ClassVar[dict[tuple[Any, ...], Placement]] = {}
+
+    @classmethod
+    def _intern(cls, *arguments: Any) -> Any:
+        key = (cls, *arguments)
+        known = Placement._interned.get(key)
+        if known is None:
+            made = object.__new__(cls)
+            object.__setattr__(made, "_arguments", arguments)
+            known = Placement._interned.setdefault(key, made)
+        return known
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: cannot set {name}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), self._arguments)
+
+    def __copy__(self) -> Placement:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Placement:
+        return self
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        """True for `Shard`, of that dimension if one is given."""
+        return False
+
+    def is_replicate(self) -> bool:
+        """True for `Replicate`."""
+        return False
+
+    def is_partial(self, reduce_op: str | None = None) -> bool:
+        """True for `Partial`, of that reduction if one is given."""
+        return False
+
+
+class Shard(Placement):
+    """Dimension `dim` is cut into `torch.chunk` pieces over the axis."""
+
+    __slots__ = ()
+
+    def __new__(cls, dim: int) -> Shard:
+        if not isinstance(dim, int):
+            raise PlacementError(f"Shard takes an integer dimension, got {dim!r}")
+        return cls._intern(dim)
+
+    @property
+    def dim(self) -> int:
+        """The tensor dimension that is cut; negative until it meets a tensor."""
+        return self._arguments[0]
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        return dim is None or dim == self.dim
+
+    def __repr__(self) -> str:
+        return f"Shard(dim={self.dim})"
+
+    def __str__(self) -> str:
+        return f"S({self.dim})"
+
+
+class _StridedShard(Placement):
+    """Dimension `dim` is seen as `split_factor` equal blocks; each rank has its chunk of each.
+
+    It is what a shard becomes when its dimension is flattened behind an unsharded one: in
+    `[b, h] -> [(b h)]` with h sharded, the result is `_StridedShard(0, split_factor=b)`.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, dim: int, *, split_factor: int) -> _StridedShard:
+        if split_factor < 1:
+            raise PlacementError(f"_StridedShard takes a positive split_factor, got {split_factor}")
+        return cls._intern(dim, split_factor)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_strided_shard, self._arguments)
+
+    @property
+    def dim(self) -> int:
+        """The tensor dimension that is cut."""
+        return self._arguments[0]
+
+    @property
+    def split_factor(self) -> int:
+        """The number of equal blocks that the dimension is seen as."""
+        return self._arguments[1]
+
+    def __repr__(self) -> str:
+        return f"_StridedShard(dim={self.dim}, sf={self.split_factor})"
+
+    def __str__(self) -> str:
+        return f"_S({self.dim}, {self.split_factor})"
+
+
+def _strided_shard(dim: int, split_factor: int) -> _StridedShard:
+    return _StridedShard(dim, split_factor=split_factor)
+
+
+class Replicate(Placement):
+    """Every rank of the axis holds the whole tensor."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> Replicate:
+        return cls._intern()
+
+    def is_replicate(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return "Replicate()"
+
+    def __str__(self) -> str:
+        return "R"
+
+
+class Partial(Placement):
+    """Every rank holds an addend; the value is their reduction by `reduce_op` over the axis."""
+
+    __slots__ = ()
+
+    def __new__(cls, reduce_op: str = "sum") -> Partial:
+        if reduce_op not in REDUCE_OPS:
+            raise PlacementError(
+                f"Partial takes one of {', '.join(REDUCE_OPS)} as reduce_op, got {reduce_op!r}"
+            )
+        return cls._intern(reduce_op)
+
+    @property
+    def reduce_op(self) -> str:
+        """Name of the reduction that the addends await."""
+        return self._arguments[0]
+
+    def is_partial(self, reduce_op: str | None = None) -> bool:
+        return reduce_op is None or reduce_op == self.reduce_op
+
+    def __repr__(self) -> str:
+        return f"Partial({self.reduce_op})"
+
+    def __str__(self) -> str:
+        return f"P({self.reduce_op})"
+
+
+def sharded_dim(placement: Placement) -> int | None:
+    """The dimension that a placement cuts, strided or not; None if it cuts none."""
+    return placement.dim if isinstance(placement, (Shard, _StridedShard)) else None
+
+
+def split_factor(placement: Placement) -> int:
+    """The number of blocks a sharded dimension is seen as: 1 but for a strided shard."""
+    return placement.split_factor if isinstance(placement, _StridedShard) else 1

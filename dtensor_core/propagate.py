@@ -1,0 +1,167 @@
+"""From a call to a decision: which placements its arguments take and its results have.
+
+`decide` walks the mesh axes from the first to the last. On each it takes the cheapest of the
+candidates that the operator's rule offers, the cost being the planner's for bringing every
+argument there. It reads global metadata only, so every rank decides alike. `dispatch` caches the
+decision; nothing here runs on a cached call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dtensor_core.errors import MeshError, RuleError, four_parts
+from dtensor_core.placement import Placement
+from dtensor_core.redistribute.plan import Plan, plan_between, plan_placements
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.rule import Candidate, Rule, candidates, remaining_sizes
+from dtensor_core.rules.table import rule_of
+from dtensor_core.spec import Spec
+
+Placements = tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Results that must keep a layout: argument number (or None) and placements, by result."""
+
+    argument: int | None
+    placements: Placements
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The layout of every tensor argument and result of a call, and how the arguments get there.
+
+    `considered` has the candidates of the axes where something had to move, cheapest first, each
+    with its cost in seconds. `missing` is true where the operator has no rule.
+    """
+
+    rule: Rule | None
+    inputs: tuple[Spec, ...]
+    plans: tuple[Plan, ...]
+    outputs: tuple[Spec, ...]
+    considered: tuple[tuple[str, float], ...]
+
+    @property
+    def communicates(self) -> bool:
+        """True if any argument has to be communicated."""
+        return any(each.communicates for each in self.plans)
+
+
+def decide(call: Call, fixed: Mapping[int, Fixed]) -> Decision:
+    """The cheapest decision for a call; `fixed` are the results written in place, by number.
+
+    Raises MeshError for arguments on different meshes, RuleError where a result written in place
+    can't keep its layout.
+    """
+    mesh = _common_mesh(call)
+    rule = rule_of(call)
+    whole = rule or _whole_rule(call)
+    chosen: list[Candidate] = []
+    considered: list[tuple[str, float]] = []
+    sizes = whole.sizes
+    for axis, ranks in enumerate(mesh.shape):
+        candidate, ranked = _choose(call, whole, sizes, axis, ranks, fixed)
+        chosen.append(candidate)
+        considered.extend(ranked)
+        sizes = remaining_sizes(whole, sizes, candidate.cutting, ranks)
+    inputs = tuple(
+        spec.with_placements([candidate.inputs[number] for candidate in chosen])
+        for number, spec in enumerate(call.specs)
+    )
+    outputs = tuple(
+        Spec(mesh, tuple(candidate.outputs[number] for candidate in chosen), meta)
+        for number, meta in enumerate(call.outputs)
+    )
+    plans = tuple(
+        plan_between(source, target) for source, target in zip(call.specs, inputs, strict=True)
+    )
+    return Decision(rule, inputs, plans, outputs, tuple(considered))
+
+
+def _common_mesh(call: Call):
+    mesh = call.specs[0].mesh
+    for spec in call.specs:
+        if spec.mesh is not mesh and spec.mesh != mesh:
+            raise MeshError(
+                four_parts(
+                    asked=f"{call.op} on tensors of two meshes",
+                    found=f"{mesh} and {spec.mesh}",
+                    why="one operator runs on the ranks of one mesh",
+                    hint="redistribute the tensors to a common mesh before",
+                )
+            )
+    return mesh
+
+
+def _whole_rule(call: Call) -> Rule:
+    """What serves an operator without a rule: every argument whole, every result whole."""
+    unknown = tuple(() for _ in call.specs)
+    return Rule(inputs=unknown, outputs=tuple(() for _ in call.outputs), sizes={})
+
+
+def _choose(
+    call: Call,
+    rule: Rule,
+    sizes: Mapping[str, int],
+    axis: int,
+    ranks: int,
+    fixed: Mapping[int, Fixed],
+) -> tuple[Candidate, list[tuple[str, float]]]:
+    """The cheapest candidate on one axis; what it was compared with, if it costs anything."""
+    present = tuple(spec.placements[axis] for spec in call.specs)
+    allowed: list[Candidate] = []
+    for candidate in candidates(rule, sizes, ranks, present):
+        if all(
+            candidate.outputs[result] is keep.placements[axis]
+            and (keep.argument is None or candidate.inputs[keep.argument] is present[keep.argument])
+            for result, keep in fixed.items()
+        ):
+            if candidate.inputs == present:
+                return candidate, []
+            allowed.append(candidate)
+    if not allowed:
+        raise _cannot_keep(call, rule, axis, ranks, sizes, fixed)
+    costs = [_seconds(call.specs, axis, candidate) for candidate in allowed]
+    ranked = sorted(range(len(allowed)), key=costs.__getitem__)
+    return allowed[ranked[0]], [(_text(allowed[index]), costs[index]) for index in ranked]
+
+
+def _seconds(specs: Sequence[Spec], axis: int, candidate: Candidate) -> float:
+    """The cost of bringing every argument to a candidate's placement on one axis."""
+    total = 0.0
+    for spec, placement in zip(specs, candidate.inputs, strict=True):
+        if placement is not spec.placements[axis]:
+            target = (*spec.placements[:axis], placement, *spec.placements[axis + 1 :])
+            total += plan_placements(spec, target).seconds
+    return total
+
+
+def _text(candidate: Candidate) -> str:
+    inputs = ", ".join(str(placement) for placement in candidate.inputs)
+    outputs = ", ".join(str(placement) for placement in candidate.outputs)
+    return f"{inputs} -> {outputs}"
+
+
+def _cannot_keep(
+    call: Call,
+    rule: Rule,
+    axis: int,
+    ranks: int,
+    sizes: Mapping[str, int],
+    fixed: Mapping[int, Fixed],
+) -> RuleError:
+    present = tuple(spec.placements[axis] for spec in call.specs)
+    offered = "; ".join(_text(each) for each in candidates(rule, sizes, ranks, present))
+    kept = ", ".join(str(keep.placements[axis]) for keep in fixed.values())
+    return RuleError(
+        four_parts(
+            asked=f"{call.op} to write its result in place, laid out as {kept} on axis {axis}",
+            found=f"arguments {', '.join(spec.text for spec in call.specs)}",
+            why=f"the operator offers only {offered}",
+            hint="redistribute the tensor that is written to first, or use the operator's "
+            "out-of-place form",
+        )
+    )

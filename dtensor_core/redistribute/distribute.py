@@ -1,0 +1,97 @@
+"""Bringing one rank's data to all: what `distribute_tensor` and `from_local(run_check)` send.
+
+Each mesh axis in turn scatters or broadcasts from its coordinate `source`, so that in the end all
+data comes from the rank that has this coordinate on every axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dtensor_core import collectives, observe
+from dtensor_core.mesh import DeviceMesh, axis_name
+from dtensor_core.placement import Placement, Replicate, sharded_dim
+from dtensor_core.redistribute.execute import Cause, execute, split
+from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.spec import Spec
+
+
+def share(whole: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.Tensor:
+    """This rank's part of the source rank's `whole` tensor, laid out as `spec` says."""
+    local = whole
+    coords = spec.coords
+    if coords is None:
+        return whole.new_empty(spec.local_shape)
+    for axis, placement in enumerate(spec.placements):
+        if spec.mesh_shape[axis] == 1:
+            continue
+        if sharded_dim(placement) is None:
+            local = broadcast(local, spec.mesh, axis, source, operator)
+        else:
+            local = _scatter(local, placement, spec, axis, source, operator)
+    return _addends(local, spec, operator)
+
+
+def keep(whole: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
+    """This rank's part of its own `whole` tensor; nothing is sent."""
+    if spec.coords is None:
+        return whole.new_empty(spec.local_shape)
+    steps = plan_between(spec.replicated(), spec)
+    return execute(whole, spec.replicated(), steps, Cause(operator))
+
+
+def broadcast(
+    local: torch.Tensor, mesh: DeviceMesh, axis: int, source: int, operator: str
+) -> torch.Tensor:
+    """The tensor of the rank at coordinate `source` of the axis."""
+    with observe.announced(_announcement(operator, "broadcast", mesh, axis, local)):
+        return collectives.broadcast(local.contiguous(), source, mesh, axis)
+
+
+def _addends(local: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
+    """Make addends of what is whole along the axes that are Partial."""
+    whole = spec.with_placements(
+        [Replicate() if placement.is_partial() else placement for placement in spec.placements]
+    )
+    return execute(local, whole, plan_between(whole, spec), Cause(operator))
+
+
+def _scatter(
+    local: torch.Tensor, placement: Placement, spec: Spec, axis: int, source: int, operator: str
+) -> torch.Tensor:
+    """The piece for this coordinate; pieces travel padded to the longest."""
+    dim = sharded_dim(placement)
+    assert dim is not None and spec.coords is not None
+    coord, ranks = spec.coords[axis], spec.mesh_shape[axis]
+    pieces = split(local, placement, ranks)
+    longest = list(pieces[0].shape)
+    out = local.new_empty(longest)
+    parts = [_padded(piece, longest) for piece in pieces] if coord == source else None
+    sent = local.new_empty((ranks, *longest), device="meta")
+    with observe.announced(_announcement(operator, "scatter", spec.mesh, axis, sent)):
+        received = collectives.scatter(parts, out, source, spec.mesh, axis)
+    return received.narrow(dim, 0, pieces[coord].shape[dim]).contiguous()
+
+
+def _padded(piece: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    if list(piece.shape) == list(shape):
+        return piece.contiguous()
+    padded = piece.new_zeros(shape)
+    padded[tuple(slice(0, size) for size in piece.shape)] = piece
+    return padded
+
+
+def _announcement(
+    operator: str, step: str, mesh: DeviceMesh, axis: int, payload: torch.Tensor
+) -> observe.Announcement:
+    return observe.Announcement(
+        operator=operator,
+        argument="tensor",
+        source="on one rank",
+        target="on all ranks",
+        step=step,
+        axis=axis_name(mesh, axis),
+        payload_bytes=payload.numel() * payload.element_size(),
+    )

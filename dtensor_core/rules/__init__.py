@@ -1,0 +1,1 @@
+"""Sharding rules: notation, the table of operators, and the families that build rules by shape."""

@@ -1,0 +1,59 @@
+"""One operator call as rules see it: global metadata only, nothing of this rank.
+
+`dispatch` makes it on a cache miss; families read it and return a `Rule`. Tensor arguments are
+numbered in the order in which they stand, lists flattened, `out=` arguments left aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch._ops import OpOverload
+
+from dtensor_core.spec import Spec, TensorMeta
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`args` and `kwargs` hold a `Spec` where the call has a tensor.
+
+    `specs` are those of the numbered tensor arguments, `outputs` the metadata of the tensor
+    results in order, both global.
+    """
+
+    op: OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    specs: tuple[Spec, ...]
+    outputs: tuple[TensorMeta, ...]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Global shapes of the tensor arguments."""
+        return [tuple(spec.shape) for spec in self.specs]
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """The value of a named argument of the operator's schema, or `default` if not given."""
+        for position, argument in enumerate(self.op._schema.arguments):
+            if argument.name == name:
+                if position < len(self.args):
+                    return self.args[position]
+                return self.kwargs.get(name, default)
+        return default
+
+    def number_at(self, position: int) -> int | None:
+        """The number of the tensor at a position of `args`, or None if it is no tensor."""
+        if position >= len(self.args) or not isinstance(self.args[position], Spec):
+            return None
+        return sum(1 for _ in tensors(self.args[:position]))
+
+
+def tensors(values: Sequence[Any]) -> Iterator[Spec]:
+    """The specs among values, those in lists included, in order."""
+    for value in values:
+        if isinstance(value, Spec):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors(value)

@@ -1,0 +1,84 @@
+"""Operators that keep the values: copies, conversions, aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dtensor_core.placement import Partial
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of, pointwise
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import Candidate, Rule
+from dtensor_core.spec import Spec
+
+
+def _to_copy(call: Call) -> Rule:
+    """Converting between floating types is linear; to or from others it is not."""
+    shape = call.specs[0].shape
+    dtypes = (call.specs[0].dtype, call.outputs[0].dtype)
+    kept = dtypes[0] is dtypes[1]
+    linear = all(dtype.is_floating_point for dtype in dtypes)
+    return Rule(
+        inputs=(full_operand(shape),),
+        outputs=(full_operand(shape),),
+        sizes=factor_sizes(shape),
+        terms=((0,),),
+        algebra="structural" if kept else "linear" if linear else "opaque",
+    )
+
+
+def _copy(call: Call) -> Rule:
+    """What is written takes the layout of what it is written to, Partial included."""
+    shape = call.specs[0].shape
+    partials = {p for p in call.specs[0].placements if isinstance(p, Partial)}
+    return Rule(
+        inputs=(full_operand(shape), operand_of(call.specs[1].shape, shape)),
+        outputs=(full_operand(shape),),
+        sizes=factor_sizes(shape),
+        extra=tuple(Candidate((partial, partial), (partial,)) for partial in partials),
+    )
+
+
+def _fill(call: Call) -> Rule:
+    """Filling an addend sets the value: on one rank, the others get what changes nothing."""
+    shape = call.specs[0].shape
+    partials = {p for p in call.specs[0].placements if isinstance(p, Partial)}
+    rest = call.specs[1:]
+    return Rule(
+        inputs=(full_operand(shape), *(() for _ in rest)),
+        outputs=(full_operand(shape),),
+        sizes=factor_sizes(shape),
+        extra=tuple(
+            Candidate((partial, *(partial for _ in rest)), (partial,))
+            for partial in partials
+            if rest or partial.reduce_op in ("sum", "avg", "max", "min")
+        ),
+        local=None if rest else _fill_addend,
+    )
+
+
+def _fill_addend(
+    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Callable[..., Any]:
+    """Zero on every coordinate but the first of an axis that sums."""
+    spec = inputs[0]
+    sums = [axis for axis, p in enumerate(spec.placements) if p.is_partial("sum")]
+    if spec.coords is None or all(spec.coords[axis] == 0 for axis in sums):
+        return op
+    return _zero
+
+
+def _zero(x: Any, *unused: Any) -> Any:
+    return x.zero_()
+
+
+_STRUCTURAL = pointwise("0", "structural")
+
+ROWS = {
+    "_to_copy": Row(_to_copy, "elementwise, linear between floating types"),
+    "copy": Row(_copy, "source takes the layout of the destination"),
+    "fill": Row(_fill, "elementwise"),
+    "zero": Row(_fill, "elementwise"),
+    **{name: _STRUCTURAL for name in "clone detach alias lift_fresh _conj_copy".split()},
+}

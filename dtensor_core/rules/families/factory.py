@@ -1,0 +1,63 @@
+"""Operators that take only shape and type from their argument.
+
+Their results hold one value everywhere, so they are whole where the argument is a Partial; a
+shard stays a shard. Nothing is communicated for the argument, whose values are not read.
+"""
+
+from __future__ import annotations
+
+from dtensor_core.placement import Partial, Placement, Replicate
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
+from dtensor_core.rules.local import with_local_size
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import Candidate, Rule
+
+
+def _like(call: Call) -> Rule:
+    shape = call.specs[0].shape
+    return Rule(
+        inputs=(full_operand(shape),),
+        outputs=(full_operand(shape),),
+        sizes=factor_sizes(shape),
+        extra=_whatever(call, keep_partial=False),
+    )
+
+
+def _whatever(call: Call, keep_partial: bool) -> tuple[Candidate, ...]:
+    """The argument as it lies; the result whole, or a Partial like the argument."""
+    partials = dict.fromkeys(p for p in call.specs[0].placements if isinstance(p, Partial))
+    return tuple(
+        Candidate((partial,), (partial if keep_partial else Replicate(),)) for partial in partials
+    )
+
+
+def _new(call: Call) -> Rule:
+    """A new tensor: laid out like the argument where it has its shape, else whole.
+
+    `new_empty_strided` is what autograd makes before it copies a gradient: it stays a Partial.
+    """
+    shape = call.specs[0].shape
+    if call.outputs[0].shape == shape:
+        keep = call.op._schema.name == "aten::new_empty_strided"
+        return Rule(
+            inputs=(full_operand(shape),),
+            outputs=(full_operand(shape),),
+            sizes=factor_sizes(shape),
+            extra=_whatever(call, keep_partial=keep),
+            local=with_local_size(1),
+        )
+    present: dict[Placement, None] = dict.fromkeys(call.specs[0].placements)
+    return Rule(
+        inputs=(full_operand(shape),),
+        outputs=(full_operand(call.outputs[0].shape),),
+        sizes={},
+        extra=tuple(Candidate((placement,), (Replicate(),)) for placement in present),
+    )
+
+
+_LIKE = "ones_like zeros_like empty_like full_like"
+_NEW = "new_empty new_zeros new_ones new_full new_empty_strided"
+
+ROWS = {name: Row(_like, "shape of the argument") for name in _LIKE.split()}
+ROWS |= {name: Row(_new, "whole, or like the argument") for name in _NEW.split()}

@@ -1,0 +1,85 @@
+"""Elementwise operators with broadcasting: every dimension of the result may be cut.
+
+A row's `terms` say how the result depends on the arguments by position: `0+1` a sum, `0*1` a
+product, `1+2` a sum of arguments 1 and 2 with the others as parameters. That is what decides
+which Partials pass; operators that are not linear but monotone let max and min through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import Operand, Rule
+
+
+def operand_of(shape: Sequence[int], out_shape: Sequence[int]) -> Operand:
+    """The operand of an argument broadcast to `out_shape`, whose dims are d0, d1, ..."""
+    first = len(out_shape) - len(shape)
+    return tuple(
+        () if size == 1 and out_shape[first + dim] != 1 else (f"d{first + dim}",)
+        for dim, size in enumerate(shape)
+    )
+
+
+def full_operand(shape: Sequence[int]) -> Operand:
+    """The operand that has one factor per dimension."""
+    return tuple((f"d{dim}",) for dim in range(len(shape)))
+
+
+def factor_sizes(shape: Sequence[int]) -> dict[str, int]:
+    """The sizes of the factors of `full_operand`."""
+    return {f"d{dim}": size for dim, size in enumerate(shape)}
+
+
+def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
+    """A row for an elementwise operator."""
+    wanted = [[int(position) for position in term.split("*")] for term in terms.split("+") if term]
+
+    def build(call: Call) -> Rule:
+        shape = call.outputs[0].shape
+        numbers = [
+            tuple(n for position in term if (n := call.number_at(position)) is not None)
+            for term in wanted
+        ]
+        linear = all(numbers) and call.argument("rounding_mode") is None
+        return Rule(
+            inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
+            outputs=(full_operand(shape),) * len(call.outputs),
+            sizes=factor_sizes(shape),
+            terms=tuple(numbers) if linear else (),
+            algebra=algebra if linear else "opaque",
+        )
+
+    return Row(build, f"elementwise {algebra} {terms}".strip())
+
+
+OPAQUE = pointwise()
+
+# (algebra, terms, operators)
+_LINES = (
+    (
+        "linear",
+        "0",
+        "neg positive real imag conj_physical deg2rad rad2deg div divide true_divide "
+        # Gradients are linear in the gradient; the forward values are parameters.
+        "gelu_backward threshold_backward silu_backward sigmoid_backward tanh_backward "
+        "native_dropout_backward leaky_relu_backward elu_backward hardtanh_backward "
+        "softplus_backward",
+    ),
+    ("linear", "0+1", "add sub subtract lerp addcdiv"),
+    ("linear", "0*1", "mul multiply"),
+    ("linear", "0+1*2", "addcmul"),
+    ("linear", "1+2", "where"),
+    (
+        "increasing",
+        "0",
+        "relu exp exp2 expm1 sqrt log log2 log10 log1p sigmoid tanh sinh asinh atan erf ceil "
+        "floor round trunc sign sgn hardtanh relu6",
+    ),
+)
+
+ROWS = {
+    name: pointwise(terms, algebra) for algebra, terms, names in _LINES for name in names.split()
+}

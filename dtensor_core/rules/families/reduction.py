@@ -1,0 +1,138 @@
+"""Reductions over dimensions: a cut dimension that vanishes leaves addends of that reduction.
+
+A mean over a cut dimension is the sum of the local elements over the global count, so that uneven
+shards weigh what they should. Operators that need their dimension whole (softmax, cumsum, sort)
+have it blocked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+from dtensor_core.spec import Spec
+
+aten = torch.ops.aten
+
+
+def reduced_dims(call: Call, ndim: int) -> tuple[int, ...]:
+    """The dimensions that a call reduces, non-negative; all of them where none is named."""
+    dim = call.argument("dim")
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return tuple(range(ndim))
+    dims = dim if isinstance(dim, (list, tuple)) else (dim,)
+    return tuple(each % max(ndim, 1) for each in dims)
+
+
+def _kept(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> Operand:
+    operand = full_operand(shape)
+    if keepdim:
+        return tuple(() if dim in dims else names for dim, names in enumerate(operand))
+    return tuple(names for dim, names in enumerate(operand) if dim not in dims)
+
+
+def reduction(reduce: str, algebra: str, local: LocalMaker | None = None) -> Row:
+    """A row for a reduction whose addends are reduced by `reduce`."""
+
+    def build(call: Call) -> Rule:
+        shape = call.specs[0].shape
+        dims = reduced_dims(call, len(shape))
+        return Rule(
+            inputs=(full_operand(shape),),
+            outputs=(_kept(shape, dims, bool(call.argument("keepdim", False))),),
+            sizes=factor_sizes(shape),
+            reduce=reduce,
+            terms=((0,),),
+            algebra=algebra,
+            local=local,
+        )
+
+    return Row(build, f"reduce {reduce}")
+
+
+def _whole(call: Call, outputs_keep_dim: bool) -> Rule:
+    """Every tensor has the shape of the first one, `dim` must not be cut."""
+    shape = call.specs[0].shape
+    dims = reduced_dims(call, len(shape))
+    keepdim = outputs_keep_dim or bool(call.argument("keepdim", False))
+    out = full_operand(shape) if outputs_keep_dim else _kept(shape, dims, keepdim)
+    return Rule(
+        inputs=(full_operand(shape),) * len(call.specs),
+        outputs=(out,) * len(call.outputs),
+        sizes=factor_sizes(shape),
+        blocked=frozenset(f"d{dim}" for dim in dims),
+    )
+
+
+def _whole_dim(call: Call) -> Rule:
+    return _whole(call, outputs_keep_dim=True)
+
+
+def _whole_dim_reduced(call: Call) -> Rule:
+    return _whole(call, outputs_keep_dim=False)
+
+
+def _all_whole(call: Call) -> Rule:
+    """Nothing may be cut: a number is made of all elements."""
+    return Rule(
+        inputs=tuple(full_operand(spec.shape) for spec in call.specs),
+        outputs=tuple(full_operand(meta.shape) for meta in call.outputs),
+        sizes={},
+    )
+
+
+def _mean_by_global_count(
+    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Callable[..., Any]:
+    """The mean as a sum over the global count, where a reduced dimension is cut."""
+    if not any(placement.is_shard() for placement in inputs[0].placements):
+        return op
+    shape = inputs[0].shape
+
+    def mean(x: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None):
+        dims = range(len(shape)) if not dim else [dim] if isinstance(dim, int) else dim
+        count = 1
+        for each in dims:
+            count *= shape[each]
+        return aten.sum.dim_IntList(x, dim or None, keepdim, dtype=dtype).div_(count)
+
+    return mean
+
+
+ROWS = {
+    "_local_scalar_dense": Row(_all_whole, "whole"),
+    "equal": Row(_all_whole, "whole"),
+    "sum": reduction("sum", "linear"),
+    "mean": reduction("sum", "linear", local=_mean_by_global_count),
+    "amax": reduction("max", "max"),
+    "amin": reduction("min", "min"),
+    "max": reduction("max", "max"),
+    "min": reduction("min", "min"),
+    "max.dim": Row(_whole_dim_reduced, "dim whole, reduced"),
+    "min.dim": Row(_whole_dim_reduced, "dim whole, reduced"),
+    "argmax": Row(_whole_dim_reduced, "dim whole, reduced"),
+    "argmin": Row(_whole_dim_reduced, "dim whole, reduced"),
+    "logsumexp": Row(_whole_dim_reduced, "dim whole, reduced"),
+    "var": Row(_whole_dim_reduced, "dim whole, reduced"),
+    "std": Row(_whole_dim_reduced, "dim whole, reduced"),
+    **{
+        name: Row(_whole_dim, "dim whole")
+        for name in (
+            "_softmax",
+            "_log_softmax",
+            "_safe_softmax",
+            "_softmax_backward_data",
+            "_log_softmax_backward_data",
+            "cumsum",
+            "cumprod",
+            "sort",
+            "flip",
+        )
+    },
+}

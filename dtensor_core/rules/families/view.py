@@ -1,0 +1,268 @@
+"""Views: the same elements under another shape. All Partials pass, and no value is touched.
+
+A reshape becomes notation at the sizes of the call: `[2, 12] -> [2, 3, 4]` is `a (b c) -> a b c`,
+so a cut of the flattened dimension is a cut of its outermost factor, and a cut of an inner factor
+is a strided shard. Slices and selections need their dimension whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
+from dtensor_core.rules.local import with_local_size
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+
+
+def _structural(
+    call: Call,
+    inputs: tuple[Operand, ...],
+    outputs: tuple[Operand, ...],
+    sizes: dict[str, int],
+    blocked: Sequence[str] = (),
+    local: LocalMaker | None = None,
+) -> Rule:
+    """A rule through which all Partials pass; of several arguments, all have to be Partial."""
+    return Rule(
+        inputs=inputs,
+        outputs=outputs,
+        sizes=sizes,
+        blocked=frozenset(blocked),
+        terms=tuple((number,) for number in range(len(inputs))),
+        algebra="structural",
+        local=local,
+    )
+
+
+def reshape_factors(
+    before: Sequence[int], after: Sequence[int]
+) -> tuple[Operand, Operand, dict[str, int], list[str]]:
+    """The common factors of two shapes of equal element count.
+
+    Returns both operands, the factors' sizes, and the blocked ones: those of dimensions that
+    have no common factorisation, `[2, 3] -> [3, 2]`.
+    """
+    left: list[list[str]] = [[] for _ in before]
+    right: list[list[str]] = [[] for _ in after]
+    sizes: dict[str, int] = {}
+    blocked: list[str] = []
+    if 0 in before:
+        return _unrelated(before, after)
+    i = j = 0
+    here, there = _size_at(before, 0), _size_at(after, 0)
+    while i < len(before) and j < len(after):
+        if here == 1:
+            i, here = i + 1, _size_at(before, i + 1)
+            continue
+        if there == 1:
+            j, there = j + 1, _size_at(after, j + 1)
+            continue
+        name = f"f{len(sizes)}"
+        left[i].append(name)
+        right[j].append(name)
+        common = min(here, there)
+        if max(here, there) % common:
+            sizes[name] = 1
+            blocked.append(name)
+            here, there = _merge(before, after, i, j, here, there, left, right, name)
+            i, j = here[0], there[0]
+            here, there = here[1], there[1]
+            continue
+        sizes[name] = common
+        here, there = here // common, there // common
+    return _as_operand(left), _as_operand(right), sizes, blocked
+
+
+def _size_at(shape: Sequence[int], dim: int) -> int:
+    return shape[dim] if dim < len(shape) else 1
+
+
+def _merge(
+    before: Sequence[int],
+    after: Sequence[int],
+    i: int,
+    j: int,
+    here: int,
+    there: int,
+    left: list[list[str]],
+    right: list[list[str]],
+    name: str,
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Swallow dimensions of both sides under one blocked factor until their products agree."""
+    while here != there:
+        if here < there:
+            i += 1
+            here *= before[i]
+            left[i].append(name)
+        else:
+            j += 1
+            there *= after[j]
+            right[j].append(name)
+    return (i + 1, _size_at(before, i + 1)), (j + 1, _size_at(after, j + 1))
+
+
+def _unrelated(
+    before: Sequence[int], after: Sequence[int]
+) -> tuple[Operand, Operand, dict[str, int], list[str]]:
+    """Without elements only leading dimensions of equal size can be told to correspond."""
+    left = [(f"l{dim}",) for dim in range(len(before))]
+    right = [(f"r{dim}",) for dim in range(len(after))]
+    sizes = {f"l{dim}": size for dim, size in enumerate(before)}
+    sizes |= {f"r{dim}": size for dim, size in enumerate(after)}
+    return tuple(left), tuple(right), sizes, list(sizes)
+
+
+def _as_operand(dims: list[list[str]]) -> Operand:
+    return tuple(tuple(names) for names in dims)
+
+
+def _view(call: Call) -> Rule:
+    before, after, sizes, blocked = reshape_factors(call.specs[0].shape, call.outputs[0].shape)
+    return _structural(call, (before,), (after,), sizes, blocked, with_local_size(1))
+
+
+def _permuted(call: Call, order: Sequence[int]) -> Rule:
+    shape = call.specs[0].shape
+    whole = full_operand(shape)
+    permuted = tuple(whole[dim] for dim in order)
+    return _structural(call, (whole,), (permuted,), factor_sizes(shape))
+
+
+def _permute(call: Call) -> Rule:
+    ndim = call.specs[0].ndim
+    return _permuted(call, [dim % ndim for dim in call.args[1]])
+
+
+def _transpose(call: Call) -> Rule:
+    ndim = call.specs[0].ndim
+    order = list(range(ndim))
+    first, second = (dim % max(ndim, 1) for dim in call.args[1:3])
+    if ndim:
+        order[first], order[second] = order[second], order[first]
+    return _permuted(call, order)
+
+
+def _t(call: Call) -> Rule:
+    return _permuted(call, range(call.specs[0].ndim)[::-1])
+
+
+def _unsqueeze(call: Call) -> Rule:
+    shape = call.specs[0].shape
+    whole = list(full_operand(shape))
+    at = call.args[1] % (len(shape) + 1)
+    return _structural(
+        call, (tuple(whole),), (tuple([*whole[:at], (), *whole[at:]]),), factor_sizes(shape)
+    )
+
+
+def _squeeze(call: Call) -> Rule:
+    """Dimensions of size 1 go, all of them or those named."""
+    shape = call.specs[0].shape
+    named: Any = call.args[1] if len(call.args) > 1 else range(len(shape))
+    dims = {dim % max(len(shape), 1) for dim in ([named] if isinstance(named, int) else named)}
+    gone = {dim for dim in dims if shape and shape[dim] == 1}
+    whole = full_operand(shape)
+    kept = tuple(names for dim, names in enumerate(whole) if dim not in gone)
+    return _structural(
+        call, (whole,), (kept,), factor_sizes(shape), [f"d{dim}" for dim in gone]
+    )
+
+
+def _expand(call: Call) -> Rule:
+    """Size 1 is spread over a new size: that dimension of the result is not cut."""
+    shape, out = call.specs[0].shape, call.outputs[0].shape
+    first = len(out) - len(shape)
+    whole = full_operand(out)
+    operand = tuple(
+        () if size != out[first + dim] else whole[first + dim] for dim, size in enumerate(shape)
+    )
+    return _structural(
+        call, (operand,), (whole,), factor_sizes(out), local=with_local_size(1)
+    )
+
+
+def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:
+    """One dimension must be whole; it stays, goes, or is new in the result."""
+    shape = call.specs[0].shape
+    whole = full_operand(shape)
+    out = whole
+    if removed:
+        out = whole[:dim] + whole[dim + 1 :]
+    if added:
+        out = (*whole[:dim], (), *whole[dim:])
+    blocked = () if added else (f"d{dim}",)
+    return _structural(
+        call,
+        (whole,) * len(call.specs),
+        (out,) * len(call.outputs),
+        factor_sizes(shape),
+        blocked,
+    )
+
+
+def _slice(call: Call) -> Rule:
+    """A slice that takes the whole dimension leaves any cut of it alone."""
+    spec = call.specs[0]
+    dim = int(call.argument("dim", 0)) % spec.ndim
+    if call.outputs[0].shape == spec.shape:
+        whole = full_operand(spec.shape)
+        return _structural(call, (whole,), (whole,), factor_sizes(spec.shape))
+    return _whole_dim(call, dim=dim)
+
+
+def _select(call: Call) -> Rule:
+    return _whole_dim(call, dim=call.args[1] % call.specs[0].ndim, removed=True)
+
+
+def _split(call: Call) -> Rule:
+    return _whole_dim(call, dim=int(call.argument("dim", 0)) % call.specs[0].ndim)
+
+
+def _unbind(call: Call) -> Rule:
+    dim = int(call.argument("dim", 0)) % call.specs[0].ndim
+    return _whole_dim(call, dim=dim, removed=True)
+
+
+def _cat(call: Call) -> Rule:
+    return _whole_dim(call, dim=int(call.argument("dim", 0)) % call.specs[0].ndim)
+
+
+def _stack(call: Call) -> Rule:
+    dim = int(call.argument("dim", 0)) % (call.specs[0].ndim + 1)
+    return _whole_dim(call, dim=dim, added=True)
+
+
+def _inserted(call: Call) -> Rule:
+    """The gradient of a slice or selection: zeros but for a part of one dimension."""
+    shape = call.outputs[0].shape
+    dim = int(call.argument("dim")) % len(shape)
+    whole = full_operand(shape)
+    operand = whole if call.specs[0].ndim == len(shape) else whole[:dim] + whole[dim + 1 :]
+    return _structural(
+        call, (operand,), (whole,), factor_sizes(shape), (f"d{dim}",), with_local_size(1)
+    )
+
+
+_BUILDERS = {
+    "view _unsafe_view reshape _reshape_alias": (_view, "common factors of both shapes"),
+    "permute": (_permute, "dims permuted"),
+    "transpose": (_transpose, "dims permuted"),
+    "t": (_t, "dims permuted"),
+    "unsqueeze": (_unsqueeze, "a.. -> a.. 1"),
+    "squeeze": (_squeeze, "a.. 1 -> a.."),
+    "expand": (_expand, "1 a.. -> b a.."),
+    "slice": (_slice, "dim whole"),
+    "select": (_select, "dim whole, removed"),
+    "split split_with_sizes": (_split, "dim whole"),
+    "unbind": (_unbind, "dim whole, removed"),
+    "cat": (_cat, "dim whole"),
+    "stack": (_stack, "dim added"),
+    "slice_backward select_backward": (_inserted, "dim whole"),
+}
+
+ROWS = {
+    name: Row(build, text) for names, (build, text) in _BUILDERS.items() for name in names.split()
+}

@@ -1,0 +1,200 @@
+"""A sharding rule of one call, in terms of factors, and the candidates it offers one mesh axis.
+
+A factor is a letter for a size that several tensor dimensions may share; a dimension is a tuple
+of factors, outermost first, and the empty tuple is a broadcast dimension of size 1. Cutting one
+factor cuts every dimension it is part of; where it is missing from an output, the outputs are
+addends. Families build rules, `propagate` chooses among their candidates.
+
+Law of cutting a factor with prefix product p inside its dimension: the dimension is `Shard` if
+p is 1 and `_StridedShard(split_factor=p)` if not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dtensor_core.placement import (
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    _StridedShard,
+    sharded_dim,
+    split_factor,
+)
+from dtensor_core.spec import Spec
+
+Dim = tuple[str, ...]
+Operand = tuple[Dim, ...]
+LocalMaker = Callable[[Callable[..., Any], Sequence[Spec], Sequence[Spec | None]], Callable[..., Any]]
+
+# Which Partials an operator lets through, by its algebraic property (see `Rule.algebra`).
+PASSING: dict[str, tuple[str, ...]] = {
+    "opaque": (),
+    "linear": ("sum", "avg"),
+    "increasing": ("max", "min"),
+    "max": ("max",),
+    "min": ("min",),
+    "product": ("product",),
+    "structural": ("sum", "avg", "product", "min", "max", "band", "bor", "bxor"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """One factor cut by one axis, within `style` equal blocks of it (1 but for strided shards)."""
+
+    factor: str
+    style: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Placements on one axis: one per tensor argument and one per tensor output."""
+
+    inputs: tuple[Placement, ...]
+    outputs: tuple[Placement, ...]
+    cutting: Cutting | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The sharding semantics of one call.
+
+    `inputs` and `outputs` are the operands of its tensor arguments and results, in order.
+    `sizes` gives every factor's size; `blocked` factors can't be cut. `reduce` is the reduction
+    of factors that no output has. `terms` are the additive terms of the result, each a product of
+    argument numbers; with `algebra` they say which Partials pass: one argument of each term is
+    Partial, all others are whole. `local` may replace the local operator once layouts are known.
+    """
+
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    sizes: Mapping[str, int]
+    blocked: frozenset[str] = frozenset()
+    reduce: str = "sum"
+    terms: tuple[tuple[int, ...], ...] = ()
+    algebra: str = "opaque"
+    local: LocalMaker | None = None
+    extra: tuple[Candidate, ...] = field(default=())
+
+
+def candidates(
+    rule: Rule, sizes: Mapping[str, int], ranks: int, present: Sequence[Placement]
+) -> Iterator[Candidate]:
+    """What a rule offers one axis of `ranks` ranks; `present` are the arguments' placements on it.
+
+    `sizes` are the factors' sizes as far as earlier axes have left them.
+    """
+    replicate = Replicate()
+    yield Candidate((replicate,) * len(rule.inputs), (replicate,) * len(rule.outputs))
+    yield from rule.extra
+    for cutting in _cuttings(rule, sizes, present):
+        if _fits(rule, cutting, sizes, ranks):
+            yield from _cut(rule, cutting, sizes)
+    for reduce_op in PASSING[rule.algebra]:
+        if any(placement.is_partial(reduce_op) for placement in present):
+            yield from _passing(rule, reduce_op)
+
+
+def _cuttings(
+    rule: Rule, sizes: Mapping[str, int], present: Sequence[Placement]
+) -> tuple[Cutting, ...]:
+    """Every factor plainly, and in the strided ways in which arguments are cut already."""
+    found = {Cutting(factor): None for factor in sizes}
+    for operand, placement in zip(rule.inputs, present, strict=True):
+        dim = sharded_dim(placement)
+        if isinstance(placement, _StridedShard) and dim is not None:
+            cutting = _resolve(operand[dim], placement.split_factor, sizes)
+            if cutting is not None:
+                found[cutting] = None
+    return tuple(cutting for cutting in found if cutting.factor not in rule.blocked)
+
+
+def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> Cutting | None:
+    """Which factor of a dimension a cut into `factor` blocks cuts, and in what style."""
+    prefix, found = 1, None
+    for name in dim:
+        if factor % prefix == 0:
+            found = Cutting(name, factor // prefix)
+        prefix *= sizes[name]
+        if prefix > factor:
+            break
+    return found
+
+
+def _fits(rule: Rule, cutting: Cutting, sizes: Mapping[str, int], ranks: int) -> bool:
+    """A factor of a flattened dimension, or one cut in blocks, must be cut evenly."""
+    operands = (*rule.inputs, *rule.outputs)
+    shared = any(
+        cutting.factor in dim and len(dim) > 1 for operand in operands for dim in operand
+    )
+    if not shared and cutting.style == 1:
+        return True
+    return sizes[cutting.factor] % (ranks * cutting.style) == 0
+
+
+def _cut_placement(operand: Operand, cutting: Cutting, sizes: Mapping[str, int]) -> Placement | None:
+    """How an operand lies once a factor is cut; None if it does not have the factor."""
+    for number, dim in enumerate(operand):
+        if cutting.factor in dim:
+            prefix = cutting.style
+            for name in dim[: dim.index(cutting.factor)]:
+                prefix *= sizes[name]
+            return Shard(number) if prefix == 1 else _StridedShard(number, split_factor=prefix)
+    return None
+
+
+def _cut(rule: Rule, cutting: Cutting, sizes: Mapping[str, int]) -> Iterator[Candidate]:
+    """Cut one factor: arguments without it are whole, or addends if their term lacks it."""
+    outputs = [_cut_placement(operand, cutting, sizes) for operand in rule.outputs]
+    inputs = [_cut_placement(operand, cutting, sizes) for operand in rule.inputs]
+    if all(placement is None for placement in inputs):
+        return
+    addends = Partial(rule.reduce)
+    if all(placement is None for placement in outputs):
+        for term in rule.terms:
+            if all(inputs[number] is None for number in term):
+                inputs[term[0]] = addends
+    yield Candidate(
+        tuple(placement or Replicate() for placement in inputs),
+        tuple(placement or addends for placement in outputs),
+        cutting,
+    )
+
+
+def _passing(rule: Rule, reduce_op: str) -> Iterator[Candidate]:
+    """Let a Partial through: one argument of every term is Partial."""
+    partial = Partial(reduce_op)
+    for chosen in itertools.product(*rule.terms):
+        inputs = tuple(
+            partial if number in chosen else Replicate() for number in range(len(rule.inputs))
+        )
+        yield Candidate(inputs, (partial,) * len(rule.outputs))
+
+
+def remaining_sizes(
+    rule: Rule, sizes: Mapping[str, int], cutting: Cutting | None, ranks: int
+) -> Mapping[str, int]:
+    """The factors' sizes on the longest shard after a cut."""
+    if cutting is None:
+        return sizes
+    left = dict(sizes)
+    left[cutting.factor] = -(-left[cutting.factor] // ranks)
+    return left
+
+
+__all__ = [
+    "Candidate",
+    "Cutting",
+    "Dim",
+    "LocalMaker",
+    "Operand",
+    "Rule",
+    "candidates",
+    "remaining_sizes",
+    "split_factor",
+]

@@ -1,0 +1,71 @@
+"""The table of operators: name -> row, gathered from the families.
+
+A row is named after the operator without namespace, overload or in-place underscore, so `add`
+serves `add.Tensor`, `add_.Scalar` and `add.out`; a row `max.dim` goes before `max`. An operator
+without a row that torch tags as pointwise gets the pointwise rule; what then remains has no rule,
+and `propagate` runs it on whole tensors, announced.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._ops import OpOverload
+
+from dtensor_core.errors import NotationError
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families import (
+    attention,
+    convert,
+    embedding,
+    factory,
+    matmul,
+    norm,
+    pointwise,
+    random,
+    reduction,
+    view,
+)
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import Rule
+
+_FAMILIES = (
+    attention,
+    convert,
+    embedding,
+    factory,
+    matmul,
+    norm,
+    pointwise,
+    random,
+    reduction,
+    view,
+)
+
+
+def _gather() -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for family in _FAMILIES:
+        for name, row in family.ROWS.items():
+            if name in rows:
+                raise NotationError(f"operator {name} has two rows: {rows[name]} and {row}")
+            rows[name] = row
+    return rows
+
+
+TABLE = _gather()
+
+
+def row_of(op: OpOverload) -> Row | None:
+    """The row that serves an operator, or None."""
+    name = op._schema.name.removeprefix("aten::")
+    base = name.removesuffix("_") if op._schema.is_mutable else name
+    for key in (f"{base}.{op._overloadname}", base):
+        if key in TABLE:
+            return TABLE[key]
+    return pointwise.OPAQUE if torch.Tag.pointwise in op.tags else None
+
+
+def rule_of(call: Call) -> Rule | None:
+    """The rule of a call, or None if its operator has none."""
+    row = row_of(call.op)
+    return row.build(call) if row else None

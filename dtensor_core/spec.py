@@ -1,0 +1,205 @@
+"""Specs: mesh, placements and global tensor metadata of a DTensor, interned.
+
+A spec is made by `Spec(...)`, which returns the one instance of its value: equal means identical,
+and its hash is its address. That is what lets `dispatch` look a call up by a tuple of specs.
+Everything derived (local shape, text) is computed once per spec. Read by every stage downstream.
+
+Text form: `f32[8,16] dp:S(0) tp:P(sum)`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+
+from dtensor_core import layout
+from dtensor_core.mesh import DeviceMesh, axis_name, mesh_shape
+from dtensor_core.placement import Placement, Replicate, sharded_dim
+
+_SHORT_DTYPES = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+    "complex64": "c64",
+    "complex128": "c128",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "u8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+}
+
+
+class TensorMeta(NamedTuple):
+    """Global shape, stride (in elements) and dtype of a DTensor."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Spec:
+    """How one DTensor lies on its mesh. Interned and frozen: compare with `is`.
+
+    `Spec(mesh, placements, tensor_meta)`; placements are one per mesh axis, with non-negative
+    dims. Shapes and strides are global.
+    """
+
+    mesh: DeviceMesh
+    placements: tuple[Placement, ...]
+    tensor_meta: TensorMeta
+
+    _interned: weakref.WeakValueDictionary[Any, Spec] = weakref.WeakValueDictionary()
+    _lock = threading.Lock()
+
+    def __new__(
+        cls, mesh: DeviceMesh, placements: Sequence[Placement], tensor_meta: TensorMeta
+    ) -> Spec:
+        key = (mesh, tuple(placements), tensor_meta)
+        known = cls._interned.get(key)
+        if known is not None:
+            return known
+        made = object.__new__(cls)
+        made.mesh, made.placements, made.tensor_meta = key
+        with cls._lock:
+            return cls._interned.setdefault(key, made)
+
+    def __copy__(self) -> Spec:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Spec:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Spec, (self.mesh, self.placements, self.tensor_meta))
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The mesh."""
+        return self.mesh
+
+    @property
+    def shape(self) -> torch.Size:
+        """The global shape."""
+        return self.tensor_meta.shape
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        """The global stride, in elements."""
+        return self.tensor_meta.stride
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The element type."""
+        return self.tensor_meta.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of tensor dimensions."""
+        return len(self.tensor_meta.shape)
+
+    @cached_property
+    def num_shards(self) -> int:
+        """Into how many pieces the tensor is cut, over all axes."""
+        total = 1
+        for size, placement in zip(self.mesh.shape, self.placements, strict=True):
+            if sharded_dim(placement) is not None:
+                total *= size
+        return total
+
+    @cached_property
+    def num_shards_map(self) -> list[int]:
+        """Into how many pieces each tensor dimension is cut."""
+        counts = [1] * self.ndim
+        for size, placement in zip(self.mesh.shape, self.placements, strict=True):
+            dim = sharded_dim(placement)
+            if dim is not None:
+                counts[dim] *= size
+        return counts
+
+    @cached_property
+    def dim_map(self) -> list[int]:
+        """For each tensor dimension the last mesh axis that cuts it, or -1."""
+        axes = [-1] * self.ndim
+        for axis, placement in enumerate(self.placements):
+            dim = sharded_dim(placement)
+            if dim is not None:
+                axes[dim] = axis
+        return axes
+
+    @cached_property
+    def sums(self) -> list[int]:
+        """The mesh axes along which the tensor is partial."""
+        return [axis for axis, placement in enumerate(self.placements) if placement.is_partial()]
+
+    def is_replicated(self) -> bool:
+        """True if every rank holds the whole tensor."""
+        return all(placement.is_replicate() for placement in self.placements)
+
+    def is_sharded(self) -> bool:
+        """True if any axis cuts the tensor."""
+        return any(sharded_dim(placement) is not None for placement in self.placements)
+
+    @cached_property
+    def mesh_shape(self) -> tuple[int, ...]:
+        """The number of ranks on each mesh axis."""
+        return mesh_shape(self.mesh)
+
+    @cached_property
+    def coords(self) -> tuple[int, ...] | None:
+        """This rank's coordinate on each axis; None if it is not part of the mesh."""
+        coords = self.mesh.get_coordinate()
+        return None if coords is None else tuple(coords)
+
+    @cached_property
+    def local_shape(self) -> tuple[int, ...]:
+        """The shape that this rank holds."""
+        return layout.local_shape(self.shape, self.placements, self.mesh_shape, self.coords)
+
+    @cached_property
+    def is_even(self) -> bool:
+        """True if every rank holds a shard of the same shape."""
+        return layout.is_even(self.shape, self.placements, self.mesh_shape)
+
+    def held(self, dim: int) -> tuple[layout.Extent, ...]:
+        """The pieces of a dimension that this rank holds, in the order of local storage."""
+        coords = self.coords
+        if coords is None:
+            return (layout.Extent(0, 0),)
+        cuts = layout.cuts_of(self.placements, self.mesh_shape, coords, dim)
+        return layout.held_extents(self.shape[dim], cuts)
+
+    def with_placements(self, placements: Sequence[Placement]) -> Spec:
+        """The same tensor in another layout."""
+        return Spec(self.mesh, placements, self.tensor_meta)
+
+    def replicated(self) -> Spec:
+        """The same tensor, whole on every rank."""
+        return self.with_placements((Replicate(),) * len(self.placements))
+
+    @cached_property
+    def layout_text(self) -> str:
+        """The placements by axis name: `dp:S(0) tp:P(sum)`."""
+        return " ".join(
+            f"{axis_name(self.mesh, axis)}:{placement}"
+            for axis, placement in enumerate(self.placements)
+        )
+
+    @cached_property
+    def text(self) -> str:
+        """The whole spec: `f32[8,16] dp:S(0) tp:P(sum)`."""
+        name = str(self.dtype).removeprefix("torch.")
+        shape = ",".join(str(size) for size in self.shape)
+        return f"{_SHORT_DTYPES.get(name, name)}[{shape}] {self.layout_text}"
+
+    def __repr__(self) -> str:
+        return f"Spec({self.text})"

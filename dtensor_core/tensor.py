@@ -1,0 +1,362 @@
+"""DTensor: a tensor of global shape whose local part lies on one rank of a device mesh.
+
+It holds `_local_tensor` and its interned `_spec`; operators on it go through `dispatch`. The
+crossings between local and global world are autograd functions: the gradient of a crossing takes
+the placements of the forward, Partial read as Replicate, because every addend receives the whole
+gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.dispatch import dispatch
+from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh
+from dtensor_core.placement import (
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    _StridedShard,
+    sharded_dim,
+)
+from dtensor_core.redistribute.distribute import broadcast
+from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.redistribute.transitions import gradient_placement
+from dtensor_core.spec import Spec, TensorMeta
+
+_new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class DTensor(torch.Tensor):
+    """A tensor laid out over the ranks of a device mesh.
+
+    Shape, stride and dtype are global; each rank holds `_local_tensor`, laid out as `placements`
+    say, one per mesh axis. Make one with `distribute_tensor`, `DTensor.from_local` or a factory,
+    not by calling the class.
+    """
+
+    _local_tensor: torch.Tensor
+    _spec: Spec
+    __slots__ = ("_local_tensor", "_spec")
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(
+        cls, local_tensor: torch.Tensor, spec: Spec, *, requires_grad: bool = False
+    ) -> DTensor:
+        return _new(cls, local_tensor, spec, requires_grad=requires_grad)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        return dispatch(DTensor, func, args, kwargs)
+
+    @staticmethod
+    def from_local(
+        local_tensor: torch.Tensor,
+        device_mesh: DeviceMesh | None = None,
+        placements: Sequence[Placement] | None = None,
+        *,
+        run_check: bool = False,
+        shape: Sequence[int] | None = None,
+        stride: Sequence[int] | None = None,
+        grad_placements: Sequence[Placement] | None = None,
+    ) -> DTensor:
+        """The DTensor whose local part is `local_tensor`, aliased; differentiable.
+
+        `placements` default to Replicate on every axis. Without `shape` and `stride` all shards
+        are taken to be equal: a dim cut over n ranks is n times as long. With `run_check`,
+        replicated axes receive the data of their first rank, which communicates.
+        `grad_placements` is how the gradient arrives (default: as `placements`, Partial whole).
+
+        Raises PlacementError (a ValueError) for placements that don't fit.
+        """
+        mesh = current_mesh(device_mesh)
+        normal = normalize_placements(placements, mesh, local_tensor.ndim)
+        grads = (
+            None
+            if grad_placements is None
+            else normalize_placements(grad_placements, mesh, local_tensor.ndim)
+        )
+        if mesh.get_coordinate() is None:
+            local_tensor = local_tensor.new_empty(0, requires_grad=local_tensor.requires_grad)
+        elif run_check:
+            local_tensor = _made_equal(local_tensor, mesh, normal)
+        if (shape is None) != (stride is None):
+            raise PlacementError(
+                four_parts(
+                    asked="DTensor.from_local with a global shape",
+                    found=f"shape={shape} and stride={stride}",
+                    why="neither can be told from the other",
+                    hint="pass both shape and stride, or none",
+                )
+            )
+        meta = _global_meta(local_tensor, mesh, normal, shape, stride)
+        spec = Spec(mesh, normal, meta)
+        if torch.is_grad_enabled() and local_tensor.requires_grad:
+            return _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
+        return _new(DTensor, local_tensor.view_as(local_tensor), spec, requires_grad=False)
+
+    def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
+        """The local part, aliased; differentiable.
+
+        `grad_placements` is how the gradient of the local part is laid out (default: as this
+        tensor, Partial read as Replicate).
+        """
+        if not (torch.is_grad_enabled() and self.requires_grad):
+            return self._local_tensor
+        grads = (
+            None
+            if grad_placements is None
+            else normalize_placements(grad_placements, self._spec.mesh, self.ndim)
+        )
+        return _ToLocal.apply(self, grads)  # pyright: ignore[reportReturnType]
+
+    def redistribute(
+        self,
+        device_mesh: DeviceMesh | None = None,
+        placements: Sequence[Placement] | None = None,
+        *,
+        async_op: bool = False,
+        forward_dtype: torch.dtype | None = None,
+        backward_dtype: torch.dtype | None = None,
+    ) -> DTensor:
+        """The same tensor in other placements; differentiable, and the gradient comes back.
+
+        `forward_dtype` and `backward_dtype` convert before communicating. `async_op` is a hint.
+
+        Raises PlacementError for a target that is Partial where this tensor is not, or a mesh
+        other than this tensor's.
+        """
+        mesh = device_mesh or self._spec.mesh
+        if mesh != self._spec.mesh:
+            raise PlacementError(
+                four_parts(
+                    asked=f"redistribute to {mesh}",
+                    found=f"a tensor on {self._spec.mesh}",
+                    why="redistribution moves data within one mesh",
+                )
+            )
+        if placements is None:
+            raise PlacementError("redistribute takes placements: one per mesh axis")
+        target = normalize_placements(placements, mesh, self.ndim)
+        for axis, (before, after) in enumerate(zip(self._spec.placements, target, strict=True)):
+            if isinstance(after, Partial) and before is not after:
+                raise PlacementError(
+                    four_parts(
+                        asked=f"redistribute {self._spec.text} to {after} on "
+                        f"{axis_name(mesh, axis)}",
+                        found=f"{before} there",
+                        why="redistributing to Partial is for internal use only: addends have "
+                        "no meaning of their own",
+                        hint="redistribute to Replicate() or Shard(dim)",
+                    )
+                )
+        if forward_dtype is None and backward_dtype is None and not self.requires_grad:
+            return _moved(self, target, Cause("redistribute"))
+        return _Redistribute.apply(  # pyright: ignore[reportReturnType]
+            self, target, forward_dtype, backward_dtype
+        )
+
+    def full_tensor(
+        self, *, grad_placements: Sequence[Placement] | None = None
+    ) -> torch.Tensor:
+        """The whole tensor, on every rank, as a plain tensor; differentiable."""
+        replicate = (Replicate(),) * self._spec.mesh.ndim
+        return self.redistribute(placements=replicate).to_local(grad_placements=grad_placements)
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The mesh that this tensor lies on."""
+        return self._spec.mesh
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """One placement per mesh axis."""
+        return self._spec.placements
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # pyright: ignore
+        return (
+            f"DTensor(local_tensor={self._local_tensor}, shape={tuple(self.shape)}, "
+            f"device_mesh={self._spec.mesh}, placements={self._spec.placements})"
+        )
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["_local_tensor"], (self._spec, self.requires_grad)
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: Mapping[str, torch.Tensor], context: Any, shape: Any, stride: Any
+    ) -> DTensor:
+        spec, requires_grad = context
+        meta = TensorMeta(torch.Size(shape), tuple(stride), spec.dtype)
+        return DTensor(
+            inner["_local_tensor"],
+            Spec(spec.mesh, spec.placements, meta),
+            requires_grad=requires_grad,
+        )
+
+
+def normalize_placements(
+    placements: Sequence[Placement] | None, mesh: DeviceMesh, ndim: int
+) -> tuple[Placement, ...]:
+    """One placement per mesh axis, dims non-negative; None means Replicate everywhere.
+
+    Raises PlacementError (a ValueError) naming what does not fit.
+    """
+    if placements is None:
+        return (Replicate(),) * mesh.ndim
+    if isinstance(placements, Placement) or len(placements) != mesh.ndim:
+        raise PlacementError(
+            four_parts(
+                asked=f"placements {placements}",
+                found=f"a mesh of {mesh.ndim} axes, {mesh}",
+                why="`placements` must have the same length as the mesh has axes",
+                hint="give one placement per mesh axis",
+            )
+        )
+    return tuple(_normalize(placement, ndim) for placement in placements)
+
+
+def _normalize(placement: Placement, ndim: int) -> Placement:
+    dim = sharded_dim(placement)
+    if dim is None:
+        return placement
+    if not -ndim <= dim < ndim:
+        raise PlacementError(
+            four_parts(
+                asked=f"a tensor of {ndim} dims placed {placement!r}",
+                found=f"dims {-ndim} to {ndim - 1}" if ndim else "a scalar, which has no dim",
+                hint="shard a dim that the tensor has, or use Replicate()",
+            )
+        )
+    if dim >= 0:
+        return placement
+    if isinstance(placement, _StridedShard):
+        return _StridedShard(dim + ndim, split_factor=placement.split_factor)
+    return Shard(dim + ndim)
+
+
+def _global_meta(
+    local: torch.Tensor,
+    mesh: DeviceMesh,
+    placements: Sequence[Placement],
+    shape: Sequence[int] | None,
+    stride: Sequence[int] | None,
+) -> TensorMeta:
+    """Global metadata: as given, or as if all shards were equal to the local one."""
+    if shape is not None and stride is not None:
+        return TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
+    sizes, strides = list(local.shape), list(local.stride())
+    for axis, placement in enumerate(placements):
+        dim = sharded_dim(placement)
+        if dim is None or not sizes:
+            continue
+        for other in range(len(strides)):
+            if other != dim and strides[other] >= strides[dim] * local.shape[dim]:
+                strides[other] *= mesh.size(axis)
+        sizes[dim] *= mesh.size(axis)
+    return TensorMeta(torch.Size(sizes), tuple(strides), local.dtype)
+
+
+def _made_equal(
+    local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
+) -> torch.Tensor:
+    """The local tensor, with the first rank's data along replicated axes."""
+    for axis, placement in enumerate(placements):
+        if placement.is_replicate() and mesh.size(axis) > 1:
+            local = broadcast(local.detach(), mesh, axis, 0, "from_local").requires_grad_(
+                local.requires_grad
+            )
+    return local
+
+
+def _moved(tensor: DTensor, target: tuple[Placement, ...], cause: Cause) -> DTensor:
+    """Another layout of a tensor, outside of autograd; the same layout aliases."""
+    spec = tensor._spec
+    goal = spec.with_placements(target)
+    local = execute(tensor._local_tensor, spec, plan_between(spec, goal), cause)
+    return _new(DTensor, local.view_as(local), goal, requires_grad=False)
+
+
+def _gradient_target(
+    forward: Sequence[Placement], gradient: Sequence[Placement]
+) -> tuple[Placement, ...]:
+    """Where a gradient goes: to the forward's placements; addends get it whole, or as addends."""
+    return tuple(
+        before if before is now else gradient_placement(before)
+        for before, now in zip(forward, gradient, strict=True)
+    )
+
+
+class _FromLocal(torch.autograd.Function):
+    """Local tensor -> DTensor."""
+
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
+        ctx.placements = grads or tuple(gradient_placement(p) for p in spec.placements)
+        return _new(DTensor, local.view_as(local), spec, requires_grad=False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: DTensor) -> Any:  # pyright: ignore
+        if grad._spec.placements != ctx.placements:
+            grad = _Redistribute.apply(  # pyright: ignore
+                grad, ctx.placements, None, None, "from_local.backward"
+            )
+        return grad.to_local(), None, None
+
+
+class _ToLocal(torch.autograd.Function):
+    """DTensor -> local tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: DTensor, grads: Any) -> torch.Tensor:  # pyright: ignore
+        ctx.spec = tensor._spec
+        ctx.placements = grads or tuple(gradient_placement(p) for p in tensor._spec.placements)
+        return tensor._local_tensor.view_as(tensor._local_tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore
+        spec: Spec = ctx.spec
+        stride = spec.stride if grad.is_contiguous() else None
+        meta = TensorMeta(spec.shape, stride or spec.stride, grad.dtype)
+        goal = Spec(spec.mesh, ctx.placements, meta)
+        if torch.is_grad_enabled() and grad.requires_grad:
+            return _FromLocal.apply(grad, goal, None), None
+        return _new(DTensor, grad.view_as(grad), goal, requires_grad=False), None
+
+
+class _Redistribute(torch.autograd.Function):
+    """DTensor -> DTensor in other placements."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        tensor: DTensor,
+        target: tuple[Placement, ...],
+        forward_dtype: torch.dtype | None,
+        backward_dtype: torch.dtype | None,
+        operator: str = "redistribute",
+    ) -> DTensor:
+        ctx.placements = tensor._spec.placements
+        ctx.dtype = tensor.dtype
+        ctx.backward_dtype = backward_dtype
+        if forward_dtype is not None:
+            tensor = tensor.to(forward_dtype)
+        return _moved(tensor, target, Cause(operator))
+
+    @staticmethod
+    def backward(ctx: Any, grad: DTensor) -> Any:  # pyright: ignore
+        if ctx.backward_dtype is not None:
+            grad = grad.to(ctx.backward_dtype)  # pyright: ignore[reportAssignmentType]
+        target = _gradient_target(ctx.placements, grad._spec.placements)
+        moved = _Redistribute.apply(grad, target, None, None, "redistribute.backward")
+        return moved.to(ctx.dtype), None, None, None, None  # pyright: ignore
