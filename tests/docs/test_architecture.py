@@ -1,0 +1,56 @@
+"""docs/architecture.md shows the layers that the import contracts hold."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+
+
+def contracts() -> list[dict[str, Any]]:
+    """The import contracts of pyproject.toml."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return settings["tool"]["importlinter"]["contracts"]
+
+
+def layers_of(package: str) -> list[set[str]]:
+    """The layers of a package's contract, from the top; what may be missing and is, left out."""
+    (contract,) = (found for found in contracts() if found.get("containers") == [package])
+    layers = [set(re.findall(r"\w+", layer)) for layer in contract["layers"]]
+    home = ROOT / package
+    present = [
+        {name for name in layer if (home / name).is_dir() or (home / f"{name}.py").is_file()}
+        for layer in layers
+    ]
+    return [layer for layer in present if layer]
+
+
+def documented_layers(text: str, lowest: set[str]) -> list[set[str]]:
+    """The layers of the diagram that ends with the layer `lowest`."""
+    section = text.partition("## Who may import whom")[2]
+    for diagram in section.partition("```")[2].partition("```")[0].split("\n\n"):
+        layers = [set(re.findall(r"\w+", layer)) for layer in diagram.split("->")]
+        if layers[-1] == lowest:
+            return layers
+    raise AssertionError(f"no diagram ends with {sorted(lowest)}")
+
+
+@pytest.mark.parametrize(
+    ("package", "first", "lowest"),
+    [("commtrace", [{"commtrace_cli"}], {"units", "errors"}), ("dtensor_core", [], {"errors"})],
+)
+def test_the_diagrams_are_the_contracts(
+    package: str, first: list[set[str]], lowest: set[str]
+) -> None:
+    diagram = documented_layers((ROOT / "docs" / "architecture.md").read_text(), lowest)
+    assert diagram == first + layers_of(package)
