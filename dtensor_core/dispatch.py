@@ -410,3 +410,13 @@ def _whole(
     mesh = _first_mesh(cls, args, kwargs)
     meta = TensorMeta(local.shape, local.stride(), local.dtype)
     return _new(cls, local, Spec(mesh, (Replicate(),) * mesh.ndim, meta), requires_grad=False)
+
+
+def forget_meshes() -> None:
+    """Drop all cached decisions and interned specs.
+
+    For a process that destroys its process groups and makes others: a mesh made anew equals its
+    predecessor, whose groups are gone, and must not be answered with what was cached for it.
+    """
+    _cache.clear()
+    Spec._interned.clear()
