@@ -23,6 +23,7 @@ from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.rules.call import Call
+from dtensor_core.rules.table import row_of
 from dtensor_core.spec import Spec, TensorMeta
 
 _CACHE_LIMIT = 65536
@@ -53,6 +54,7 @@ class Entry:
 _cache: dict[tuple[Any, ...], Entry] = {}
 _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
+_composites: set[int] = set()
 
 
 def dispatch(
@@ -96,6 +98,8 @@ def dispatch(
         if op_id not in _known:
             _learn(op)
             return dispatch(cls, op, args, kwargs)
+        if op_id in _composites:
+            return op.decompose(*args, **kwargs)
         entry = _miss(cls, op, args, kwargs, tuple(key))
     if entry.moves:
         _redistribute(entry, cls, args, kwargs, local, local_kwargs)
@@ -151,11 +155,17 @@ def _mixed(op: OpOverload, arg: torch.Tensor) -> MixedTensorError:
 
 
 def _learn(op: OpOverload) -> None:
-    """Note which arguments of an operator are scalars, whose values don't matter for layouts."""
+    """Note which arguments of an operator are scalars, whose values don't matter for layouts.
+
+    Also whether it is a composite without a row: in inference mode those arrive undivided.
+    """
     for position, argument in enumerate(op._schema.arguments):
         if str(argument.type).removeprefix("Optional[").rstrip("]") in ("number", "float"):
             _dynamic.add((id(op), position + 1))
             _dynamic.add((id(op), argument.name))
+    implicit = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
+    if row_of(op) is None and op.has_kernel_for_dispatch_key(implicit):
+        _composites.add(id(op))
     _known.add(id(op))
 
 

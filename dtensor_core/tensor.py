@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dtensor_core import composites
 from dtensor_core.dispatch import dispatch
 from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh
@@ -203,6 +204,9 @@ class DTensor(torch.Tensor):
             Spec(spec.mesh, spec.placements, meta),
             requires_grad=requires_grad,
         )
+
+
+composites.install(DTensor)
 
 
 def normalize_placements(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dtensor_core.placement import Partial
+from dtensor_core.placement import Partial, Replicate
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of, pointwise
 from dtensor_core.rules.row import Row
@@ -62,11 +62,33 @@ def _fill_addend(
     op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 ) -> Callable[..., Any]:
     """Zero on every coordinate but the first of an axis that sums."""
-    spec = inputs[0]
-    sums = [axis for axis, p in enumerate(spec.placements) if p.is_partial("sum")]
-    if spec.coords is None or all(spec.coords[axis] == 0 for axis in sums):
-        return op
-    return _zero
+    return op if _is_first_addend(inputs[0]) else _zero
+
+
+def _masked_fill(call: Call) -> Rule:
+    """x, mask, value: an addend is filled on one rank, the others hold zeros there."""
+    shape = call.outputs[0].shape
+    sums = [p for p in call.specs[0].placements if p.is_partial("sum")]
+    scalar = len(call.specs) == 2
+    return Rule(
+        inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
+        outputs=(full_operand(shape),),
+        sizes=factor_sizes(shape),
+        extra=(Candidate((sums[0], Replicate()), (sums[0],)),) if sums and scalar else (),
+        local=_masked_fill_addend if scalar else None,
+    )
+
+
+def _masked_fill_addend(
+    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Callable[..., Any]:
+    return op if _is_first_addend(inputs[0]) else lambda x, mask, value: op(x, mask, 0)
+
+
+def _is_first_addend(spec: Spec) -> bool:
+    """True at coordinate 0 of every axis that sums; the value of a constant is kept there."""
+    sums = [axis for axis, placement in enumerate(spec.placements) if placement.is_partial("sum")]
+    return spec.coords is None or all(spec.coords[axis] == 0 for axis in sums)
 
 
 def _zero(x: Any, *unused: Any) -> Any:
@@ -80,5 +102,6 @@ ROWS = {
     "copy": Row(_copy, "source takes the layout of the destination"),
     "fill": Row(_fill, "elementwise"),
     "zero": Row(_fill, "elementwise"),
+    "masked_fill": Row(_masked_fill, "elementwise"),
     **{name: _STRUCTURAL for name in "clone detach alias lift_fresh _conj_copy".split()},
 }

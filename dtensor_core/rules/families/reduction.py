@@ -7,6 +7,7 @@ have it blocked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,15 +106,48 @@ def _mean_by_global_count(
     return mean
 
 
+def _extreme(value: Callable[[torch.dtype], float]) -> LocalMaker:
+    """The operator, but that an empty shard gives what no element of another one loses to."""
+
+    def maker(
+        op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+    ) -> Callable[..., Any]:
+        out = outputs[0]
+        if 0 in inputs[0].shape or 0 not in inputs[0].local_shape or out is None:
+            return op
+
+        def neutral(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return x.new_full(out.local_shape, value(x.dtype))
+
+        return neutral
+
+    return maker
+
+
+def _lowest(dtype: torch.dtype) -> float:
+    return -math.inf if dtype.is_floating_point else _range(dtype)[0]
+
+
+def _highest(dtype: torch.dtype) -> float:
+    return math.inf if dtype.is_floating_point else _range(dtype)[1]
+
+
+def _range(dtype: torch.dtype) -> tuple[int, int]:
+    return (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+
+
+_MAXIMUM = reduction("max", "max", local=_extreme(_lowest))
+_MINIMUM = reduction("min", "min", local=_extreme(_highest))
+
 ROWS = {
     "_local_scalar_dense": Row(_all_whole, "whole"),
     "equal": Row(_all_whole, "whole"),
     "sum": reduction("sum", "linear"),
     "mean": reduction("sum", "linear", local=_mean_by_global_count),
-    "amax": reduction("max", "max"),
-    "amin": reduction("min", "min"),
-    "max": reduction("max", "max"),
-    "min": reduction("min", "min"),
+    "amax": _MAXIMUM,
+    "amin": _MINIMUM,
+    "max.default": _MAXIMUM,
+    "min.default": _MINIMUM,
     "max.dim": Row(_whole_dim_reduced, "dim whole, reduced"),
     "min.dim": Row(_whole_dim_reduced, "dim whole, reduced"),
     "argmax": Row(_whole_dim_reduced, "dim whole, reduced"),
