@@ -1,0 +1,133 @@
+"""What became of each rank of a run, and the one error that a failing run raises.
+
+The runners (threads, processes) hand over one `RankReport` for each rank that did not return; the
+first of them is the cause. `RankFailure` puts the cause's traceback first and every other rank's
+after it, marked as a consequence, so that a test's log starts with the line to look at.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import FrameType
+
+import torch.distributed
+
+
+class Outcome(Enum):
+    """How a rank ended; the value completes the sentence "rank 2 ..."."""
+
+    FAILED = "failed"
+    DIED = "died"
+    DEADLOCKED = "can't go on"
+    UNFINISHED = "had not finished"
+    RELEASED = "was released"
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """One rank that did not return: a line that says why, then its traceback and output."""
+
+    rank: int
+    outcome: Outcome
+    summary: str
+    detail: str = ""
+    output: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The report in one line."""
+        return f"rank {self.rank} {self.outcome.value}: {self.summary}"
+
+
+class RankFailure(AssertionError):
+    """At least one rank of a run did not return.
+
+    `reports` has the cause first; `rank` is the rank to blame. With threads the exception itself
+    is `__cause__`. An AssertionError, so that unittest counts a failure and not an error.
+    """
+
+    def __init__(self, reports: Sequence[RankReport], world_size: int) -> None:
+        self.reports = tuple(reports)
+        self.world_size = world_size
+        super().__init__(describe(self.reports, world_size))
+
+    @property
+    def rank(self) -> int:
+        """The rank that failed first."""
+        return self.reports[0].rank
+
+
+def describe(reports: Sequence[RankReport], world_size: int) -> str:
+    """The whole failure as text: the cause in full, then what it did to the other ranks.
+
+    A rank that failed with the cause's own words is named but not repeated.
+    """
+    cause, *others = reports
+    lines = [f"{cause.sentence} (world size {world_size})", "", *_section(cause, "cause")]
+    alike = [r for r in others if (r.outcome, r.summary) == (cause.outcome, cause.summary)]
+    if alike:
+        ranks = ", ".join(str(report.rank) for report in alike)
+        lines += ["", f"the same on rank {ranks}"]
+        lines += [line for report in alike if report.output for line in _output(report)]
+    for report in others:
+        if report not in alike:
+            lines += ["", *_section(report, "after that")]
+    return "\n".join(lines)
+
+
+def _section(report: RankReport, role: str) -> list[str]:
+    title = f"---- {role}: {report.sentence}"
+    body = report.detail.rstrip().splitlines()
+    return [title, *body, *(_output(report) if report.output else [])]
+
+
+def _output(report: RankReport) -> list[str]:
+    return [f"---- output of rank {report.rank}", *report.output.rstrip().splitlines()]
+
+
+def summarize(error: BaseException) -> str:
+    """`TypeName: first line of the message`."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def format_error(error: BaseException) -> str:
+    """The traceback of `error`, from where the harness called the test's function."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and _is_ours(trace.tb_frame):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+def format_wait(error: BaseException) -> str:
+    """Where a rank was waiting: the test's own part of the stack in `error`'s traceback."""
+    return _format_frames(traceback.extract_tb(error.__traceback__))
+
+
+def format_stack(frame: FrameType) -> str:
+    """Where a running rank is: the test's own part of its stack."""
+    return _format_frames(traceback.extract_stack(frame))
+
+
+def _format_frames(frames: traceback.StackSummary) -> str:
+    """A stack without the harness's frames around it and the communication library's inside."""
+    kept = list(frames)
+    while len(kept) > 1 and kept[0].filename.startswith((_HERE, _THREADING)):
+        del kept[0]
+    while len(kept) > 1 and kept[-1].filename.startswith((_HERE, _DISTRIBUTED)):
+        del kept[-1]
+    return "".join(traceback.format_list(kept))
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_HERE)
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_THREADING = threading.__file__
+_DISTRIBUTED = os.path.dirname(os.path.abspath(torch.distributed.__file__)) + os.sep

@@ -1,0 +1,43 @@
+"""A world of any size in which this process is one rank and nothing is sent.
+
+For what depends on decisions only: layouts, plans, costs and counts on meshes of hundreds of
+ranks. Collectives return at once; their results have the right shapes and arbitrary contents.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+from dtensor_core.dispatch import forget_meshes
+
+
+@contextmanager
+def fake_world(world_size: int, *, rank: int = 0) -> Iterator[None]:
+    """Be `rank` of `world_size` ranks while the body runs.
+
+    Raises RuntimeError where a process group is initialized already, ValueError for a rank
+    outside of the world.
+    """
+    if dist.is_initialized():
+        raise RuntimeError(
+            "fake_world needs a process without a process group, and this one has a group of "
+            f"{dist.get_world_size()} ranks ({dist.get_backend()}); destroy it first"
+        )
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not one of {world_size} ranks")
+    # torch registers the "fake" backend when this module is imported.
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    excepthook = sys.excepthook
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        sys.excepthook = excepthook
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        forget_meshes()

@@ -1,0 +1,224 @@
+"""Ranks as threads that take turns: exactly one runs, until it must wait for another.
+
+`Turns` is handed one entry point per rank and calls each on its own thread. A rank keeps its turn
+until it returns or waits for an `Awaited`; then the next ready rank goes on. So there is no
+contention for the interpreter lock (what makes naive rank threads slow), runs are deterministic,
+and a deadlock is known the moment nobody can go on, without any timeout.
+
+When nobody can go on, every waiting rank is released by `Released`: because an earlier rank failed
+(then that failure is the cause), or else because of the deadlock itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from dtensor_core.testing.failure import format_stack
+
+
+class Awaited(Protocol):
+    """Something that a rank can wait for; `str()` of it says what."""
+
+    done: bool
+
+
+class Released(BaseException):
+    """Raised in a rank whose wait can't end. Not an Exception, so no test swallows it."""
+
+
+class TurnError(RuntimeError):
+    """A rank's communication was used from a thread that is not that rank's."""
+
+
+@dataclass(slots=True)
+class RankRun:
+    """What one rank's thread did in a run."""
+
+    value: object = None
+    error: BaseException | None = None
+    waits_for: Awaited | None = None
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """One function on all ranks: filled in by the rank threads, read by the caller when `over`."""
+
+    entry: Callable[[int], object]
+    ranks: list[RankRun]
+    generator_states: list[torch.Tensor]
+    failed: list[int] = field(default_factory=list)
+    stuck: dict[int, str] = field(default_factory=dict)
+    expired: bool = False
+    over: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Turns:
+    """A crew of rank threads, kept from run to run.
+
+    Everything but `run` is called by the rank whose turn it is.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self._gates = [threading.Lock() for _ in range(num_ranks)]
+        for gate in self._gates:
+            gate.acquire()
+        self._ready: deque[int] = deque()
+        self._run: Run | None = None
+        self._turn = 0
+        self._threads = [
+            threading.Thread(target=self._serve, args=(rank,), name=f"rank{rank}", daemon=True)
+            for rank in range(num_ranks)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def run(self, entry: Callable[[int], object], timeout_s: float) -> Run:
+        """`entry(rank)` on each rank; returns when all have ended or the time is up.
+
+        Each rank starts with the caller's random generator states, and has its own from there.
+        After a run whose `expired` is set this object must not be used again.
+        """
+        generators = _generators()
+        states = [generator.get_state() for generator in generators]
+        run = Run(entry, [RankRun() for _ in self._gates], states)
+        run.over.acquire()
+        self._run = run
+        self._ready.extend(range(1, len(self._gates)))
+        self._turn = 0
+        self._gates[0].release()
+        try:
+            if not run.over.acquire(timeout=timeout_s):
+                self._expire(run)
+        except BaseException:
+            self._expire(run)
+            raise
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+        return run
+
+    def wait(self, rank: int, awaited: Awaited) -> None:
+        """Return when `awaited.done`, letting the other ranks run meanwhile."""
+        run = self._run
+        assert run is not None
+        mine = run.ranks[rank]
+        mine.waits_for = awaited
+        generators = _generators()
+        states = [generator.get_state() for generator in generators]
+        self._pass_on(run)
+        self._gates[rank].acquire()
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        if not awaited.done or run.expired:
+            raise Released(str(awaited))
+        mine.waits_for = None
+
+    def wake(self, ranks: Sequence[int], awaited: Awaited) -> None:
+        """Let those of `ranks` go on that wait for `awaited`, which is done now."""
+        run = self._run
+        assert run is not None
+        for rank in ranks:
+            if run.ranks[rank].waits_for is awaited and rank not in self._ready:
+                self._ready.append(rank)
+
+    def check_thread(self, rank: int) -> None:
+        """Raise TurnError unless this is the thread of `rank`, in its turn."""
+        if threading.get_ident() != self._threads[rank].ident:
+            raise TurnError(
+                f"rank {rank}'s process group was used from thread "
+                f"{threading.current_thread().name!r}. Where ranks are threads, only the rank's "
+                "own thread may communicate. Run this test on processes instead."
+            )
+        run = self._run
+        if run is None or run.expired:
+            raise Released("the run is over")
+
+    def close(self) -> None:
+        """End the threads. No run may be going on."""
+        self._run = None
+        for gate in self._gates:
+            gate.release()
+
+    def _serve(self, rank: int) -> None:
+        torch.autograd.set_multithreading_enabled(False)  # backward stays on the rank's thread
+        while True:
+            self._gates[rank].acquire()
+            run = self._run
+            if run is None or run.expired:
+                return
+            self._execute(run, rank)
+            if run.expired:
+                return
+
+    def _execute(self, run: Run, rank: int) -> None:
+        mine = run.ranks[rank]
+        for generator, state in zip(_generators(), run.generator_states, strict=False):
+            generator.set_state(state)
+        try:
+            mine.value = run.entry(rank)
+        except BaseException as error:  # any: it is the rank's outcome, told to the caller
+            mine.error = error
+            if not isinstance(error, Released):
+                run.failed.append(rank)
+        mine.ended = True
+        self._pass_on(run)
+
+    def _pass_on(self, run: Run) -> None:
+        """Give the turn to the next ready rank; if there is none, release or finish."""
+        if run.expired:
+            return
+        if not self._ready:
+            waiting = [rank for rank, r in enumerate(run.ranks) if not r.ended]
+            if not waiting:
+                run.over.release()
+                return
+            if not run.failed and not run.stuck:
+                run.stuck = {rank: str(run.ranks[rank].waits_for) for rank in waiting}
+            self._ready.extend(waiting)
+        self._turn = self._ready.popleft()
+        _open(self._gates[self._turn])
+
+    def _expire(self, run: Run) -> None:
+        """Time is up: note where the running rank is, and send every thread home."""
+        run.expired = True
+        frames = sys._current_frames()
+        for rank, thread in enumerate(self._threads):
+            if run.ranks[rank].ended or thread.ident is None:
+                continue
+            frame = frames.get(thread.ident)
+            if rank == self._turn and frame is not None:
+                run.stuck[rank] = format_stack(frame)
+                _interrupt(thread.ident)
+        for rank, gate in enumerate(self._gates):
+            if rank != self._turn:
+                _open(gate)
+
+
+def _open(gate: threading.Lock) -> None:
+    """Release a gate that, when the time is up, another thread may be releasing as well."""
+    with suppress(RuntimeError):
+        gate.release()
+
+
+def _interrupt(thread_id: int) -> None:
+    """Raise Released in a thread at its next bytecode (what runs in C goes on until it returns)."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread_id), ctypes.py_object(Released)
+    )
+
+
+def _generators() -> Sequence[torch.Generator]:
+    """The generators that each rank must have to itself."""
+    if torch.cuda.is_initialized():
+        return (torch.default_generator, *torch.cuda.default_generators)
+    return (torch.default_generator,)
