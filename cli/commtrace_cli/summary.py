@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -68,7 +67,7 @@ def _document(frames: Frames, analyses: list[Analysis]) -> dict[str, Any]:
                 column.name: {"unit": column.unit, "meaning": column.meaning}
                 for column in analysis.columns
             },
-            "rows": json.loads(analysis.function(frames).to_json(orient="records")),
+            "rows": json.loads(analysis.function(frames).to_json(orient="records") or "[]"),
         }
         for analysis in analyses
     }

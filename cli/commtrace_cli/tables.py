@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -36,6 +37,9 @@ MEASURES = {
 
 GIVEN_UP_FIRST = ("busbw_bytes_per_s", "num_calls", "payload_bytes", "calls_per_step")
 """What a narrow terminal goes without, until the rest fits."""
+
+
+_GAP = 2
 
 
 def text_of_cell(value: Any, unit: str) -> str:
@@ -70,19 +74,15 @@ def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Tab
     texts = {
         name: [text_of_cell(value, units[name]) for value in frame[name]] for name in keys + shown
     }
-    for name in (None, *GIVEN_UP_FIRST):
-        if name in shown:
-            shown.remove(name)
-        table = _drawn(analysis.title, keys, {name: texts[name] for name in keys + shown})
-        if (
-            table.__rich_measure__(console, console.options.update(max_width=1000)).maximum
-            <= console.width
-        ):
-            break
-    return table
+    headings = {name: MEASURES.get(name, name) for name in keys + shown}
+    widths = {name: _GAP + max(map(cell_len, [headings[name], *texts[name]])) for name in headings}
+    for name in GIVEN_UP_FIRST:
+        if sum(widths.values()) - _GAP > console.width and name in shown:
+            del headings[name], widths[name]
+    return _drawn(analysis.title, headings, texts)
 
 
-def _drawn(title: str, keys: list[str], texts: dict[str, list[str]]) -> Table:
+def _drawn(title: str, headings: dict[str, str], texts: dict[str, list[str]]) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -90,13 +90,12 @@ def _drawn(title: str, keys: list[str], texts: dict[str, list[str]]) -> Table:
         header_style="dim",
         box=None,
         pad_edge=False,
-        padding=(0, 2, 0, 0),
+        padding=(0, _GAP, 0, 0),
     )
-    for name in texts:
-        is_key = name in keys
-        heading = name if is_key else MEASURES[name]
-        table.add_column(heading, justify="left" if is_key else "right", no_wrap=True)
-    for row in zip(*texts.values(), strict=True):
+    for name, heading in headings.items():
+        justify = "right" if name in MEASURES else "left"
+        table.add_column(heading, justify=justify, no_wrap=True)
+    for row in zip(*(texts[name] for name in headings), strict=True):
         table.add_row(*map(Text, row))
     return table
 
@@ -116,4 +115,4 @@ def cut(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
         return frame.head(rows)
     levels = frame["depth"].value_counts().sort_index().cumsum()
     depth = max(levels.index[levels <= rows], default=levels.index[0])
-    return frame[frame["depth"] <= depth]
+    return frame.loc[frame["depth"] <= depth]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from commtrace_cli.main import main
 
 from commtrace.event import GroupRow
 from commtrace.tracefile import SpoolWriter, merge_spools, spool_name
+from commtrace_cli.main import main
 from tests.commtrace.synthetic import synthetic_facts, write_synthetic_run
 
 

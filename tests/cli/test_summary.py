@@ -83,7 +83,7 @@ def test_long_tables_are_cut_and_say_so(commtrace: Commtrace, tmp_path: Path) ->
     shown = lines_of(ended.out, "By module")[1:]
     # The run, `layers` and each layer fit into 20 rows; one level more does not.
     assert len(shown[:-1]) == 2 + 12
-    assert shown[-1] == "60 more rows: --rows 74".split()
+    assert shown[-1] == ["60", "more", "rows:", "--rows", "74"]
     assert "more rows" not in commtrace("summary", trace, "--by", "module", "--rows", "74").out
 
 

@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 import pytest
+
 from commtrace_cli.tables import cut, text_of_cell
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commtrace_cli.terminal import check_output, fail, finish, working
 
 from commtrace.errors import TraceError, UsageError
+from commtrace_cli.terminal import check_output, fail, finish, working
 
 
 def test_an_error_is_its_text_on_stderr_without_wrapping(
