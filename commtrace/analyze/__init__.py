@@ -1,0 +1,14 @@
+"""From a trace to tables: `load` it, then ask an analysis of the `CATALOG`.
+
+frames = load("run.json")
+CATALOG["by_kind"].function(frames)
+"""
+
+from __future__ import annotations
+
+from commtrace.analyze.analysis import Analysis
+from commtrace.analyze.catalog import CATALOG
+from commtrace.analyze.frame import Frames, load
+from commtrace.analyze.notices import Notice, notices_of
+
+__all__ = ["CATALOG", "Analysis", "Frames", "Notice", "load", "notices_of"]

@@ -1,0 +1,111 @@
+"""Which modules communicate, as a tree.
+
+A module's *inclusive* measures are those of its calls and of all modules below it; its *own* ones
+are of the calls that it made itself, with no module further in. The first row, path "" and depth
+0, is the whole run; what it calls its own happened outside of any module. Rows come in the tree's
+order, each module right before those below it, siblings by name with numbers by value:
+
+    path                  depth   num_calls   own_num_calls
+    ""                    0       7           1
+    layers                1       6           0
+    layers.0              2       6           2
+    layers.0.attention    3       4           4
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import MEASURES, measures, totals
+from commtrace.schema import Column
+
+OWN = ("num_calls", "payload_bytes", "wire_bytes", "blocked_ns")
+
+COLUMNS = (
+    Column("module", str, "", "path of the module, empty for the whole run"),
+    Column("name", str, "", "last part of the path"),
+    Column("depth", int, "", "how many parts the path has"),
+    Column("module_class", str, "", "class name, where a call or an operator named it"),
+    *MEASURES,
+    *(
+        Column(f"own_{column.name}", float, column.unit, f"{column.meaning}; without inner modules")
+        for column in MEASURES
+        if column.name in OWN
+    ),
+)
+
+
+def by_module(frames: Frames) -> pd.DataFrame:
+    """One row per module that communicates or holds one that does, in the tree's order."""
+    own = totals(frames, ["module"])
+    if own.empty:
+        return typed(own, COLUMNS)
+    own.index = own.index.astype(object)
+    ancestry = [(path, ancestor) for path in own.index for ancestor in ancestors(path)]
+    tree = own.loc[[path for path, _ in ancestry]]
+    inclusive = tree.groupby([ancestor for _, ancestor in ancestry], sort=False).sum(min_count=1)
+    paths = sorted(inclusive.index, key=natural_key)
+    table = measures(frames, inclusive.loc[paths])
+    own_measures = measures(frames, own).reindex(paths)
+    for name in OWN:
+        table[f"own_{name}"] = own_measures[name].fillna(0.0)
+    classes = _classes(frames)
+    table.insert(0, "module", paths)
+    table.insert(1, "name", [path.rpartition(".")[2] for path in paths])
+    table.insert(2, "depth", [len(parts(path)) for path in paths])
+    table.insert(3, "module_class", [classes.get(path, "") for path in paths])
+    return typed(table, COLUMNS)
+
+
+BY_MODULE = Analysis(
+    "by_module",
+    "By module",
+    "Which modules communicate, themselves and with all that is inside them?",
+    by_module,
+    COLUMNS,
+)
+
+
+def parts(path: str) -> list[str]:
+    """The names along a module's path; none for the whole run.
+
+    >>> parts("layers.0.attention")
+    ['layers', '0', 'attention']
+    """
+    return path.split(".") if path else []
+
+
+def ancestors(path: str) -> list[str]:
+    """The paths from the whole run down to `path` itself.
+
+    >>> ancestors("layers.0")
+    ['', 'layers', 'layers.0']
+    """
+    names = parts(path)
+    return [".".join(names[:depth]) for depth in range(len(names) + 1)]
+
+
+def natural_key(path: str) -> list[list[tuple[int, int, str]]]:
+    """A sort key that puts `layers.2` before `layers.10` and a module before those inside it."""
+    return [
+        [(0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in _pieces(name)]
+        for name in parts(path)
+    ]
+
+
+def _pieces(name: str) -> Iterable[str]:
+    return filter(None, re.split(r"([0-9]+)", name))
+
+
+def _classes(frames: Frames) -> dict[str, str]:
+    """The class of each module that a call or an operator named."""
+    named = pd.concat(
+        [table[["module", "module_class"]].drop_duplicates() for table in (frames.ops, frames.comm)]
+    ).astype(object)
+    named = named[named["module_class"] != ""]
+    return dict(zip(named["module"], named["module_class"], strict=True))

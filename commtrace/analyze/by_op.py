@@ -1,0 +1,30 @@
+"""Which operators needed communication, and of what kind."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import MEASURES, table_by
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("op", str, "", "operator that needed it, empty for a call that no operator made"),
+    Column("kind", str, "", "all_reduce, all_gather, ..."),
+    *MEASURES,
+)
+
+
+def by_op(frames: Frames) -> pd.DataFrame:
+    """One row per operator and kind, the pair that blocks longest first."""
+    return table_by(frames, COLUMNS)
+
+
+BY_OP = Analysis(
+    "by_op",
+    "By operator",
+    "Which operators needed communication, and of what kind?",
+    by_op,
+    COLUMNS,
+)

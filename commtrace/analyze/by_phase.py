@@ -1,0 +1,33 @@
+"""In which phase of training a run communicates."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import MEASURES, table_by
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
+    *MEASURES,
+)
+
+PHASES = ("forward", "backward", "recompute", "optimizer", "other")
+
+
+def by_phase(frames: Frames) -> pd.DataFrame:
+    """One row per phase that communicates, in the order of a training step."""
+    table = table_by(frames, COLUMNS)
+    order = table["phase"].map({phase: place for place, phase in enumerate(PHASES)})
+    return table.iloc[order.fillna(len(PHASES)).argsort(kind="stable")].reset_index(drop=True)
+
+
+BY_PHASE = Analysis(
+    "by_phase",
+    "By phase",
+    "In which phase of training does it communicate?",
+    by_phase,
+    COLUMNS,
+)

@@ -1,0 +1,64 @@
+"""What each rank did, how long it waited for others, and how long others waited for it.
+
+Counts, sizes and times are the rank's own. A rank that comes late to a collective blocks the
+others, while it is blocked least itself: `caused_wait_ns` is the wait of the other members of
+those collectives to which this rank came last.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import recorded_ns
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("rank", int, "", "global rank"),
+    Column("host", str, "", "host name"),
+    Column("num_calls", int, "", "calls"),
+    Column("payload_bytes", int, "bytes", "payload"),
+    Column("wire_bytes", int, "bytes", "bytes to send under the ring algorithm"),
+    Column("blocked_ns", int, "ns", "time blocked"),
+    Column("share", float, "1", "time blocked, as a part of the rank's recorded time"),
+    Column("wait_ns", int, "ns", "blocked before the last peer had arrived, where known"),
+    Column(
+        "caused_wait_ns", int, "ns", "wait of others in collectives that this rank came last to"
+    ),
+    Column("num_last", int, "", "collectives among all members that it came last to"),
+)
+
+_SUMMED = ["payload_bytes", "wire_bytes", "blocked_ns"]
+
+
+def by_rank(frames: Frames) -> pd.DataFrame:
+    """One row per recorded rank, in order."""
+    comm = frames.comm
+    ranks = frames.ranks.set_index("rank")
+    index = ranks.index.union(comm["rank"].unique()).sort_values()
+    arrived = arrivals(frames)
+    wait = arrived["wait_ns"].clip(lower=0)
+    late = arrived["last_rank"]
+    table = comm[_SUMMED].clip(lower=0).groupby(comm["rank"]).sum().reindex(index, fill_value=0)
+    recorded = recorded_ns(frames).reindex(index)
+    table.insert(0, "rank", index)
+    table.insert(1, "host", ranks["host"].astype(object).reindex(index).fillna(""))
+    table.insert(2, "num_calls", comm.groupby("rank").size().reindex(index, fill_value=0))
+    table["share"] = table["blocked_ns"] / recorded.where(recorded > 0).astype("float64")
+    table["wait_ns"] = wait.groupby(comm["rank"]).sum().reindex(index, fill_value=0)
+    others = late != arrived["rank"]
+    table["caused_wait_ns"] = wait[others].groupby(late).sum().reindex(index, fill_value=0)
+    own = (late == arrived["rank"]) & comm["kind"].isin(NEEDS_EVERYONE)
+    table["num_last"] = own.groupby(arrived["rank"]).sum().reindex(index, fill_value=0)
+    return typed(table, COLUMNS)
+
+
+BY_RANK = Analysis(
+    "by_rank",
+    "By rank",
+    "How long does each rank wait for others, and others for it?",
+    by_rank,
+    COLUMNS,
+)

@@ -1,0 +1,56 @@
+"""How much of each step is communication.
+
+Step -1 is what was recorded outside of steps: building the model, distributing its weights, and
+everything in a program that marks no steps. Counts, sizes and times are means over ranks, as in
+`measures`; `share` is of the step's own time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import MEASURES, measures, recorded_ns, totals
+from commtrace.schema import Column
+
+_SHARED = [
+    column
+    for column in MEASURES
+    if column.name in ("num_calls", "payload_bytes", "wire_bytes", "blocked_ns")
+]
+
+COLUMNS = (
+    Column("step", int, "", "number of the step, from 0; -1 is outside of steps"),
+    Column("duration_ns", float, "ns", "how long it took; mean over ranks"),
+    *_SHARED,
+    Column("share", float, "1", "time blocked, as a part of the step's time"),
+)
+
+
+def by_step(frames: Frames) -> pd.DataFrame:
+    """One row per step in order, first what is outside of steps where that communicates."""
+    num_ranks = max(frames.num_ranks, 1)
+    sums = totals(frames, ["step"])
+    lasting = (frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0)
+    duration = lasting.groupby(frames.steps["step"]).sum() / num_ranks
+    if -1 in sums.index:
+        duration.loc[-1] = recorded_ns(frames).sum() / num_ranks - duration.sum()
+    steps = sums.index.union(duration.index).sort_values()
+    table = measures(frames, sums.reindex(steps))[[column.name for column in _SHARED]]
+    table["num_calls"] = table["num_calls"].fillna(0.0)
+    duration = duration.reindex(steps).astype("float64")
+    table.insert(0, "duration_ns", duration)
+    table["share"] = table["blocked_ns"] / duration.where(duration > 0, np.nan)
+    table.insert(0, "step", steps)
+    return typed(table, COLUMNS)
+
+
+BY_STEP = Analysis(
+    "by_step",
+    "By step",
+    "How much of each step is communication?",
+    by_step,
+    COLUMNS,
+)

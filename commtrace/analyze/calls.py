@@ -1,0 +1,39 @@
+"""The single calls, with what is worked out for each."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.arrivals import COLUMNS as ARRIVALS
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.frame import Frames
+from commtrace.schema import COMM, Column
+
+_ADDED = tuple(column for column in ARRIVALS if column.name not in ("rank", "id", "arrival_ns"))
+
+COLUMNS = (
+    *COMM,
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group"),
+    *_ADDED,
+)
+
+
+def calls(frames: Frames) -> pd.DataFrame:
+    """One row per call, as recorded, with its mesh axis, its wait, and who came last."""
+    table = frames.comm.astype({column.name: object for column in COMM if column.type is str})
+    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
+    table["mesh_axis"] = table["group"].map(axes).fillna("")
+    arrived = arrivals(frames)
+    for column in _ADDED:
+        table[column.name] = arrived[column.name]
+    return typed(table, COLUMNS)
+
+
+CALLS = Analysis(
+    "calls",
+    "Single calls",
+    "What is known about each single call?",
+    calls,
+    COLUMNS,
+)

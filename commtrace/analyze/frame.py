@@ -1,0 +1,88 @@
+"""The tables of a trace as DataFrames: what every analysis is handed.
+
+A trace, or the path of one, comes in; `Frames` goes out, with every table and column of the schema
+present even where nothing was recorded. Dtypes follow the schema:
+
+    int -> int64    float -> float64    bool -> bool    str -> category
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.schema import TABLES, Column
+from commtrace.tracefile import StringColumn, Trace, read_trace
+
+DTYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "category"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frames:
+    """One run: `run` holds facts about it, the others are the tables of the schema."""
+
+    run: Mapping[str, Any]
+    comm: pd.DataFrame
+    ops: pd.DataFrame
+    groups: pd.DataFrame
+    ranks: pd.DataFrame
+    steps: pd.DataFrame
+    path: Path | None = None
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks were recorded, which can be fewer than ran."""
+        return len(self.ranks) or int(self.comm["rank"].nunique())
+
+    @property
+    def start_ns(self) -> int:
+        """When the first rank began; 0 in a trace without any event."""
+        starts = [self.ranks["start_ns"], self.comm["issue_ns"], self.ops["start_ns"]]
+        known = [column[column >= 0].min() for column in starts if (column >= 0).any()]
+        return int(min(known, default=0))
+
+
+def load(source: Path | str | Trace | Frames) -> Frames:
+    """The tables of a trace, given by its path or already read.
+
+    Raises a TraceError where the path holds none.
+    """
+    if isinstance(source, Frames):
+        return source
+    trace = source if isinstance(source, Trace) else read_trace(source)
+    tables = {name: _frame(trace.tables.get(name, {}), columns) for name, columns in TABLES.items()}
+    return Frames(run=trace.run, path=trace.path, **tables)
+
+
+def _frame(table: Mapping[str, Sequence[Any]], columns: Sequence[Column]) -> pd.DataFrame:
+    rows = len(next(iter(table.values()), ()))
+    return pd.DataFrame(
+        {
+            column.name: _series(table.get(column.name, [column.missing] * rows), column.type)
+            for column in columns
+        }
+    )
+
+
+def _series(values: Sequence[Any], of_type: type) -> Any:
+    if isinstance(values, StringColumn):
+        return _categorical(values)
+    if of_type is str:
+        return pd.Categorical(list(values))
+    return np.asarray(values).astype(DTYPES[of_type])
+
+
+def _categorical(column: StringColumn) -> pd.Categorical:
+    """The strings that the column uses, of all those that the trace stores, in sorted order."""
+    codes = np.asarray(column.codes, dtype="int64")
+    used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings)))
+    strings = [column.strings[code] for code in used]
+    order = sorted(range(len(used)), key=strings.__getitem__)
+    renumbered = np.zeros(len(column.strings), dtype="int64")
+    renumbered[used[order]] = np.arange(len(used))
+    return pd.Categorical.from_codes(renumbered[codes], pd.Index([strings[i] for i in order]))

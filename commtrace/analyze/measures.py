@@ -1,0 +1,128 @@
+"""The measures that the tables share, and whose numbers they are.
+
+**What one rank does.** A count, a size or a time in these tables is the mean over all recorded
+ranks: where ranks do alike, each one's own number; a call that only one of four ranks makes counts
+0.25. Times the number of ranks, it is the total of the run. A size or time that the trace does not
+know is left out of the sum, and a sum of nothing known is nan.
+
+Bandwidths are ratios of sums over all ranks, as nccl-tests defines them, over the time from issue
+to completion (waiting for late peers included):
+
+    algbw = payload / time        busbw = payload * factor(kind, group size) / time
+
+What moves nothing, a barrier, has neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.analysis import typed
+from commtrace.analyze.arrivals import end_ns
+from commtrace.analyze.frame import Frames
+from commtrace.schema import Column
+from commtrace.units import KINDS, NANOSECONDS_PER_SECOND, busbw_factor
+
+MEASURES = (
+    Column("num_calls", float, "", "calls; mean over ranks"),
+    Column("calls_per_step", float, "", "calls within steps, per step; mean over ranks"),
+    Column("payload_bytes", float, "bytes", "payload; mean over ranks"),
+    Column("wire_bytes", float, "bytes", "bytes to send under the ring algorithm; mean over ranks"),
+    Column("blocked_ns", float, "ns", "time blocked; mean over ranks"),
+    Column("share", float, "1", "time blocked, as a part of the recorded time of all ranks"),
+    Column("algbw_bytes_per_s", float, "bytes/s", "payload / time from issue to completion"),
+    Column("busbw_bytes_per_s", float, "bytes/s", "algbw times the kind's factor (nccl-tests)"),
+)
+
+
+def recorded_ns(frames: Frames) -> pd.Series:
+    """How long each rank was recorded, by rank."""
+    spans = frames.ranks.set_index("rank")
+    return (spans["end_ns"] - spans["start_ns"]).clip(lower=0)
+
+
+def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
+    """Sums over all ranks of what the measures are made of, for each value of the columns `by`.
+
+    Sums add up: a caller may add rows of this table before `measures` makes ratios of them.
+    """
+    comm = frames.comm
+    payload = _known(comm["payload_bytes"])
+    elapsed = _known(end_ns(comm) - comm["issue_ns"])
+    elapsed = elapsed.where((comm["issue_ns"] >= 0) & (elapsed > 0) & payload.notna())
+    parts = pd.DataFrame(
+        {
+            "num_calls": 1.0,
+            "calls_in_steps": (comm["step"] >= 0).astype("float64"),
+            "payload_bytes": payload,
+            "wire_bytes": _known(comm["wire_bytes"]),
+            "blocked_ns": _known(comm["blocked_ns"]),
+            "elapsed_ns": elapsed,
+            "elapsed_payload": payload.where(elapsed.notna()),
+            "elapsed_bus_bytes": (payload * _bus_factor(frames)).where(elapsed.notna()),
+        },
+        index=comm.index,
+    )
+    keys = [comm[name] for name in by]
+    return parts.groupby(keys, observed=True, sort=False).sum(min_count=1)
+
+
+def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
+    """The columns `MEASURES` of summed-up `totals`, with the same index."""
+    num_ranks = max(frames.num_ranks, 1)
+    rank_steps = len(frames.steps[["rank", "step"]].drop_duplicates())
+    seconds = sums["elapsed_ns"] / NANOSECONDS_PER_SECOND
+    return pd.DataFrame(
+        {
+            "num_calls": sums["num_calls"] / num_ranks,
+            "calls_per_step": sums["calls_in_steps"] / (rank_steps or np.nan),
+            "payload_bytes": sums["payload_bytes"] / num_ranks,
+            "wire_bytes": sums["wire_bytes"] / num_ranks,
+            "blocked_ns": sums["blocked_ns"] / num_ranks,
+            "share": sums["blocked_ns"] / (recorded_ns(frames).sum() or np.nan),
+            "algbw_bytes_per_s": _positive(sums["elapsed_payload"]) / seconds,
+            "busbw_bytes_per_s": _positive(sums["elapsed_bus_bytes"]) / seconds,
+        }
+    )
+
+
+def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:
+    """One row for each value of the columns before `MEASURES`, the most blocking first."""
+    by = [column.name for column in columns if column not in MEASURES]
+    table = typed(measures(frames, totals(frames, by)).reset_index(), columns)
+    return table.sort_values(
+        ["blocked_ns", "wire_bytes", *by], ascending=[False, False, *([True] * len(by))]
+    ).reset_index(drop=True)
+
+
+def _positive(column: pd.Series) -> pd.Series:
+    return column.where(column > 0)
+
+
+def _known(column: pd.Series) -> pd.Series:
+    return column.astype("float64").where(column >= 0)
+
+
+def _bus_factor(frames: Frames) -> pd.Series:
+    """The busbw factor of each call; nan for a kind or a group that is not known."""
+    sizes = frames.groups.set_index("name")["size"]
+    calls = pd.DataFrame(
+        {
+            "kind": frames.comm["kind"].astype(object),
+            "size": frames.comm["group"].astype(object).map(sizes),
+        }
+    )
+    pairs = calls.drop_duplicates().dropna()
+    factors = {
+        (kind, size): busbw_factor(kind, int(size))
+        for kind, size in pairs.itertuples(index=False)
+        if kind in KINDS and size > 0
+    }
+    if not factors:
+        return pd.Series(np.nan, index=calls.index)
+    return pd.Series(
+        pd.MultiIndex.from_frame(calls).map(factors), index=calls.index, dtype="float64"
+    )

@@ -1,0 +1,155 @@
+"""What a trace cannot tell, and why: sentences for where a table or picture is empty or partial.
+
+A frame comes in, notices go out, each naming the analyses and pictures that it limits. `RULES` is
+the list; a rule is a function that returns a sentence, or nothing where all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.frame import Frames
+
+EVERYTHING = "everything"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One thing that a trace cannot tell; `limits` names analyses, pictures or EVERYTHING."""
+
+    limits: tuple[str, ...]
+    text: str
+
+
+def _no_calls(frames: Frames) -> str:
+    if len(frames.comm):
+        return ""
+    return (
+        "No communication was recorded: the program issued no collective and no point-to-point "
+        "call while recording was on."
+    )
+
+
+def _one_rank(frames: Frames) -> str:
+    if frames.num_ranks != 1:
+        return ""
+    world_size = frames.run.get("world_size", 1)
+    if world_size == 1:
+        return (
+            "The run had one rank, so nothing is sent to another: wire bytes are 0, and there is "
+            "no peer to wait for."
+        )
+    return (
+        f"Only one of {world_size} ranks is in this trace: numbers are of that rank alone, and how "
+        "long it waited for the others is not known."
+    )
+
+
+def _missing_ranks(frames: Frames) -> str:
+    missing = frames.run.get("missing_ranks") or []
+    if not missing:
+        return ""
+    return (
+        f"{_ranks(missing)} left no recording: means are over the {frames.num_ranks} recorded "
+        "ranks, and waits are not known for collectives with a member that is missing."
+    )
+
+
+def _cut_short(frames: Frames) -> str:
+    short = frames.ranks.loc[~frames.ranks["complete"], "rank"].tolist()
+    if not short:
+        return ""
+    return (
+        f"{_ranks(short)} did not close the recording (killed, crashed, or still running): the "
+        "last calls may be missing."
+    )
+
+
+def _dropped(frames: Frames) -> str:
+    dropped = int(frames.ranks["num_dropped"].clip(lower=0).sum())
+    if not dropped:
+        return ""
+    return (
+        f"{dropped} calls were dropped to stay within the memory bound: counts, bytes and times "
+        "are too low by as much."
+    )
+
+
+def _no_steps(frames: Frames) -> str:
+    if len(frames.steps) or not len(frames.comm):
+        return ""
+    return (
+        "No steps were marked, so there are no numbers per step. Call `step()` on the recording "
+        "at the end of each step to have them."
+    )
+
+
+def _no_modules(frames: Frames) -> str:
+    if not len(frames.comm) or (frames.comm["module"] != "").any():
+        return ""
+    return "No call happened inside of a module, or modules were not tracked while recording."
+
+
+def _no_operators(frames: Frames) -> str:
+    if not len(frames.comm) or len(frames.ops) or (frames.comm["op"] != "").any():
+        return ""
+    return (
+        "Operators were not recorded, so calls cannot be traced to them, and the timeline has no "
+        'phases. Record with detail="op" to have them.'
+    )
+
+
+def _no_waits(frames: Frames) -> str:
+    if frames.num_ranks < 2 or not len(frames.comm) or (arrivals(frames)["wait_ns"] >= 0).any():
+        return ""
+    return (
+        "No collective could be matched across its ranks, so waiting for late ranks is not told "
+        "apart from transfer."
+    )
+
+
+def _several_clocks(frames: Frames) -> str:
+    if frames.run.get("clock", "one clock") == "one clock":
+        return ""
+    return (
+        "The ranks ran on hosts with clocks of their own: waits, and the timeline's alignment "
+        "between hosts, are only as good as those clocks agree."
+    )
+
+
+Rule = Callable[[Frames], str]
+
+RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+    ((EVERYTHING,), _no_calls),
+    (("by_rank", "timeline"), _one_rank),
+    ((EVERYTHING,), _missing_ranks),
+    ((EVERYTHING,), _cut_short),
+    ((EVERYTHING,), _dropped),
+    (("by_step", "timeline"), _no_steps),
+    (("by_module", "flame"), _no_modules),
+    (("by_op", "flame", "timeline"), _no_operators),
+    (("by_rank", "timeline"), _no_waits),
+    (("by_rank", "timeline"), _several_clocks),
+)
+
+
+def notices_of(frames: Frames) -> list[Notice]:
+    """Everything that this trace cannot tell, the gravest first."""
+    told = ((limits, rule(frames)) for limits, rule in RULES)
+    return [Notice(limits, text) for limits, text in told if text]
+
+
+def notices_on(name: str, all_notices: list[Notice]) -> list[str]:
+    """The sentences that limit one analysis or picture."""
+    return [
+        notice.text
+        for notice in all_notices
+        if name in notice.limits or EVERYTHING in notice.limits
+    ]
+
+
+def _ranks(ranks: list[int]) -> str:
+    listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"Rank {listed}" if len(ranks) == 1 else f"Ranks {listed}"

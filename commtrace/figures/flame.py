@@ -1,0 +1,216 @@
+"""Where communication comes from: phase -> module -> operator -> kind, as a flame graph.
+
+`flame_nodes` makes the tree as a table; `flame` draws it. Its size follows the model, not the
+number of events, and what is smaller than `SMALLEST` of the whole is left blank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from commtrace.analyze.by_module import ancestors, natural_key, parts
+from commtrace.analyze.by_phase import PHASES
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import totals
+from commtrace.errors import UsageError
+from commtrace.figures.label import bold, lines, plain
+from commtrace.figures.theme import LIGHT, Theme, layout, readable_on, theme_of
+from commtrace.units import text_of_bytes, text_of_duration
+
+VALUES: dict[str, str] = {
+    "wire_bytes": "Wire bytes",
+    "blocked_ns": "Time blocked",
+    "num_calls": "Calls",
+}
+
+SMALLEST = 1 / 4000
+NO_OPERATOR = "(no operator)"
+NO_MODULE = "(outside of modules)"
+
+_KEYS = ["phase", "module", "op", "kind"]
+_RUN, _PHASE, _MODULE, _OP, _KIND = "run", "phase", "module", "op", "kind"
+_Place = tuple[tuple[str, str], ...]
+_ROLE_ORDER = {_PHASE: 0, _OP: 1, _KIND: 1, _MODULE: 2}
+
+
+def flame_nodes(frames: Frames) -> pd.DataFrame:
+    """The nodes of the tree, each before its children.
+
+    Columns: `id` and `parent` (numbers, -1 above the root), `role` (run, phase, module, op, kind),
+    `name` (module path, operator or kind), `phase`, and `VALUES`, inclusive and summed over ranks.
+    """
+    sums = totals(frames, _KEYS)[list(VALUES)].fillna(0.0)
+    places: dict[_Place, list[float]] = {}
+    for keys, row in zip(sums.index, sums.itertuples(index=False), strict=True):
+        for place in _places(*keys):
+            held = places.setdefault(place, [0.0] * len(VALUES))
+            for column, value in enumerate(row):
+                held[column] += value
+    whole = places.get((), [0.0] * len(VALUES))
+    kept = [
+        place
+        for place, held in places.items()
+        if any(value > SMALLEST * total for value, total in zip(held, whole, strict=True))
+    ]
+    kept.sort(key=lambda place: [_sort_key(*part) for part in place])
+    ids = {place: number for number, place in enumerate(kept)}
+    rows = [
+        (
+            ids[place],
+            ids[place[:-1]] if place else -1,
+            place[-1][0] if place else _RUN,
+            place[-1][1] if place else "",
+            place[0][1] if place else "",
+            *places[place],
+        )
+        for place in kept
+    ]
+    return pd.DataFrame(rows, columns=["id", "parent", "role", "name", "phase", *VALUES])
+
+
+def _places(phase: str, module: str, op: str, kind: str) -> list[_Place]:
+    """Every node that a call counts for, from the whole run to the call's kind."""
+    steps = [
+        (_PHASE, phase),
+        *((_MODULE, path) for path in ancestors(module)[1:] or [""]),
+        (_OP, op),
+        (_KIND, kind),
+    ]
+    return [tuple(steps[:length]) for length in range(len(steps) + 1)]
+
+
+def _sort_key(role: str, name: str) -> tuple[object, ...]:
+    if role == _PHASE:
+        return (0, PHASES.index(name) if name in PHASES else len(PHASES), [])
+    return (_ROLE_ORDER[role], 0, natural_key(name) if role == _MODULE else [[(1, 0, name)]])
+
+
+def flame(
+    frames: Frames, *, value: str = "wire_bytes", phase: str = "", theme: Theme | str = LIGHT
+) -> go.Figure:
+    """The flame graph of a run: widths by `value`, of one phase or (by default) of all.
+
+    `value` is one of `VALUES`. A click zooms into a node; the bar on top leads back. The layout's
+    `meta` says which node each phase is, so that a page can switch between them.
+
+    Raises UsageError where there is no such value, or the phase does not communicate.
+    """
+    theme = theme_of(theme)
+    if value not in VALUES:
+        raise UsageError(f"no flame graph by {value!r}", attempt=f"one of {', '.join(VALUES)}")
+    nodes = flame_nodes(frames)
+    by_phase = nodes[nodes["role"] == _PHASE]
+    levels = dict(zip(by_phase["name"], by_phase["id"].astype(str), strict=True))
+    if phase and phase not in levels:
+        raise UsageError(
+            f"no flame graph of the phase {phase!r}",
+            found=f"communication in {', '.join(levels) or 'no phase'}",
+        )
+    figure = go.Figure(
+        layout=layout(
+            theme,
+            height=flame_height(nodes),
+            margin={"l": 8, "r": 8, "t": 32, "b": 8},
+            meta={"phases": levels},
+            uniformtext={"mode": "hide", "minsize": 9},
+        )
+    )
+    if nodes.empty:
+        return figure
+    colours = _colours(nodes, theme)
+    figure.add_trace(
+        go.Icicle(
+            ids=nodes["id"].astype(str).tolist(),
+            parents=["" if parent < 0 else str(parent) for parent in nodes["parent"]],
+            labels=[
+                _label(role, name) for role, name in zip(nodes["role"], nodes["name"], strict=True)
+            ],
+            values=nodes[value].tolist(),
+            level=levels.get(phase, "0"),
+            branchvalues="total",
+            sort=False,
+            hovertext=_hover_texts(nodes, max(frames.num_ranks, 1)),
+            hoverinfo="text",
+            textinfo="label",
+            textposition="middle center",
+            textfont={"color": [readable_on(colour) for colour in colours]},
+            marker={
+                "colors": colours,
+                "line": {"width": 1, "color": theme.surface},
+            },
+            tiling={"orientation": "v", "pad": 0},
+            pathbar={"visible": True, "thickness": 24, "edgeshape": "/"},
+            leaf={"opacity": 1},
+        )
+    )
+    return figure
+
+
+def flame_height(nodes: pd.DataFrame) -> int:
+    """A height in pixels at which the deepest branch has readable rows."""
+    if nodes.empty:
+        return 120
+    depth: dict[int, int] = {-1: 0}
+    for node, parent in zip(nodes["id"], nodes["parent"], strict=True):
+        depth[node] = depth[parent] + 1
+    return min(72 + 34 * max(depth.values()), 720)
+
+
+def _label(role: str, name: str) -> str:
+    if role == _RUN:
+        return "all communication"
+    if role == _MODULE:
+        return plain(_short(name)) if name else NO_MODULE
+    return plain(name) if name else NO_OPERATOR
+
+
+def _short(path: str) -> str:
+    """The last name of a path, with the one before it where it is a number."""
+    names = parts(path)
+    return ".".join(names[-2:] if names[-1].isdigit() else names[-1:])
+
+
+def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
+    whole = nodes.iloc[0]
+    return [
+        lines(
+            (
+                bold(_title(node.role, node.name)),
+                f"{node.role} in {plain(node.phase)}" if node.role not in (_RUN, _PHASE) else "",
+                "what one rank does, on average:",
+                _amount("sent", text_of_bytes, node.wire_bytes, whole["wire_bytes"], num_ranks),
+                _amount(
+                    "blocked", text_of_duration, node.blocked_ns, whole["blocked_ns"], num_ranks
+                ),
+                _amount("calls", "{:,.6g}".format, node.num_calls, whole["num_calls"], num_ranks),
+            )
+        )
+        for node in nodes.itertuples(index=False)
+    ]
+
+
+def _title(role: str, name: str) -> str:
+    return plain(name) if role == _MODULE and name else _label(role, name)
+
+
+def _amount(
+    what: str, text: Callable[[float], str], total: float, whole: float, num_ranks: int
+) -> str:
+    share = f" ({total / whole:.1%} of all)" if whole else ""
+    return f"{what} {text(total / num_ranks)}{share}"
+
+
+def _colours(nodes: pd.DataFrame, theme: Theme) -> list[str]:
+    return [
+        {
+            _RUN: theme.modules[0],
+            _PHASE: theme.phase(name),
+            _MODULE: theme.modules[len(parts(name)) % 2],
+            _OP: theme.operator,
+            _KIND: theme.kind(name),
+        }[role]
+        for role, name in zip(nodes["role"], nodes["name"], strict=True)
+    ]

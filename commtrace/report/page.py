@@ -1,0 +1,137 @@
+"""One HTML file out of a run: the shell from a template, everything else carried inside.
+
+The tables, the figures and plotly.js travel deflated (`packed`) and are unpacked by the browser;
+plotly.js and our own script are each named by their hash in the page's content policy, which
+allows nothing else to run and nothing to be fetched, so that even a name that slipped through
+escaping could do no harm.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from commtrace.analyze import CATALOG, Frames, Notice, load, notices_of
+from commtrace.analyze.by_phase import PHASES
+from commtrace.analyze.notices import notices_on
+from commtrace.figures.flame import VALUES, flame, flame_nodes
+from commtrace.figures.theme import DARK, LIGHT, recolouring
+from commtrace.figures.timeline import timeline
+from commtrace.report.style import style_sheet
+from commtrace.report.tables import tables
+from commtrace.report.tiles import tiles
+from commtrace.tracefile import Trace
+
+SCRIPTS = ("format.js", "table.js", "detail.js", "pictures.js", "page.js")
+
+
+def write_report(source: Path | str | Trace | Frames, path: Path | str) -> Path:
+    """Write the page of a run to `path`, whole or not at all, and return the path.
+
+    Raises a TraceError where `source` is the path of something that is no trace.
+    """
+    path = Path(path)
+    text = render_page(load(source))
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        unfinished.write_text(text, encoding="utf-8", newline="\n")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def render_page(frames: Frames) -> str:
+    """The page of a run, as HTML."""
+    script = "\n".join(_template(name) for name in SCRIPTS)
+    plotly = get_plotlyjs()
+    all_notices = notices_of(frames)
+    environment = Environment(
+        loader=PackageLoader("commtrace.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
+        policy=content_policy(script, plotly),
+        style=Markup(style_sheet()),
+        script=Markup(script),
+        plotly=packed(plotly),
+        data=packed(json.dumps(page_data(frames, all_notices), separators=(",", ":"))),
+        title=_title(frames),
+        run=frames.run,
+        tiles=tiles(frames),
+        notices=[notice.text for notice in all_notices],
+        facts=CATALOG["facts"].function(frames).to_dict("records"),
+        kinds=_kinds(frames),
+        values=VALUES,
+        phases=_phases(frames.comm),
+        drawn_phases=_phases(frames.ops),
+        has_calls=len(frames.comm) > 0,
+        has_waits=not any("wait" in text for text in notices_on("timeline", all_notices)),
+    )
+
+
+def page_data(frames: Frames, all_notices: list[Notice]) -> dict[str, Any]:
+    """What the page's script reads: tables, figures in light colours, and how to recolour them."""
+    made = tables(frames)
+    nodes = flame_nodes(frames)
+    return {
+        "tables": [table | {"notices": notices_on(table["name"], all_notices)} for table in made],
+        "flame": flame(frames).to_plotly_json(),
+        "flame_values": {value: nodes[value].tolist() for value in VALUES},
+        "timeline": timeline(frames).to_plotly_json(),
+        "dark": recolouring(LIGHT, DARK),
+        "known": {"kinds": list(LIGHT.kinds), "phases": list(LIGHT.phases)},
+    }
+
+
+def packed(text: str) -> str:
+    """`text`, deflated and in base64: the same for the same text.
+
+    >>> gzip.decompress(base64.b64decode(packed("a text"))).decode()
+    'a text'
+    """
+    return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
+
+
+def content_policy(*scripts: str) -> str:
+    """A policy under which nothing but these scripts runs, and nothing is loaded from anywhere."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
+    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _template(name: str) -> str:
+    return files("commtrace.report").joinpath("templates", name).read_text("utf-8")
+
+
+def _title(frames: Frames) -> str:
+    return str(frames.run.get("command") or (frames.path.name if frames.path else "a run"))
+
+
+def _kinds(frames: Frames) -> list[tuple[str, str]]:
+    """The kinds of a run, the most blocking first, each with the name of its colour."""
+    kinds = CATALOG["by_kind"].function(frames)["kind"]
+    return [(kind, kind if kind in LIGHT.kinds else "other") for kind in kinds]
+
+
+def _phases(table: pd.DataFrame) -> list[str]:
+    """The known phases that occur in a table, in the order of a step."""
+    present = set(table["phase"].astype(object))
+    return [phase for phase in PHASES if phase in present]

@@ -1,0 +1,48 @@
+"use strict";
+/* Numbers for people, as commtrace.units writes them, by the unit of their column. */
+
+function scaled(value, base, units) {
+  let place = 0;
+  let size = value;
+  while (Math.abs(size) >= 999.5 && place < units.length - 1) {
+    size /= base;
+    place += 1;
+  }
+  const text = units[place] === "B" ? size.toFixed(0) : String(Number(size.toPrecision(3)));
+  return `${text} ${units[place]}`;
+}
+
+const FORMATS = {
+  bytes: (value) => scaled(value, 1000, ["B", "kB", "MB", "GB", "TB"]),
+  "bytes/s": (value) => scaled(value, 1000, ["B/s", "kB/s", "MB/s", "GB/s", "TB/s"]),
+  ns: (value) => scaled(value, 1000, ["ns", "µs", "ms", "s"]),
+  "ns since start": (value) => scaled(value, 1000, ["ns", "µs", "ms", "s"]),
+  1: (value) => `${(100 * value).toFixed(1)} %`,
+  "": (value) => value.toLocaleString("en", { maximumFractionDigits: 2 }),
+};
+
+const NOT_KNOWN = "–";
+
+/** The text of one value of a column. */
+function formatted(value, column) {
+  if (value === null || value === undefined || value === "") return NOT_KNOWN;
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (typeof value === "string") return value;
+  if (["id", "step", "rank", "seq", "source_line"].includes(column.name)) {
+    return column.name === "step" && value < 0 ? "outside" : String(value);
+  }
+  return (FORMATS[column.unit] || FORMATS[""])(value);
+}
+
+/** An element with a class and text, or with child elements; text is never read as HTML. */
+function element(tag, className, ...content) {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  made.append(...content);
+  return made;
+}
+
+/** The name of the colour of a kind or phase: its own, or that of "other". */
+function colourClass(what, name, known) {
+  return `${what}-${known.includes(name) ? name : "other"}`;
+}

@@ -1,0 +1,185 @@
+"use strict";
+/* The two pictures: the figures of the page's data, with switches, in the colours of the theme. */
+
+const CONFIG = {
+  displaylogo: false,
+  responsive: true,
+  modeBarButtons: [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"]],
+  doubleClick: "reset",
+};
+
+const SHORT_RUN = 6;
+
+/** A copy of a figure's part in which each colour is exchanged for what `colours` has for it. */
+function recoloured(part, colours) {
+  if (typeof part === "string") return colours[part] || part;
+  if (Array.isArray(part)) {
+    return typeof part[0] === "number" ? part : part.map((each) => recoloured(each, colours));
+  }
+  if (part === null || typeof part !== "object") return part;
+  return Object.fromEntries(
+    Object.entries(part).map(([key, value]) => [
+      key,
+      ["hovertext", "labels", "text", "ids", "parents"].includes(key)
+        ? value
+        : recoloured(value, colours),
+    ]),
+  );
+}
+
+/** Black or white, whichever is easier to read on a colour; as commtrace.figures.theme has it. */
+function readableOn(colour) {
+  const [red, green, blue] = [1, 3, 5].map((place) => {
+    const value = parseInt(colour.slice(place, place + 2), 16) / 255;
+    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  });
+  const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  return (luminance + 0.05) ** 2 > 0.05 * 1.05 ? "#000000" : "#ffffff";
+}
+
+/** Marks one of a group of buttons as the chosen one. */
+function press(group, value) {
+  for (const button of group.querySelectorAll("button")) {
+    button.setAttribute("aria-pressed", String(button.dataset.value === value));
+  }
+}
+
+class Flame {
+  constructor(data) {
+    this.figure = data.flame;
+    this.values = data.flame_values;
+    this.levels = data.flame.layout.meta.phases;
+    this.place = document.getElementById("flame-picture");
+    this.empty = document.getElementById("flame-empty");
+    this.value = Object.keys(this.values)[0];
+    this.level = "0";
+    this.choose("flame-value", (value) => { this.value = value; });
+    this.choose("flame-phase", (phase) => { this.level = this.levels[phase] || "0"; });
+  }
+
+  choose(id, change) {
+    const group = document.getElementById(id);
+    group.addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (!button) return;
+      change(button.dataset.value);
+      press(group, button.dataset.value);
+      this.draw(this.colours);
+    });
+  }
+
+  async draw(colours) {
+    this.colours = colours;
+    const figure = recoloured(this.figure, colours);
+    const [trace] = figure.data;
+    const values = this.values[this.value];
+    const nothing = !trace || !values[Number(this.level)];
+    this.place.hidden = nothing;
+    this.empty.hidden = !nothing;
+    this.empty.textContent = "Nothing to draw by this measure: it is zero, or not in the trace.";
+    if (nothing) return;
+    trace.values = values;
+    trace.level = this.level;
+    trace.textfont = { color: trace.marker.colors.map(readableOn) };
+    await Plotly.react(this.place, [trace], figure.layout, { ...CONFIG, displayModeBar: false });
+    if (this.listening) return;
+    this.listening = true;
+    this.place.on("plotly_icicleclick", (event) => {
+      this.level = String(event.nextLevel || "0");
+      const phase = Object.keys(this.levels).find((name) => this.levels[name] === this.level);
+      press(document.getElementById("flame-phase"), this.level === "0" ? "" : phase);
+    });
+  }
+}
+
+class Timeline {
+  constructor(data, onCall) {
+    this.figure = data.timeline;
+    this.onCall = onCall;
+    this.place = document.getElementById("timeline-picture");
+    this.off = new Set();
+    this.steps = this.stepsOf(this.figure);
+    document.getElementById("legend").addEventListener("click", (event) => {
+      const chip = event.target.closest("button");
+      if (chip) this.toggle(chip);
+    });
+    this.setUpSteps();
+  }
+
+  stepsOf(figure) {
+    const bars = figure.data.find((trace) => trace.meta.part === "step");
+    if (!bars) return [];
+    return bars.base.map((start, place) => ({
+      name: bars.text[place],
+      start,
+      end: start + bars.x[place],
+    }));
+  }
+
+  setUpSteps() {
+    if (!this.steps.length) return;
+    const select = document.getElementById("step");
+    select.append(new Option("Whole run", "-1"));
+    this.steps.forEach((step, place) => select.append(new Option(step.name, String(place))));
+    const show = (place) => this.showStep(Math.min(Math.max(place, -1), this.steps.length - 1));
+    select.addEventListener("change", () => show(Number(select.value)));
+    document.getElementById("step-before").addEventListener("click", () => show(this.step - 1));
+    document.getElementById("step-after").addEventListener("click", () => show(this.step + 1));
+    document.getElementById("stepper").hidden = false;
+    this.step = this.steps.length > SHORT_RUN ? this.medianStep() : -1;
+    select.value = String(this.step);
+    this.range = this.rangeOf(this.step);
+  }
+
+  medianStep() {
+    const lasts = this.steps.map((step, place) => [step.end - step.start, place]);
+    lasts.sort((a, b) => a[0] - b[0]);
+    return lasts[Math.floor(lasts.length / 2)][1];
+  }
+
+  rangeOf(place) {
+    if (place < 0) return undefined;
+    const { start, end } = this.steps[place];
+    const margin = 0.03 * (end - start);
+    return [start - margin, end + margin];
+  }
+
+  showStep(place) {
+    this.step = place;
+    document.getElementById("step").value = String(place);
+    const range = this.rangeOf(place);
+    Plotly.relayout(this.place, range ? { "xaxis.range": range } : { "xaxis.autorange": true });
+  }
+
+  /** Shows the time from `start` to `end` nanoseconds, with some of what lies around it. */
+  zoomTo(start, end) {
+    const margin = Math.max(2 * (end - start), 1000);
+    const range = [(start - margin) / 1e6, (end + margin) / 1e6];
+    this.place.scrollIntoView({ block: "center" });
+    Plotly.relayout(this.place, { "xaxis.range": range });
+  }
+
+  toggle(chip) {
+    const kind = chip.dataset.kind;
+    if (!this.off.delete(kind)) this.off.add(kind);
+    chip.setAttribute("aria-pressed", String(!this.off.has(kind)));
+    this.draw(this.colours);
+  }
+
+  async draw(colours) {
+    this.colours = colours;
+    const figure = recoloured(this.figure, colours);
+    for (const trace of figure.data) trace.visible = !this.off.has(trace.meta.kind);
+    const now = this.place.layout;
+    if (now && !now.xaxis.autorange) this.range = now.xaxis.range;
+    else if (now) this.range = undefined;
+    if (this.range) figure.layout.xaxis.range = this.range;
+    await Plotly.react(this.place, figure.data, figure.layout, CONFIG);
+    if (this.listening) return;
+    this.listening = true;
+    this.place.on("plotly_click", (event) => {
+      const row = event.points[0].customdata;
+      if (typeof row === "number" && row >= 0) this.onCall(row);
+    });
+  }
+}

@@ -1,0 +1,250 @@
+"use strict";
+/* A table that sorts, searches and, for modules, folds. Rows are numbers into columns of data. */
+
+const ROWS_AT_ONCE = 100;
+const FOLD_ABOVE = 60;
+
+/** A table of the page's data with `value(row, name)` for its cells. */
+class Rows {
+  constructor(table) {
+    Object.assign(this, table);
+    this.byName = new Map(table.columns.map((column) => [column.name, column]));
+    this.haystacks = [];
+  }
+
+  value(row, name) {
+    const data = this.data[name];
+    if (data === undefined) return null;
+    return data.codes ? data.strings[data.codes[row]] : data[row];
+  }
+
+  /** Everything that a search may find in a row, in lower case. */
+  haystack(row) {
+    if (!this.haystacks[row]) {
+      this.haystacks[row] = this.columns
+        .map((column) => this.value(row, column.name))
+        .filter((value) => value !== null && typeof value !== "number")
+        .concat(this.shown.map((name) => formatted(this.value(row, name), this.byName.get(name))))
+        .join("\n")
+        .toLowerCase();
+    }
+    return this.haystacks[row];
+  }
+
+  matches(row, words) {
+    return words.every((word) => this.haystack(row).includes(word));
+  }
+}
+
+/** Orders two values, what is not known last whatever the direction. */
+function compared(a, b, sign) {
+  const unknown = (value) => value === null || value === "";
+  if (unknown(a) || unknown(b)) return Number(unknown(a)) - Number(unknown(b));
+  if (typeof a === "string") return sign * a.localeCompare(b, "en", { numeric: true });
+  return sign * (a - b);
+}
+
+class TableView {
+  constructor(place, rows, known, onRow) {
+    Object.assign(this, { place, rows, known, onRow });
+    this.isTree = rows.byName.has("depth");
+    this.sort = null;
+    this.words = [];
+    this.limit = ROWS_AT_ONCE;
+    this.folded = new Set();
+    if (this.isTree) this.plant();
+  }
+
+  /** For a tree: each row's parent and children. Rows come with each node before its children. */
+  plant() {
+    const path = [];
+    this.parent = [];
+    this.children = new Map([[-1, []]]);
+    for (let row = 0; row < this.rows.num_rows; row += 1) {
+      const depth = this.rows.value(row, "depth");
+      this.parent[row] = depth ? path[depth - 1] : -1;
+      path[depth] = row;
+      this.children.get(this.parent[row]).push(row);
+      this.children.set(row, []);
+      if (this.rows.num_rows > FOLD_ABOVE && depth >= 2) this.folded.add(row);
+    }
+  }
+
+  ordered(rows) {
+    if (!this.sort) return rows;
+    const { name, sign } = this.sort;
+    const value = (row) => this.rows.value(row, name);
+    return [...rows].sort((a, b) => compared(value(a), value(b), sign) || a - b);
+  }
+
+  /** The rows to show, in order; in a tree also those above a match, and none inside a fold. */
+  visible() {
+    const all = Array.from({ length: this.rows.num_rows }, (_, row) => row);
+    const found = this.words.length
+      ? all.filter((row) => this.rows.matches(row, this.words))
+      : all;
+    if (!this.isTree) return this.ordered(found);
+    const kept = new Set();
+    for (let row of found) {
+      while (row >= 0 && !kept.has(row)) {
+        kept.add(row);
+        row = this.parent[row];
+      }
+    }
+    const shown = [];
+    const walk = (rows) => {
+      for (const row of this.ordered(rows.filter((each) => kept.has(each)))) {
+        shown.push(row);
+        if (this.words.length || !this.folded.has(row)) walk(this.children.get(row));
+      }
+    };
+    walk(this.children.get(-1));
+    return shown;
+  }
+
+  search(text) {
+    this.words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    this.limit = ROWS_AT_ONCE;
+    this.render();
+  }
+
+  sortBy(name) {
+    const text = this.rows.byName.get(name).type === "str";
+    const first = text ? 1 : -1;
+    const again = this.sort && this.sort.name === name;
+    this.sort = again && this.sort.sign !== first ? null : { name, sign: again ? -first : first };
+    this.limit = ROWS_AT_ONCE;
+    this.render();
+    this.place.querySelector(`th[data-name="${name}"] button`).focus();
+  }
+
+  render() {
+    const visible = this.visible();
+    const table = element("table", "", this.head(), this.body(visible.slice(0, this.limit)));
+    this.place.replaceChildren(table, ...this.below(visible.length));
+  }
+
+  head() {
+    const cells = this.rows.shown.map((name) => {
+      const column = this.rows.byName.get(name);
+      const button = element("button", "", column.title);
+      button.type = "button";
+      button.title = column.meaning;
+      button.addEventListener("click", () => this.sortBy(name));
+      const cell = element("th", column.type === "str" ? "" : "number", button);
+      cell.dataset.name = name;
+      cell.scope = "col";
+      if (this.sort && this.sort.name === name) {
+        cell.setAttribute("aria-sort", this.sort.sign > 0 ? "ascending" : "descending");
+      }
+      return cell;
+    });
+    return element("thead", "", element("tr", "", ...cells));
+  }
+
+  body(rows) {
+    return element("tbody", "", ...rows.map((row) => this.line(row)));
+  }
+
+  line(row) {
+    const line = element("tr", this.onRow ? "open" : "");
+    for (const name of this.rows.shown) line.append(this.cell(row, name));
+    if (this.onRow) {
+      line.tabIndex = 0;
+      line.addEventListener("click", () => this.onRow(row));
+      line.addEventListener("keydown", (event) => {
+        if (event.key === "Enter") this.onRow(row);
+      });
+    }
+    return line;
+  }
+
+  cell(row, name) {
+    const column = this.rows.byName.get(name);
+    const value = this.rows.value(row, name);
+    const cell = element("td", column.type === "str" ? "text" : "number");
+    if (name === "share" && value !== null) {
+      cell.append(this.meter(value, formatted(value, column)));
+    } else if (name === "module" && this.isTree) {
+      cell.append(this.branch(row));
+    } else if (name === "source_file" && value) {
+      const file = value.split("/").slice(-1)[0];
+      cell.append(`${file}:${this.rows.value(row, "source_line")}`);
+      cell.title = value;
+    } else {
+      if ((name === "kind" || name === "phase") && value) {
+        const colour = colourClass(name, value, this.known[`${name}s`]);
+        cell.append(element("i", `swatch ${colour}`));
+      }
+      cell.append(formatted(value, column));
+      if (column.type === "str") cell.title = value || "";
+      if (value === null || value === "" || value === 0) cell.classList.add("none");
+    }
+    return cell;
+  }
+
+  meter(value, text) {
+    const full = element("i");
+    full.style.width = `${100 * Math.min(Math.max(value, 0), 1)}%`;
+    return element("div", "share", text, element("span", "", full));
+  }
+
+  /** A module's name at its depth in the tree, with a button that folds what is inside it. */
+  branch(row) {
+    const path = this.rows.value(row, "module");
+    const name = this.rows.value(row, "name");
+    const depth = this.rows.value(row, "depth");
+    const branch = element("span", "level");
+    branch.style.paddingLeft = `${18 + 16 * depth}px`;
+    branch.title = path;
+    if (this.children.get(row).length && !this.words.length) {
+      const folded = this.folded.has(row);
+      const twist = element("button", "twist", folded ? "▸" : "▾");
+      twist.type = "button";
+      twist.setAttribute("aria-expanded", String(!folded));
+      twist.setAttribute("aria-label", `What is inside ${path || "the run"}`);
+      twist.addEventListener("click", (event) => {
+        event.stopPropagation();
+        if (!this.folded.delete(row)) this.folded.add(row);
+        this.render();
+      });
+      branch.append(twist);
+    }
+    if (/^\d+$/.test(name)) {
+      const before = path.split(".").slice(-2, -1)[0];
+      branch.append(element("span", "faint", before ? `${before}.` : ""), name);
+    } else {
+      branch.append(path === "" ? "whole run" : name);
+    }
+    return branch;
+  }
+
+  below(found) {
+    const lines = [];
+    if (!found) {
+      const texts = this.words.length
+        ? ["No row holds all of these words."]
+        : this.rows.notices.length
+          ? this.rows.notices
+          : ["The trace holds nothing to show here."];
+      lines.push(...texts.map((text) => element("p", "empty", text)));
+    }
+    if (found > this.limit) {
+      const more = element("button", "quiet", "Show more");
+      more.type = "button";
+      more.addEventListener("click", () => {
+        this.limit *= 4;
+        this.render();
+      });
+      const shown = this.limit.toLocaleString("en");
+      const all = found.toLocaleString("en");
+      lines.push(element("div", "more", `${shown} of ${all} rows`, more));
+    }
+    if (this.rows.num_left_out) {
+      const left = this.rows.num_left_out.toLocaleString("en");
+      const text = `The page holds the calls that blocked longest; ${left} more are in the trace.`;
+      lines.push(element("div", "more", text));
+    }
+    return lines;
+  }
+}
