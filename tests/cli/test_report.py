@@ -1,0 +1,148 @@
+"""`commtrace report`: the page it writes, and every trace that it cannot read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commtrace.schema import FORMAT_VERSION
+from tests.cli.conftest import Commtrace
+
+
+def test_it_writes_the_page_and_ends_by_naming_it(
+    commtrace: Commtrace, run_json: Path, tmp_path: Path
+) -> None:
+    ended = commtrace("report", run_json)
+    assert (ended.code, ended.out) == (0, "")
+    page = tmp_path / "report.html"
+    assert page.read_text().startswith("<!doctype html>")
+    wrote, following = ended.err.splitlines()
+    assert wrote.startswith("wrote report.html (")
+    assert following == "next  python -m webbrowser report.html"
+
+
+def test_a_folder_of_spools_is_a_trace_too(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("report", run_json.with_name("run.json.spools"), "-o", "spools.html")
+    assert ended.code == 0
+    assert Path("spools.html").stat().st_size > 10_000
+
+
+def test_an_existing_page_is_kept_unless_forced(commtrace: Commtrace, run_json: Path) -> None:
+    Path("report.html").write_text("mine")
+    refused = commtrace("report", run_json)
+    assert refused.code == 2
+    assert refused.err == (
+        "error: cannot write report.html\n"
+        "  found: a file of that name\n"
+        "  why: nothing is overwritten unasked\n"
+        "  try: another -o, or --force to overwrite it\n"
+    )
+    assert Path("report.html").read_text() == "mine"
+    assert commtrace("report", run_json, "--force").code == 0
+    assert Path("report.html").read_text() != "mine"
+
+
+def test_a_missing_folder_is_named_before_any_work(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("report", run_json, "-o", "results/page.html")
+    assert ended.code == 2
+    assert ended.err == (
+        "error: cannot write results/page.html\n"
+        "  found: no folder results\n"
+        "  try: `mkdir -p results`, or another -o\n"
+    )
+
+
+def truncated(path: Path, run_json: Path) -> None:
+    path.write_bytes(run_json.read_bytes()[:900])
+
+
+def newer(path: Path, run_json: Path) -> None:
+    path.write_text(json.dumps({**json.loads(run_json.read_text()), "version": FORMAT_VERSION + 1}))
+
+
+def text(path: Path, _run_json: Path) -> None:
+    path.write_text("Dear diary,\ntoday I trained a model.\n")
+
+
+def other_json(path: Path, _run_json: Path) -> None:
+    path.write_text('{"traceEvents": []}')
+
+
+def binary(path: Path, _run_json: Path) -> None:
+    path.write_bytes(b"PK\x03\x04\xff\xfe")
+
+
+def empty(path: Path, _run_json: Path) -> None:
+    path.touch()
+
+
+def missing(path: Path, _run_json: Path) -> None:
+    assert not path.exists()
+
+
+def folder(path: Path, _run_json: Path) -> None:
+    path.mkdir()
+
+
+EXPECTED = '  why: a trace is a JSON object that begins with {"format":"commtrace"'
+BAD_TRACES = {
+    text: f"""error: cannot read the trace TRACE
+  at: its first line
+  found: 'Dear diary,'
+{EXPECTED}
+""",
+    other_json: f"""error: cannot read the trace TRACE
+  found: JSON of another kind
+{EXPECTED}
+""",
+    binary: f"""error: cannot read the trace TRACE
+  at: byte 4
+  found: bytes that are no text
+{EXPECTED}
+""",
+    truncated: """error: cannot read the trace TRACE
+  at: character 900
+  found: the end of the file
+  why: the file was cut off or changed after it was written
+  try: copy it again; `commtrace merge` makes a new one where the spools are left
+""",
+    newer: f"""error: cannot read the trace TRACE
+  found: version {FORMAT_VERSION + 1} of the format
+  why: this commtrace supports versions up to {FORMAT_VERSION}
+  try: install the commtrace that recorded it, or a newer one
+""",
+    empty: """error: cannot read the trace TRACE
+  found: an empty file
+  try: record the run again
+""",
+    missing: """error: cannot read the trace TRACE
+  found: no such file
+  try: make one with `commtrace run -o run.json SCRIPT`
+""",
+    folder: """error: cannot read the trace TRACE
+  found: a folder without a *.spool file
+  why: every recorded rank writes one
+  try: record the program again, or name another folder
+""",
+}
+
+
+@pytest.mark.parametrize("make_bad", BAD_TRACES, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("command", ["report", "summary"])
+def test_a_bad_trace_gets_a_sentence(
+    commtrace: Commtrace, tmp_path: Path, run_json: Path, command: str, make_bad
+) -> None:
+    make_bad(tmp_path / "bad.trace", run_json)
+    ended = commtrace(command, "bad.trace")
+    assert ended.err == BAD_TRACES[make_bad].replace("TRACE", "bad.trace")
+    assert (ended.code, ended.out) == (3, "")
+    assert not Path("report.html").exists()
+
+
+def test_a_trace_without_events_is_not_drawn(commtrace: Commtrace, silent_json: Path) -> None:
+    ended = commtrace("report", silent_json)
+    assert ended.code == 3
+    assert ended.err.startswith(f"error: nothing to show of the trace {silent_json}\n")
+    assert not Path("report.html").exists()
