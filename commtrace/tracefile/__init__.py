@@ -56,7 +56,7 @@ def read_trace(path: Path | str) -> Trace:
         raise NotATraceError(
             f"cannot read the trace {path}",
             found="no such file",
-            attempt="make one with `commtrace run -o run.json SCRIPT`",
+            attempt="make one with `commtrace run --nproc 4 -o run.json SCRIPT`",
         )
     if path.suffix == SPOOL_SUFFIX:
         return join([read_spool(path)], path=path)

@@ -109,7 +109,7 @@ def _damaged(path: Path, place: str, found: str) -> TruncatedTraceError:
         place=place,
         found=found,
         why="the file was cut off or changed after it was written",
-        attempt="copy it again; `commtrace merge` makes a new one where the spools are left",
+        attempt="copy it again, or record the run again",
     )
 
 

@@ -106,7 +106,7 @@ BAD_TRACES = {
   at: character 900
   found: the end of the file
   why: the file was cut off or changed after it was written
-  try: copy it again; `commtrace merge` makes a new one where the spools are left
+  try: copy it again, or record the run again
 """,
     newer: f"""error: cannot read the trace TRACE
   found: version {FORMAT_VERSION + 1} of the format
@@ -119,7 +119,7 @@ BAD_TRACES = {
 """,
     missing: """error: cannot read the trace TRACE
   found: no such file
-  try: make one with `commtrace run -o run.json SCRIPT`
+  try: make one with `commtrace run --nproc 4 -o run.json SCRIPT`
 """,
     folder: """error: cannot read the trace TRACE
   found: a folder without a *.spool file
