@@ -19,10 +19,11 @@ from torch.utils._pytree import tree_map_only
 from dtensor_core.errors import MixedTensorError, RuleError, four_parts
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate
-from dtensor_core.propagate import Decision, Fixed, decide
+from dtensor_core.propagate import Fixed, decide
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.rules.call import Call
+from dtensor_core.rules.local import local_operator
 from dtensor_core.rules.table import row_of
 from dtensor_core.spec import Spec, TensorMeta
 
@@ -212,7 +213,7 @@ def _entry(
         if plan.steps
     )
     return Entry(
-        run=_local_operator(op, decision, mesh),
+        run=local_operator(op, decision.rule, decision.inputs, decision.outputs),
         moves=moves,
         outputs=None if outputs is None else decision.outputs,
         single=decision.outputs[0]
@@ -317,26 +318,6 @@ def _fixed(call: Call, written: Sequence[int | str]) -> dict[int, Fixed]:
         number = call.number_at(place) if isinstance(place, int) else None
         fixed[result] = Fixed(number, spec.placements)
     return fixed
-
-
-def _local_operator(op: OpOverload, decision: Decision, mesh: DeviceMesh) -> Callable[..., Any]:
-    """What runs on local tensors: the operator, or what its rule puts in its place."""
-    if mesh.get_coordinate() is None:
-        return _absent(decision)
-    rule = decision.rule
-    if rule is not None and rule.local is not None:
-        return rule.local(op, decision.inputs, decision.outputs)
-    return op
-
-
-def _absent(decision: Decision) -> Callable[..., Any]:
-    """On a rank outside of the mesh: empty results."""
-
-    def empty(*args: Any, **kwargs: Any) -> Any:
-        made = [torch.empty(spec.local_shape, dtype=spec.dtype) for spec in decision.outputs]
-        return made[0] if len(made) == 1 else tuple(made)
-
-    return empty
 
 
 def _warn_missing(op: OpOverload) -> None:

@@ -1,22 +1,53 @@
-"""Local operators that differ from the global one: sizes of this rank in place of global sizes."""
+"""What a rank runs on its local tensors: the operator, or what has to stand in for it.
+
+A rule may put its own operator in place (`Rule.local`). A rank whose results are all empty runs
+nothing: many kernels refuse empty tensors, and a rank that raises alone would leave the others
+waiting.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dtensor_core.rules.rule import LocalMaker
+import torch
+from torch._ops import OpOverload
+
+from dtensor_core.rules.rule import LocalMaker, Rule
 from dtensor_core.spec import Spec
 
 
-def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """The stride of a contiguous tensor, in elements."""
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+def local_operator(
+    op: OpOverload, rule: Rule | None, inputs: Sequence[Spec], outputs: Sequence[Spec]
+) -> Callable[..., Any]:
+    """What this rank runs, once the layouts of arguments and results are known."""
+    if inputs[0].coords is None:
+        return _empty_results(outputs)
+    if rule is not None and rule.local is not None:
+        return rule.local(op, inputs, outputs)
+    written = op._schema.is_mutable
+    if outputs and not written and all(_is_empty_here(spec) for spec in outputs):
+        return _empty_results(outputs)
+    return op
+
+
+def _is_empty_here(spec: Spec) -> bool:
+    return 0 in spec.local_shape and 0 not in spec.shape
+
+
+def _empty_results(outputs: Sequence[Spec]) -> Callable[..., Any]:
+    """Empty tensors in the layouts of the results."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        device = next(leaf.device for leaf in _leaves(args) if isinstance(leaf, torch.Tensor))
+        made = [torch.empty(spec.local_shape, dtype=spec.dtype, device=device) for spec in outputs]
+        return made[0] if len(made) == 1 else made
+
+    return make
+
+
+def _leaves(values: Sequence[Any]) -> Any:
+    return torch.utils._pytree.tree_leaves(values)
 
 
 def dense_stride(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:

@@ -104,6 +104,8 @@ def _cuttings(
     rule: Rule, sizes: Mapping[str, int], present: Sequence[Placement]
 ) -> tuple[Cutting, ...]:
     """Every factor plainly, and in the strided ways in which arguments are cut already."""
+    if not sizes:
+        return ()
     found = {Cutting(factor): None for factor in sizes}
     for operand, placement in zip(rule.inputs, present, strict=True):
         dim = sharded_dim(placement)

@@ -7,14 +7,17 @@ is a strided shard. Slices and selections need their dimension whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.local import with_local_size
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+from dtensor_core.spec import Spec
 
 
 def _structural(
@@ -167,8 +170,24 @@ def _squeeze(call: Call) -> Rule:
     whole = full_operand(shape)
     kept = tuple(names for dim, names in enumerate(whole) if dim not in gone)
     return _structural(
-        call, (whole,), (kept,), factor_sizes(shape), [f"d{dim}" for dim in gone]
+        call,
+        (whole,),
+        (kept,),
+        factor_sizes(shape),
+        [f"d{dim}" for dim in gone],
+        _squeeze_exactly(sorted(gone)),
     )
+
+
+def _squeeze_exactly(dims: list[int]) -> LocalMaker:
+    """Squeeze what has size 1 globally: a shard may have size 1 in a dimension that stays."""
+
+    def maker(
+        op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+    ) -> Callable[..., Any]:
+        return lambda x, *unused: torch.ops.aten.squeeze.dims(x, dims)
+
+    return maker
 
 
 def _expand(call: Call) -> Rule:

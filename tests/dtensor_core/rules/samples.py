@@ -1,0 +1,239 @@
+"""Sample calls for every row of the operator table: sizes even and uneven over three ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tests.dtensor_core.rules.brute_force import Sample
+
+aten = torch.ops.aten
+
+
+def _t(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape) + 1)
+    return torch.randn(shape, generator=generator)
+
+
+def _positive(*shape: int) -> torch.Tensor:
+    return _t(*shape).abs() + 0.5
+
+
+def _ids(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(3))
+
+
+def _call(op: Any, *args: Any, compare_values: bool = True, **kwargs: Any) -> Sample:
+    return Sample(op, args, kwargs, compare_values)
+
+
+def _unary(name: str) -> list[Sample]:
+    op = getattr(aten, name).default
+    return [_call(op, _positive(6, 5)), _call(op, _positive(2, 3, 4))]
+
+
+def _gradient(op: Any, *after: Any) -> list[Sample]:
+    return [_call(op, _t(6, 5), _positive(6, 5), *after)]
+
+
+def _attention() -> tuple[Any, ...]:
+    return _t(3, 6, 4, 8), _t(3, 6, 5, 8) * 2, _t(3, 6, 5, 8)
+
+
+def _attention_backward(causal: bool) -> Sample:
+    q, k, v = _attention()
+    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    return _call(backward, _t(*out.shape), q, k, v, out, lse, 0.0, causal)
+
+
+def _layer_norm_backward(mask: list[bool]) -> Sample:
+    x, weight, bias = _t(6, 5, 4), _t(4), _t(4) * 2
+    _, mean, rstd = aten.native_layer_norm(x, [4], weight, bias, 1e-5)
+    backward = aten.native_layer_norm_backward.default
+    return _call(backward, _t(6, 5, 4) * 3, x, [4], mean, rstd, weight, bias, mask)
+
+
+def _dropout_backward() -> list[Sample]:
+    return [_call(aten.native_dropout_backward.default, _t(6, 5), _ids(2, 6, 5).bool(), 2.0)]
+
+
+_UNARY = (
+    "neg positive real deg2rad rad2deg relu exp exp2 expm1 sigmoid "
+    "tanh sinh asinh atan erf ceil floor round trunc sign sgn hardtanh relu6 clone detach alias "
+    "lift_fresh conj_physical"
+)
+_BINARY = "div divide true_divide add sub subtract mul multiply"
+_flash = aten._scaled_dot_product_flash_attention_for_cpu.default
+
+SAMPLES: dict[str, list[Sample]] = {
+    **{name: _unary(name) for name in _UNARY.split()},
+    **{
+        name: [
+            _call(getattr(aten, name).Tensor, _t(6, 5), _positive(6, 5)),
+            _call(getattr(aten, name).Tensor, _t(2, 6, 5), _positive(5)),
+            _call(getattr(aten, name).Tensor, _t(6, 1), _positive(1, 5)),
+            _call(getattr(aten, name).Tensor, _t(6, 5), 2.5),
+        ]
+        for name in _BINARY.split()
+    },
+    "lerp": [_call(aten.lerp.Scalar, _t(6, 5), _t(5), 0.3)],
+    "addcmul": [_call(aten.addcmul.default, _t(6, 5), _t(6, 5) * 2, _t(5), value=0.5)],
+    "addcdiv": [_call(aten.addcdiv.default, _t(6, 5), _t(6, 5) * 2, _positive(5), value=0.5)],
+    "where": [_call(aten.where.self, _t(6, 5) > 0, _t(6, 5), _t(5))],
+    "gelu_backward": _gradient(aten.gelu_backward.default),
+    "threshold_backward": _gradient(aten.threshold_backward.default, 0.1),
+    "silu_backward": _gradient(aten.silu_backward.default),
+    "sigmoid_backward": _gradient(aten.sigmoid_backward.default),
+    "tanh_backward": _gradient(aten.tanh_backward.default),
+    "native_dropout_backward": _dropout_backward(),
+    "leaky_relu_backward": _gradient(aten.leaky_relu_backward.default, 0.1, False),
+    "elu_backward": [
+        _call(aten.elu_backward.default, _t(6, 5), 1.0, 1.0, 1.0, False, _t(6, 5) * 2)
+    ],
+    "hardtanh_backward": _gradient(aten.hardtanh_backward.default, -1.0, 1.0),
+    "softplus_backward": _gradient(aten.softplus_backward.default, 1.0, 20.0),
+    "mm": [_call(aten.mm.default, _t(6, 4), _t(4, 5))],
+    "bmm": [_call(aten.bmm.default, _t(3, 6, 4), _t(3, 4, 5))],
+    "mv": [_call(aten.mv.default, _t(6, 4), _t(4))],
+    "dot": [_call(aten.dot.default, _t(7), _t(7) * 2)],
+    "vdot": [_call(aten.vdot.default, _t(7), _t(7) * 2)],
+    "outer": [_call(aten.outer.default, _t(6), _t(5))],
+    "addmm": [
+        _call(aten.addmm.default, _t(5), _t(6, 4), _t(4, 5)),
+        _call(aten.addmm.default, _t(6, 1), _t(6, 4), _t(4, 5), beta=0.5, alpha=2),
+    ],
+    "addmv": [_call(aten.addmv.default, _t(6), _t(6, 4), _t(4))],
+    "baddbmm": [_call(aten.baddbmm.default, _t(3, 6, 5), _t(3, 6, 4), _t(3, 4, 5))],
+    "addbmm": [_call(aten.addbmm.default, _t(6, 5), _t(3, 6, 4), _t(3, 4, 5))],
+    "addr": [_call(aten.addr.default, _t(6, 5), _t(6), _t(5))],
+    "_local_scalar_dense": [_call(aten._local_scalar_dense.default, _t(1))],
+    "equal": [_call(aten.equal.default, _t(6, 5), _t(6, 5))],
+    "sum": [
+        _call(aten.sum.default, _t(7, 5)),
+        _call(aten.sum.dim_IntList, _t(6, 5, 4), [0, -1], True),
+    ],
+    "mean": [
+        _call(aten.mean.default, _t(7, 5)),
+        _call(aten.mean.dim, _t(7, 5, 4), [0, -1], True),
+        _call(aten.mean.dim, _t(7, 5), [1]),
+    ],
+    "amax": [_call(aten.amax.default, _t(7, 5), [0]), _call(aten.amax.default, _t(4, 1))],
+    "amin": [_call(aten.amin.default, _t(7, 5), [0], True)],
+    "max.default": [_call(aten.max.default, _t(7, 5)), _call(aten.max.default, _ids(9, 4))],
+    "min.default": [_call(aten.min.default, _t(4, 5)), _call(aten.min.default, _ids(9, 4))],
+    "max.dim": [_call(aten.max.dim, _t(7, 5), 1)],
+    "min.dim": [_call(aten.min.dim, _t(7, 5), 0, True)],
+    "argmax": [_call(aten.argmax.default, _t(7, 5), 1)],
+    "argmin": [_call(aten.argmin.default, _t(7, 5), 0, True)],
+    "logsumexp": [_call(aten.logsumexp.default, _t(7, 5), [1])],
+    "var": [_call(aten.var.correction, _t(7, 5), [1], correction=1)],
+    "std": [_call(aten.std.correction, _t(7, 5), [0], correction=1, keepdim=True)],
+    "_softmax": [_call(aten._softmax.default, _t(6, 5), -1, False)],
+    "_log_softmax": [_call(aten._log_softmax.default, _t(6, 5), 0, False)],
+    "_safe_softmax": [_call(aten._safe_softmax.default, _t(6, 5), -1)],
+    "_softmax_backward_data": [
+        _call(aten._softmax_backward_data.default, _t(6, 5), _t(6, 5) * 2, -1, torch.float32)
+    ],
+    "_log_softmax_backward_data": [
+        _call(aten._log_softmax_backward_data.default, _t(6, 5), _t(6, 5) * 2, -1, torch.float32)
+    ],
+    "cumsum": [_call(aten.cumsum.default, _t(6, 5), 1)],
+    "cumprod": [_call(aten.cumprod.default, _t(6, 5), 1)],
+    "sort": [_call(aten.sort.default, _t(6, 5), 1)],
+    "flip": [_call(aten.flip.default, _t(6, 5), [1])],
+    "native_layer_norm": [
+        _call(aten.native_layer_norm.default, _t(6, 5, 4), [4], _t(4), _t(4) * 2, 1e-5),
+        _call(aten.native_layer_norm.default, _t(6, 5, 4), [5, 4], None, None, 1e-5),
+    ],
+    "native_layer_norm_backward": [
+        _layer_norm_backward([True, True, True]),
+        _layer_norm_backward([True, False, True]),
+    ],
+    "_to_copy": [
+        _call(aten._to_copy.default, _t(6, 5), dtype=torch.float64),
+        _call(aten._to_copy.default, _t(6, 5) * 9, dtype=torch.int64),
+    ],
+    "copy": [_call(aten.copy_.default, _t(6, 5), _t(6, 5) * 2)],
+    "fill": [_call(aten.fill_.Scalar, _t(6, 5), 2.5)],
+    "zero": [_call(aten.zero_.default, _t(6, 5))],
+    "masked_fill": [
+        _call(aten.masked_fill.Scalar, _t(6, 5), _t(6, 5) > 0, 2.5),
+        _call(aten.masked_fill_.Scalar, _t(6, 5), _t(5) > 0, 2.5),
+    ],
+    "ones_like": [_call(aten.ones_like.default, _t(6, 5))],
+    "zeros_like": [_call(aten.zeros_like.default, _t(6, 5))],
+    "full_like": [_call(aten.full_like.default, _t(6, 5), 2.5)],
+    "empty_like": [_call(aten.empty_like.default, _t(6, 5), compare_values=False)],
+    "new_zeros": [
+        _call(aten.new_zeros.default, _t(6, 5), [6, 5]),
+        _call(aten.new_zeros.default, _t(6, 5), [3]),
+    ],
+    "new_ones": [_call(aten.new_ones.default, _t(6, 5), [6, 5])],
+    "new_full": [_call(aten.new_full.default, _t(6, 5), [6, 5], 2.5)],
+    "new_empty": [_call(aten.new_empty.default, _t(6, 5), [6, 5], compare_values=False)],
+    "new_empty_strided": [
+        _call(aten.new_empty_strided.default, _t(6, 5), [6, 5], [5, 1], compare_values=False)
+    ],
+    "rand_like": [_call(aten.rand_like.default, _t(7, 5))],
+    "randn_like": [_call(aten.randn_like.default, _t(7, 5))],
+    "randint_like": [_call(aten.randint_like.default, _t(7, 5), 9)],
+    "bernoulli.float": [_call(aten.bernoulli_.float, _t(7, 5), 0.4)],
+    "bernoulli.default": [_call(aten.bernoulli.default, _t(7, 5).sigmoid())],
+    "normal": [_call(aten.normal_.default, _t(7, 5), 1.0, 2.0)],
+    "uniform": [_call(aten.uniform_.default, _t(7, 5), 1.0, 2.0)],
+    "exponential": [_call(aten.exponential_.default, _t(7, 5))],
+    "cauchy": [_call(aten.cauchy_.default, _t(7, 5))],
+    "geometric": [_call(aten.geometric_.default, _t(7, 5), 0.4)],
+    "log_normal": [_call(aten.log_normal_.default, _t(7, 5))],
+    "random": [_call(aten.random_.default, _t(7, 5))],
+    "native_dropout": [_call(aten.native_dropout.default, _t(7, 5), 0.4, True)],
+    "view": [
+        _call(aten.view.default, _t(6, 12), [6, 3, 4]),
+        _call(aten.view.default, _t(2, 6, 4), [12, 4]),
+        _call(aten.view.default, _t(4, 6), [6, 4]),
+        _call(aten.view.default, _t(3, 1, 6), [18]),
+        _call(aten.view.default, _t(0, 6), [6, 0]),
+    ],
+    "_unsafe_view": [_call(aten._unsafe_view.default, _t(6, 12), [6, 3, 4])],
+    "reshape": [_call(aten.reshape.default, _t(6, 12), [72])],
+    "_reshape_alias": [_call(aten._reshape_alias.default, _t(6, 12), [72], [1])],
+    "permute": [_call(aten.permute.default, _t(6, 5, 4), [2, 0, -2])],
+    "transpose": [_call(aten.transpose.int, _t(6, 5, 4), -1, 0)],
+    "t": [_call(aten.t.default, _t(6, 5)), _call(aten.t.default, _t(6))],
+    "unsqueeze": [_call(aten.unsqueeze.default, _t(6, 5), -1)],
+    "squeeze": [
+        _call(aten.squeeze.default, _t(6, 1, 5)),
+        _call(aten.squeeze.dim, _t(6, 1, 5), 1),
+        _call(aten.squeeze.dims, _t(6, 1, 5), [0, 1]),
+    ],
+    "expand": [_call(aten.expand.default, _t(6, 1, 5), [2, 6, 3, -1])],
+    "slice": [
+        _call(aten.slice.Tensor, _t(6, 5), 1, 1, 3),
+        _call(aten.slice.Tensor, _t(6, 5), 0, 0, 2**63 - 1),
+    ],
+    "select": [_call(aten.select.int, _t(6, 5), 0, 2)],
+    "split": [_call(aten.split.Tensor, _t(6, 5), 2, -1)],
+    "split_with_sizes": [_call(aten.split_with_sizes.default, _t(6, 5), [2, 4])],
+    "unbind": [_call(aten.unbind.int, _t(6, 5), 1)],
+    "cat": [_call(aten.cat.default, [_t(6, 5), _t(6, 2)], 1)],
+    "stack": [_call(aten.stack.default, [_t(6, 5), _t(6, 5) * 2], 1)],
+    "slice_backward": [_call(aten.slice_backward.default, _t(6, 2), [6, 5], 1, 1, 3, 1)],
+    "select_backward": [_call(aten.select_backward.default, _t(5), [6, 5], 0, 2)],
+    "embedding": [
+        _call(aten.embedding.default, _t(7, 6), _ids(7, 4, 3)),
+        _call(aten.embedding.default, _t(4, 6), _ids(4, 5)),
+    ],
+    "embedding_dense_backward": [
+        _call(aten.embedding_dense_backward.default, _t(4, 3, 6), _ids(7, 4, 3), 7, -1, False)
+    ],
+    "_scaled_dot_product_flash_attention_for_cpu": [
+        _call(_flash, *_attention(), 0.0, True),
+        _call(_flash, *_attention(), 0.0, False, attn_mask=_t(4, 5)),
+        _call(_flash, *_attention(), 0.0, False, attn_mask=_t(3, 1, 4, 5)),
+    ],
+    "_scaled_dot_product_flash_attention_for_cpu_backward": [
+        _attention_backward(causal=True),
+        _attention_backward(causal=False),
+    ],
+}

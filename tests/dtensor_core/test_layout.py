@@ -1,0 +1,88 @@
+"""Shard arithmetic equals torch.chunk, and the pieces of all coordinates make up the whole."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dtensor_core import layout
+from dtensor_core.errors import LayoutError
+from dtensor_core.layout import Cut, Extent
+from dtensor_core.placement import Partial, Replicate, Shard, _StridedShard
+
+SIZES = st.sampled_from([0, 1, 2, 3, 5, 7, 8, 12, 13, 97])
+RANKS = st.integers(1, 6)
+
+
+@given(SIZES, RANKS)
+def test_extents_are_those_of_torch_chunk(size: int, ranks: int) -> None:
+    whole = torch.arange(size)
+    pieces = [*whole.chunk(ranks), *[whole[size:]] * ranks][:ranks]
+    for coord, piece in enumerate(pieces):
+        extent = layout.local_extent(size, ranks, coord)
+        held = whole[extent.offset : extent.offset + extent.size]
+        assert held.tolist() == piece.tolist()
+
+
+def test_an_empty_shard_begins_at_the_end_of_the_dimension() -> None:
+    assert layout.local_extent(5, 4, 2) == Extent(4, 1)
+    assert layout.local_extent(5, 4, 3) == Extent(5, 0)
+
+
+def test_a_coordinate_outside_of_the_axis_is_refused() -> None:
+    with pytest.raises(LayoutError, match="coordinate 4 is outside of an axis of 4 ranks"):
+        layout.local_extent(5, 4, 4)
+
+
+@given(SIZES, st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=3))
+def test_the_pieces_of_all_coordinates_are_the_whole_once(
+    size: int, axes: list[tuple[int, int]]
+) -> None:
+    seen: list[int] = []
+    for coords in itertools.product(*(range(ranks) for ranks, _ in axes)):
+        cuts = [Cut(n, coord, factor) for (n, factor), coord in zip(axes, coords, strict=True)]
+        for extent in layout.held_extents(size, cuts):
+            seen.extend(range(extent.offset, extent.offset + extent.size))
+        assert layout.held_size(size, cuts) == sum(e.size for e in layout.held_extents(size, cuts))
+    assert sorted(seen) == list(range(size))
+
+
+def test_axes_that_cut_one_dimension_nest_from_the_first_to_the_last() -> None:
+    assert layout.held_extents(8, [Cut(2, 1), Cut(2, 0)]) == (Extent(4, 2),)
+    assert layout.held_extents(8, [Cut(2, 0), Cut(2, 1)]) == (Extent(2, 2),)
+
+
+def test_a_strided_cut_takes_its_share_of_every_block() -> None:
+    assert layout.held_extents(8, [Cut(2, 0, 2)]) == (Extent(0, 2), Extent(4, 2))
+    assert layout.held_extents(8, [Cut(2, 1, 2)]) == (Extent(2, 2), Extent(6, 2))
+
+
+def test_a_strided_cut_and_the_cut_that_it_leaves_room_for_are_a_plain_nesting() -> None:
+    """Axis 1 outermost: what axis 0 holds of both blocks, axis 1 splits by block."""
+    assert layout.held_extents(8, [Cut(2, 1, 2), Cut(2, 0)]) == (Extent(2, 2),)
+    assert layout.held_extents(8, [Cut(2, 1, 2), Cut(2, 1)]) == (Extent(6, 2),)
+
+
+def test_local_shapes_follow_the_placements() -> None:
+    placements = (Shard(0), Partial(), Shard(0), Shard(2))
+    assert layout.local_shape((8, 3, 5), placements, (2, 2, 2, 4), (0, 1, 1, 3)) == (2, 3, 0)
+    assert layout.local_shape((8, 3), (Replicate(),), (4,), (2,)) == (8, 3)
+
+
+def test_a_rank_outside_of_the_mesh_holds_nothing() -> None:
+    assert layout.local_shape((8, 3), (Replicate(),), (4,), None) == (0, 0)
+
+
+@given(st.lists(SIZES, min_size=2, max_size=2), RANKS, RANKS)
+def test_even_means_that_all_local_shapes_are_equal(shape: list[int], first: int, second: int):
+    placements = (Shard(1), _StridedShard(1, split_factor=2))
+    if layout.is_even(shape, placements, (first, second)):
+        shapes = {
+            layout.local_shape(shape, placements, (first, second), coords)
+            for coords in itertools.product(range(first), range(second))
+        }
+        assert len(shapes) == 1

@@ -1,0 +1,69 @@
+"""Announcements are in force for the body only, per thread, and listeners may refuse."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dtensor_core import observe
+
+NEWS = observe.Announcement(
+    operator="aten.mm.default",
+    argument="mat2",
+    source="f32[8,16] tp:S(0)",
+    target="f32[8,16] tp:R",
+    step="all_gather",
+    axis="tp",
+    payload_bytes=512,
+)
+
+
+def test_an_announcement_is_current_within_its_body_only() -> None:
+    assert observe.current() is None
+    with observe.announced(NEWS):
+        assert observe.current() is NEWS
+    assert observe.current() is None
+
+
+def test_an_announcement_ends_with_an_exception() -> None:
+    with pytest.raises(KeyError), observe.announced(NEWS):
+        raise KeyError
+    assert observe.current() is None
+
+
+def test_other_threads_do_not_see_it() -> None:
+    seen: list[object] = []
+    with observe.announced(NEWS):
+        thread = threading.Thread(target=lambda: seen.append(observe.current()))
+        thread.start()
+        thread.join(timeout=10)
+    assert seen == [None]
+
+
+def test_listeners_are_told_while_they_listen() -> None:
+    heard: list[observe.Announcement] = []
+    with observe.listening(heard.append), observe.announced(NEWS):
+        pass
+    with observe.announced(NEWS):
+        pass
+    assert heard == [NEWS]
+
+
+def test_a_listener_that_raises_refuses_the_communication() -> None:
+    def refuse(news: observe.Announcement) -> None:
+        raise PermissionError(news.step)
+
+    with (
+        observe.listening(refuse),
+        pytest.raises(PermissionError, match="all_gather"),
+        observe.announced(NEWS),
+    ):
+        pytest.fail("the body must not run")
+    assert observe.current() is None
+
+
+def test_the_reason_in_a_sentence() -> None:
+    assert NEWS.sentence == (
+        "aten.mm.default needs mat2 f32[8,16] tp:S(0) -> f32[8,16] tp:R: all_gather on tp"
+    )

@@ -1,0 +1,81 @@
+"""Placements are interned values with the public predicates."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from dtensor_core.errors import PlacementError
+from dtensor_core.placement import (
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    _StridedShard,
+    sharded_dim,
+    split_factor,
+)
+
+ALL = (Shard(0), Shard(-1), Replicate(), Partial(), Partial("max"), _StridedShard(1, split_factor=2))
+
+
+@pytest.mark.parametrize("placement", ALL, ids=repr)
+def test_equal_placements_are_the_same_object(placement: Placement) -> None:
+    assert pickle.loads(pickle.dumps(placement)) is placement
+    assert copy.deepcopy(placement) is placement
+    assert copy.copy(placement) is placement
+
+
+def test_different_placements_differ() -> None:
+    assert len(set(ALL)) == len(ALL)
+    assert Shard(0) is not Shard(1)
+    assert Partial() is Partial("sum")
+
+
+def test_placements_are_frozen() -> None:
+    with pytest.raises(AttributeError, match="Shard is frozen: cannot set dim"):
+        Shard(0).dim = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_predicates_answer_for_their_kind_and_argument() -> None:
+    assert Shard(1).is_shard()
+    assert Shard(1).is_shard(1)
+    assert not Shard(1).is_shard(0)
+    assert not Shard(1).is_replicate()
+    assert Replicate().is_replicate()
+    assert not Replicate().is_partial()
+    assert Partial("max").is_partial()
+    assert Partial("max").is_partial("max")
+    assert not Partial("max").is_partial("sum")
+    assert not _StridedShard(0, split_factor=2).is_shard()
+
+
+def test_texts_are_the_usual_ones() -> None:
+    assert [str(each) for each in ALL] == ["S(0)", "S(-1)", "R", "P(sum)", "P(max)", "_S(1, 2)"]
+    assert repr(Shard(0)) == "Shard(dim=0)"
+    assert repr(Replicate()) == "Replicate()"
+    assert repr(Partial()) == "Partial(sum)"
+    assert repr(_StridedShard(1, split_factor=2)) == "_StridedShard(dim=1, sf=2)"
+
+
+def test_what_a_placement_cuts() -> None:
+    assert [sharded_dim(each) for each in ALL] == [0, -1, None, None, None, 1]
+    assert [split_factor(each) for each in ALL] == [1, 1, 1, 1, 1, 2]
+
+
+def test_an_unknown_reduction_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(PlacementError) as error:
+        Partial("mean")
+    assert str(error.value) == (
+        "Partial takes one of sum, avg, product, min, max, band, bor, bxor as reduce_op, "
+        "got 'mean'"
+    )
+
+
+def test_a_dim_that_is_no_integer_is_refused() -> None:
+    with pytest.raises(PlacementError, match="Shard takes an integer dimension, got '0'"):
+        Shard("0")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PlacementError, match="positive split_factor, got 0"):
+        _StridedShard(0, split_factor=0)
