@@ -51,6 +51,8 @@ def _missing_ranks(frames: Frames) -> str:
     missing = frames.run.get("missing_ranks") or []
     if not missing:
         return ""
+    if not frames.num_ranks:
+        return f"None of the {len(missing)} ranks left a recording."
     return (
         f"{_ranks(missing)} left no recording: means are over the {frames.num_ranks} recorded "
         "ranks, and waits are not known for collectives with a member that is missing."
@@ -81,7 +83,7 @@ def _no_steps(frames: Frames) -> str:
     if len(frames.steps) or not len(frames.comm):
         return ""
     return (
-        "No steps were marked, so there are no numbers per step. Call `step()` on the recording "
+        "No steps were marked, so there are no numbers per step. Call step() on the recording "
         "at the end of each step to have them."
     )
 

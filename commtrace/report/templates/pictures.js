@@ -51,7 +51,9 @@ class Flame {
     this.levels = data.flame.layout.meta.phases;
     this.place = document.getElementById("flame-picture");
     this.empty = document.getElementById("flame-empty");
-    this.value = Object.keys(this.values)[0];
+    const measured = Object.keys(this.values).filter((name) => this.values[name][0] > 0);
+    this.value = measured[0] || Object.keys(this.values)[0];
+    press(document.getElementById("flame-value"), this.value);
     this.level = "0";
     this.choose("flame-value", (value) => { this.value = value; });
     this.choose("flame-phase", (phase) => { this.level = this.levels[phase] || "0"; });

@@ -222,12 +222,9 @@ class TableView {
   below(found) {
     const lines = [];
     if (!found) {
-      const texts = this.words.length
-        ? ["No row holds all of these words."]
-        : this.rows.notices.length
-          ? this.rows.notices
-          : ["The trace holds nothing to show here."];
-      lines.push(...texts.map((text) => element("p", "empty", text)));
+      const missing = this.rows.notices.join(" ") || "The trace holds nothing to show here.";
+      const text = this.words.length ? "No row holds all of these words." : missing;
+      lines.push(element("p", "empty", text));
     }
     if (found > this.limit) {
       const more = element("button", "quiet", "Show more");

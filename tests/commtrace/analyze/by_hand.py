@@ -1,0 +1,108 @@
+"""A second, slow way to every number: plain loops over the rows of a trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from commtrace.event import ROWS
+from commtrace.tracefile import Trace
+from commtrace.units import KINDS, busbw_factor
+
+NAMES = (
+    "num_calls",
+    "calls_per_step",
+    "payload_bytes",
+    "wire_bytes",
+    "blocked_ns",
+    "share",
+    "algbw_bytes_per_s",
+    "busbw_bytes_per_s",
+)
+
+
+def rows(trace: Trace, table: str) -> list[Any]:
+    return [ROWS[table](*row) for row in trace.rows(table)]
+
+
+def known_sum(values: Iterable[int]) -> float:
+    known = [value for value in values if value >= 0]
+    return sum(known) if known else math.nan
+
+
+def duration_of(call: Any) -> int:
+    if call.complete_ns >= call.issue_ns:
+        return call.complete_ns - call.issue_ns
+    return max(call.blocked_ns, call.call_ns, 0)
+
+
+def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
+    """The measures of some of a trace's calls."""
+    num_ranks = len(rows(trace, "ranks"))
+    recorded = sum(rank.end_ns - rank.start_ns for rank in rows(trace, "ranks"))
+    num_steps = len({(each.rank, each.step) for each in rows(trace, "steps")})
+    sizes = {group.name: group.size for group in rows(trace, "groups")}
+    blocked = known_sum(call.blocked_ns for call in calls)
+    timed = [call for call in calls if call.payload_bytes >= 0 and duration_of(call) > 0]
+    seconds = sum(duration_of(call) for call in timed) / 1e9
+    payload = sum(call.payload_bytes for call in timed)
+    bus = sum(
+        call.payload_bytes * busbw_factor(call.kind, sizes[call.group])
+        for call in timed
+        if call.kind in KINDS and call.group in sizes
+    )
+    return {
+        "num_calls": len(calls) / num_ranks,
+        "calls_per_step": sum(call.step >= 0 for call in calls) / num_steps,
+        "payload_bytes": known_sum(call.payload_bytes for call in calls) / num_ranks,
+        "wire_bytes": known_sum(call.wire_bytes for call in calls) / num_ranks,
+        "blocked_ns": blocked / num_ranks,
+        "share": blocked / recorded,
+        "algbw_bytes_per_s": payload / seconds if payload else math.nan,
+        "busbw_bytes_per_s": bus / seconds if bus else math.nan,
+    }
+
+
+def measures_by(trace: Trace, key: Callable[[Any], Any]) -> dict[Any, dict[str, float]]:
+    """The measures of the calls of each key."""
+    groups: dict[Any, list[Any]] = {}
+    for call in rows(trace, "comm"):
+        groups.setdefault(key(call), []).append(call)
+    return {name: measures_of(trace, calls) for name, calls in groups.items()}
+
+
+EVERYONE = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
+
+
+def wait_of(trace: Trace, call: Any) -> tuple[int, int] | None:
+    """A call's wait and the rank that ended it, from first principles; None if not known."""
+    sizes = {group.name: group.size for group in rows(trace, "groups")}
+    peers = [
+        other
+        for other in rows(trace, "comm")
+        if other.group == call.group and other.seq == call.seq
+    ]
+    whole = (
+        len(peers) == sizes.get(call.group)
+        and len({peer.rank for peer in peers}) == len(peers)
+        and len({peer.kind for peer in peers}) == 1
+    )
+    if not whole or call.blocked_ns < 0 or call.kind in ("send", "recv", "made_up"):
+        return None
+    if call.kind in EVERYONE or (call.kind == "reduce" and call.rank == call.root):
+        needed = peers
+    elif call.kind == "broadcast":
+        needed = [peer for peer in peers if peer.rank == call.root]
+    else:
+        needed = []
+    last = max([call, *needed], key=lambda peer: (peer.issue_ns, peer is call, -peer.rank))
+    wait = 0
+    in_call = min(call.call_ns, call.blocked_ns)
+    spans = [
+        (call.issue_ns, call.issue_ns + in_call),
+        (call.complete_ns - (call.blocked_ns - in_call), call.complete_ns),
+    ]
+    for start, end in spans:
+        wait += max(0, min(end, last.issue_ns) - start)
+    return wait, last.rank

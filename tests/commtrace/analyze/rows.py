@@ -1,0 +1,133 @@
+"""Small hand-made runs: `run_of([call(rank=0, ...), ...])`, and random ones of any shape."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from commtrace.analyze import Frames, load
+from commtrace.event import CommEvent, GroupRow, OpEvent, RankRow, StepRow
+from commtrace.tracefile import Trace, trace_of_rows
+
+START_NS = 1_700_000_000_000_000_000
+LASTS_NS = 1_000_000
+
+
+def call(**given: Any) -> Any:
+    """A call of which only what is given is known; `at` and `until` count from the run's start."""
+    defaults: dict[str, Any] = {"rank": 0, "kind": "all_reduce", "group": "g", "phase": "forward"}
+    for short, name in (("at", "issue_ns"), ("until", "complete_ns")):
+        if short in given:
+            given[name] = START_NS + given.pop(short)
+    return CommEvent(**(defaults | given))
+
+
+def step(rank: int, number: int, start: int, end: int) -> Any:
+    return StepRow(rank, number, START_NS + start, START_NS + end)
+
+
+def op(**given: Any) -> Any:
+    given["start_ns"] = START_NS + given.pop("at")
+    return OpEvent(**({"rank": 0, "level": "dtensor"} | given))
+
+
+def rank_row(rank: int, **given: Any) -> Any:
+    known = {
+        "rank": rank,
+        "host": "node0",
+        "device": "cpu",
+        "start_ns": START_NS,
+        "end_ns": START_NS + LASTS_NS,
+        "num_dropped": 0,
+        "complete": True,
+    }
+    return RankRow(**(known | given))
+
+
+def group(name: str = "g", ranks: Sequence[int] = (0, 1), **given: Any) -> Any:
+    known = {"name": name, "ranks": ",".join(map(str, ranks)), "size": len(ranks)}
+    return GroupRow(**(known | {"mesh_axis": "tp", "backend": "gloo"} | given))
+
+
+def trace_of(
+    comm: Sequence[Any] = (),
+    *,
+    num_ranks: int = 2,
+    ranks: Sequence[Any] | None = None,
+    groups: Sequence[Any] | None = None,
+    steps: Sequence[Any] = (),
+    ops: Sequence[Any] = (),
+    run: dict[str, Any] | None = None,
+) -> Trace:
+    """A run of `num_ranks` ranks that each last `LASTS_NS`, with one group of all of them."""
+    return trace_of_rows(
+        {"world_size": num_ranks, "missing_ranks": [], **(run or {})},
+        {
+            "comm": comm,
+            "ops": ops,
+            "steps": steps,
+            "ranks": [rank_row(rank) for rank in range(num_ranks)] if ranks is None else ranks,
+            "groups": [group(ranks=range(num_ranks))] if groups is None else groups,
+        },
+    )
+
+
+def run_of(comm: Sequence[Any] = (), **more: Any) -> Frames:
+    return load(trace_of(comm, **more))
+
+
+_KINDS = ("all_reduce", "all_gather", "broadcast", "reduce", "barrier", "send", "made_up")
+_MODULES = ("", "layers", "layers.0", "layers.0.attention", "layers.10.attention", "output")
+
+
+def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Trace:
+    """A run in which everything varies, and much is not known."""
+    chance = random.Random(seed)
+
+    def perhaps(value: int) -> int:
+        return value if chance.random() < 0.9 else -1
+
+    comm = []
+    clocks = [1000 * rank for rank in range(num_ranks)]
+    ids = [0] * num_ranks
+    for seq in range(num_collectives):
+        kind = chance.choice(_KINDS)
+        members = range(num_ranks) if chance.random() < 0.9 else range(num_ranks - 1)
+        root = chance.randrange(num_ranks)
+        shared = {
+            "kind": kind,
+            "group": "g" if chance.random() < 0.9 else "unknown",
+            "seq": seq,
+            "root": root if kind in ("broadcast", "reduce") else -1,
+            "phase": chance.choice(("forward", "backward", "optimizer", "strange")),
+            "module": chance.choice(_MODULES),
+            "op": chance.choice(("", "aten.mm.default", "aten.add.Tensor")),
+            "step": chance.choice((-1, 0, 1)),
+        }
+        for rank in members:
+            clocks[rank] += chance.randrange(1, 900)
+            lasts = chance.randrange(10, 700)
+            in_call = lasts if chance.random() < 0.6 else chance.randrange(1, lasts)
+            comm.append(
+                call(
+                    rank=rank,
+                    id=ids[rank],
+                    at=clocks[rank],
+                    until=clocks[rank] + lasts,
+                    payload_bytes=perhaps(chance.randrange(1 << 20)),
+                    wire_bytes=perhaps(chance.randrange(1 << 20)),
+                    call_ns=in_call,
+                    blocked_ns=perhaps(chance.randrange(in_call, lasts + 1)),
+                    **shared,
+                )
+            )
+            ids[rank] += 1
+            clocks[rank] += lasts
+    steps = [
+        step(rank, number, 300 * number, 300 * number + 200 + rank)
+        for rank in range(num_ranks)
+        for number in range(2)
+    ]
+    chance.shuffle(comm)
+    return trace_of(comm, num_ranks=num_ranks, steps=steps)

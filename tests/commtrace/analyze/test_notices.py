@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from commtrace.analyze import CATALOG, Frames, load, notices_of
+from commtrace.analyze.notices import EVERYTHING, RULES, notices_on
+from tests.commtrace.analyze.rows import call, rank_row, run_of, step
+from tests.commtrace.analyze.training import training_trace
+
+
+def texts(frames: Frames) -> str:
+    return "\n".join(notice.text for notice in notices_of(frames))
+
+
+def test_a_run_that_tells_everything_has_no_notices() -> None:
+    assert notices_of(load(training_trace())) == []
+
+
+def test_a_run_without_communication_says_only_so() -> None:
+    assert texts(run_of()) == (
+        "No communication was recorded: the program issued no collective and no point-to-point "
+        "call while recording was on."
+    )
+
+
+def test_a_run_of_one_rank_has_no_peers() -> None:
+    assert "The run had one rank" in texts(run_of([call(module="a", op="b")], num_ranks=1))
+
+
+def test_one_rank_of_many_is_told_apart_from_a_run_of_one() -> None:
+    frames = run_of([call(module="a", op="b")], num_ranks=1, run={"world_size": 8})
+    assert "Only one of 8 ranks is in this trace" in texts(frames)
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ([3], "Rank 3 left no recording: means are over the 2 recorded ranks"),
+        ([2, 3], "Ranks 2, 3 left no recording"),
+        (list(range(2, 20)), "Ranks 2, 3, 4, 5, 6, 7, 8, 9, ... left no recording"),
+    ],
+)
+def test_missing_ranks_are_named(missing: list[int], said: str) -> None:
+    frames = run_of([call(module="a", op="b")], run={"missing_ranks": missing})
+    assert said in texts(frames)
+
+
+def test_a_run_that_no_rank_recorded_is_said_to_be_so() -> None:
+    frames = run_of(num_ranks=0, groups=[], run={"missing_ranks": [0, 1]})
+    assert "None of the 2 ranks left a recording." in texts(frames)
+
+
+def test_a_rank_that_was_cut_short_is_named() -> None:
+    ranks = [rank_row(0), rank_row(1, complete=False)]
+    assert "Rank 1 did not close the recording" in texts(run_of([call()], ranks=ranks))
+
+
+def test_dropped_calls_are_counted() -> None:
+    ranks = [rank_row(0, num_dropped=4), rank_row(1, num_dropped=3)]
+    assert "7 calls were dropped" in texts(run_of([call()], ranks=ranks))
+
+
+def test_steps_modules_operators_and_matches_are_missed_one_by_one() -> None:
+    bare = texts(run_of([call()]))
+    for said in (
+        "No steps were marked",
+        "No call happened inside of a module",
+        "Operators were not recorded",
+        "No collective could be matched across its ranks",
+    ):
+        assert said in bare
+    shared = {"seq": 0, "at": 0, "until": 5, "blocked_ns": 5, "module": "a", "op": "b"}
+    calls = [call(rank=rank, **shared) for rank in range(2)]
+    assert texts(run_of(calls, steps=[step(0, 0, 0, 5)])) == ""
+
+
+def test_clocks_of_several_hosts_are_mentioned() -> None:
+    frames = run_of([call()], run={"clock": "wall clocks of several hosts"})
+    assert "hosts with clocks of their own" in texts(frames)
+
+
+def test_a_notice_is_told_where_it_matters() -> None:
+    said = notices_of(run_of([call(module="a")], run={"missing_ranks": [3]}))
+    missing = next(notice.text for notice in said if notice.limits == (EVERYTHING,))
+    steps = next(notice.text for notice in said if "by_step" in notice.limits)
+    assert notices_on("by_kind", said) == [missing]
+    assert steps in notices_on("by_step", said)
+
+
+def test_notices_limit_only_what_exists() -> None:
+    known = {*CATALOG, "flame", "timeline", EVERYTHING}
+    assert {name for limits, _ in RULES for name in limits} <= known
