@@ -72,7 +72,6 @@ def arrivals(frames: Frames) -> pd.DataFrame:
         .where(needs_everyone)
         .mask(needs_root, _of_root(calls, number))
         .mask(needs_nobody, calls["issue"])
-        .clip(lower=calls["issue"])
     )
     known = _is_matched(frames, calls, collective) & arrival.notna() & (comm["blocked_ns"] >= 0)
     wait = _blocked_before(comm, calls["issue"], arrival)

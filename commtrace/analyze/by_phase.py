@@ -21,7 +21,7 @@ def by_phase(frames: Frames) -> pd.DataFrame:
     """One row per phase that communicates, in the order of a training step."""
     table = table_by(frames, COLUMNS)
     order = table["phase"].map({phase: place for place, phase in enumerate(PHASES)})
-    return table.iloc[order.fillna(len(PHASES)).argsort(kind="stable")].reset_index(drop=True)
+    return table.loc[order.sort_values(kind="stable").index].reset_index(drop=True)
 
 
 BY_PHASE = Analysis(

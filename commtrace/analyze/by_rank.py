@@ -48,8 +48,7 @@ def by_rank(frames: Frames) -> pd.DataFrame:
     table.insert(2, "num_calls", comm.groupby("rank").size().reindex(index, fill_value=0))
     table["share"] = table["blocked_ns"] / recorded.where(recorded > 0).astype("float64")
     table["wait_ns"] = wait.groupby(comm["rank"]).sum().reindex(index, fill_value=0)
-    others = late != arrived["rank"]
-    table["caused_wait_ns"] = wait[others].groupby(late).sum().reindex(index, fill_value=0)
+    table["caused_wait_ns"] = wait.groupby(late).sum().reindex(index, fill_value=0)
     own = (late == arrived["rank"]) & comm["kind"].isin(NEEDS_EVERYONE)
     table["num_last"] = own.groupby(arrived["rank"]).sum().reindex(index, fill_value=0)
     return typed(table, COLUMNS)

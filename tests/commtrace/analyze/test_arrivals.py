@@ -57,6 +57,11 @@ def test_who_comes_at_the_same_time_waits_for_nobody() -> None:
     assert waits(met("all_reduce", [10, 10], 50)) == [(0, 40, 0), (0, 40, 1)]
 
 
+def test_of_several_that_come_last_together_the_lowest_is_named() -> None:
+    late = waits(met("all_reduce", [10, 40, 40], 100), num_ranks=3)
+    assert late == [(30, 60, 1), (0, 60, 1), (0, 60, 2)]
+
+
 def test_of_a_call_that_returns_early_only_the_blocked_part_can_wait() -> None:
     # Rank 0 is blocked from 0 to 10 and from 70 to 100; rank 1 arrives at 80.
     calls = [

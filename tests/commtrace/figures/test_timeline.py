@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from commtrace.analyze import CATALOG, load
+from commtrace.figures.theme import DARK, LIGHT
+from commtrace.figures.timeline import call_text, timeline
+from tests.commtrace.analyze.rows import call, group, op, run_of, step
+from tests.commtrace.analyze.training import training_trace
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def parts(figure: go.Figure, part: str) -> dict[str, go.Bar]:
+    """The traces of one part, by kind or by name."""
+    return {
+        trace.meta.get("kind", trace.name): trace
+        for trace in figure.data
+        if trace.meta["part"] == part
+    }
+
+
+@pytest.fixture
+def late() -> Any:
+    """Two ranks meet twice; the first time, rank 1 comes 2 ms after rank 0."""
+    milli = 1_000_000
+    calls = []
+    for seq, (kind, comes, leaves) in enumerate(
+        [("all_reduce", (1, 3), 4), ("all_gather", (6, 6), 7)]
+    ):
+        for rank, at in enumerate(comes):
+            lasts = (leaves - at) * milli
+            calls.append(
+                call(
+                    rank=rank,
+                    id=seq,
+                    seq=seq,
+                    kind=kind,
+                    at=at * milli,
+                    until=leaves * milli,
+                    call_ns=lasts,
+                    blocked_ns=lasts,
+                )
+            )
+    return run_of(calls, steps=[step(0, 0, 0, 5 * milli), step(0, 1, 5 * milli, 9 * milli)])
+
+
+def test_a_call_is_a_bar_on_its_rank_from_issue_to_completion(late: Any) -> None:
+    bar = parts(timeline(late), "transfer")["all_gather"]
+    assert list(bar.base) == [6, 6]
+    assert list(bar.x) == [1, 1]
+    assert list(bar.y) == [0, 1]
+    assert list(bar.customdata) == [2, 3]
+
+
+def test_waiting_is_hatched_and_apart_from_transfer(late: Any) -> None:
+    figure = timeline(late)
+    wait, transfer = parts(figure, "wait"), parts(figure, "transfer")
+    assert list(wait) == ["all_reduce"]
+    assert (list(wait["all_reduce"].base), list(wait["all_reduce"].x)) == ([1], [2])
+    assert wait["all_reduce"].marker.pattern.shape == "/"
+    assert wait["all_reduce"].marker.pattern.fgcolor == LIGHT.kinds["all_reduce"]
+    assert list(transfer["all_reduce"].base) == [3, 3]
+    assert list(transfer["all_reduce"].x) == [1, 1]
+    assert transfer["all_reduce"].marker.pattern.shape is None
+
+
+def test_steps_stand_above_the_ranks(late: Any) -> None:
+    bar = parts(timeline(late), "step")["steps"]
+    assert list(bar.text) == ["step 0", "step 1"]
+    assert (list(bar.base), list(bar.x)) == ([0, 5], [5, 4])
+    assert max(bar.y) < 0
+
+
+def test_calls_that_overlap_share_the_height_of_their_rank() -> None:
+    calls = [call(at=0, until=100), call(at=50, until=150), call(rank=1, at=0, until=100)]
+    bar = parts(timeline(run_of(calls)), "transfer")["all_reduce"]
+    first, second, other = bar.y
+    assert (first + second) / 2 == 0
+    assert second - first > max(bar.width[:2])
+    assert other == 1
+    assert bar.width[2] == pytest.approx(2 * bar.width[0])
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_kinds_and_phases_have_their_colours(theme: Any) -> None:
+    figure = timeline(load(training_trace()), theme=theme)
+    for kind, bar in parts(figure, "transfer").items():
+        assert bar.marker.color == theme.kinds[kind]
+    for phase, bar in parts(figure, "phase").items():
+        assert bar.marker.color == theme.phases[phase]
+    assert list(parts(figure, "phase")) == ["forward", "backward", "optimizer"]
+
+
+def test_the_number_of_traces_does_not_grow_with_the_run() -> None:
+    few = timeline(load(training_trace(num_steps=1)))
+    many = timeline(load(training_trace(num_steps=9)))
+    assert len(few.data) == len(many.data)
+
+
+def test_too_many_calls_are_drawn_as_fewer_marks_that_say_so() -> None:
+    figure = timeline(load(training_trace(num_steps=9)), max_marks=60)
+    bars = parts(figure, "transfer").values()
+    assert sum(len(bar.x) for bar in bars) <= 60
+    texts = [text for bar in bars for text in bar.hovertext]
+    assert any("× all_reduce" in text and "zoom in" in text for text in texts)
+    assert not parts(figure, "phase")
+
+
+def test_a_window_shows_single_calls_again() -> None:
+    frames = load(training_trace(num_steps=9))
+    first = frames.steps["start_ns"].min() - frames.start_ns
+    window = (int(first), int(first) + 2_000_000)
+    figure = timeline(frames, window_ns=window, max_marks=60)
+    assert figure.layout.xaxis.range == (window[0] / 1e6, window[1] / 1e6)
+    rows = [row for bar in parts(figure, "transfer").values() for row in bar.customdata]
+    assert rows
+    assert min(rows) >= 0
+
+
+def test_a_bar_s_text_is_of_the_call_that_it_names() -> None:
+    frames = load(training_trace())
+    rows = CATALOG["calls"].function(frames).to_dict("records")
+    for bar in parts(timeline(frames), "transfer").values():
+        for row, text in zip(bar.customdata, bar.hovertext, strict=True):
+            assert text == call_text(rows[row])
+
+
+def text_of(**given: Any) -> str:
+    frames = run_of([call(**given)], groups=[group("tp", (0, 1))])
+    return call_text(CATALOG["calls"].function(frames).to_dict("records")[0])
+
+
+def test_the_text_of_a_call_tells_its_story() -> None:
+    frames = run_of(
+        [
+            call(
+                rank=rank,
+                id=7,
+                seq=0,
+                at=at,
+                until=5000,
+                call_ns=5000 - at,
+                blocked_ns=5000 - at,
+                payload_bytes=2048,
+                wire_bytes=2048,
+                dtype="float32",
+                input_shapes="[8,64]",
+                reduce_op="sum",
+                module="layers.0.attention.wo",
+                module_class="Linear",
+                step=3,
+                op="aten.mm.default",
+                reason="aten.mm.default needs self R: all_reduce on tp",
+                source_file="train.py",
+                source_line=42,
+                source_function="forward",
+            )
+            for rank, at in ((0, 0), (1, 3000))
+        ]
+    )
+    first, second = map(call_text, CATALOG["calls"].function(frames).to_dict("records"))
+    assert first.split("<br>") == [
+        "<b>all_reduce</b> on rank 0, call 7",
+        "aten.mm.default needs self R: all_reduce on tp",
+        "layers.0.attention.wo (Linear), forward, step 3",
+        "for aten.mm.default",
+        "payload 2.05 kB, sent 2.05 kB, float32 [8,64], group tp, sum",
+        "blocked 5 µs: waited 3 µs (last came rank 1), transfer 2 µs",
+        "train.py:42 in forward",
+    ]
+    assert "blocked 2 µs; came last" in second
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    assert text_of(id=0, group="").split("<br>") == [
+        "<b>all_reduce</b> on rank 0, call 0",
+        "outside of modules, forward, outside of steps",
+    ]
+
+
+def test_names_from_the_trace_are_no_markup() -> None:
+    hostile = {
+        name: HOSTILE
+        for name in ("kind", "reason", "module", "module_class", "op", "source_file", "dtype")
+    }
+    frames = run_of(
+        [call(at=0, until=1, phase=HOSTILE, group=HOSTILE, reduce_op=HOSTILE, **hostile)],
+        ops=[op(at=0, duration_ns=5, phase=HOSTILE)],
+    )
+    for trace in timeline(frames).data:
+        for text in (trace.name, *(trace.hovertext or ())):
+            assert "<script" not in text
+
+
+def test_a_run_without_communication_has_rows_but_no_calls() -> None:
+    figure = timeline(run_of(num_ranks=3))
+    assert len(figure.data) == 0
+    assert list(figure.layout.yaxis.ticktext) == ["rank 0", "rank 1", "rank 2"]
