@@ -41,8 +41,8 @@ def _mask_as_dtensor(
     if len(rest) < 4 or not rest[3]:
         return rest, options
     shape = (query.shape[-2], key.shape[-2])
-    local = torch.ones(shape, dtype=torch.bool, device=query._local_tensor.device).tril()
-    spec = query._spec
+    spec, device = query._spec, query._local_tensor.device
+    local = torch.full(shape, -torch.inf, dtype=query.dtype, device=device).triu_(1)
     meta = TensorMeta(torch.Size(shape), local.stride(), local.dtype)
     mask = type(query)(local, Spec(spec.mesh, (Replicate(),) * spec.mesh.ndim, meta))
     return (rest[0], mask, rest[2], False, *rest[4:]), options

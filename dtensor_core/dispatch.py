@@ -29,6 +29,8 @@ from dtensor_core.spec import Spec, TensorMeta
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
+# Types of schema arguments for which a Python number counts by its type only.
+_VALUES = ("number", "float", "Tensor")
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -161,7 +163,7 @@ def _learn(op: OpOverload) -> None:
     Also whether it is a composite without a row: in inference mode those arrive undivided.
     """
     for position, argument in enumerate(op._schema.arguments):
-        if str(argument.type).removeprefix("Optional[").rstrip("]") in ("number", "float"):
+        if str(argument.type).removeprefix("Optional[").rstrip("]") in _VALUES:
             _dynamic.add((id(op), position + 1))
             _dynamic.add((id(op), argument.name))
     implicit = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore

@@ -1,7 +1,7 @@
 """Random operators: every layout gives the numbers that one device would have drawn.
 
-Each rank draws the whole tensor from the same generator state and keeps its part, so replicas
-agree, shards differ, and the generators of all ranks stay in step. Seeds must be equal on all
+Each rank draws the whole tensor, in the memory order of the whole one, from the same generator
+state and keeps its part, so replicas agree, shards differ, and the generators of all ranks stay in step. Seeds must be equal on all
 ranks, as for any replicated computation.
 """
 
@@ -39,7 +39,7 @@ def _draw_in_place(
         return op
 
     def draw(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        whole = torch.empty(spec.shape, dtype=x.dtype, device=x.device)
+        whole = x.new_empty_strided(spec.shape, spec.stride)
         return x.copy_(held_part(op(whole, *args, **kwargs), spec))
 
     return draw
@@ -54,7 +54,7 @@ def _draw_like(
         return op
 
     def draw(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        whole = op(x.new_empty(spec.shape), *args, **kwargs)
+        whole = op(x.new_empty_strided(spec.shape, spec.stride), *args, **kwargs)
         return held_part(whole, spec).contiguous()
 
     return draw
@@ -69,7 +69,7 @@ def _draw_from(
         return op
 
     def draw(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        whole = x.new_zeros(spec.shape)
+        whole = x.new_empty_strided(spec.shape, spec.stride).zero_()
         held_part(whole, spec).copy_(x)
         return held_part(op(whole, *args, **kwargs), spec).contiguous()
 

@@ -1,0 +1,308 @@
+"""Operators on DTensors equal the full run, forward and backward, for any layout of arguments."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dtensor_core import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+)
+from dtensor_core import dispatch as dispatching
+from dtensor_core import observe
+from dtensor_core.dispatch import MissingRuleWarning
+from dtensor_core.errors import MeshError, MixedTensorError, RuleError
+from dtensor_core.testing.fake import fake_world
+from dtensor_core.testing.threads import kept_mesh, on_threads
+
+Case = tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
+
+
+def _t(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _ids(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(1))
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _drop(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(3)
+    return F.dropout(x, 0.5)
+
+
+def _attend_with_dropout(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(3)
+    return F.scaled_dot_product_attention(q, k, v, None, 0.4, True)
+
+
+def _bernoulli(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(3)
+    return torch.bernoulli(x.sigmoid())
+
+
+_HEADS = (_t(2, 4, 8, 4), _t(2, 4, 8, 4) * 2, _t(2, 4, 8, 4) * 3)
+
+CASES: dict[str, Case] = {
+    "add": (torch.add, (_t(4, 8), _t(8))),
+    "multiply and broadcast": (torch.mul, (_t(4, 8), _t(4, 1))),
+    "mm": (torch.mm, (_t(8, 4), _t(4, 12))),
+    "addmm": (torch.addmm, (_t(12), _t(8, 4), _t(4, 12))),
+    "linear": (F.linear, (_t(2, 6, 8), _t(12, 8), _t(12))),
+    "matmul of four dims": (torch.matmul, (_t(2, 4, 8, 4), _t(2, 4, 4, 8))),
+    "einsum": (lambda x, y: torch.einsum("abc,cd->bad", x, y), (_t(4, 5, 8), _t(8, 4))),
+    "sum": (lambda x: x.sum(1), (_t(4, 8, 5),)),
+    "mean": (lambda x: x.mean(), (_t(5, 7),)),
+    "mean of dims": (lambda x: x.mean((0, -1), keepdim=True), (_t(5, 7, 3),)),
+    "amax over empty shards": (lambda x: x.amax(0), (_t(5, 7),)),
+    "softmax": (lambda x: x.softmax(-1), (_t(4, 8),)),
+    "layer norm": (lambda x, w, b: F.layer_norm(x, (8,), w, b), (_t(4, 5, 8), _t(8), _t(8) * 2)),
+    "view splits": (lambda x: x.view(4, 2, 4, 8), (_t(4, 8, 8),)),
+    "view flattens": (lambda x: x.reshape(4, 64) * 2, (_t(4, 8, 8),)),
+    "view without common factors": (lambda x: x.reshape(6, 4), (_t(4, 6),)),
+    "permute": (lambda x: x.permute(2, 0, 1) + 1, (_t(4, 8, 8),)),
+    "slice": (lambda x: x[1:3, :5], (_t(4, 8),)),
+    "select": (lambda x: x[1], (_t(4, 8),)),
+    "cat": (lambda x, y: torch.cat([x, y], 1), (_t(4, 8), _t(4, 4))),
+    "stack": (lambda x, y: torch.stack([x, y], 0), (_t(4, 8), _t(4, 8) * 2)),
+    "embedding": (lambda w, i: F.embedding(i, w), (_t(9, 8), _ids(9, 4, 5))),
+    "gelu": (F.gelu, (_t(5, 8),)),
+    "attention": (_attend, _HEADS),
+    "attention with dropout": (_attend_with_dropout, _HEADS),
+    "where": (lambda c, x, y: torch.where(c > 0, x, y), (_t(4, 8), _t(4, 8) * 2, _t(8))),
+    "expand": (lambda x: x.unsqueeze(1).expand(4, 3, 8), (_t(4, 8),)),
+    "squeeze": (lambda x: x.squeeze(), (_t(4, 1, 5),)),
+    "zeros like addends": (lambda x: torch.zeros_like(x) + x, (_t(4, 8),)),
+    "filled like addends": (lambda x: torch.empty_like(x).fill_(2.0) * x, (_t(4, 8),)),
+    "norm": (lambda x: x.norm(), (_t(4, 8),)),
+    "variance": (lambda x: x.var(0), (_t(4, 8),)),
+    "cross entropy": (F.cross_entropy, (_t(8, 5), _ids(5, 8))),
+    "conversion": (lambda x: x.double().float(), (_t(4, 8),)),
+    "dropout": (_drop, (_t(5, 8),)),
+    "bernoulli": (_bernoulli, (_t(5, 8),)),
+    "an operator without rule": (lambda x: torch.linalg.pinv(x), (_t(4, 8),)),
+}
+
+
+def layouts_of(tensor: torch.Tensor, axes: int) -> list[tuple[Placement, ...]]:
+    one: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(tensor.ndim))]
+    if tensor.is_floating_point():
+        one.append(Partial())
+    return list(itertools.product(one, repeat=axes))
+
+
+@pytest.mark.parametrize("mesh_shape", [(4,), (2, 2)], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_equals_its_full_run(name: str, mesh_shape: tuple[int, ...]) -> None:
+    fn, tensors = CASES[name]
+    leaves = [t.clone().requires_grad_(t.is_floating_point()) for t in tensors]
+    expected = fn(*leaves)
+    upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(9))
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    differentiable = expected.requires_grad
+    grads = ()
+    if differentiable:
+        grads = torch.autograd.grad(expected, wanted, upstream, allow_unused=True)
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh(mesh_shape)
+        choices = [layouts_of(t, len(mesh_shape)) for t in tensors]
+        combinations = list(itertools.product(*choices))
+        chance = random.Random(name)
+        for layouts in chance.sample(combinations, min(len(combinations), 16)):
+            arguments = [
+                distribute_tensor(t, mesh, layout, src_data_rank=None).requires_grad_(
+                    t.is_floating_point()
+                )
+                for t, layout in zip(tensors, layouts, strict=True)
+            ]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", MissingRuleWarning)
+                result = fn(*arguments)
+                same(result, expected, f"{name} {layouts}")
+                if differentiable:
+                    leaf_grads = torch.autograd.grad(
+                        result,
+                        [a for a in arguments if a.requires_grad],
+                        distribute_tensor(upstream, mesh, src_data_rank=None),
+                        allow_unused=True,
+                    )
+                    for got, want in zip(leaf_grads, grads, strict=True):
+                        assert (got is None) == (want is None)
+                        if want is not None:
+                            same(got, want, f"gradient of {name} {layouts}")
+
+    body()
+
+
+def same(result: Any, expected: torch.Tensor, what: str) -> None:
+    assert isinstance(result, DTensor), what
+    assert tuple(result._local_tensor.shape) == result._spec.local_shape, what
+    assert result.shape == expected.shape, what
+    torch.testing.assert_close(
+        result.full_tensor(), expected, atol=1e-4, rtol=1e-4, msg=lambda m: f"{what}: {m}"
+    )
+
+
+def test_in_place_operators_write_the_tensor_itself() -> None:
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        whole = _t(8, 4)
+        x = distribute_tensor(whole, mesh, [Shard(0)], src_data_rank=None)
+        y = distribute_tensor(whole, mesh, [Replicate()], src_data_rank=None)
+        assert x.add_(y).mul_(2) is x
+        assert x.placements == (Shard(0),)
+        torch.testing.assert_close(x.full_tensor(), whole * 4)
+
+    body()
+
+
+@pytest.fixture
+def mesh():
+    with fake_world(4):
+        yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+
+
+def test_an_in_place_operator_that_would_lose_its_layout_raises_before_writing(mesh) -> None:
+    local = torch.ones(2, 4)
+    x = DTensor.from_local(local, mesh, [Partial()])
+    with pytest.raises(RuleError) as error:
+        x.exp_()
+    assert str(error.value) == (
+        "aten.exp_.default to write its result in place, laid out as P(sum) on axis 0\n"
+        "  Found: arguments f32[2,4] tp:P(sum)\n"
+        "  Why: the operator offers only R -> R; S(0) -> S(0); S(1) -> S(1)\n"
+        "  Try: redistribute the tensor that is written to first, or use the operator's "
+        "out-of-place form"
+    )
+    assert local.eq(1).all()
+
+
+def test_a_shape_can_not_change_in_place(mesh) -> None:
+    x = distribute_tensor(torch.ones(4, 1), mesh, [Shard(0)])
+    with pytest.raises(RuleError, match="a DTensor keeps its global shape for life"):
+        x.squeeze_(1)
+
+
+def test_mixed_tensors_are_refused_with_the_plain_one_named(mesh) -> None:
+    x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+    with pytest.raises(MixedTensorError) as error:
+        x + torch.ones(4, 4)
+    assert str(error.value) == (
+        "aten.add.Tensor on DTensors\n"
+        "  Found: got mixed torch.Tensor and DTensor: one argument is a plain tensor of shape "
+        "(4, 4) and dtype torch.float32\n"
+        "  Why: how a plain tensor lies on the mesh is not known\n"
+        "  Try: make it a DTensor: DTensor.from_local(t, mesh, [Replicate()]) if it is the same "
+        "on every rank, distribute_tensor(t, mesh, placements) to split it"
+    )
+
+
+def test_a_plain_tensor_of_one_element_may_take_part(mesh) -> None:
+    x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+    assert (x * torch.tensor(2.0)).to_local().tolist() == [[2.0] * 4]
+
+
+def test_tensors_of_two_meshes_are_refused(mesh) -> None:
+    other = init_device_mesh("cpu", (2, 2))
+    x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+    y = distribute_tensor(torch.ones(4, 4), other, [Shard(0), Shard(1)])
+    with pytest.raises(MeshError, match=r"aten\.add\.Tensor on tensors of two meshes"):
+        x + y
+
+
+def test_an_operator_without_rule_says_so_when_it_gathers(mesh) -> None:
+    x = distribute_tensor(torch.eye(4), mesh, [Shard(0)])
+    with pytest.warns(MissingRuleWarning, match="linalg_inv_ex.default has no sharding rule"):
+        torch.linalg.inv_ex(x)
+
+
+def test_a_scalar_that_changes_every_step_does_not_grow_the_cache(mesh) -> None:
+    x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+    x.mul(0.5).add(1).add_(2, alpha=3)
+    before = len(dispatching._cache)
+    for step in range(100):
+        x.mul(float(step)).add(step).add_(step, alpha=step + 2)
+    assert len(dispatching._cache) == before
+
+
+def test_static_arguments_are_told_apart(mesh) -> None:
+    x = distribute_tensor(torch.ones(4, 6), mesh, [Shard(0)])
+    assert x.sum(0).shape == (6,)
+    assert x.sum(1).shape == (4,)
+    assert x.view(4, 2, 3).shape == (4, 2, 3)
+    assert x.view(4, 3, 2).shape == (4, 3, 2)
+
+
+def test_the_cache_is_bounded(mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatching, "_CACHE_LIMIT", 8)
+    monkeypatch.setattr(dispatching, "_cache", {})
+    for size in range(1, 20):
+        x = distribute_tensor(torch.ones(4, size), mesh, [Shard(0)])
+        x + x
+    assert len(dispatching._cache) == 8
+
+
+def test_numbers_of_addends_are_reduced_first() -> None:
+    @on_threads(4)
+    def body() -> None:
+        x = distribute_tensor(torch.ones(8), kept_mesh((4,)), [Shard(0)], src_data_rank=None)
+        assert x.sum().item() == 8.0
+        assert float(x.mean()) == 1.0
+        assert bool((x.sum() > 7).all())
+
+    body()
+
+
+def test_a_tensor_that_is_given_twice_moves_once(mesh) -> None:
+    x = DTensor.from_local(torch.ones(4), mesh, [Partial()])
+    told: list[observe.Announcement] = []
+    with observe.listening(told.append):
+        x * x
+    assert [(news.step, news.argument) for news in told] == [("reduce_scatter", "self")]
+
+
+def test_what_was_considered_is_told_with_its_cost(mesh) -> None:
+    x = distribute_tensor(torch.ones(64, 64), mesh, [Shard(1)])
+    told: list[observe.Announcement] = []
+    with observe.listening(told.append):
+        x.softmax(-1)
+    (news,) = told
+    assert news.operator == "aten._softmax.default"
+    assert news.source == "f32[64,64] tp:S(1)"
+    assert news.target == "f32[64,64] tp:S(0)"
+    assert news.step == "all_to_all"
+    assert [text for text, _ in news.candidates] == ["S(0) -> S(0)", "R -> R"]
+    costs = [seconds for _, seconds in news.candidates]
+    assert 0 < costs[0] < costs[1]
+
+
+def test_inference_mode_meets_composites_whole() -> None:
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        q, k, v = (distribute_tensor(t, mesh, [Shard(1)], src_data_rank=None) for t in _HEADS)
+        with torch.inference_mode():
+            result = _attend(q, k, v)
+        torch.testing.assert_close(result.full_tensor(), _attend(*_HEADS))
+
+    body()

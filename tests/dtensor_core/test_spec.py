@@ -1,0 +1,91 @@
+"""Specs are interned, and what is derived from them is what their placements say."""
+
+from __future__ import annotations
+
+import copy
+import gc
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dtensor_core.mesh import DeviceMesh, init_device_mesh
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
+from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.testing.fake import fake_world
+
+
+@pytest.fixture
+def mesh():
+    with fake_world(8):
+        yield init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> TensorMeta:
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    return TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def test_equal_specs_are_one_object(mesh: DeviceMesh) -> None:
+    first = Spec(mesh, (Shard(0), Replicate()), meta(8, 16))
+    again = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
+    assert Spec(again, [Shard(0), Replicate()], meta(8, 16)) is first
+    assert copy.deepcopy(first) is first
+
+
+@pytest.mark.parametrize(
+    ("placements", "shape", "dtype"),
+    [
+        ((Shard(1), Replicate()), (8, 16), torch.float32),
+        ((Shard(0), Replicate()), (8, 17), torch.float32),
+        ((Shard(0), Replicate()), (8, 16), torch.bfloat16),
+    ],
+)
+def test_different_specs_differ(
+    mesh: DeviceMesh, placements: tuple[Placement, ...], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    assert Spec(mesh, placements, meta(*shape, dtype=dtype)) is not Spec(
+        mesh, (Shard(0), Replicate()), meta(8, 16)
+    )
+
+
+def test_specs_that_nobody_holds_are_forgotten(mesh: DeviceMesh) -> None:
+    before = len(Spec._interned)
+    Spec(mesh, (Shard(0), Shard(1)), meta(123, 457))
+    gc.collect()
+    assert len(Spec._interned) == before
+
+
+def test_text_has_dtype_shape_axes_and_placements(mesh: DeviceMesh) -> None:
+    assert Spec(mesh, (Shard(0), Partial()), meta(8, 16)).text == "f32[8,16] dp:S(0) tp:P(sum)"
+    unnamed = init_device_mesh("cpu", (8,))
+    assert Spec(unnamed, (Replicate(),), meta(dtype=torch.bool)).text == "bool[] axis0:R"
+
+
+def test_derived_counts(mesh: DeviceMesh) -> None:
+    spec = Spec(mesh, (Shard(1), Shard(1)), meta(3, 17))
+    assert spec.num_shards == 8
+    assert spec.num_shards_map == [1, 8]
+    assert spec.dim_map == [-1, 1]
+    assert spec.sums == []
+    assert spec.is_sharded()
+    assert not spec.is_even
+    assert spec.local_shape == (3, 3)  # rank 0: ceil(ceil(17 / 2) / 4)
+    partial = Spec(mesh, (Partial(), Replicate()), meta(3))
+    assert partial.sums == [0]
+    assert not partial.is_replicated()
+    assert partial.replicated().is_replicated()
+
+
+def test_what_a_strided_shard_holds(mesh: DeviceMesh) -> None:
+    spec = Spec(mesh, (Replicate(), _StridedShard(0, split_factor=2)), meta(16))
+    assert [(piece.offset, piece.size) for piece in spec.held(0)] == [(0, 2), (8, 2)]
+
+
+def test_a_rank_outside_of_the_mesh_holds_nothing() -> None:
+    with fake_world(4):
+        assert dist.get_rank() == 0
+        others = DeviceMesh("cpu", [2, 3])
+        spec = Spec(others, (Shard(0),), meta(8, 16))
+        assert spec.coords is None
+        assert spec.local_shape == (0, 0)
