@@ -17,7 +17,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dtensor_core.dispatch import forget_meshes
-from dtensor_core.testing.thread_group import SharedGroup, ThreadGroup
+from dtensor_core.testing.exchange import SharedGroup
+from dtensor_core.testing.thread_group import ThreadGroup
 from dtensor_core.testing.turns import Run, Turns
 
 T = TypeVar("T")

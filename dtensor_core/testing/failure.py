@@ -65,11 +65,11 @@ class RankFailure(AssertionError):
 def describe(reports: Sequence[RankReport], world_size: int) -> str:
     """The whole failure as text: the cause in full, then what it did to the other ranks.
 
-    A rank that failed with the cause's own words is named but not repeated.
+    A rank that ended with the cause's own words is named but not repeated.
     """
     cause, *others = reports
     lines = [f"{cause.sentence} (world size {world_size})", "", *_section(cause, "cause")]
-    alike = [r for r in others if (r.outcome, r.summary) == (cause.outcome, cause.summary)]
+    alike = [r for r in others if _words(r) == _words(cause)]
     if alike:
         ranks = ", ".join(str(report.rank) for report in alike)
         lines += ["", f"the same on rank {ranks}"]
@@ -84,6 +84,10 @@ def _section(report: RankReport, role: str) -> list[str]:
     title = f"---- {role}: {report.sentence}"
     body = report.detail.rstrip().splitlines()
     return [title, *body, *(_output(report) if report.output else [])]
+
+
+def _words(report: RankReport) -> tuple[Outcome, str, str]:
+    return report.outcome, report.summary, report.detail
 
 
 def _output(report: RankReport) -> list[str]:

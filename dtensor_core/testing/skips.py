@@ -1,9 +1,16 @@
-"""Skipping, seen from the outside of a run: a rank that skips skips the whole test."""
+"""Skipping: a rank that skips skips the whole test, and tests that need GPUs say so."""
 
 from __future__ import annotations
 
 import unittest
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def is_skip(error: BaseException) -> bool:
@@ -17,3 +24,19 @@ def raise_if_skipped(errors: Iterable[BaseException | None]) -> None:
     for error in errors:
         if error is not None and is_skip(error):
             raise error
+
+
+def skip_if_lt_x_gpu(num_gpus: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a test so that it skips where there are fewer than `num_gpus` GPUs."""
+
+    def decorate(test: Callable[P, T]) -> Callable[P, T]:
+        @wraps(test)
+        def unless_too_few(*args: P.args, **kwargs: P.kwargs) -> T:
+            found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            if found < num_gpus:
+                raise unittest.SkipTest(f"needs {num_gpus} GPUs, found {found}")
+            return test(*args, **kwargs)
+
+        return unless_too_few
+
+    return decorate

@@ -2,12 +2,14 @@
 
 Every collective goes through c10d's own operator first (with a backend that does nothing), so
 dispatch modes and whatever intercepts those operators see it as they see any other; then the
-rank's tensors join an `Exchange`, and the last rank to join moves the data (`exchange.MOVES`).
+rank's tensors join an `Exchange`, and the last rank to join moves the data.
 Only waiting gives the turn to another rank, so asynchronous collectives, sends and receives behave
 as over a real network. Ranks that disagree about a collective get an error that names both calls.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,148 +28,9 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from dtensor_core.testing.exchange import MOVES, Part, Terms, copy_each
+from dtensor_core.testing.exchange import Exchange, SharedGroup, Transfer
+from dtensor_core.testing.moves import Part, Terms
 from dtensor_core.testing.turns import Turns
-
-
-class CollectiveMismatch(RuntimeError):
-    """The ranks of a group did not call the same collective, or not with tensors that fit."""
-
-
-class Exchange:
-    """One collective in flight: collects the parts, moves the data when all are there."""
-
-    __slots__ = ("done", "group", "number", "parts", "terms")
-
-    def __init__(self, group: SharedGroup, number: int, terms: Terms) -> None:
-        self.group = group
-        self.number = number
-        self.terms = terms
-        self.parts: dict[int, Part] = {}
-        self.done = False
-
-    def __str__(self) -> str:
-        missing = [r for i, r in enumerate(self.group.ranks) if i not in self.parts]
-        waits = f", still without rank {', '.join(map(str, missing))}" if missing else ""
-        return f"{self.terms} (call {self.number} on {self.group}{waits})"
-
-    @property
-    def beginner(self) -> int:
-        """The group rank that came first."""
-        return next(iter(self.parts))
-
-    def move(self) -> None:
-        """Fill in every rank's outputs."""
-        parts = [self.parts[rank] for rank in range(len(self.group.ranks))]
-        _quietly(MOVES[self.terms.kind], parts, self.terms)
-        self.done = True
-
-
-class Transfer:
-    """A send and the receive that matches it, whichever came first."""
-
-    __slots__ = ("done", "group", "receive", "send", "source", "tag", "target")
-
-    def __init__(self, group: SharedGroup, source: int | None, target: int, tag: int) -> None:
-        self.group = group
-        self.source = source  # a group rank; None while it may be any
-        self.target = target
-        self.tag = tag
-        self.send: torch.Tensor | None = None
-        self.receive: torch.Tensor | None = None
-        self.done = False
-
-    def __str__(self) -> str:
-        ranks = self.group.ranks
-        source = "any rank" if self.source is None else f"rank {ranks[self.source]}"
-        kind = "send" if self.receive is None else "recv"
-        peers = f"from {source} to rank {ranks[self.target]}"
-        return f"{kind} {peers} with tag {self.tag} on {self.group}"
-
-    @property
-    def beginner(self) -> int:
-        """The group rank that came first."""
-        return self.target if self.source is None or self.send is None else self.source
-
-    def move(self) -> None:
-        """Copy what was sent into the receiver's tensor."""
-        if self.send is None or self.receive is None:
-            raise CollectiveMismatch(f"{self} has no peer")
-        if self.send.numel() != self.receive.numel() or self.send.dtype != self.receive.dtype:
-            raise CollectiveMismatch(
-                f"{self}: {self.send.dtype}[{self.send.numel()}] is sent where "
-                f"{self.receive.dtype}[{self.receive.numel()}] is expected"
-            )
-        _quietly(copy_each, [self.receive], [self.send])
-        self.done = True
-
-
-class SharedGroup:
-    """What the ranks of one group have in common: their exchanges in flight."""
-
-    def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
-        self.name = name
-        self.ranks = ranks
-        self._calls = [0] * len(ranks)
-        self._exchanges: dict[int, Exchange] = {}
-        self._transfers: list[Transfer] = []
-
-    def __str__(self) -> str:
-        return f"group {self.name!r} of ranks {', '.join(map(str, self.ranks))}"
-
-    @property
-    def unfinished(self) -> list[tuple[int, str]]:
-        """What was begun and never joined by all: by a rank, and what it is."""
-        begun = [*self._exchanges.values(), *self._transfers]
-        return [(self.ranks[each.beginner], str(each)) for each in begun]
-
-    def join(self, rank: int, terms: Terms, part: Part) -> Exchange:
-        """The exchange that is this rank's next on the group; moves the data if it is complete."""
-        number = self._calls[rank]
-        self._calls[rank] += 1
-        exchange = self._exchanges.get(number)
-        if exchange is None:
-            exchange = self._exchanges[number] = Exchange(self, number, terms)
-        elif exchange.terms != terms:
-            first = self.ranks[exchange.beginner]
-            raise CollectiveMismatch(
-                f"call {number} on {self}: rank {self.ranks[rank]} calls {terms}, "
-                f"rank {first} called {exchange.terms}"
-            )
-        exchange.parts[rank] = part
-        if len(exchange.parts) == len(self.ranks):
-            del self._exchanges[number]
-            exchange.move()
-        return exchange
-
-    def send(self, source: int, target: int, tag: int, tensor: torch.Tensor) -> Transfer:
-        """Begin, or complete, the transfer of `tensor` between two group ranks."""
-        for transfer in self._transfers:
-            if transfer.send is None and transfer.source in (source, None):
-                if (transfer.target, transfer.tag) == (target, tag):
-                    transfer.source, transfer.send = source, tensor
-                    return self._complete(transfer)
-        transfer = Transfer(self, source, target, tag)
-        transfer.send = tensor
-        self._transfers.append(transfer)
-        return transfer
-
-    def receive(self, source: int | None, target: int, tag: int, tensor: torch.Tensor) -> Transfer:
-        """Begin, or complete, the transfer into `tensor`; from any rank if `source` is None."""
-        for transfer in self._transfers:
-            if transfer.receive is None and source in (transfer.source, None):
-                if (transfer.target, transfer.tag) == (target, tag):
-                    transfer.receive = tensor
-                    return self._complete(transfer)
-        transfer = Transfer(self, source, target, tag)
-        transfer.receive = tensor
-        self._transfers.append(transfer)
-        return transfer
-
-    def _complete(self, transfer: Transfer) -> Transfer:
-        self._transfers.remove(transfer)
-        transfer.move()
-        return transfer
 
 
 class ThreadWork(dist.Work):
@@ -190,8 +53,13 @@ class ThreadWork(dist.Work):
             self._group.turns.wait(self._group.global_rank, self._awaited)
         return True
 
-    synchronize = wait
-    block_current_stream = wait
+    def synchronize(self) -> None:
+        """Return once the data is there."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Return once the data is there."""
+        self.wait()
 
     def get_future(self) -> torch.futures.Future:
         """A completed future: waits first, since a future can't give the turn away."""
@@ -230,11 +98,11 @@ class ThreadGroup(ProcessGroup):
 
     def __init__(self, rank: int, global_rank: int, shared: SharedGroup, turns: Turns) -> None:
         size = len(shared.ranks)
-        super().__init__(rank, size)
-        options = FakeProcessGroup.Options()
+        super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
+        options: Any = FakeProcessGroup.Options()  # pyright: ignore[reportCallIssue]
         options.error_on_collective = True  # a path around the overrides below must not be silent
         self._options = options
-        backend = FakeProcessGroup._create_internal(rank, size, options)
+        backend = FakeProcessGroup._create_internal(rank, size, options)  # pyright: ignore
         for device in ("cpu", "cuda"):
             self._register_backend(torch.device(device), ProcessGroup.BackendType.CUSTOM, backend)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
@@ -259,21 +127,21 @@ class ThreadGroup(ProcessGroup):
         opts = opts or AllreduceOptions()
         self._announce()
         super().allreduce(tensors, opts)
-        terms = Terms("all_reduce", opts.reduceOp.op, None, _shapes(tensors))
+        terms = Terms("all_reduce", _op(opts), None, _shapes(tensors))
         return self._join(terms, Part(outputs=tensors), tensors)
 
     def allreduce_coalesced(self, tensors, opts=None):
         opts = opts or AllreduceCoalescedOptions()
         self._announce()
         super().allreduce_coalesced(tensors, opts)
-        terms = Terms("all_reduce", opts.reduceOp.op, None, _shapes(tensors))
+        terms = Terms("all_reduce", _op(opts), None, _shapes(tensors))
         return self._join(terms, Part(outputs=tensors), tensors)
 
     def reduce(self, tensors, opts=None):
         opts = opts or ReduceOptions()
         self._announce()
         super().reduce(tensors, opts)
-        terms = Terms("reduce", opts.reduceOp.op, opts.rootRank, _shapes(tensors))
+        terms = Terms("reduce", _op(opts), opts.rootRank, _shapes(tensors))
         return self._join(terms, Part(outputs=tensors), tensors)
 
     def broadcast(self, tensors, opts=None):
@@ -331,21 +199,21 @@ class ThreadGroup(ProcessGroup):
         self._announce()
         super().reduce_scatter(outputs, inputs, opts)
         shapes = _shapes([t for i in inputs for t in i])
-        terms = Terms("reduce_scatter", opts.reduceOp.op, None, shapes)
+        terms = Terms("reduce_scatter", _op(opts), None, shapes)
         return self._join(terms, Part(outputs, inputs), outputs)
 
     def reduce_scatter_single(self, output, inputs, opts=None):
         opts = opts or ReduceScatterOptions()
         self._announce()
         super().reduce_scatter_single(output, inputs, opts)
-        terms = Terms("reduce_scatter_single", opts.reduceOp.op, None, _shapes([inputs]))
+        terms = Terms("reduce_scatter_single", _op(opts), None, _shapes([inputs]))
         return self._join(terms, Part([output], [inputs]), [output])
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
         opts = opts or ReduceScatterOptions()
         self._announce()
         super().reduce_scatter_single_coalesced(outputs, inputs, opts)
-        terms = Terms("reduce_scatter_single", opts.reduceOp.op, None, _shapes(inputs))
+        terms = Terms("reduce_scatter_single", _op(opts), None, _shapes(inputs))
         return self._join(terms, Part(outputs, inputs), outputs)
 
     def all_to_all_single(self, output, inputs, output_splits, input_splits, opts=None):
@@ -403,15 +271,13 @@ class ThreadGroup(ProcessGroup):
         return ThreadWork(self, transfer, tensors)
 
 
+def _op(opts: Any) -> Any:
+    return opts.reduceOp.op
+
+
 def _shapes(tensors) -> tuple[tuple[torch.dtype, int | None], ...]:
     return tuple((tensor.dtype, tensor.numel()) for tensor in tensors)
 
 
 def _dtypes(tensors) -> tuple[tuple[torch.dtype, int | None], ...]:
     return tuple((tensor.dtype, None) for tensor in tensors)
-
-
-def _quietly(move, *args) -> None:
-    """Move data as a network would: unseen by autograd, version counters, modes and subclasses."""
-    with torch.inference_mode(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        move(*args)

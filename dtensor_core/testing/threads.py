@@ -24,8 +24,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -45,6 +45,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 60.0
+
+_c10d: Any = torch._C._distributed_c10d  # pyright: ignore[reportAttributeAccessIssue]
 
 _one_run_at_a_time = threading.Lock()
 _crews: dict[int, Crew] = {}
@@ -121,11 +123,11 @@ def _installed() -> Iterator[None]:
     with _warnings_restored():
         backend._plugins[BACKEND.upper()] = backend._BackendPlugin(create_group, True)
         c10d._world = world  # pyright: ignore[reportAttributeAccessIssue]
-        _set_thread_isolation_mode(True)
+        _c10d._set_thread_isolation_mode(True)
         try:
             yield
         finally:
-            _set_thread_isolation_mode(False)
+            _c10d._set_thread_isolation_mode(False)
             c10d._world = global_world
             backend._plugins[BACKEND.upper()] = plugin
             sys.excepthook = excepthook

@@ -1,0 +1,244 @@
+"""The styles that leave a module as it is and lay out what goes in or comes out.
+
+Each argument has a layout in which it comes and one in which it is wanted, `None` where it is not
+to be touched. A plain tensor is taken to be the local part of the first; a DTensor is taken as it
+is; both are redistributed where they are not as wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from dtensor_core.errors import four_parts
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.parallel.style import (
+    ParallelStyle,
+    StyleError,
+    StyleInputError,
+    as_dtensor,
+    brought_to,
+    local_if,
+)
+from dtensor_core.placement import Placement
+
+OneOrMore = Placement | tuple[Placement | None, ...]
+
+
+class PrepareModuleInput(ParallelStyle):
+    """Lays out a module's inputs.
+
+    `input_layouts` and `desired_input_layouts` are one placement, or one per positional argument;
+    `input_kwarg_layouts` and `desired_input_kwarg_layouts` are by name. `use_local_output` gives
+    the module the local parts.
+
+    Raises StyleError (an AssertionError) if the layouts are not equally many.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: OneOrMore | None = None,
+        desired_input_layouts: OneOrMore | None = None,
+        input_kwarg_layouts: Mapping[str, Placement] | None = None,
+        desired_input_kwarg_layouts: Mapping[str, Placement] | None = None,
+        use_local_output: bool = False,
+    ) -> None:
+        self.input_layouts = _as_tuple(input_layouts)
+        self.desired_input_layouts = _as_tuple(desired_input_layouts)
+        self.with_kwargs = input_kwarg_layouts is not None
+        self.input_kwarg_layouts = dict(input_kwarg_layouts or {})
+        self.desired_input_kwarg_layouts = dict(desired_input_kwarg_layouts or {})
+        self.use_local_output = use_local_output
+        if self.input_layouts is not None:
+            if self.desired_input_layouts is None:
+                raise StyleError("desired module inputs should not be None!")
+            _same_length(
+                "input_layouts", self.input_layouts, "desired_input_layouts",
+                self.desired_input_layouts,
+            )  # fmt: skip
+        if self.with_kwargs:
+            _same_length(
+                "input_kwarg_layouts", self.input_kwarg_layouts, "desired_input_kwarg_layouts",
+                self.desired_input_kwarg_layouts,
+            )  # fmt: skip
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def prepare(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            return self._prepare_args(inputs, device_mesh)
+
+        def prepare_all(
+            _: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            return self._prepare_args(inputs, device_mesh), self._prepare_kwargs(
+                kwargs, device_mesh
+            )
+
+        if self.with_kwargs:
+            module.register_forward_pre_hook(prepare_all, with_kwargs=True)
+        else:
+            module.register_forward_pre_hook(prepare)
+        return module
+
+    def _prepare_args(self, inputs: Any, mesh: DeviceMesh) -> tuple[Any, ...]:
+        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        if self.input_layouts is None or self.desired_input_layouts is None:
+            return given
+        _expect_as_many("inputs", given, "input_layouts", self.input_layouts)
+        return tuple(
+            _laid_out(value, come, want, mesh, self.use_local_output)
+            for value, come, want in zip(
+                given, self.input_layouts, self.desired_input_layouts, strict=True
+            )
+        )
+
+    def _prepare_kwargs(self, kwargs: Mapping[str, Any], mesh: DeviceMesh) -> dict[str, Any]:
+        come, want = self.input_kwarg_layouts, self.desired_input_kwarg_layouts
+        return {
+            name: _laid_out(value, come.get(name), want.get(name), mesh, self.use_local_output)
+            for name, value in kwargs.items()
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"PrepareModuleInput(input_layouts={self.input_layouts}, "
+            f"desired_input_layouts={self.desired_input_layouts}, "
+            f"input_kwarg_layouts={self.input_kwarg_layouts}, "
+            f"desired_input_kwarg_layouts={self.desired_input_kwarg_layouts}, "
+            f"use_local_output={self.use_local_output})"
+        )
+
+
+class PrepareModuleOutput(ParallelStyle):
+    """Lays out a module's outputs; `use_local_output` returns the local parts.
+
+    Raises StyleError (an AssertionError) if the layouts are not equally many.
+    """
+
+    def __init__(
+        self,
+        *,
+        output_layouts: OneOrMore,
+        desired_output_layouts: OneOrMore,
+        use_local_output: bool = True,
+    ) -> None:
+        self.output_layouts = _as_tuple(output_layouts) or ()
+        self.desired_output_layouts = _as_tuple(desired_output_layouts) or ()
+        self.use_local_output = use_local_output
+        _same_length(
+            "output_layouts", self.output_layouts, "desired_output_layouts",
+            self.desired_output_layouts,
+        )  # fmt: skip
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def finish(_: nn.Module, inputs: Any, outputs: Any) -> Any:
+            return self._prepare_outputs(outputs, device_mesh)
+
+        module.register_forward_hook(finish)
+        return module
+
+    def _prepare_outputs(self, outputs: Any, mesh: DeviceMesh) -> Any:
+        given = outputs if isinstance(outputs, tuple) else (outputs,)
+        _expect_as_many("outputs", given, "output_layouts", self.output_layouts)
+        prepared = tuple(
+            _laid_out(value, come, want, mesh, self.use_local_output)
+            for value, come, want in zip(
+                given, self.output_layouts, self.desired_output_layouts, strict=True
+            )
+        )
+        return prepared[0] if len(prepared) == 1 else prepared
+
+    def __repr__(self) -> str:
+        return (
+            f"PrepareModuleOutput(output_layouts={self.output_layouts}, "
+            f"desired_output_layouts={self.desired_output_layouts}, "
+            f"use_local_output={self.use_local_output})"
+        )
+
+
+class PrepareModuleInputOutput(ParallelStyle):
+    """`PrepareModuleInput` and `PrepareModuleOutput` in one."""
+
+    def __init__(
+        self,
+        *,
+        input_layouts: OneOrMore | None = None,
+        desired_input_layouts: OneOrMore | None = None,
+        input_kwarg_layouts: Mapping[str, Placement] | None = None,
+        desired_input_kwarg_layouts: Mapping[str, Placement] | None = None,
+        use_local_input: bool = False,
+        output_layouts: OneOrMore,
+        desired_output_layouts: OneOrMore,
+        use_local_output: bool = True,
+    ) -> None:
+        self.prepare_module_input = PrepareModuleInput(
+            input_layouts=input_layouts,
+            desired_input_layouts=desired_input_layouts,
+            input_kwarg_layouts=input_kwarg_layouts,
+            desired_input_kwarg_layouts=desired_input_kwarg_layouts,
+            use_local_output=use_local_input,
+        )
+        self.prepare_module_output = PrepareModuleOutput(
+            output_layouts=output_layouts,
+            desired_output_layouts=desired_output_layouts,
+            use_local_output=use_local_output,
+        )
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        self.prepare_module_input._apply(module, device_mesh)
+        return self.prepare_module_output._apply(module, device_mesh)
+
+    def __repr__(self) -> str:
+        return (
+            f"PrepareModuleInputOutput({self.prepare_module_input}, {self.prepare_module_output})"
+        )
+
+
+def _laid_out(
+    value: Any, come: Placement | None, want: Placement | None, mesh: DeviceMesh, use_local: bool
+) -> Any:
+    """One argument as wanted; `come` None leaves it alone."""
+    if come is None:
+        return value
+    if not isinstance(value, torch.Tensor):
+        raise StyleError(
+            four_parts(
+                asked=f"an argument laid out as {come}",
+                found=f"a {type(value).__name__}; expecting input to be a torch.Tensor!",
+                hint="give None as its layout",
+            )
+        )
+    tensor = as_dtensor(value, mesh, (come,))
+    if want is not None:
+        tensor = brought_to(tensor, (want,))
+    return local_if(tensor, use_local)
+
+
+def _as_tuple(layouts: OneOrMore | None) -> tuple[Placement | None, ...] | None:
+    return (layouts,) if isinstance(layouts, Placement) else layouts
+
+
+def _same_length(name: str, come: Any, wanted_name: str, want: Any) -> None:
+    if len(come) != len(want):
+        raise StyleError(
+            four_parts(
+                asked=f"{name}={come} and {wanted_name}={want}",
+                found=f"{len(come)} and {len(want)} layouts; "
+                f"{name} and {wanted_name} should have same length!",
+                hint="give None for what is not to be touched",
+            )
+        )
+
+
+def _expect_as_many(what: str, given: Any, name: str, layouts: Any) -> None:
+    if len(given) != len(layouts):
+        raise StyleInputError(
+            four_parts(
+                asked=f"{name}={layouts}",
+                found=f"{len(given)} {what}; module {what} and {name} should have same length!",
+                hint="give one layout for each, None for what is not to be touched",
+            )
+        )

@@ -1,0 +1,194 @@
+"""The styles that cut a module's parameters: by columns, by rows, or not at all.
+
+| style    | module    | weight  | bias    | input it needs | output it makes |
+|----------|-----------|---------|---------|----------------|-----------------|
+| colwise  | Linear    | S(0)    | S(0)    | R              | S(-1)           |
+| colwise  | Embedding | S(1)    |         | R              | S(-1)           |
+| rowwise  | Linear    | S(1)    | R       | S(-1)          | P(sum)          |
+| rowwise  | Embedding | S(0)    |         | R              | P(sum)          |
+| sequence | norms     | R       | R       | S(1)           | S(1)            |
+
+A Linear's weight is [out, in], so its columns, in the words of `x @ W`, are cut by S(0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from dtensor_core.api import distribute_module, distribute_tensor
+from dtensor_core.errors import four_parts
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.parallel.style import (
+    Layouts,
+    ParallelStyle,
+    StyleInputError,
+    UnsupportedModuleError,
+    as_dtensor,
+    brought_to,
+    local_if,
+)
+from dtensor_core.placement import Placement, Replicate, Shard
+from dtensor_core.tensor import DTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a kind of module is cut: the layout of each parameter, and of the input it then needs."""
+
+    parameters: Mapping[str, Placement]
+    needs: Placement
+
+
+class _CutStyle(ParallelStyle):
+    """A style that cuts the parameters of the kinds of modules in its table."""
+
+    cuts: ClassVar[Mapping[type[nn.Module], Cut]]
+
+    def __init__(self, input_layouts: Layouts, output_layouts: Layouts, use_local: bool) -> None:
+        self.input_layouts = input_layouts
+        self.output_layouts = output_layouts
+        self.use_local_output = use_local
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        cut = next((cut for kind, cut in self.cuts.items() if isinstance(module, kind)), None)
+        if cut is None:
+            raise UnsupportedModuleError(
+                four_parts(
+                    asked=f"{type(self).__name__} of a {type(module).__name__}",
+                    found=f"currently only support {' and '.join(map(_name, self.cuts))}!",
+                    hint="give the style to the submodules that are one of these",
+                )
+            )
+
+        def partition(name: str, part: nn.Module, mesh: DeviceMesh) -> None:
+            for key, parameter in list(part.named_parameters(recurse=False)):
+                placed = distribute_tensor(
+                    parameter, mesh, [cut.parameters[key]], src_data_rank=self.src_data_rank
+                )
+                part.register_parameter(
+                    key, nn.Parameter(placed, requires_grad=parameter.requires_grad)
+                )
+
+        def prepare(_: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+            first = as_dtensor(_first(module, inputs), mesh, self.input_layouts)
+            return (brought_to(first, (cut.needs,)), *inputs[1:])
+
+        def finish(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
+            return local_if(brought_to(output, self.output_layouts), self.use_local_output)
+
+        return distribute_module(module, device_mesh, partition, prepare, finish)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(input_layouts={self.input_layouts}, "
+            f"output_layouts={self.output_layouts}, use_local_output={self.use_local_output})"
+        )
+
+
+class ColwiseParallel(_CutStyle):
+    """Cuts a Linear by its output features, an Embedding by its features.
+
+    `input_layouts` is how the input comes (default replicated), `output_layouts` how the output
+    is wanted (default cut along the last dim, which takes no communication);
+    `use_local_output` returns the local part.
+    """
+
+    cuts: ClassVar[Mapping[type[nn.Module], Cut]] = {
+        nn.Linear: Cut({"weight": Shard(0), "bias": Shard(0)}, needs=Replicate()),
+        nn.Embedding: Cut({"weight": Shard(1)}, needs=Replicate()),
+    }
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__(
+            (input_layouts or Replicate(),), (output_layouts or Shard(-1),), use_local_output
+        )
+
+
+class RowwiseParallel(_CutStyle):
+    """Cuts a Linear by its input features, an Embedding by its rows.
+
+    `input_layouts` is how the input comes (default cut along the last dim), `output_layouts` how
+    the output is wanted: it is made as addends, so Replicate (the default) takes an all-reduce,
+    a Shard a reduce-scatter; `use_local_output` returns the local part.
+    """
+
+    cuts: ClassVar[Mapping[type[nn.Module], Cut]] = {
+        nn.Linear: Cut({"weight": Shard(1), "bias": Replicate()}, needs=Shard(-1)),
+        nn.Embedding: Cut({"weight": Shard(0)}, needs=Replicate()),
+    }
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__(
+            (input_layouts or Shard(-1),), (output_layouts or Replicate(),), use_local_output
+        )
+
+
+class SequenceParallel(ParallelStyle):
+    """Runs a LayerNorm, RMSNorm or Dropout on shards of the sequence, parameters replicated.
+
+    A plain input is taken to be this rank's part of the sequence, dim `sequence_dim`. Parameters
+    are taken to be equal on all ranks, as those of a new norm are: nothing is sent.
+    Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models.
+    """
+
+    def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
+        self.sequence_sharding = (Shard(sequence_dim),)
+        self.use_local_output = use_local_output
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def replicate(name: str, part: nn.Module, mesh: DeviceMesh) -> None:
+            for key, parameter in list(part.named_parameters(recurse=False)):
+                placed = as_dtensor(parameter.detach(), mesh, (Replicate(),))
+                part.register_parameter(
+                    key, nn.Parameter(placed, requires_grad=parameter.requires_grad)
+                )
+
+        def prepare(_: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
+            first = as_dtensor(_first(module, inputs), mesh, self.sequence_sharding)
+            return (brought_to(first, self.sequence_sharding), *inputs[1:])
+
+        def finish(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
+            return local_if(output, self.use_local_output)
+
+        return distribute_module(module, device_mesh, replicate, prepare, finish)
+
+    def __repr__(self) -> str:
+        return (
+            f"SequenceParallel(sequence_dim={self.sequence_sharding[0].dim}, "
+            f"use_local_output={self.use_local_output})"
+        )
+
+
+def _first(module: nn.Module, inputs: tuple[Any, ...]) -> torch.Tensor:
+    """The tensor that a module is called with."""
+    if inputs and isinstance(inputs[0], torch.Tensor):
+        return inputs[0]
+    found = f"a {type(inputs[0]).__name__}" if inputs else "no positional argument"
+    raise StyleInputError(
+        four_parts(
+            asked=f"a call of a parallelized {type(module).__name__}",
+            found=f"{found}; expecting input of {module} to be a torch.Tensor or DTensor",
+            hint="pass the tensor as the first positional argument",
+        )
+    )
+
+
+def _name(kind: type) -> str:
+    return f"nn.{kind.__name__}"

@@ -1,0 +1,162 @@
+"""Equality of tensors and of what holds tensors, with the tolerances of `torch.testing`.
+
+`TestCase` is unittest's with this as its `assertEqual`: tensors, numbers (an int may equal a
+float), and sequences and mappings of them, compared item by item; everything else by `==`.
+"""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any
+
+import torch
+
+from dtensor_core.tensor import DTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How different two numbers may be; None is torch's default for the dtype."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    equal_nan: bool = True
+    exact_dtype: bool = True
+    exact_device: bool = False
+    exact_layout: bool = False
+    exact_stride: bool = False
+
+
+def assert_equal(actual: Any, expected: Any, tolerance: Tolerance | None = None) -> None:
+    """Raise AssertionError, naming the item and the difference, unless the two are equal.
+
+    Two DTensors are equal if mesh, placements and this rank's parts are; nothing is communicated.
+    """
+    _compare(actual, expected, tolerance or Tolerance(), "")
+
+
+def _compare(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> None:
+    if isinstance(actual, DTensor) or isinstance(expected, DTensor):
+        _compare_dtensors(actual, expected, tolerance, path)
+    elif isinstance(actual, torch.Tensor) or isinstance(expected, torch.Tensor):
+        _compare_tensors(actual, expected, tolerance, path)
+    elif _is_number(actual) and _is_number(expected):
+        _close(actual, expected, tolerance, path)
+    elif isinstance(actual, Mapping) and isinstance(expected, Mapping):
+        _require(actual.keys() == expected.keys(), list(actual), list(expected), f"keys{path}")
+        for key, value in expected.items():
+            _compare(actual[key], value, tolerance, f"{path}[{key!r}]")
+    elif _is_sequence(actual) and _is_sequence(expected):
+        _require(len(actual) == len(expected), len(actual), len(expected), f"length{path}")
+        for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
+            _compare(one, other, tolerance, f"{path}[{index}]")
+    else:
+        _require(actual == expected, actual, expected, path)
+
+
+def _compare_dtensors(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> None:
+    if not (isinstance(actual, DTensor) and isinstance(expected, DTensor)):
+        raise AssertionError(
+            f"{_at(path)}a DTensor is compared with a {type(expected).__name__} "
+            f"where the other is a {type(actual).__name__}; compare full_tensor() or to_local()"
+        )
+    _require(actual.device_mesh == expected.device_mesh, actual.device_mesh, expected.device_mesh)
+    _require(actual.shape == expected.shape, actual.shape, expected.shape, f"{path}.shape")
+    placements = actual.placements, expected.placements
+    _require(placements[0] == placements[1], *placements, f"{path}.placements")
+    _compare_tensors(actual.to_local(), expected.to_local(), tolerance, path)
+
+
+def _compare_tensors(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> None:
+    """At least one is a tensor; a number or nested list on the other side takes its dtype."""
+    if not isinstance(expected, torch.Tensor):
+        expected = _like(expected, actual, path)
+    elif not isinstance(actual, torch.Tensor):
+        actual = _like(actual, expected, path)
+    _close(actual, expected, tolerance, path)
+
+
+def _like(value: Any, tensor: torch.Tensor, path: str) -> torch.Tensor:
+    if _is_number(value) or isinstance(value, bool):
+        return torch.full_like(tensor, value, requires_grad=False)
+    if _is_sequence(value):
+        return torch.as_tensor(value, dtype=tensor.dtype, device=tensor.device)
+    raise AssertionError(f"{_at(path)}a tensor is compared with a {type(value).__name__}")
+
+
+def _close(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> None:
+    tensors = isinstance(expected, torch.Tensor)
+    torch.testing.assert_close(
+        actual,
+        expected,
+        rtol=tolerance.rtol,
+        atol=tolerance.atol,
+        equal_nan=tolerance.equal_nan,
+        check_dtype=tolerance.exact_dtype and tensors,
+        check_device=tolerance.exact_device,
+        check_layout=tolerance.exact_layout,
+        check_stride=tolerance.exact_stride,
+        msg=lambda text: f"{_at(path)}{text}",
+    )
+
+
+def _require(equal: bool, actual: Any, expected: Any, path: str = "") -> None:
+    if not equal:
+        raise AssertionError(f"{_at(path)}{actual!r} != {expected!r}")
+
+
+def _at(path: str) -> str:
+    return f"at {path}: " if path else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Number) and not isinstance(value, bool)
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+class TestCase(unittest.TestCase):
+    """unittest's, whose `assertEqual` knows tensors."""
+
+    __test__ = False  # for pytest: it is no test itself
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__test__ = True
+
+    def assertEqual(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        first: Any,
+        second: Any,
+        msg: Any = None,
+        *,
+        rtol: float | None = None,
+        atol: float | None = None,
+        equal_nan: bool = True,
+        exact_dtype: bool = True,
+        exact_device: bool = False,
+        exact_layout: bool = False,
+        exact_stride: bool = False,
+    ) -> None:
+        """Fail unless the two are equal, tensors within the tolerance of their dtype."""
+        tolerance = Tolerance(
+            rtol, atol, equal_nan, exact_dtype, exact_device, exact_layout, exact_stride
+        )
+        try:
+            assert_equal(first, second, tolerance)
+        except AssertionError as error:
+            text = msg(str(error)) if callable(msg) else self._formatMessage(msg, str(error))
+            raise self.failureException(text) from None
+
+    def assertNotEqual(self, first: Any, second: Any, msg: Any = None, **tolerances: Any) -> None:
+        """Fail if the two are equal."""
+        try:
+            assert_equal(first, second, Tolerance(**tolerances))
+        except AssertionError:
+            return
+        raise self.failureException(self._formatMessage(msg, f"{first!r} == {second!r}"))

@@ -1,0 +1,92 @@
+"""Every layout of a call's arguments: what an operator test loops over."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from dtensor_core.api import distribute_tensor
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.placement import Placement, Replicate, Shard
+
+
+class DTensorConverter:
+    """Iterates over `(args, kwargs)` with the tensors made DTensors, once for each layout.
+
+    A tensor is replicated, or cut along a dim that the mesh divides evenly; bools are replicated
+    only, as c10d does not communicate them. `hit` counts the tensors that became DTensors, `miss`
+    those that can't be, which are passed as they are.
+    """
+
+    def __init__(
+        self, mesh: DeviceMesh, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> None:
+        self.hit = 0
+        self.miss = 0
+        self.mesh = mesh
+        self.args = args
+        self.kwargs = kwargs
+        self._leaves, self._structure = tree_flatten((args, dict(kwargs)))
+        choices = [
+            self.gen_sharding_choices_for_arg(leaf)
+            for leaf in self._leaves
+            if isinstance(leaf, torch.Tensor)
+        ]
+        self.sharding_combs: Iterator[Sequence[Placement]] = iter(itertools.product(*choices))
+
+    def __iter__(self) -> DTensorConverter:
+        return self
+
+    def __next__(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        placements = iter(next(self.sharding_combs))
+        converted = [
+            self.to_dist_tensor(leaf, self.mesh, [next(placements)])
+            if isinstance(leaf, torch.Tensor)
+            else leaf
+            for leaf in self._leaves
+        ]
+        return tree_unflatten(converted, self._structure)
+
+    def successful(self) -> bool:
+        """Whether all tensors so far could be made DTensors, and there was one."""
+        return self.hit > 0 and self.miss == 0
+
+    def is_supported_tensor(self, t: torch.Tensor) -> bool:
+        """Whether a DTensor of `t` is possible: dense, strided, with data of its own."""
+        return (
+            t.layout is torch.strided
+            and not t.is_quantized
+            and not t.is_nested
+            and not t.is_neg()
+            and not t.is_conj()
+            and not torch._is_functional_tensor(t)
+            and t.device.type not in ("lazy", "meta")
+        )
+
+    def gen_sharding_choices_for_arg(self, arg: torch.Tensor) -> Sequence[Placement]:
+        """The placements to try for one tensor."""
+        if arg.dtype == torch.bool:
+            return [Replicate()]
+        ranks = self.mesh.size()
+        even = [dim for dim, size in enumerate(arg.shape) if size > 1 and size % ranks == 0]
+        return [Replicate(), *(Shard(dim) for dim in even)]
+
+    def to_dist_tensor(
+        self, t: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
+    ) -> torch.Tensor:
+        """`t` as a DTensor (a parameter stays one), or `t` itself if it can't be one."""
+        plain = type(t) in (torch.Tensor, nn.Parameter)
+        if not plain or not self.is_supported_tensor(t):
+            self.miss += 1
+            return t
+        self.hit += 1
+        layout = list(placements) if t.ndim else [Replicate()] * mesh.ndim
+        distributed = distribute_tensor(t, mesh, layout)
+        if type(t) is nn.Parameter:
+            return nn.Parameter(distributed, requires_grad=distributed.requires_grad)
+        return distributed

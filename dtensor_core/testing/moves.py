@@ -1,0 +1,220 @@
+"""What each collective does with the ranks' tensors, where all of them are at hand.
+
+`MOVES[kind]` is given what the ranks passed, in group order, and fills in their outputs. Results
+are those of the c10d documentation, reductions are summed up in rank order. Nothing here
+communicates, waits or knows of threads: `exchange` collects the parts and calls once all are
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank hands to a collective: where results go, what it sends, splits if uneven."""
+
+    outputs: Any = ()
+    inputs: Any = ()
+    output_splits: Sequence[int] = ()
+    input_splits: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all ranks of one collective must agree on."""
+
+    kind: str
+    reduce_op: Any = None
+    root: int | None = None
+    shapes: tuple[tuple[torch.dtype, int | None], ...] = ()
+
+    def __str__(self) -> str:
+        op = f" {self.reduce_op.name.lower()}" if self.reduce_op is not None else ""
+        root = f" root {self.root}" if self.root is not None else ""
+        sizes = " ".join(_text(dtype, size) for dtype, size in self.shapes)
+        return f"{self.kind}{op}{root} {sizes}".rstrip()
+
+
+def _text(dtype: torch.dtype, size: int | None) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return name if size is None else f"{name}[{size}]"
+
+
+def _sum(total: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return total.add_(other)
+
+
+def _product(total: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return total.mul_(other)
+
+
+_COMBINE: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    ReduceOp.SUM: _sum,
+    ReduceOp.AVG: _sum,
+    ReduceOp.PRODUCT: _product,
+    ReduceOp.MIN: torch.minimum,
+    ReduceOp.MAX: torch.maximum,
+    ReduceOp.BAND: torch.bitwise_and,
+    ReduceOp.BOR: torch.bitwise_or,
+    ReduceOp.BXOR: torch.bitwise_xor,
+}
+
+
+def reduced(tensors: Tensors, reduce_op: Any) -> torch.Tensor:
+    """A new tensor: the reduction over `tensors`, in order."""
+    combine = _COMBINE.get(reduce_op)
+    if combine is None:
+        raise NotImplementedError(f"thread groups do not reduce by {reduce_op}")
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total = combine(total, tensor)
+    if reduce_op == ReduceOp.AVG:
+        whole = not (total.is_floating_point() or total.is_complex())
+        total.div_(len(tensors), rounding_mode="trunc" if whole else None)
+    return total
+
+
+def _all_reduce(parts: Sequence[Part], terms: Terms) -> None:
+    for tensors in zip(*(part.outputs for part in parts), strict=True):
+        total = reduced(tensors, terms.reduce_op)
+        for tensor in tensors:
+            tensor.copy_(total)
+
+
+def _reduce(parts: Sequence[Part], terms: Terms) -> None:
+    for tensors in zip(*(part.outputs for part in parts), strict=True):
+        tensors[_root(terms)].copy_(reduced(tensors, terms.reduce_op))
+
+
+def _broadcast(parts: Sequence[Part], terms: Terms) -> None:
+    sent = parts[_root(terms)].outputs
+    for part in parts:
+        if part.outputs is not sent:
+            copy_each(part.outputs, sent)
+
+
+def _all_gather_lists(parts: Sequence[Part], terms: Terms) -> None:
+    """Outputs are one list of `world_size` tensors for each input tensor."""
+    for part in parts:
+        for i, outputs in enumerate(part.outputs):
+            copy_each(outputs, [source.inputs[i] for source in parts])
+
+
+def _all_gather_coalesced(parts: Sequence[Part], terms: Terms) -> None:
+    """Outputs are `world_size` lists, each with one tensor for each input tensor."""
+    for part in parts:
+        for outputs, source in zip(part.outputs, parts, strict=True):
+            copy_each(outputs, source.inputs)
+
+
+def _all_gather_single(parts: Sequence[Part], terms: Terms) -> None:
+    for part in parts:
+        for i, output in enumerate(part.outputs):
+            sent = [source.inputs[i].reshape(-1) for source in parts]
+            copy_each(_blocks(output, len(parts)), sent)
+
+
+def _gather(parts: Sequence[Part], terms: Terms) -> None:
+    copy_each(parts[_root(terms)].outputs, [part.inputs[0] for part in parts])
+
+
+def _scatter(parts: Sequence[Part], terms: Terms) -> None:
+    for part, sent in zip(parts, parts[_root(terms)].inputs, strict=True):
+        part.outputs[0].copy_(sent)
+
+
+def _reduce_scatter_lists(parts: Sequence[Part], terms: Terms) -> None:
+    totals = [
+        [reduced(blocks, terms.reduce_op) for blocks in zip(*lists, strict=True)]
+        for lists in zip(*(part.inputs for part in parts), strict=True)
+    ]
+    for rank, part in enumerate(parts):
+        copy_each(part.outputs, [total[rank] for total in totals])
+
+
+def _reduce_scatter_single(parts: Sequence[Part], terms: Terms) -> None:
+    totals: list[list[torch.Tensor]] = []
+    for tensors in zip(*(part.inputs for part in parts), strict=True):
+        split = [_blocks(tensor, len(parts)) for tensor in tensors]
+        totals.append([reduced(blocks, terms.reduce_op) for blocks in zip(*split, strict=True)])
+    for rank, part in enumerate(parts):
+        copy_each(part.outputs, [total[rank] for total in totals])
+
+
+def _all_to_all_lists(parts: Sequence[Part], terms: Terms) -> None:
+    for rank, part in enumerate(parts):
+        copy_each(part.outputs, [source.inputs[rank] for source in parts])
+
+
+def _all_to_all_single(parts: Sequence[Part], terms: Terms) -> None:
+    size = len(parts)
+    sent = [_rows(part.inputs[0], part.input_splits, size) for part in parts]
+    for rank, part in enumerate(parts):
+        received = _rows(part.outputs[0], part.output_splits, size)
+        copy_each(received, [blocks[rank] for blocks in sent])
+
+
+def _barrier(parts: Sequence[Part], terms: Terms) -> None:
+    """Nothing moves: that all ranks came is the whole result."""
+
+
+Move = Callable[[Sequence[Part], Terms], None]
+
+MOVES: dict[str, Move] = {
+    "all_reduce": _all_reduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "all_gather": _all_gather_lists,
+    "all_gather_coalesced": _all_gather_coalesced,
+    "all_gather_single": _all_gather_single,
+    "gather": _gather,
+    "scatter": _scatter,
+    "reduce_scatter": _reduce_scatter_lists,
+    "reduce_scatter_single": _reduce_scatter_single,
+    "all_to_all": _all_to_all_lists,
+    "all_to_all_single": _all_to_all_single,
+    "barrier": _barrier,
+}
+
+
+def _root(terms: Terms) -> int:
+    if terms.root is None:
+        raise ValueError(f"{terms.kind} needs a root")
+    return terms.root
+
+
+def copy_each(targets: Tensors, sources: Tensors) -> None:
+    """Copy each source into its target, which may have another shape of the same size."""
+    for target, source in zip(targets, sources, strict=True):
+        if target.numel() != source.numel():
+            raise ValueError(
+                f"a rank expects {list(target.shape)} where {list(source.shape)} is sent to it"
+            )
+        target.copy_(source if source.shape == target.shape else source.reshape(target.shape))
+
+
+def _blocks(tensor: torch.Tensor, size: int) -> Tensors:
+    """`tensor` as `size` equal flat blocks; views where it is contiguous, as outputs must be."""
+    if tensor.numel() % size:
+        raise ValueError(f"{list(tensor.shape)} can't be split evenly among {size} ranks")
+    return tensor.reshape(-1).split(tensor.numel() // size) if tensor.numel() else (tensor,) * size
+
+
+def _rows(tensor: torch.Tensor, splits: Sequence[int], size: int) -> Tensors:
+    """`tensor` split along dim 0, evenly if `splits` is empty."""
+    if not splits:
+        if tensor.size(0) % size:
+            raise ValueError(f"{list(tensor.shape)} can't be split evenly among {size} ranks")
+        splits = [tensor.size(0) // size] * size
+    starts = accumulate(splits, initial=0)
+    return [tensor.narrow(0, start, n) for start, n in zip(starts, splits, strict=False)]

@@ -1,0 +1,337 @@
+"""Run a function on N ranks that are processes, over gloo.
+
+    def body(scale):
+        t = torch.full((2,), float(dist.get_rank()))
+        dist.all_reduce(t)
+        return t * scale
+
+    run_processes(body, 4, 10)  ->  [tensor([60., 60.])] * 4
+
+The processes are started once and serve one call after the other; each call gets a process group
+of its own. After a failure they are killed, and started again when they are needed. Functions are
+found by name in the other processes, arguments and results are pickled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import time
+import types
+import unittest
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import wraps
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import torch.distributed as dist
+
+from dtensor_core.testing import worker
+from dtensor_core.testing.failure import Outcome, RankFailure, RankReport
+from dtensor_core.testing.reference import reference_to
+from dtensor_core.testing.worker import Raised, Returned, Task
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_S = 60.0
+GRACE_S = 1.0  # after the first failure, for the other ranks to say what they ran into
+START_S = 60.0  # for a worker to come up
+
+
+def run_processes(
+    fn: Callable[..., T],
+    world_size: int,
+    *args: Any,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    with_group: bool = True,
+) -> list[T]:
+    """What `fn(*args)` returned on each of `world_size` ranks, in rank order.
+
+    `with_group=False` leaves it to `fn` to make process groups. Raises RankFailure if a rank
+    raises or dies, and after `timeout_s`. A rank that skips skips the test. What ranks print is
+    printed here when they are done.
+    """
+    if worker.place() is not None:
+        raise RuntimeError(
+            "run_processes was called by a rank; ranks can't have ranks of their own"
+        )
+    if world_size < 1:
+        raise ValueError(f"world_size must be at least 1, got {world_size}")
+    return _pool.run(fn, world_size, args, timeout_s, with_group)
+
+
+def on_processes(
+    world_size: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> Callable[[Callable[P, object]], Callable[P, None]]:
+    """Decorate a test function so that it runs on `world_size` ranks that are processes."""
+
+    def decorate(fn: Callable[P, object]) -> Callable[P, None]:
+        @wraps(fn)
+        def test(*args: P.args, **kwargs: P.kwargs) -> None:
+            if kwargs:
+                raise TypeError(f"{fn.__name__} takes {', '.join(kwargs)}: pass by position")
+            run_processes(fn, world_size, *args, timeout_s=timeout_s)
+
+        test.rank_function = fn  # pyright: ignore  # what Reference.resolve looks for
+        return test
+
+    return decorate
+
+
+@dataclass(slots=True)
+class _Worker:
+    """The pool's end of one worker."""
+
+    process: BaseProcess
+    tasks: Connection
+    lifeline: Connection
+    output: Path
+    stacks: Path
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        self.process.kill()
+        self.process.join(timeout=10)
+        self.tasks.close()
+        self.lifeline.close()
+
+    @property
+    def death(self) -> str:
+        """How the process ended."""
+        self.process.join(timeout=10)
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+
+class _Pool:
+    """As many workers as were ever needed at once; ranks are numbered as workers are."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: list[_Worker] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._store: dist.TCPStore | None = None
+        self._tasks = 0
+
+    def run(
+        self,
+        fn: Callable[..., T],
+        world_size: int,
+        args: tuple[Any, ...],
+        timeout_s: float,
+        with_group: bool,
+    ) -> list[T]:
+        """What `run_processes` promises."""
+        function, arguments = reference_to(fn), pickle.dumps(args)
+        with self._lock:
+            self._start(world_size)
+            self._tasks += 1
+            for rank, each in enumerate(self._workers[:world_size]):
+                task = Task(
+                    number=self._tasks,
+                    rank=rank,
+                    world_size=world_size,
+                    function=function,
+                    arguments=arguments,
+                    import_path=tuple(sys.path),
+                    timeout_s=timeout_s,
+                    with_group=with_group,
+                )
+                with suppress(OSError):  # a worker that is dead by now is seen below
+                    each.tasks.send_bytes(pickle.dumps(task))
+            try:
+                call = _Call(self._workers[:world_size], timeout_s)
+                call.collect()
+            except BaseException:
+                self.kill()
+                raise
+            if call.reports:
+                self.kill()
+        return call.values()
+
+    def kill(self) -> None:
+        """End all workers; the next run starts others."""
+        workers, self._workers = self._workers, []
+        for each in workers:
+            each.process.kill()
+        for each in workers:
+            each.kill()
+
+    def close(self) -> None:
+        """End everything that the pool has started, for good."""
+        self.kill()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _start(self, num_workers: int) -> None:
+        """Bring the number of living workers to at least `num_workers`."""
+        if any(not each.process.is_alive() for each in self._workers):
+            self.kill()
+        if len(self._workers) >= num_workers:
+            return
+        if self._store is None or self._folder is None:
+            self._store = dist.TCPStore(
+                "127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True
+            )
+            self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
+            atexit.register(self.close)
+        with _bare_main():
+            while len(self._workers) < num_workers:
+                self._workers.append(self._worker(len(self._workers), self._store.port))
+
+    def _worker(self, rank: int, port: int) -> _Worker:
+        assert self._folder is not None
+        context = _context()
+        output, stacks = (
+            Path(self._folder.name) / f"rank{rank}.{kind}" for kind in ("output", "stacks")
+        )
+        output.touch()
+        tasks, their_tasks = context.Pipe()
+        their_lifeline, lifeline = context.Pipe(duplex=False)
+        process = context.Process(
+            target=worker.serve,
+            args=(their_tasks, their_lifeline, (str(output), str(stacks)), port),
+            name=f"rank{rank}",
+            daemon=True,
+        )
+        process.start()
+        their_tasks.close()
+        their_lifeline.close()
+        return _Worker(process, tasks, lifeline, output, stacks)
+
+
+class _Call:
+    """One function on all ranks, while it runs and when it is over."""
+
+    def __init__(self, workers: Sequence[_Worker], timeout_s: float) -> None:
+        self.reports: list[RankReport] = []
+        self._workers = workers
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+        self._pending = dict(enumerate(workers))
+        self._values: dict[int, bytes] = {}
+        self._skipped: str | None = None
+
+    def collect(self) -> None:
+        """Wait for every rank, or for the first failure and what follows from it."""
+        while self._pending and (left := self._deadline - time.monotonic()) > 0:
+            ready = wait([each.tasks for each in self._pending.values()], timeout=left)
+            for rank in [r for r, each in self._pending.items() if each.tasks in ready]:
+                self._receive(rank)
+        late = f"after {self._timeout_s:g} s" if not self.reports else "when it was ended"
+        if self._skipped is None:
+            self._report_unfinished(late)
+        self.reports.sort(key=lambda report: report.outcome is not Outcome.DIED)
+        self._print_output()
+
+    def values(self) -> list[Any]:
+        """The results by rank; raises what the ranks' outcomes ask for."""
+        if self._skipped is not None:
+            raise unittest.SkipTest(self._skipped)
+        if self.reports:
+            raise RankFailure(self.reports, len(self._workers))
+        return [pickle.loads(self._values[rank]) for rank in range(len(self._workers))]
+
+    def _receive(self, rank: int) -> None:
+        each = self._pending.pop(rank)
+        try:
+            answer: Returned | Raised = pickle.loads(each.tasks.recv_bytes())
+        except (EOFError, OSError):
+            stack = _stack(each.stacks)
+            self._fail(RankReport(rank, Outcome.DIED, each.death, stack, _read(each.output)))
+            return
+        if isinstance(answer, Returned):
+            self._values[rank] = answer.value
+        elif answer.skipped:
+            self._skipped = answer.summary.partition(": ")[2]
+            self._hurry()
+        else:
+            self._fail(
+                RankReport(rank, Outcome.FAILED, answer.summary, answer.detail, _read(each.output))
+            )
+
+    def _fail(self, report: RankReport) -> None:
+        self.reports.append(report)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        self._deadline = min(self._deadline, time.monotonic() + GRACE_S)
+
+    def _report_unfinished(self, late: str) -> None:
+        """Let the ranks that are left write down where they are."""
+        for each in self._pending.values():
+            if each.process.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(each.process.pid, worker.STACKS)
+        if self._pending:
+            time.sleep(0.2)
+        stuck = [
+            RankReport(rank, Outcome.UNFINISHED, late, _stack(each.stacks), _read(each.output))
+            for rank, each in self._pending.items()
+        ]
+        stuck.sort(key=lambda report: _waits(report.detail))  # who does not wait for others first
+        self.reports.extend(stuck)
+
+    def _print_output(self) -> None:
+        """Print what ranks printed, unless it is part of the failure's text."""
+        if not self.reports:
+            for rank, each in enumerate(self._workers):
+                for line in _read(each.output).splitlines():
+                    print(f"[rank {rank}] {line}")
+
+
+def _read(path: Path) -> str:
+    """The end of a file that a rank wrote."""
+    with suppress(OSError):
+        return path.read_text(errors="replace")[-8000:]
+    return ""
+
+
+def _stack(path: Path) -> str:
+    """Where a rank is, innermost first, from what faulthandler wrote: the test's own part."""
+    _, _, main_thread = _read(path).rpartition("(most recent call first):")
+    frames = [line for line in main_thread.splitlines() if line.lstrip().startswith("File ")]
+    ours = next((i for i, line in enumerate(frames) if worker.__file__ in line), len(frames))
+    return "\n".join(frames[:ours])
+
+
+def _waits(stack: str) -> bool:
+    """Whether a stack's innermost frame is in communication."""
+    return f"torch{os.sep}distributed" in stack.partition("\n")[0]
+
+
+def _context() -> Any:
+    """A way to start processes quickly: forked from a server that has torch loaded already."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", worker.__name__])
+    return context
+
+
+@contextmanager
+def _bare_main() -> Iterator[None]:
+    """Keep multiprocessing from running this process's script again in each worker."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+_pool = _Pool()
