@@ -8,6 +8,7 @@ import sys
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.distributed.device_mesh import DeviceMesh
 
 from benchmarks.cases import CASES, RANKS, Case, fake_ranks, kits
 from benchmarks.measure import Contender, Timing, alternate
@@ -17,9 +18,7 @@ PLAIN = "plain"
 PIPED_WIDTH = 140
 
 
-def contenders_of(
-    case: Case, mesh: torch.distributed.DeviceMesh
-) -> tuple[dict[str, Contender], list[str]]:
+def contenders_of(case: Case, mesh: DeviceMesh) -> tuple[dict[str, Contender], list[str]]:
     """What runs of a case, and a sentence on each that does not."""
     able: dict[str, Contender] = {PLAIN: case.plain(mesh)}
     unable = []

@@ -1,8 +1,9 @@
 """What is timed: each case on plain tensors, on dtensor_core and on torch.distributed.tensor.
 
 Both DTensors have the same public names, so a case is written once, against `Kit`; plain is what
-one rank would do by hand, with tensors of the size of its shard. All run as rank 0 of a fake
-process group of 4, which computes and dispatches like a real one, and sends nothing.
+one rank would do by hand, with tensors of the size of its shard, and for a training step the whole
+model on one rank. All run as rank 0 of a fake process group of 4, which computes and dispatches
+like a real one, and sends nothing.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _gather(kit: Kit, mesh: DeviceMesh) -> Contender:
 
 def _step(model: torch.nn.Module, loss_of: Callable[[torch.nn.Module], torch.Tensor]) -> Contender:
     """A training step that leaves the weights as they are, so that every step is alike."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, foreach=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
 
     def step() -> None:
         optimizer.zero_grad()
