@@ -46,6 +46,7 @@ import dtensor_core.testing
 """
 
 PLOTS_AND_PROMPTS = ("pandas", "plotly", "typer", "rich", "jinja2")
+OUR_DTENSOR = ("dtensor_core",)
 TORCH_DTENSOR = ("torch.distributed.tensor", "torch.distributed._tensor")
 
 
@@ -133,6 +134,13 @@ def test_no_file_of_dtensor_core_names_torchs_dtensor() -> None:
         str(file.relative_to(ROOT)): mentions(file.read_text(), TORCH_DTENSOR) for file in files
     }
     assert not {file: names for file, names in found.items() if names}
+
+
+def test_only_the_bridge_of_commtrace_looks_at_dtensor_core_and_sees_observe() -> None:
+    files = sorted([*(ROOT / "commtrace").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
+    found = {str(file.relative_to(ROOT)): mentions(file.read_text(), OUR_DTENSOR) for file in files}
+    seen = {file: set(names) for file, names in found.items() if names}
+    assert seen == {"commtrace/recorder/bridge.py": {"dtensor_core.observe"}}
 
 
 @pytest.mark.parametrize(
