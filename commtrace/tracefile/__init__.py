@@ -18,6 +18,7 @@ from commtrace.errors import NotATraceError
 from commtrace.tracefile.merge import join, merge_spools, read_spools
 from commtrace.tracefile.run_file import read_run_file, write_trace
 from commtrace.tracefile.spool import (
+    OUTSTANDING,
     SPOOL_SUFFIX,
     SpoolWriter,
     parse_spool,
@@ -27,6 +28,7 @@ from commtrace.tracefile.spool import (
 from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace_of_rows
 
 __all__ = [
+    "OUTSTANDING",
     "SPOOL_SUFFIX",
     "SpoolWriter",
     "StringColumn",

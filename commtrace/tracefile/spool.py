@@ -9,7 +9,8 @@ A spool begins with the line `commtrace-spool 1`. Then come batches, each append
 The head is JSON: `facts` to add to those known so far, `strings` that are new, and for each table
 its number of rows and the description of each column (see `encoding`) with the length of its data.
 A batch whose length or checksum does not hold is the torn tail of a process that was killed: it is
-left out, and everything before it counts.
+left out, and everything before it counts. Each batch names all calls that are not over yet as
+`outstanding`; those of the last batch count, as calls whose end is not known.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import zlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,11 +32,15 @@ from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable
 
 SPOOL_SUFFIX = ".spool"
 
+OUTSTANDING = "outstanding"
+"""Pseudo-table: calls that were not over when the batch was written, as rows of table `comm`."""
+
 _FIRST_WORD = b"commtrace-spool"
 _FIRST_LINE = b"%s %d\n" % (_FIRST_WORD, FORMAT_VERSION)
 _BATCH = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
 _FASTEST = 1
+_TABLES = {**TABLES, OUTSTANDING: TABLES["comm"]}
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -73,7 +79,7 @@ class SpoolWriter:
 
     def _encode(self, table: str, rows: Rows, blobs: list[bytes]) -> dict[str, Any]:
         columns = {}
-        for column, values in zip(TABLES[table], zip(*rows, strict=True), strict=True):
+        for column, values in zip(_TABLES[table], zip(*rows, strict=True), strict=True):
             if column.type is str:
                 description, data = encode_ints(self._strings.codes(values))
             elif column.type is float:
@@ -163,11 +169,7 @@ class _Builder:
         self.num_batches = 0
         self.facts: dict[str, Any] = {}
         self._strings: list[str] = []
-        self._arrays = {
-            (name, column.name): array("d" if column.type is float else "q")
-            for name, columns in TABLES.items()
-            for column in columns
-        }
+        self._arrays = {name: _empty_table(name) for name in _TABLES}
 
     def add(self, payload: bytes) -> None:
         (length,) = _LENGTH.unpack_from(payload)
@@ -176,19 +178,39 @@ class _Builder:
         self.facts.update(head["facts"])
         self._strings.extend(head["strings"])
         self.num_batches += 1
+        self._arrays[OUTSTANDING] = _empty_table(OUTSTANDING)
         for name, table in head["tables"].items():
             for column, description in table["columns"].items():
                 end = position + description.get("bytes", 0)
                 values = decode(description, payload[position:end], table["rows"])
-                self._arrays[name, column].extend(values)
+                self._arrays[name][column].extend(values)
                 position = end
 
     def tables(self) -> dict[str, dict[str, ColumnValues]]:
+        arrays = self._arrays
+        for name, values in arrays[OUTSTANDING].items():
+            arrays["comm"][name].extend(values)
         return {
-            name: {column.name: self._column(name, column) for column in columns}
+            name: {column.name: self._column(column, ordered[column.name]) for column in columns}
             for name, columns in TABLES.items()
+            for ordered in [_in_order(arrays[name])]
         }
 
-    def _column(self, table: str, column: Column) -> ColumnValues:
-        values = self._arrays[table, column.name]
+    def _column(self, column: Column, values: array[Any]) -> ColumnValues:
         return StringColumn(values, self._strings) if column.type is str else values
+
+
+def _empty_table(name: str) -> dict[str, array[Any]]:
+    return {column.name: array("d" if column.type is float else "q") for column in _TABLES[name]}
+
+
+def _in_order(table: dict[str, array[Any]]) -> dict[str, array[Any]]:
+    """A table with the rows of each rank in the order of their ids, where it has ids."""
+    ids = table.get("id")
+    if ids is None or all(before <= after for before, after in pairwise(ids)):
+        return table
+    keys = list(zip(table["rank"], ids, strict=True))
+    order = sorted(range(len(ids)), key=keys.__getitem__)
+    return {
+        name: array(values.typecode, [values[i] for i in order]) for name, values in table.items()
+    }

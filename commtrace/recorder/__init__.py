@@ -1,0 +1,73 @@
+"""Records every communication call of this process while at least one recording listens.
+
+`listen` gives a buffer everything that happens from then on, until `Listening.stop`. The parts:
+`intercept` sees the calls, `signatures` says how to read them, `phases`, `modules` and `bridge`
+say where and why they happen, `operators` adds operators, and `buffer` keeps it all until it is
+written.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from commtrace.recorder.buffer import Buffer
+from commtrace.recorder.here import HERE, ThreadState
+from commtrace.recorder.intercept import Interception
+from commtrace.recorder.operators import OperatorMode
+from commtrace.recorder.recorder import RECORDER
+
+__all__ = ["HERE", "RECORDER", "Buffer", "Listening", "listen"]
+
+_lock = threading.RLock()
+_interception = Interception(RECORDER)
+
+
+class Listening:
+    """A buffer's connection to the recorder, and the dispatch mode that it may have needed."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        self._mode: OperatorMode | None = None
+        self._state: ThreadState | None = None
+
+    def see_operators(self, rank: int) -> None:
+        """Record the operators of this thread too."""
+        state = HERE.state
+        if not state.has_operator_mode:
+            self._mode, self._state = OperatorMode(RECORDER, rank), state
+            self._mode.__enter__()
+            state.has_operator_mode = True
+
+    def stop(self) -> None:
+        """Disconnect; the last one to do so takes the interception out."""
+        if self._mode is not None and self._state is HERE.state:
+            self._mode.__exit__(None, None, None)
+            self._state.has_operator_mode = False
+            self._mode = None
+        with _lock:
+            before = RECORDER.buffers
+            RECORDER.buffers = tuple(each for each in before if each is not self._buffer)
+            if before and not RECORDER.buffers:
+                _interception.uninstall()
+                RECORDER.locator.uninstall()
+
+
+def listen(buffer: Buffer, *, again: bool = False) -> Listening:
+    """Give `buffer` every communication call from now on; `again` if it has listened before."""
+    with _lock:
+        if not RECORDER.buffers:
+            if not again:
+                RECORDER.forget()
+            RECORDER.locator.install()
+            _interception.install()
+        RECORDER.buffers = (*RECORDER.buffers, buffer)
+    return Listening(buffer)
+
+
+def _forget_in_child() -> None:
+    """A forked process is no part of the recording: its parent writes the spool."""
+    RECORDER.buffers = ()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

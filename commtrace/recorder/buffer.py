@@ -1,0 +1,172 @@
+"""What one recording keeps: calls and operators wait here until they are written to its stream.
+
+The program's threads append, `flush` takes what is there and writes it as one batch. A call is
+written once nothing more will become known of it; until then each batch repeats it in the
+pseudo-table `outstanding`, so that the trace of a program that hangs shows what it hangs in.
+Numbers of calls and operators count from the beginning of the recording.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from commtrace.event import StepRow
+from commtrace.recorder.calls import Call, Numbering
+from commtrace.recorder.clock import now
+from commtrace.tracefile import OUTSTANDING, SpoolWriter
+
+_MAX_OUTSTANDING_ROWS = 1000
+
+
+Span = tuple[int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int]
+"""One operator that has ended: rank, id, parent, operator, level, start, duration, phase, regions,
+module call, thread."""
+
+
+class Buffer:
+    """The calls, operators and steps of one recording, on their way to `stream`.
+
+    Keeps the calls of `rank` only where that is not None (threads that play several ranks), and at
+    most `max_calls` of them; the rest is counted in `num_dropped`.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        facts: Mapping[str, Any],
+        *,
+        epoch: int,
+        numbering: Numbering,
+        rank: int | None = None,
+        max_calls: int | None = None,
+    ) -> None:
+        self.rank = rank
+        self.step = 0
+        self._step_begin = now()
+        self._num_in_step = 0
+        self.num_dropped = 0
+        self._num_kept = 0
+        self._max_calls = max_calls
+        self._epoch = epoch
+        self._numbering = numbering
+        self._calls: deque[tuple[Call, int]] = deque()
+        self._spans: deque[tuple[Span, int]] = deque()
+        self._steps: deque[Any] = deque()
+        self._outstanding: list[tuple[Call, int]] = []
+        self._shown: list[int] = []
+        self._groups: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._stream = stream
+        self._writer = SpoolWriter(stream, facts)
+
+    def add(self, call: Call) -> None:
+        """Keep a call, from the moment it is issued."""
+        if self.rank is not None and call.group.rank != self.rank:
+            return
+        if self._max_calls is not None and self._num_kept >= self._max_calls:
+            self.num_dropped += 1
+            return
+        self._num_kept += 1
+        self._num_in_step += 1
+        self._calls.append((call, self.step))
+
+    def add_span(self, span: Span) -> None:
+        """Keep an operator that has ended."""
+        if self.rank is None or span[0] == self.rank:
+            self._spans.append((span, self.step))
+
+    def end_step(self, rank: int) -> None:
+        """End the step in progress, and begin the next one."""
+        end = now()
+        epoch = self._epoch
+        self._steps.append(StepRow(rank, self.step, self._step_begin + epoch, end + epoch))
+        self.step += 1
+        self._step_begin = end
+        self._num_in_step = 0
+
+    def end_last_step(self, rank: int) -> None:
+        """End the step in progress, if anything happened in it; a recording has at least one."""
+        if self._num_in_step or not self.step:
+            self.end_step(rank)
+
+    def flush(self, facts: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
+        """Write what has come in; with `is_last` also what is still outstanding."""
+        with self._lock:
+            done, waiting = self._sort_out(is_last)
+            tables = {
+                "groups": self._new_groups([*done, *waiting]),
+                "comm": [call.row(self._epoch, step, self._numbering) for call, step in done],
+                "ops": self._take_ops(),
+                "steps": _take_all(self._steps),
+            }
+            shown = [call.id for call, _ in waiting]
+            if not (facts or shown != self._shown or any(tables.values())):
+                return
+            tables[OUTSTANDING] = [
+                call.row(self._epoch, step, self._numbering)
+                for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
+            ]
+            self._shown = shown
+            self._writer.write(tables, facts)
+
+    def _sort_out(self, is_last: bool) -> tuple[list[tuple[Call, int]], list[tuple[Call, int]]]:
+        """The calls of which all is known, and those still in the making."""
+        waiting: list[tuple[Call, int]] = []
+        done: list[tuple[Call, int]] = []
+        for entry in [*self._outstanding, *_take_all(self._calls)]:
+            (done if is_last or entry[0].is_over() else waiting).append(entry)
+        self._outstanding = waiting
+        return done, waiting
+
+    def _new_groups(self, entries: list[tuple[Call, int]]) -> list[Any]:
+        """The rows of groups that came up for the first time, or of which more is known now."""
+        rows = {}
+        for call, _ in entries:
+            group = call.group
+            row = group.row._replace(name=self._numbering.name(group))
+            if self._groups.get(row.name) != row:
+                self._groups[row.name] = rows[row.name] = row
+        return list(rows.values())
+
+    def _take_ops(self) -> list[Any]:
+        numbering, epoch = self._numbering, self._epoch
+        return [_op_row(span, step, numbering, epoch) for span, step in _take_all(self._spans)]
+
+    def contents(self) -> bytes:
+        """All that has been written so far."""
+        with self._lock:
+            self._stream.seek(0)
+            written = self._stream.read()
+            self._stream.seek(0, io.SEEK_END)
+        return written
+
+
+def _take_all(entries: deque[Any]) -> list[Any]:
+    """What is in a queue now; others may append meanwhile."""
+    return [entries.popleft() for _ in range(len(entries))]
+
+
+def _op_row(span: Span, step: int, numbering: Numbering, epoch: int) -> tuple[Any, ...]:
+    """An operator as a row of table `ops`, in the order of its columns."""
+    rank, number, parent, op, level, start, duration, phase, regions, call, thread = span
+    place = call[0] if call else None
+    return (
+        rank,
+        numbering.op_id(number),
+        numbering.op_id(parent),
+        str(op),
+        level,
+        start + epoch,
+        duration,
+        step,
+        phase,
+        regions[-1] if regions else "",
+        place.path if place else "",
+        place.class_name if place else "",
+        call[1] if call else -1,
+        thread,
+    )

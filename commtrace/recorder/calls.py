@@ -1,0 +1,275 @@
+"""One communication call: what its arguments say, what became of it, and its row in table `comm`.
+
+`issue` makes a `Call` when the operator is called and reads only what would be gone later; text is
+made when the call is written (`row`), which is not in the way of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from json import dumps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commtrace.recorder.groups import Group
+from commtrace.recorder.signatures import RECEIVED, RESULT, Signature
+from commtrace.units import wire_bytes
+
+_UNKNOWN = -1
+
+
+class Call:
+    """A call in progress or done. Times are of the monotonic clock; -1 is not known."""
+
+    __slots__ = (
+        "announcement",
+        "device",
+        "dtype",
+        "end",
+        "group",
+        "id",
+        "is_async",
+        "is_settled",
+        "is_watched",
+        "issue",
+        "kept_bytes",
+        "location",
+        "native_op",
+        "num_waits",
+        "op",
+        "op_id",
+        "payload",
+        "peer",
+        "received",
+        "reduce_op",
+        "region",
+        "returned",
+        "root",
+        "sent",
+        "seq",
+        "signature",
+        "thread",
+        "waited",
+        "work",
+    )
+
+    def __init__(self, native_op: str, signature: Signature) -> None:
+        self.native_op = native_op
+        self.signature = signature
+        self.sent: tuple[Any, ...] = ()
+        self.received: tuple[Any, ...] = ()
+        self.payload = 0
+        self.kept_bytes = _UNKNOWN
+        self.dtype: Any = None
+        self.device = "cpu"
+        self.reduce_op: Any = None
+        self.root = _UNKNOWN
+        self.peer = _UNKNOWN
+        self.is_async = True
+        self.returned = _UNKNOWN
+        self.end = _UNKNOWN
+        self.waited = 0
+        self.num_waits = 0
+        self.is_settled = False
+        self.is_watched = False
+        self.work: Any = None
+
+    def is_over(self) -> bool:
+        """Whether nothing more will become known of the call."""
+        if self.is_settled:
+            return True
+        return self.work is not None and self.work() is None and not self.is_watched
+
+    def blocked(self) -> int:
+        """How long the thread was blocked, as far as it could be seen."""
+        if self.returned < 0:
+            return _UNKNOWN
+        if not self.is_async:
+            return self.returned - self.issue + self.waited
+        return self.waited if self.num_waits else _UNKNOWN
+
+    def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
+        """The call as a row of table `comm`, in the order of its columns."""
+        group: Group = self.group
+        kind = self.signature.kind
+        phase, module_call, code, line = self.location
+        place = module_call[0] if module_call else None
+        told = self.announcement
+        return (
+            group.rank,
+            numbering.call_id(self),
+            kind,
+            self.native_op,
+            numbering.name(group),
+            numbering.seq(self),
+            _reduce_op_name(self.reduce_op),
+            group.global_rank(self.root),
+            group.global_rank(self.peer),
+            str(self.dtype).removeprefix("torch.") if self.dtype is not None else "",
+            _shapes(self.sent),
+            _shapes(self.received),
+            self.payload,
+            self._wire_bytes(),
+            self.is_async,
+            self.issue + epoch,
+            self.returned - self.issue if self.returned >= 0 else _UNKNOWN,
+            self.blocked(),
+            self.end + epoch if self.end >= 0 else _UNKNOWN,
+            step,
+            phase,
+            self.region,
+            place.path if place else "",
+            place.class_name if place else "",
+            module_call[1] if module_call else _UNKNOWN,
+            self.thread,
+            told.operator if told else str(self.op or ""),
+            numbering.op_id(self.op_id),
+            code.co_filename if code else "",
+            line,
+            code.co_name if code else "",
+            told.sentence if told else "",
+            told.argument if told else "",
+            told.source if told else "",
+            told.target if told else "",
+            dumps(told.candidates) if told and told.candidates else "",
+            told.payload_bytes if told else _UNKNOWN,
+        )
+
+    def _wire_bytes(self) -> int:
+        if self.kept_bytes >= 0:
+            return self.payload - self.kept_bytes
+        root = max(self.root, 0)
+        group: Group = self.group
+        size = len(group.ranks)
+        kind = self.signature.kind
+        return wire_bytes(kind, self.payload, size, distance=group.distance(root))
+
+
+class Numbering:
+    """How one recording counts and names what the process counts and names once for all.
+
+    Numbers begin at 0 where the recording began. A group keeps its name, unless another group of
+    that name with other ranks came before it in this recording.
+    """
+
+    def __init__(self, calls: Mapping[int, int], groups: Mapping[Group, int], ops: int) -> None:
+        self._first_calls = calls
+        self._first_seqs = groups
+        self._first_op = ops
+        self._names: dict[Group, str] = {}
+        self._ranks: dict[str, tuple[int, ...]] = {}
+
+    def call_id(self, call: Call) -> int:
+        """The number of a call on its rank."""
+        return call.id - self._first_calls.get(call.group.rank, 0)
+
+    def seq(self, call: Call) -> int:
+        """The number of a call within its group."""
+        return call.seq - self._first_seqs.get(call.group, 0)
+
+    def op_id(self, op_id: int) -> int:
+        """The number of an operator; -1 of one that began before the recording."""
+        return max(op_id - self._first_op, _UNKNOWN)
+
+    def name(self, group: Group) -> str:
+        """The name of a group."""
+        name = self._names.get(group)
+        if name is None:
+            name, number = group.row.name, 1
+            while self._ranks.setdefault(name, group.ranks) != group.ranks:
+                number += 1
+                name = f"{group.row.name}#{number}"
+            self._names[group] = name
+        return name
+
+
+def tensors_of(argument: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a tensor, of a list of them, or of a list of lists."""
+    if isinstance(argument, torch.Tensor):
+        yield argument
+    elif isinstance(argument, (list, tuple)):
+        for each in argument:
+            yield from tensors_of(each)
+
+
+def read_arguments(call: Call, group: Group, args: Sequence[Any]) -> None:
+    """Fill in what the arguments of the operator say."""
+    signature = call.signature
+    num_args = len(args)
+    call.group = group
+    if signature.reduce_op is not None:
+        call.reduce_op = args[signature.reduce_op]
+    if signature.root is not None:
+        call.root = args[signature.root]
+    if signature.peer is not None:
+        call.peer = args[signature.peer]
+    if signature.is_async is not None:
+        # An argument that equals its default, True, does not arrive.
+        call.is_async = num_args <= signature.is_async or bool(args[signature.is_async])
+    elif signature.is_blocking:
+        call.is_async = False
+    if signature.sent is not None:
+        call.sent = _read_tensors(call, args[signature.sent], signature.payload != RECEIVED)
+        if signature.split is not None and args[signature.split]:
+            split = args[signature.split]
+            call.kept_bytes = call.payload * split[group.group_rank] // max(sum(split), 1)
+        elif signature.kind == "all_to_all" and len(call.sent) > 1:
+            own = list(tensors_of(args[signature.sent]))[group.group_rank]
+            call.kept_bytes = own.nbytes
+    if signature.received == signature.sent:
+        call.received = call.sent
+    elif signature.received not in (None, RESULT):
+        read_received(call, args[signature.received])
+    if signature.payload_per_rank:
+        call.payload *= len(group.ranks)
+
+
+def read_received(call: Call, argument: Any) -> None:
+    """Fill in what is known of the tensors that the call writes to."""
+    call.received = _read_tensors(call, argument, call.signature.payload == RECEIVED)
+
+
+def _read_tensors(call: Call, argument: Any, is_payload: bool) -> tuple[Any, ...]:
+    shapes = []
+    for tensor in tensors_of(argument):
+        shapes.append(tensor.shape)
+        if call.dtype is None:
+            call.dtype = tensor.dtype
+            call.device = tensor.device.type
+        if is_payload:
+            call.payload += tensor.numel() * tensor.element_size()
+    return tuple(shapes)
+
+
+_shape_texts: dict[Any, str] = {}
+
+
+def _shapes(shapes: tuple[Any, ...]) -> str:
+    text = _shape_texts.get(shapes)
+    if text is None:
+        if len(_shape_texts) > 10_000:
+            _shape_texts.clear()
+        text = ";".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
+        _shape_texts[shapes] = text
+    return text
+
+
+_REDUCE_OPS: dict[int, str] = (
+    {op.value: name.lower() for name, op in dist.ReduceOp.RedOpType.__members__.items()}
+    if dist.is_available()
+    else {}
+)
+
+
+def _reduce_op_name(reduce_op: Any) -> str:
+    """The name of a reduction: functional operators say it, those of c10d hold it in a box."""
+    if reduce_op is None:
+        return ""
+    if isinstance(reduce_op, str):
+        return reduce_op
+    try:
+        return _REDUCE_OPS.get(reduce_op.op(), "")
+    except (AttributeError, RuntimeError):  # before torch 2.11 the box could not be opened
+        return ""

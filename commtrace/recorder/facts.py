@@ -1,0 +1,83 @@
+"""The facts about a run and a rank that a spool begins with, and those found out later.
+
+Recording may begin before `init_process_group`: then the environment (torchrun's RANK and
+WORLD_SIZE) is believed until the first process group is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import socket
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commtrace.recorder.clock import boot, now
+from commtrace.recorder.recorder import Recorder
+
+
+def process_rank() -> int | None:
+    """This process's global rank, None if nothing says so yet."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else None
+
+
+def _world_size() -> int:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    world_size = os.environ.get("WORLD_SIZE", "")
+    return int(world_size) if world_size.isdigit() else 1
+
+
+class Facts:
+    """The facts of one recording; `rank` and `num_ranks` grow true while it runs."""
+
+    def __init__(self, detail: str, epoch: int) -> None:
+        rank = process_rank()
+        self.rank = 0 if rank is None else rank
+        self._run: dict[str, Any] = {
+            "world_size": max(_world_size(), self.rank + 1),
+            "process_group": "none",
+            "detail": detail,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "command": shlex.join(sys.argv),
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
+        self._device = "cpu"
+        self.first: Mapping[str, Any] = {
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "boot": boot(),
+            "epoch_ns": epoch,
+            "device": self._device,
+            "start_ns": now() + epoch,
+            "run": dict(self._run),
+        }
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the program has, as far as is known."""
+        return self._run["world_size"]
+
+    def news(self, recorder: Recorder) -> dict[str, Any]:
+        """The facts that the groups seen since the last time have changed."""
+        before = (self.rank, self._device, dict(self._run))
+        for group in recorder.groups:
+            self._run["process_group"] = group.row.backend
+            self._run["world_size"] = max(self._run["world_size"], 1 + max(group.ranks))
+            if "RANK" not in os.environ:
+                self.rank = group.rank
+        self._device = recorder.device
+        if (self.rank, self._device, self._run) == before:
+            return {}
+        return {"rank": self.rank, "device": self._device, "run": dict(self._run)}

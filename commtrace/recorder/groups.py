@@ -1,0 +1,109 @@
+"""What there is to know about each process group, found out once.
+
+The recorder asks for the `Group` of every call. Groups are told apart by identity, since one
+process may have several of one name: made one after the other, or by threads that play different
+ranks. They are not kept alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commtrace.event import GroupRow
+
+_MESH_PREFIX = "mesh_"
+
+
+class Group:
+    """One process group as one rank of it sees it; `seq` counts this rank's calls."""
+
+    __slots__ = ("group_rank", "is_fake", "rank", "ranks", "row", "seq")
+
+    def __init__(self, row: Any, ranks: tuple[int, ...], group_rank: int) -> None:
+        self.row = row
+        self.ranks = ranks
+        self.group_rank = group_rank
+        self.rank = ranks[group_rank]
+        self.is_fake = row.backend == "fake"
+        self.seq = 0
+
+    def global_rank(self, group_rank: int) -> int:
+        """The global rank of a member; -1 of no member."""
+        return self.ranks[group_rank] if 0 <= group_rank < len(self.ranks) else -1
+
+    def learn_axis(self, axis: str) -> None:
+        """Take over the name of the mesh axis that the group belongs to, where torch has none."""
+        if axis and not self.row.mesh_axis:
+            self.row = self.row._replace(mesh_axis=axis)
+
+    def distance(self, group_rank: int) -> int:
+        """How many places this rank stands behind `group_rank` in the ring."""
+        return (self.group_rank - group_rank) % len(self.ranks)
+
+
+class Groups:
+    """All groups that this process communicates in."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], Group]] = {}
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter([group for _, group in list(self._known.values())])
+
+    def of(self, process_group: Any) -> Group:
+        """The group of a `ProcessGroup`."""
+        known = self._known.get(id(process_group))
+        if known is not None and known[0]() is process_group:
+            return known[1]
+        key = id(process_group)
+        group = _describe(process_group)
+        reference = weakref.ref(process_group, lambda _: self._known.pop(key, None))
+        self._known[key] = (reference, group)
+        return group
+
+
+def _describe(process_group: Any) -> Group:
+    try:
+        ranks = tuple(dist.get_process_group_ranks(process_group))
+    except (KeyError, ValueError, RuntimeError):  # a group that torch.distributed never met
+        ranks = tuple(range(process_group.size()))
+    description = process_group.group_desc
+    row = GroupRow(
+        name=process_group.group_name,
+        description=description,
+        ranks=",".join(map(str, ranks)),
+        size=len(ranks),
+        mesh_axis=_mesh_axis(description),
+        backend=_backend(process_group),
+    )
+    return Group(row, ranks, process_group.rank())
+
+
+def _mesh_axis(description: str) -> str:
+    """The axis that torch's DeviceMesh writes into the description of the groups it makes."""
+    if not description.startswith(_MESH_PREFIX) or description == "mesh_default":
+        return ""
+    axis = description.removeprefix(_MESH_PREFIX)
+    number = axis.removeprefix("dim_")
+    return f"axis{number}" if number != axis and number.isdigit() else axis
+
+
+def _backend(process_group: Any) -> str:
+    try:
+        return dist.get_backend(process_group)
+    except (KeyError, ValueError, RuntimeError):
+        return process_group.name()
+
+
+def resolve(argument: Any) -> Any:
+    """The `ProcessGroup` that an operator was given: boxed, by name, or as itself."""
+    if isinstance(argument, torch.ScriptObject):
+        return dist.ProcessGroup.unbox(argument)
+    if isinstance(argument, str):
+        return torch._C._distributed_c10d._resolve_process_group(argument)
+    return argument

@@ -1,0 +1,65 @@
+"""What each thread is doing: one object per thread, read and written by all parts of the recorder.
+
+A thread's state is reached in one step (`HERE.state`), since the cost of a thread-local lookup is
+what most of the recorder's work is made of.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commtrace.recorder.calls import Call
+    from commtrace.recorder.modules import ModuleCall
+
+
+class ThreadState:
+    """The state of one thread.
+
+    `module_call` is the innermost module call in progress. `mark_seqs` and `mark_calls` say which
+    module call made the autograd nodes from a sequence number on (see `modules`). `op_id` and `op`
+    are the innermost operator span, `dtensor_op` the innermost one on distributed tensors, and
+    `is_passing` asks the dispatch mode to decline one operator.
+    `functional` collects the calls that a functional collective in progress has issued. `last`
+    holds the handle of the newest call until Python has it too.
+    """
+
+    __slots__ = (
+        "dtensor_op",
+        "functional",
+        "has_operator_mode",
+        "is_passing",
+        "last",
+        "mark_calls",
+        "mark_seqs",
+        "module_call",
+        "native_id",
+        "op",
+        "op_id",
+        "optimizer_depth",
+        "regions",
+    )
+
+    def __init__(self) -> None:
+        self.native_id = threading.get_native_id()
+        self.module_call: ModuleCall | None = None
+        self.mark_seqs: list[int] = []
+        self.mark_calls: list[ModuleCall | None] = []
+        self.op_id = -1
+        self.op: Any = None
+        self.dtensor_op: Any = None
+        self.functional: list[Call] | None = None
+        self.last: Any = None
+        self.regions: tuple[str, ...] = ()
+        self.optimizer_depth = 0
+        self.is_passing = False
+        self.has_operator_mode = False
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.state = ThreadState()
+
+
+HERE = _Here()

@@ -1,0 +1,142 @@
+"""Sees every communication operator of the process, and every wait, while installed.
+
+For each operator of `signatures` a kernel is registered at the dispatch key `BackendSelect`, which
+every call passes on its way to its backend (CPU, CUDA, Meta, ...) and where these operators have
+no kernel of their own. It reports to the recorder and passes the call on; nothing is replaced, so
+nothing else in the program is slower, and taking the kernels out leaves the dispatcher as it was.
+Calls from C++ (DistributedDataParallel), of other threads, in inference mode and of compiled
+functions all come this way. The interpreter lock is not held while a call is in its backend.
+
+A functional collective issues a `c10d` operator, and is recorded itself only where it does not.
+Waiting is seen at `wait_tensor`, and at `torch.distributed.Work.wait`, which is replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.library import Library
+
+from commtrace.recorder.clock import now
+from commtrace.recorder.here import HERE
+from commtrace.recorder.recorder import Recorder
+from commtrace.recorder.signatures import SIGNATURES, WAIT, Signature
+
+_KEY = "BackendSelect"
+_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+Kernel = Callable[..., Any]
+
+
+class Interception:
+    """The kernels in the dispatcher and the method replaced, to be put in and taken out."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._libraries: list[Library] = []
+        self._work_wait: Kernel | None = None
+
+    def install(self) -> None:
+        """Put the kernels in."""
+        namespaces = {name.partition("::")[0] for name in SIGNATURES}
+        libraries = {namespace: Library(namespace, "IMPL") for namespace in namespaces}
+        self._libraries = list(libraries.values())
+        kernels = {name: self._kernel(name, signature) for name, signature in SIGNATURES.items()}
+        kernels[WAIT] = _waiting(self._recorder, _next_kernel(WAIT))
+        for name, kernel in kernels.items():
+            if kernel is not None:
+                namespace, _, op = name.partition("::")
+                libraries[namespace].impl(op, kernel, _KEY, with_keyset=True)
+        self._work_wait = vars(dist.Work)["wait"]
+        dist.Work.wait = _work_waiting(self._recorder, self._work_wait)  # type: ignore[method-assign]
+
+    def uninstall(self) -> None:
+        """Take them out."""
+        for library in self._libraries:
+            library._destroy()
+        self._libraries = []
+        dist.Work.wait = self._work_wait  # type: ignore[method-assign]
+
+    def _kernel(self, name: str, signature: Signature) -> Kernel | None:
+        if not torch._C._dispatch_has_kernel(name):  # an operator that this torch does not have
+            return None
+        make = _native if name.startswith("c10d::") else _functional
+        return make(self._recorder, name, signature, _next_kernel(name))
+
+
+def _next_kernel(name: str) -> Kernel:
+    """Calls what an operator would have called without us."""
+    namespace, _, op = name.partition("::")
+    return getattr(getattr(torch.ops, namespace), op).default._handle.redispatch_boxed
+
+
+def _native(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if not recorder.buffers:  # in a forked process, or at the very end
+            return pass_on(keyset & _BELOW, *args, **kwargs)
+        state = HERE.state
+        call = recorder.issue(name, signature, args, sys._getframe(1), state)
+        if call is None:
+            return pass_on(keyset & _BELOW, *args, **kwargs)
+        try:
+            result = pass_on(keyset & _BELOW, *args, **kwargs)
+        except BaseException:
+            recorder.raised(call)
+            raise
+        recorder.returned(call, result, state)
+        return result
+
+    return kernel
+
+
+def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if not recorder.buffers:
+            return pass_on(keyset & _BELOW, *args, **kwargs)
+        state = HERE.state
+        outer, begin = state.functional, now()
+        state.functional = calls = []
+        try:
+            result = pass_on(keyset & _BELOW, *args, **kwargs)
+            if not calls:
+                call = recorder.issue(name, signature, args, sys._getframe(1), state)
+                if call is not None:
+                    call.issue = begin
+                    recorder.returned(call, result, state)
+        finally:
+            state.functional = outer
+        if calls:
+            recorder.returned_functional(calls, result)
+        return result
+
+    return kernel
+
+
+def _waiting(recorder: Recorder, pass_on: Kernel) -> Kernel:
+    def kernel(keyset: Any, tensor: torch.Tensor) -> torch.Tensor:
+        call = recorder.call_behind(tensor)
+        if call is None:
+            return pass_on(keyset & _BELOW, tensor)
+        begin = now()
+        result = pass_on(keyset & _BELOW, tensor)
+        recorder.waited(call, begin)
+        return result
+
+    return kernel
+
+
+def _work_waiting(recorder: Recorder, original: Kernel) -> Kernel:
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = recorder.call_of(self)
+        if call is None:
+            return original(self, *args, **kwargs)
+        begin = now()
+        result = original(self, *args, **kwargs)
+        recorder.waited(call, begin, self)
+        return result
+
+    return wait

@@ -1,0 +1,220 @@
+"""Which module is being called, and which one an operator of the backward pass came from.
+
+While a recording is on, `torch.nn.Module.__call__` is replaced by a function that keeps the
+innermost module call of the thread, and notes from which autograd sequence number on new nodes are
+made by which call; no module and no tensor gets a hook. A node of the backward pass carries the
+number it was given in the forward pass, so that bisecting the marks finds the call that made it:
+
+    marks   0: none   12: layers.0 #0   15: layers.0.wq #0   17: layers.0 #0   40: none
+    node 16 was made by layers.0.wq #0, node 30 by layers.0 #0
+
+A path is relative to the outermost module called. The first outermost module has the path "";
+further ones that are not a part of it have their class's name in front. A module that a parent
+calls without having it as a submodule is put under it by its class's name.
+"""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+
+from commtrace.recorder.here import HERE, ThreadState
+
+_MAX_MARKS = 1 << 17
+
+ModuleCall = tuple["Place", int, int]
+"""A place, the number of the call, and the autograd task in which it was entered (-1: none)."""
+
+
+class Place:
+    """A module as reached by one path; `num_calls` counts its calls from 0."""
+
+    __slots__ = ("_watched", "children", "class_name", "module", "num_calls", "path", "root")
+
+    def __init__(self, path: str, module: nn.Module, root: Place | None) -> None:
+        self.path = path
+        self.class_name = type(module).__name__
+        self.module = weakref.ref(module)
+        self.root = root or self
+        self.num_calls = 0
+        self.children: dict[int, Place] = {}
+        self._watched: dict[int, weakref.ref[nn.Module]] = {}
+
+    def adopt(self, module: nn.Module, place: Place) -> None:
+        """Remember that `module`, called from here, is found at `place`, as long as it lives."""
+        key = id(module)
+        children, watched = self.children, self._watched
+
+        def forget(_: object) -> None:
+            children.pop(key, None)
+            watched.pop(key, None)
+
+        watched[key] = weakref.ref(module, forget)
+        children[key] = place
+
+
+class ModuleTracker:
+    """Follows module calls while installed."""
+
+    def __init__(self) -> None:
+        self._outside: Any = Place.__new__(Place)
+        self._outside.children, self._outside._watched = {}, {}
+        self._places: dict[str, Place] = {}
+        self._roots: list[Place] = []
+        self._replaced: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+        self._newest_state: ThreadState | None = None
+        self._owners: dict[int, tuple[weakref.ref[Any], Place]] = {}
+
+    def install(self) -> None:
+        """Begin to follow module calls, of all threads."""
+        original = nn.Module.__call__
+        following = _following(self, original)
+        self._replaced = (following, original)
+        nn.Module.__call__ = following  # type: ignore[method-assign]
+
+    def uninstall(self) -> None:
+        """Put back what was replaced, unless someone replaced it again in the meantime."""
+        if self._replaced is not None:
+            following, original = self._replaced
+            if nn.Module.__call__ is following:
+                nn.Module.__call__ = original  # type: ignore[method-assign]
+        self._replaced = None
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether module calls are being followed."""
+        return self._replaced is not None
+
+    def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place:
+        """The place of a module that is called inside of `outer` for the first time."""
+        parent = outer[0] if outer else self._outside
+        place = self._root_place(module) if outer is None else self._inner_place(outer[0], module)
+        parent.adopt(module, place)
+        if not HERE.state.mark_seqs:
+            self._newest_state = HERE.state
+        return place
+
+    def _root_place(self, module: nn.Module) -> Place:
+        known = self._place_in_known_root(module)
+        if known is not None:
+            return known
+        path = self._free_path(type(module).__name__) if self._roots else ""
+        place = self._places[path] = Place(path, module, None)
+        self._roots.append(place)
+        return place
+
+    def _inner_place(self, parent: Place, module: nn.Module) -> Place:
+        owner = parent.module()
+        name = _name_in(owner, module) if owner is not None else None
+        if name is None:
+            known = self._place_in_known_root(module)
+            if known is not None:
+                return known
+            name = type(module).__name__
+        return self._place_at(_join(parent.path, name), module, parent.root)
+
+    def _place_in_known_root(self, module: nn.Module) -> Place | None:
+        for root in self._roots:
+            owner = root.module()
+            name = None if owner is None else _name_in(owner, module)
+            if name is not None:
+                return self._place_at(_join(root.path, name), module, root)
+        return None
+
+    def _place_at(self, path: str, module: nn.Module, root: Place) -> Place:
+        place = self._places.get(path)
+        if place is None or place.module() is not module:
+            num_calls = place.num_calls if place is not None else 0
+            place = self._places[path] = Place(path, module, root)
+            place.num_calls = num_calls
+        return place
+
+    def _free_path(self, class_name: str) -> str:
+        taken = {root.path for root in self._roots}
+        path, number = class_name, 1
+        while path in taken:
+            number += 1
+            path = f"{class_name}#{number}"
+        return path
+
+    def call_that_made(self, node: Any) -> ModuleCall | None:
+        """The module call of the forward pass that made an autograd node; None if none did."""
+        seqs, calls = self._marks()
+        position = bisect_right(seqs, node._sequence_nr()) - 1
+        return calls[position] if position >= 0 else None
+
+    def owner_of(self, parameter: Any) -> ModuleCall | None:
+        """The module that holds a parameter, as its latest call."""
+        known = self._owners.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            self._learn_owners()
+            known = self._owners.get(id(parameter))
+        return (known[1], known[1].num_calls - 1, -1) if known else None
+
+    def _marks(self) -> tuple[list[int], list[ModuleCall | None]]:
+        """The marks of this thread, or where it ran no module, those of the thread that did."""
+        state = HERE.state
+        if not state.mark_seqs and self._newest_state is not None:
+            state = self._newest_state
+        return state.mark_seqs, state.mark_calls
+
+    def _learn_owners(self) -> None:
+        for root in self._roots:
+            owner = root.module()
+            if owner is not None:
+                for name, module in owner.named_modules():
+                    place = self._place_at(_join(root.path, name), module, root)
+                    for parameter in module.parameters(recurse=False):
+                        self._owners[id(parameter)] = (weakref.ref(parameter), place)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name
+
+
+def _name_in(owner: nn.Module, module: nn.Module) -> str | None:
+    """The path of `module` below `owner`; the shortest of several."""
+    names = [name for name, each in owner.named_modules(remove_duplicate=False) if each is module]
+    return min(names, key=lambda name: name.count("."), default=None)
+
+
+def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`nn.Module.__call__` with the bookkeeping around it.
+
+    This runs for each call of each module, communicating or not: hence no attribute is looked up
+    twice and nothing is allocated but one tuple.
+    """
+    next_seq = torch._C._autograd._get_sequence_nr
+    task_id = torch._C._current_graph_task_id
+    outside = tracker._outside
+
+    def following(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        state = HERE.state
+        outer = state.module_call
+        place = (outer[0] if outer else outside).children.get(id(self))
+        if place is None:
+            place = tracker.place_of(outer, self)
+        number = place.num_calls
+        place.num_calls = number + 1
+        state.module_call = call = (place, number, task_id())
+        seqs, calls = state.mark_seqs, state.mark_calls
+        seqs.append(next_seq())
+        calls.append(call)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            state.module_call = outer
+            seqs.append(next_seq())
+            calls.append(outer)
+            if outer is None and len(seqs) > _MAX_MARKS:
+                del seqs[: _MAX_MARKS // 2], calls[: _MAX_MARKS // 2]
+
+    return following

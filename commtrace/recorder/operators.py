@@ -1,0 +1,133 @@
+"""The dispatch mode that adds operators: a span for each, on distributed and on local tensors.
+
+An operator on distributed tensors is one span of level `dtensor`; the operators that it runs on
+local tensors are spans of level `local` inside of it. Communication operators are no spans, they
+are calls (`intercept`), and know the span that they happened in. A mode belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from commtrace.recorder.clock import now
+from commtrace.recorder.here import HERE, ThreadState
+from commtrace.recorder.phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
+from commtrace.recorder.recorder import Recorder
+from commtrace.recorder.signatures import SIGNATURES
+
+DTENSOR, LOCAL = "dtensor", "local"
+
+_COMMUNICATION = frozenset(name.partition("::")[0] for name in SIGNATURES)
+_push = torch._C._push_on_torch_dispatch_stack
+_pop = torch._C._pop_torch_dispatch_stack
+_task_id = torch._C._current_graph_task_id
+_current_node = torch._C._current_autograd_node
+
+_is_distributed_class: dict[type, bool] = {}
+_is_communication: dict[Any, bool] = {}
+
+
+class OperatorMode(TorchDispatchMode):
+    """Reports each operator of the thread that it was entered on to the recorder."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder, rank: int) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._rank = rank
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Compiled functions stay compiled; what they run is not seen operator by operator."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        state = HERE.state
+        if state.is_passing:
+            state.is_passing = False
+            return NotImplemented
+        silent = _is_communication.get(func)
+        if silent is None:
+            silent = _learn(func)
+        if silent:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        distributed = _distributed_class(types) if types else None
+        parent, outer = state.op_id, state.op
+        recorder = self._recorder
+        state.op_id = number = recorder.next_op_id()
+        state.op = func
+        begin = now()
+        try:
+            if distributed is not None:
+                return self._run_distributed(distributed, func, types, args, kwargs, state)
+            return func(*args, **kwargs) if kwargs else func(*args)
+        finally:
+            duration = now() - begin
+            state.op_id = parent
+            state.op = outer
+            phase, call = self._where(state)
+            level = LOCAL if distributed is None else DTENSOR
+            recorder.add_span(
+                (
+                    self._rank, number, parent, func, level, begin, duration, phase,
+                    state.regions, call, state.native_id,
+                )
+            )  # fmt: skip
+
+    def _where(self, state: ThreadState) -> tuple[str, Any]:
+        """Phase and module call, as `phases` has it but without a look at the stack."""
+        call = state.module_call
+        task = _task_id()
+        if task < 0:
+            if call is not None:
+                return FORWARD, call
+            return OPTIMIZER if state.optimizer_depth else OTHER, None
+        if call is not None and call[2] == task:
+            return RECOMPUTE, call
+        node = _current_node()
+        return BACKWARD, None if node is None else self._recorder.locator.call_of_node(node)
+
+    def _run_distributed(
+        self, cls: type, func: Any, types: Any, args: Any, kwargs: Any, state: ThreadState
+    ) -> Any:
+        """Run an operator on distributed tensors, seeing what it runs on local ones."""
+        outer = state.dtensor_op
+        state.dtensor_op = func
+        _push(self)
+        try:
+            if cls.__module__.partition(".")[0] != "torch":
+                return cls.__torch_dispatch__(func, types, args, kwargs or {})  # type: ignore[attr-defined]
+            # torch's own class is dispatched in C++; the mode declines and so gives way to it.
+            state.is_passing = True
+            return func(*args, **(kwargs or {}))
+        finally:
+            state.is_passing = False
+            _pop()
+            state.dtensor_op = outer
+
+
+def _distributed_class(types: Any) -> type | None:
+    for cls in types:
+        distributed = _is_distributed_class.get(cls)
+        if distributed is None:
+            distributed = hasattr(cls, "placements") and hasattr(cls, "device_mesh")
+            _is_distributed_class[cls] = distributed
+        if distributed:
+            return cls
+    return None
+
+
+def _learn(func: Any) -> bool:
+    """Whether an operator is left to the interception; higher-order ones are only passed on."""
+    silent = not isinstance(func, OpOverload) or func.namespace in _COMMUNICATION
+    _is_communication[func] = silent
+    return silent

@@ -1,0 +1,244 @@
+"""The recorder of this process: it is told when calls are issued, return and are waited for.
+
+`RECORDER` is the only one. `intercept` reports to it, and each call goes to the buffers of all
+recordings that listen. Whatever goes wrong in here is kept in `failures`, and told when the
+recording ends; it never reaches the recorded program.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeWork
+from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import FakeTensor
+
+from commtrace.recorder.bridge import announcement
+from commtrace.recorder.buffer import Buffer, Span
+from commtrace.recorder.calls import Call, Numbering, read_arguments, read_received, tensors_of
+from commtrace.recorder.clock import now
+from commtrace.recorder.groups import Groups, resolve
+from commtrace.recorder.here import HERE, ThreadState
+from commtrace.recorder.phases import Locator
+from commtrace.recorder.signatures import RESULT, Signature
+
+_MAX_RESULTS = 4096
+_BLOCKING_TRANSFERS = frozenset({"send", "recv"})
+
+
+class Recorder:
+    """Makes calls of what the interception sees, and hands them to the buffers."""
+
+    def __init__(self) -> None:
+        self.buffers: tuple[Buffer, ...] = ()
+        self.groups = Groups()
+        self.locator = Locator()
+        self.device = "cpu"
+        self.failures: list[BaseException] = []
+        self._lock = threading.Lock()
+        self._num_calls: dict[int, int] = {}
+        self._num_ops = 0
+        self._works: dict[int, Call] = {}
+        self._results: dict[int, Call] = {}
+
+    def forget(self) -> None:
+        """Drop what only matters while someone listens; modules are then named anew."""
+        self.locator = Locator()
+        self.failures = []
+        self._works.clear()
+        self._results.clear()
+
+    def numbering(self) -> Numbering:
+        """Numbers and names that begin now."""
+        seqs = {group: group.seq for group in self.groups}
+        return Numbering(dict(self._num_calls), seqs, self._num_ops)
+
+    def next_op_id(self) -> int:
+        """The number of the operator that begins now."""
+        number = self._num_ops
+        self._num_ops = number + 1
+        return number
+
+    def add_span(self, span: Span) -> None:
+        """Keep an operator that has ended."""
+        for buffer in self.buffers:
+            buffer.add_span(span)
+
+    def issue(
+        self,
+        native_op: str,
+        signature: Signature,
+        args: Sequence[Any],
+        frame: FrameType | None,
+        state: ThreadState,
+    ) -> Call | None:
+        """The call that is about to be made; None if it is only being traced by a compiler."""
+        try:
+            if _is_traced(args):
+                return None
+            call = Call(native_op, signature)
+            read_arguments(call, self.groups.of(resolve(args[signature.group])), args)
+            if signature.is_async is None and signature.kind in _BLOCKING_TRANSFERS:
+                call.is_async = not _is_called_by(frame, _BLOCKING_TRANSFERS)
+            if call.device not in ("cpu", "meta"):
+                self.device = call.device
+            self._place(call, frame, state)
+            self._number(call)
+            for buffer in self.buffers:
+                buffer.add(call)
+            call.issue = now()
+            return call
+        except Exception as error:
+            self.failures.append(error)
+            return None
+
+    def _place(self, call: Call, frame: FrameType | None, state: ThreadState) -> None:
+        call.location = self.locator.locate(frame, state)
+        call.announcement = told = announcement()
+        if told is not None:
+            call.group.learn_axis(told.axis)
+        call.region = state.regions[-1] if state.regions else ""
+        call.thread = state.native_id
+        call.op = state.dtensor_op or state.op
+        call.op_id = state.op_id
+
+    def _number(self, call: Call) -> None:
+        group = call.group
+        with self._lock:
+            call.id = self._num_calls.get(group.rank, 0)
+            self._num_calls[group.rank] = call.id + 1
+            call.seq = group.seq
+            group.seq = call.seq + 1
+
+    def raised(self, call: Call) -> None:
+        """The operator raised: nothing more will become of the call."""
+        call.returned = now()
+        call.is_settled = True
+
+    def returned(self, call: Call, result: Any, state: ThreadState) -> None:
+        """The operator returned `result`, whose handle, if any, can be waited for."""
+        call.returned = returned = now()
+        try:
+            if call.signature.received == RESULT:
+                read_received(call, result)
+            if state.functional is not None:
+                state.functional.append(call)
+                return
+            work = _work_in(result)
+            if work is None or isinstance(work, FakeWork):
+                call.end = returned
+                call.is_settled = True
+                return
+            call.work = weakref.ref(work)
+            self._works[id(work)] = call
+            state.last = work
+            if call.is_async:
+                self._await_completion(call, work)
+        except Exception as error:
+            self.failures.append(error)
+
+    def _await_completion(self, call: Call, work: Any) -> None:
+        """Learn of the completion of a call that the program may never wait for in Python.
+
+        Not on accelerators: there a future's callback would make its stream wait.
+        """
+        if call.device != "cpu":
+            return
+
+        def complete(_: Any) -> None:
+            if call.end < 0:
+                call.end = now()
+            call.is_watched = False
+
+        try:
+            future = work.get_future()
+        except RuntimeError:  # the backend has none
+            return
+        call.is_watched = True
+        future.add_done_callback(complete)
+
+    def returned_functional(self, calls: Sequence[Call], result: Any) -> None:
+        """A functional collective that issued `calls` returned tensors to be waited for."""
+        try:
+            tensors = list(tensors_of(result))
+            if len(calls) != len(tensors):
+                calls = [calls[0]] * len(tensors)
+            for tensor, call in zip(tensors, calls, strict=True):
+                self._expect_wait(call, tensor)
+        except Exception as error:
+            self.failures.append(error)
+
+    def _expect_wait(self, call: Call, tensor: torch.Tensor) -> None:
+        if call.group.is_fake or isinstance(tensor, FakeTensor) or tensor.is_meta:
+            call.end = call.returned
+            call.is_settled = True
+            return
+        results = self._results
+        former = results.pop(tensor.data_ptr(), None)
+        if former is None and len(results) > _MAX_RESULTS:
+            former = results.pop(next(iter(results)))
+        if former is not None:
+            former.is_settled = True
+        results[tensor.data_ptr()] = call
+
+    def call_behind(self, tensor: torch.Tensor) -> Call | None:
+        """The call whose result `tensor` is, if that has not been waited for yet."""
+        if not self._results or isinstance(tensor, FakeTensor):
+            return None
+        return self._results.pop(tensor.data_ptr(), None)
+
+    def call_of(self, work: Any) -> Call | None:
+        """The call that a handle belongs to, if that has not been waited for yet."""
+        call = self._works.get(id(work))
+        return call if call is not None and call.work() is work else None
+
+    def waited(self, call: Call, begin: int, work: Any = None) -> None:
+        """A wait that began at `begin` has come to its end, and so has the call."""
+        end = now()
+        call.waited += end - begin
+        call.num_waits += 1
+        if call.end < 0:
+            call.end = end
+        call.is_settled = True
+        if work is not None:
+            self._works.pop(id(work), None)
+            state = HERE.state
+            if state.last is work:
+                state.last = None
+
+    def drop_dead_works(self) -> None:
+        """Forget handles that the program has thrown away."""
+        for key, call in list(self._works.items()):
+            if call.work() is None:
+                del self._works[key]
+
+
+def _is_traced(args: Sequence[Any]) -> bool:
+    tensor = next(tensors_of(args), None)
+    if not isinstance(tensor, FakeTensor):
+        return False
+    return torch.compiler.is_compiling() or TracingContext.try_get() is not None
+
+
+def _work_in(result: Any) -> Any:
+    """The handle in what an operator of c10d returns: a box, or tensors and a box."""
+    box = result[-1] if isinstance(result, (tuple, list)) and result else result
+    return dist.Work.unbox(box) if isinstance(box, torch.ScriptObject) else None
+
+
+def _is_called_by(frame: FrameType | None, names: frozenset[str]) -> bool:
+    """Whether one of torch.distributed's own functions of these names makes the call."""
+    while frame is not None and frame.f_globals.get("__name__") == dist.distributed_c10d.__name__:
+        if frame.f_code.co_name in names:
+            return True
+        frame = frame.f_back
+    return False
+
+
+RECORDER = Recorder()

@@ -1,0 +1,118 @@
+"""Which operators communicate, and where in their arguments to find what.
+
+`SIGNATURES` is the table: operator -> kind of communication and the positions of the process
+group, the tensors and so on. Every collective, whoever issues it, ends in an operator of `c10d`;
+the rows of `_c10d_functional` are for where it does not: fake and meta tensors, whose kernels
+compute shapes only, and process groups written in Python. The interception follows this table and
+has no cases of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+RESULT = -1
+"""Position that stands for what the operator returns."""
+
+SENT, RECEIVED = "sent", "received"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Positions of one operator's arguments; None where it has no such argument.
+
+    `group` is a process group or the name of one; `sent` and `received` are a tensor, a list of
+    them, or a list of lists. `root` and `peer` are ranks within the group. `split` holds the rows
+    that each rank is sent (all_to_all). `is_async` is a flag, true when left out; operators
+    without it are always asynchronous. The payload is counted on the tensors of `payload`, once
+    for each rank of the group where `payload_per_rank`.
+    """
+
+    kind: str
+    group: int
+    sent: int | None = None
+    received: int | None = None
+    reduce_op: int | None = None
+    root: int | None = None
+    peer: int | None = None
+    split: int | None = None
+    is_async: int | None = None
+    payload: str = SENT
+    payload_per_rank: bool = False
+    is_blocking: bool = False
+
+
+_all_reduce = Signature("all_reduce", group=1, sent=0, received=0, reduce_op=2, is_async=4)
+_gather_all = Signature("all_gather", group=2, sent=1, received=0, is_async=3, payload=RECEIVED)
+_reduce_scatter = Signature("reduce_scatter", group=2, sent=1, received=0, reduce_op=3, is_async=4)
+_functional_all_reduce = Signature("all_reduce", group=2, sent=0, received=RESULT, reduce_op=1)
+_functional_all_gather = Signature("all_gather", group=2, sent=0, received=RESULT, payload=RECEIVED)
+_functional_reduce_scatter = Signature(
+    "reduce_scatter", group=3, sent=0, received=RESULT, reduce_op=1
+)
+_functional_broadcast = Signature("broadcast", group=2, sent=0, received=RESULT, root=1)
+
+SIGNATURES: dict[str, Signature] = {
+    "c10d::allreduce_": _all_reduce,
+    "c10d::allreduce_coalesced_": replace(_all_reduce, is_async=3),
+    "c10d::allgather_": _gather_all,
+    "c10d::_allgather_base_": _gather_all,
+    "c10d::allgather_coalesced_": _gather_all,
+    "c10d::allgather_into_tensor_coalesced_": _gather_all,
+    "c10d::reduce_scatter_": _reduce_scatter,
+    "c10d::_reduce_scatter_base_": _reduce_scatter,
+    "c10d::reduce_scatter_tensor_coalesced_": _reduce_scatter,
+    "c10d::alltoall_": Signature("all_to_all", group=2, sent=1, received=0, is_async=3),
+    "c10d::alltoall_base_": Signature(
+        "all_to_all", group=2, sent=1, received=0, split=4, is_async=5
+    ),
+    "c10d::broadcast_": Signature("broadcast", group=1, sent=0, received=0, root=2, is_async=4),
+    "c10d::reduce_": Signature(
+        "reduce", group=1, sent=0, received=0, reduce_op=2, root=3, is_async=5
+    ),
+    "c10d::gather_": Signature(
+        "gather", group=2, sent=1, received=0, root=3, is_async=4, payload_per_rank=True
+    ),
+    "c10d::scatter_": Signature(
+        "scatter",
+        group=2,
+        sent=1,
+        received=0,
+        root=3,
+        is_async=4,
+        payload=RECEIVED,
+        payload_per_rank=True,
+    ),
+    "c10d::send": Signature("send", group=1, sent=0, peer=2),
+    "c10d::recv_": Signature("recv", group=1, received=0, peer=2, payload=RECEIVED),
+    "c10d::recv_any_source_": Signature("recv", group=1, received=0, payload=RECEIVED),
+    "c10d::barrier": Signature("barrier", group=1, is_async=3),
+    "c10d::monitored_barrier_": Signature("barrier", group=1, is_blocking=True),
+    "_c10d_functional::all_reduce": _functional_all_reduce,
+    "_c10d_functional::all_reduce_": _functional_all_reduce,
+    "_c10d_functional::all_reduce_coalesced": _functional_all_reduce,
+    "_c10d_functional::all_reduce_coalesced_": _functional_all_reduce,
+    "_c10d_functional::all_gather_into_tensor": _functional_all_gather,
+    "_c10d_functional::all_gather_into_tensor_out": _functional_all_gather,
+    "_c10d_functional::all_gather_into_tensor_coalesced": _functional_all_gather,
+    "_c10d_functional::reduce_scatter_tensor": _functional_reduce_scatter,
+    "_c10d_functional::reduce_scatter_tensor_out": _functional_reduce_scatter,
+    "_c10d_functional::reduce_scatter_tensor_coalesced": _functional_reduce_scatter,
+    "_c10d_functional::all_to_all_single": Signature(
+        "all_to_all", group=3, sent=0, received=RESULT, split=2
+    ),
+    "_c10d_functional::broadcast": _functional_broadcast,
+    "_c10d_functional::broadcast_": _functional_broadcast,
+    "_c10d_functional::isend": Signature("send", group=3, sent=0, peer=1),
+    "_c10d_functional::irecv": Signature("recv", group=3, received=0, peer=1, payload=RECEIVED),
+}
+
+WAIT = "_c10d_functional::wait_tensor"
+
+SILENT = {
+    "c10d::check_for_nan": "looks at a tensor of this rank and sends nothing",
+    "_c10d_functional::_wrap_tensor_autograd": "wraps a tensor for autograd",
+    WAIT: "waits for what another operator sent",
+    "_c10d_functional::batch_p2p_ops": "issues c10d::send and c10d::recv_, which are recorded",
+}
+"""Operators of the same namespaces that are no communication of their own, and why."""

@@ -1,0 +1,244 @@
+"""`commtrace.record(...)`: what a program calls to have its communication recorded.
+
+    with commtrace.record("run.json") as recording:
+        for batch in batches:
+            train(batch)
+            recording.step()
+
+Without a path the recording stays in memory: `recording.counts()`, `.table()`, `.save(path)`. With
+one, each rank writes a spool while it runs, at least once a second, and rank 0 joins them into the
+file when the recording ends. In a process that `commtrace run` started, a recording is in force
+from the first line on; a recording that the script makes there adds its steps and regions to that
+one and writes no file of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from commtrace.errors import RecordingError, UsageError
+from commtrace.recorder import HERE, RECORDER, Buffer, Listening, listen
+from commtrace.recorder.clock import epoch_ns, now
+from commtrace.recorder.facts import Facts, process_rank
+from commtrace.tracefile import Trace, join, parse_spool, write_trace
+from commtrace.tracefile.stores import Memory, RunFile, SpoolFolder, Store
+
+if TYPE_CHECKING:
+    import pandas
+
+DETAILS = ("op", "collective")
+
+_FLUSH_INTERVAL_S = 0.5
+_MAX_CALLS_IN_MEMORY = 2_000_000
+
+_launched: Recording | None = None
+
+
+def record(
+    path: Path | str | None = None,
+    *,
+    detail: str = "op",
+    max_calls: int | None = None,
+    merge_timeout_s: float = 30.0,
+) -> Recording:
+    """A recording, to be used in a `with` statement or as a decorator.
+
+    `path` is the run file to write (an existing one is replaced); None keeps the recording in
+    memory. `detail` is "op" (operators too) or "collective" (communication only, for long runs).
+    `max_calls` bounds the number of calls kept, further ones are counted; the default is no bound
+    for a file and two million in memory. Rank 0 waits up to `merge_timeout_s` at the end for other
+    ranks that are still recording; a rank without a spool is named in the file.
+
+    Raises UsageError for a detail that does not exist.
+    """
+    if detail not in DETAILS:
+        raise UsageError(
+            f"cannot record with detail {detail!r}",
+            why=f"a detail is one of {', '.join(map(repr, DETAILS))}",
+        )
+    if path is None or _launched is not None:
+        return Recording(Memory(), detail, max_calls or _MAX_CALLS_IN_MEMORY)
+    return Recording(RunFile(Path(path), merge_timeout_s), detail, max_calls)
+
+
+def record_launched(folder: Path, detail: str) -> Recording:
+    """The recording of a whole process, for `commtrace run`: a spool in `folder`, joined later."""
+    global _launched
+    _launched = Recording(SpoolFolder(folder), detail, None)
+    return _launched
+
+
+class Recording(contextlib.ContextDecorator):
+    """What is recorded between entering and leaving it; made by `record`.
+
+    It may be entered again: inside itself that changes nothing, afterwards it goes on where it
+    stopped (one that was written to a file is over for good). Recordings may overlap; each keeps
+    everything that happens while it is on. Operators are recorded on the thread that entered it,
+    communication on all threads.
+    """
+
+    def __init__(self, store: Store, detail: str, max_calls: int | None) -> None:
+        self._store = store
+        self._detail = detail
+        self._max_calls = max_calls
+        self._depth = 0
+        self._is_over = False
+        self._stream: BinaryIO | None = None
+        self._listening: Listening | None = None
+        self._flusher: _Flusher | None = None
+
+    def _recreate_cm(self) -> Recording:
+        return (
+            self if self._stream is None else Recording(self._store, self._detail, self._max_calls)
+        )
+
+    def __enter__(self) -> Recording:
+        """Begin, or go on."""
+        if self._is_over:
+            raise RecordingError(
+                "cannot go on with this recording",
+                why="its file has been written",
+                attempt="make another one with commtrace.record(...)",
+            )
+        self._depth += 1
+        if self._depth == 1:
+            again = self._stream is not None
+            if not again:
+                self._open()
+            self._listening = listen(self._buffer, again=again)
+            if self._detail == "op":
+                self._listening.see_operators(self._facts.rank)
+            self._flusher = _Flusher(self._flush)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End: what is still under way is written as it stands."""
+        self._depth -= 1
+        if self._depth:
+            return
+        assert self._listening is not None
+        assert self._flusher is not None
+        self._listening.stop()
+        error = self._flusher.stop()
+        self._buffer.end_last_step(self._facts.rank)
+        self._flush(is_last=True)
+        self._is_over = not isinstance(self._store, Memory)
+        self._store.close(self._facts.rank, self._facts.num_ranks)
+        self._warn_of_failures(error)
+
+    def _open(self) -> None:
+        epoch = epoch_ns()
+        self._facts = Facts(self._detail, epoch)
+        self._stream = self._store.open(self._facts.rank)
+        self._buffer = Buffer(
+            self._stream,
+            self._facts.first,
+            epoch=epoch,
+            numbering=RECORDER.numbering(),
+            rank=process_rank(),
+            max_calls=self._max_calls,
+        )
+        self._epoch = epoch
+
+    def _flush(self, *, is_last: bool = False) -> None:
+        RECORDER.drop_dead_works()
+        facts = self._facts.news(RECORDER)
+        if is_last:
+            facts |= {
+                "complete": True,
+                "end_ns": now() + self._epoch,
+                "num_dropped": self._buffer.num_dropped,
+            }
+        self._buffer.flush(facts, is_last=is_last)
+
+    def _warn_of_failures(self, error: BaseException | None) -> None:
+        failures = [*RECORDER.failures, *([error] if error else [])]
+        if failures:
+            warnings.warn(
+                f"{len(failures)} failures while recording, the trace is not complete; the first: "
+                f"{type(failures[0]).__name__}: {failures[0]}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def step(self) -> None:
+        """End the current step and begin the next one, here and in the recordings around."""
+        for buffer in RECORDER.buffers:
+            if buffer.rank in (None, self._buffer.rank):
+                buffer.end_step(self._facts.rank)
+            if buffer is self._buffer:
+                return
+
+    @contextlib.contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """Put what the body communicates, on this thread, under `name`."""
+        state = HERE.state
+        outer = state.regions
+        state.regions = (*outer, name)
+        try:
+            yield
+        finally:
+            state.regions = outer
+
+    def trace(self) -> Trace:
+        """What this rank has recorded so far."""
+        if self._stream is None:
+            raise RecordingError(
+                "there is no trace yet",
+                why="the recording has not begun",
+                attempt="use it in a `with` statement first",
+            )
+        if self._depth:
+            self._flush()
+        return join([parse_spool(self._buffer.contents())])
+
+    def table(self, name: str = "comm") -> pandas.DataFrame:
+        """A table of what this rank has recorded so far: comm, ops, groups, ranks or steps."""
+        from commtrace.analyze import load
+
+        return getattr(load(self.trace()), name)
+
+    def counts(self, column: str = "kind") -> Counter[str]:
+        """How many communication calls this rank has made, by kind or by another column."""
+        return Counter(self.trace().tables["comm"][column])
+
+    def total(self, column: str | None = None) -> int:
+        """How many communication calls this rank has made, or the sum of a column over them."""
+        table = self.trace().tables["comm"]
+        return len(table["id"]) if column is None else sum(table[column])
+
+    def save(self, path: Path | str) -> Path:
+        """Write what this rank has recorded so far to a run file, and return its path."""
+        return write_trace(self.trace(), path)
+
+
+class _Flusher(threading.Thread):
+    """Calls `flush` at regular intervals until stopped, or until it fails."""
+
+    def __init__(self, flush: Any) -> None:
+        super().__init__(name="commtrace-flusher", daemon=True)
+        self._flush = flush
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Flush every half a second."""
+        while not self._stopping.wait(_FLUSH_INTERVAL_S):
+            try:
+                self._flush()
+            except Exception as error:
+                self._error = error
+                return
+
+    def stop(self) -> BaseException | None:
+        """End the thread, and say what made it fail, if anything did."""
+        self._stopping.set()
+        self.join()
+        return self._error

@@ -1,0 +1,132 @@
+"""Where a recording's spool goes: memory, a folder that someone else joins, or a run file.
+
+A store opens the stream that the recording writes its spool to, and is told when it is closed. A
+rank that closed its recording properly leaves `rank-00003.done` beside its spool.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from commtrace.errors import TraceError
+from commtrace.tracefile.merge import merge_spools
+from commtrace.tracefile.spool import SPOOL_SUFFIX, read_spool, spool_name
+
+_DONE_SUFFIX = ".done"
+_POLL_INTERVAL_S = 0.05
+
+
+class Store(Protocol):
+    """What a recording asks of the place it writes to."""
+
+    def open(self, rank: int) -> BinaryIO:
+        """A stream to write to and read back from."""
+        ...
+
+    def close(self, rank: int, num_ranks: int) -> None:
+        """The recording of `rank`, one of `num_ranks`, is over and its stream complete."""
+        ...
+
+
+class Memory:
+    """Keeps the spool in memory."""
+
+    def open(self, rank: int) -> BinaryIO:
+        """A stream in memory."""
+        return io.BytesIO()
+
+    def close(self, rank: int, num_ranks: int) -> None:
+        """Nothing is left to do."""
+
+
+class SpoolFolder:
+    """Writes the spool into a folder, to be joined with others later."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._opened: Path | None = None
+
+    def open(self, rank: int) -> BinaryIO:
+        """The rank's file in the folder, made anew."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._opened = self.folder / spool_name(rank)
+        _done_mark(self._opened).unlink(missing_ok=True)
+        return self._opened.open("w+b")
+
+    def close(self, rank: int, num_ranks: int) -> None:
+        """Leave the mark that says so."""
+        if self._opened is not None:
+            _done_mark(self._opened).touch()
+
+
+class RunFile:
+    """Writes spools beside the run file; rank 0 joins them into it at the end."""
+
+    def __init__(self, path: Path, merge_timeout_s: float) -> None:
+        self.path = path
+        self._merge_timeout_s = merge_timeout_s
+        self._folder = SpoolFolder(path.with_name(f"{path.name}.spools"))
+
+    def open(self, rank: int) -> BinaryIO:
+        """The rank's file in the folder of spools; what an earlier program left there goes."""
+        _remove_left_overs(self._folder.folder)
+        return self._folder.open(rank)
+
+    def close(self, rank: int, num_ranks: int) -> None:
+        """On rank 0: wait for the ranks that still record, join all spools, remove them."""
+        self._folder.close(rank, num_ranks)
+        if rank == 0:
+            folder = self._folder.folder
+            _wait_for_others(folder, self._merge_timeout_s)
+            merge_spools(folder, self.path)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _done_mark(spool: Path) -> Path:
+    return spool.with_suffix(_DONE_SUFFIX)
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    """The spools whose process is still at work on them."""
+    return [
+        spool
+        for spool in folder.glob(f"*{SPOOL_SUFFIX}")
+        if not _done_mark(spool).exists() and _is_being_written(spool)
+    ]
+
+
+def _is_being_written(spool: Path) -> bool:
+    """Whether the process that writes a spool lives; true where that cannot be known."""
+    try:
+        facts = read_spool(spool).facts
+    except (TraceError, OSError):
+        return True
+    if facts["host"] != socket.gethostname():
+        return True
+    try:
+        os.kill(facts["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _wait_for_others(folder: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while _unfinished(folder) and time.monotonic() < deadline:
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def _remove_left_overs(folder: Path) -> None:
+    """Remove the spools of processes that have ended: they belong to an earlier recording."""
+    for spool in folder.glob(f"*{SPOOL_SUFFIX}"):
+        if not _is_being_written(spool):
+            spool.unlink(missing_ok=True)
+            _done_mark(spool).unlink(missing_ok=True)
