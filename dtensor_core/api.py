@@ -58,7 +58,7 @@ def distribute_tensor(
     meta = TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
     spec = Spec(mesh, normal, meta)
     data = tensor.detach()
-    if src_data_rank is None or tensor.is_meta or spec.is_replicated() and mesh.size() == 1:
+    if src_data_rank is None or tensor.is_meta or (spec.is_replicated() and mesh.size() == 1):
         local = keep(data, spec, "distribute_tensor")
     else:
         local = share(data, spec, src_data_rank, "distribute_tensor")

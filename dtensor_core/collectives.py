@@ -34,9 +34,7 @@ def reduce_scatter(
     local: torch.Tensor, reduce_op: str, mesh: DeviceMesh, axis: int
 ) -> torch.Tensor:
     """This rank's equal part, along dim 0, of the reduction of every rank's tensor."""
-    scattered = _ops.reduce_scatter_tensor(
-        local, reduce_op, mesh.size(axis), _group(mesh, axis)
-    )
+    scattered = _ops.reduce_scatter_tensor(local, reduce_op, mesh.size(axis), _group(mesh, axis))
     return _ops.wait_tensor(scattered)
 
 

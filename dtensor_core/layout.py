@@ -137,3 +137,18 @@ def is_even(
         if dim is not None:
             divisors[dim] *= mesh_shape[axis] * split_factor(placement)
     return all(size % divisor == 0 for size, divisor in zip(shape, divisors, strict=True))
+
+
+def stride_like(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
+    """The stride of a dense tensor whose dimensions lie in memory in the order of stride `like`.
+
+    An expanded dimension, of stride 0, stays one: stride_like((4, 6), (0, 1)) == (0, 1).
+    """
+    strides = [0] * len(shape)
+    step = 1
+    for dim in sorted(range(len(shape)), key=lambda dim: (like[dim], shape[dim])):
+        if like[dim] == 0 and shape[dim] > 1:
+            continue
+        strides[dim] = step
+        step *= max(shape[dim], 1)
+    return tuple(strides)

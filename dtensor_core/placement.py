@@ -65,6 +65,7 @@ class Shard(Placement):
     __slots__ = ()
 
     def __new__(cls, dim: int) -> Shard:
+        """The one instance for `dim`."""
         if not isinstance(dim, int):
             raise PlacementError(f"Shard takes an integer dimension, got {dim!r}")
         return cls._intern(dim)
@@ -75,6 +76,7 @@ class Shard(Placement):
         return self._arguments[0]
 
     def is_shard(self, dim: int | None = None) -> bool:
+        """True, unless another dimension is asked for."""
         return dim is None or dim == self.dim
 
     def __repr__(self) -> str:
@@ -128,9 +130,11 @@ class Replicate(Placement):
     __slots__ = ()
 
     def __new__(cls) -> Replicate:
+        """The one instance."""
         return cls._intern()
 
     def is_replicate(self) -> bool:
+        """True."""
         return True
 
     def __repr__(self) -> str:
@@ -146,6 +150,7 @@ class Partial(Placement):
     __slots__ = ()
 
     def __new__(cls, reduce_op: str = "sum") -> Partial:
+        """The one instance for `reduce_op`; see `REDUCE_OPS`."""
         if reduce_op not in REDUCE_OPS:
             raise PlacementError(
                 f"Partial takes one of {', '.join(REDUCE_OPS)} as reduce_op, got {reduce_op!r}"
@@ -158,6 +163,7 @@ class Partial(Placement):
         return self._arguments[0]
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
+        """True, unless another reduction is asked for."""
         return reduce_op is None or reduce_op == self.reduce_op
 
     def __repr__(self) -> str:

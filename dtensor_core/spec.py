@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -58,12 +58,13 @@ class Spec:
     placements: tuple[Placement, ...]
     tensor_meta: TensorMeta
 
-    _interned: weakref.WeakValueDictionary[Any, Spec] = weakref.WeakValueDictionary()
+    _interned: ClassVar[weakref.WeakValueDictionary[Any, Spec]] = weakref.WeakValueDictionary()
     _lock = threading.Lock()
 
     def __new__(
         cls, mesh: DeviceMesh, placements: Sequence[Placement], tensor_meta: TensorMeta
     ) -> Spec:
+        """The one spec of this value."""
         key = (mesh, tuple(placements), tensor_meta)
         known = cls._interned.get(key)
         if known is not None:

@@ -16,6 +16,7 @@ import torch
 from dtensor_core import composites
 from dtensor_core.dispatch import dispatch
 from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.layout import stride_like
 from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh
 from dtensor_core.placement import (
     Partial,
@@ -46,12 +47,18 @@ class DTensor(torch.Tensor):
     _spec: Spec
     __slots__ = ("_local_tensor", "_spec")
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
+
+    def __init__(
+        self, local_tensor: torch.Tensor, spec: Spec, *, requires_grad: bool = False
+    ) -> None:
+        """Everything was done by `__new__`."""
 
     @staticmethod
     def __new__(
         cls, local_tensor: torch.Tensor, spec: Spec, *, requires_grad: bool = False
     ) -> DTensor:
+        """Wrap a local tensor that lies as `spec` says; nothing is checked."""
         return _new(cls, local_tensor, spec, requires_grad=requires_grad)
 
     @classmethod
@@ -104,7 +111,7 @@ class DTensor(torch.Tensor):
         spec = Spec(mesh, normal, meta)
         if torch.is_grad_enabled() and local_tensor.requires_grad:
             return _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
-        return _new(DTensor, local_tensor.view_as(local_tensor), spec, requires_grad=False)
+        return _new(DTensor, local_tensor.detach(), spec, requires_grad=False)
 
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The local part, aliased; differentiable.
@@ -167,9 +174,7 @@ class DTensor(torch.Tensor):
             self, target, forward_dtype, backward_dtype
         )
 
-    def full_tensor(
-        self, *, grad_placements: Sequence[Placement] | None = None
-    ) -> torch.Tensor:
+    def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The whole tensor, on every rank, as a plain tensor; differentiable."""
         replicate = (Replicate(),) * self._spec.mesh.ndim
         return self.redistribute(placements=replicate).to_local(grad_placements=grad_placements)
@@ -288,7 +293,7 @@ def _moved(tensor: DTensor, target: tuple[Placement, ...], cause: Cause) -> DTen
     spec = tensor._spec
     goal = spec.with_placements(target)
     local = execute(tensor._local_tensor, spec, plan_between(spec, goal), cause)
-    return _new(DTensor, local.view_as(local), goal, requires_grad=False)
+    return _new(DTensor, local.detach(), goal, requires_grad=False)
 
 
 def _gradient_target(
@@ -307,7 +312,7 @@ class _FromLocal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
         ctx.placements = grads or tuple(gradient_placement(p) for p in spec.placements)
-        return _new(DTensor, local.view_as(local), spec, requires_grad=False)
+        return _new(DTensor, local.detach(), spec, requires_grad=False)
 
     @staticmethod
     def backward(ctx: Any, grad: DTensor) -> Any:  # pyright: ignore
@@ -330,12 +335,11 @@ class _ToLocal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore
         spec: Spec = ctx.spec
-        stride = spec.stride if grad.is_contiguous() else None
-        meta = TensorMeta(spec.shape, stride or spec.stride, grad.dtype)
+        meta = TensorMeta(spec.shape, stride_like(spec.shape, grad.stride()), grad.dtype)
         goal = Spec(spec.mesh, ctx.placements, meta)
         if torch.is_grad_enabled() and grad.requires_grad:
             return _FromLocal.apply(grad, goal, None), None
-        return _new(DTensor, grad.view_as(grad), goal, requires_grad=False), None
+        return _new(DTensor, grad.detach(), goal, requires_grad=False), None
 
 
 class _Redistribute(torch.autograd.Function):
@@ -358,9 +362,9 @@ class _Redistribute(torch.autograd.Function):
         return _moved(tensor, target, Cause(operator))
 
     @staticmethod
-    def backward(ctx: Any, grad: DTensor) -> Any:  # pyright: ignore
+    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
         if ctx.backward_dtype is not None:
-            grad = grad.to(ctx.backward_dtype)  # pyright: ignore[reportAssignmentType]
+            grad = grad.to(ctx.backward_dtype)
         target = _gradient_target(ctx.placements, grad._spec.placements)
         moved = _Redistribute.apply(grad, target, None, None, "redistribute.backward")
         return moved.to(ctx.dtype), None, None, None, None  # pyright: ignore

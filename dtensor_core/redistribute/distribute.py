@@ -63,7 +63,8 @@ def _scatter(
 ) -> torch.Tensor:
     """The piece for this coordinate; pieces travel padded to the longest."""
     dim = sharded_dim(placement)
-    assert dim is not None and spec.coords is not None
+    assert dim is not None
+    assert spec.coords is not None
     coord, ranks = spec.coords[axis], spec.mesh_shape[axis]
     pieces = split(local, placement, ranks)
     longest = list(pieces[0].shape)

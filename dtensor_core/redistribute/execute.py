@@ -195,7 +195,8 @@ def _reduced(site: _Site, reduce: Callable[[str], torch.Tensor]) -> torch.Tensor
 
 def _all_to_all(local: torch.Tensor, site: _Site) -> torch.Tensor:
     source, target = sharded_dim(site.before), sharded_dim(site.cut)
-    assert source is not None and target is not None
+    assert source is not None
+    assert target is not None
     pieces = split(local, site.cut, site.ranks)
     mine = list(pieces[site.coord].shape)
     shapes = []

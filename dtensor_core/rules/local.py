@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 
+from dtensor_core.layout import stride_like
 from dtensor_core.rules.rule import LocalMaker, Rule
 from dtensor_core.spec import Spec
 
@@ -39,26 +41,11 @@ def _empty_results(outputs: Sequence[Spec]) -> Callable[..., Any]:
     """Empty tensors in the layouts of the results."""
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        device = next(leaf.device for leaf in _leaves(args) if isinstance(leaf, torch.Tensor))
+        device = next(leaf.device for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
         made = [torch.empty(spec.local_shape, dtype=spec.dtype, device=device) for spec in outputs]
         return made[0] if len(made) == 1 else made
 
     return make
-
-
-def _leaves(values: Sequence[Any]) -> Any:
-    return torch.utils._pytree.tree_leaves(values)
-
-
-def dense_stride(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
-    """The stride of a dense tensor of this shape whose dimensions are ordered as in `like`."""
-    order = sorted(range(len(shape)), key=lambda dim: (like[dim], shape[dim]))
-    strides = [0] * len(shape)
-    step = 1
-    for dim in order:
-        strides[dim] = step
-        step *= max(shape[dim], 1)
-    return tuple(strides)
 
 
 def with_local_size(position: int) -> LocalMaker:
@@ -74,7 +61,7 @@ def with_local_size(position: int) -> LocalMaker:
         if out is None or out.local_shape == tuple(out.shape):
             return op
         size = list(out.local_shape)
-        stride = list(dense_stride(size, out.stride))
+        stride = list(stride_like(size, out.stride))
 
         def local(*args: Any, **kwargs: Any) -> Any:
             changed = list(args)

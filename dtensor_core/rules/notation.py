@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from dtensor_core.errors import NotationError
 from dtensor_core.rules.rule import Dim, Operand
@@ -32,7 +32,7 @@ class Notation:
     blocked: frozenset[str]
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse(text: str) -> Notation:
     """The meaning of a line of notation.
 

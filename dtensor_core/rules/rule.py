@@ -29,7 +29,9 @@ from dtensor_core.spec import Spec
 
 Dim = tuple[str, ...]
 Operand = tuple[Dim, ...]
-LocalMaker = Callable[[Callable[..., Any], Sequence[Spec], Sequence[Spec | None]], Callable[..., Any]]
+LocalMaker = Callable[
+    [Callable[..., Any], Sequence[Spec], Sequence[Spec | None]], Callable[..., Any]
+]
 
 # Which Partials an operator lets through, by its algebraic property (see `Rule.algebra`).
 PASSING: dict[str, tuple[str, ...]] = {
@@ -131,15 +133,15 @@ def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> Cutting | None:
 def _fits(rule: Rule, cutting: Cutting, sizes: Mapping[str, int], ranks: int) -> bool:
     """A factor of a flattened dimension, or one cut in blocks, must be cut evenly."""
     operands = (*rule.inputs, *rule.outputs)
-    shared = any(
-        cutting.factor in dim and len(dim) > 1 for operand in operands for dim in operand
-    )
+    shared = any(cutting.factor in dim and len(dim) > 1 for operand in operands for dim in operand)
     if not shared and cutting.style == 1:
         return True
     return sizes[cutting.factor] % (ranks * cutting.style) == 0
 
 
-def _cut_placement(operand: Operand, cutting: Cutting, sizes: Mapping[str, int]) -> Placement | None:
+def _cut_placement(
+    operand: Operand, cutting: Cutting, sizes: Mapping[str, int]
+) -> Placement | None:
     """How an operand lies once a factor is cut; None if it does not have the factor."""
     for number, dim in enumerate(operand):
         if cutting.factor in dim:

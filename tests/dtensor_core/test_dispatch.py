@@ -20,10 +20,10 @@ from dtensor_core import (
     Shard,
     distribute_tensor,
     init_device_mesh,
+    observe,
 )
 from dtensor_core import dispatch as dispatching
-from dtensor_core import observe
-from dtensor_core.dispatch import MissingRuleWarning
+from dtensor_core.entry import MissingRuleWarning
 from dtensor_core.errors import MeshError, MixedTensorError, RuleError
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads

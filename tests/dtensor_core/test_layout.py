@@ -86,3 +86,18 @@ def test_even_means_that_all_local_shapes_are_equal(shape: list[int], first: int
             for coords in itertools.product(range(first), range(second))
         }
         assert len(shapes) == 1
+
+
+@given(st.permutations(range(3)), st.lists(st.integers(1, 4), min_size=3, max_size=3))
+def test_a_stride_keeps_the_order_of_dimensions_in_memory(order: list[int], shape: list[int]):
+    like = torch.empty(5, 6, 7).permute(order).contiguous().permute(order).stride()
+    stride = layout.stride_like(shape, like)
+    tensor = torch.empty_strided(shape, stride)
+    assert tensor.untyped_storage().nbytes() == tensor.numel() * 4
+    ranked = sorted(range(3), key=lambda dim: like[dim])
+    assert [stride[dim] for dim in ranked] == sorted(stride)
+
+
+def test_an_expanded_dimension_stays_expanded() -> None:
+    assert layout.stride_like((4, 6), (0, 1)) == (0, 1)
+    assert layout.stride_like((4, 6), (0, 0)) == (0, 0)

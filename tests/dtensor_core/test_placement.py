@@ -18,7 +18,14 @@ from dtensor_core.placement import (
     split_factor,
 )
 
-ALL = (Shard(0), Shard(-1), Replicate(), Partial(), Partial("max"), _StridedShard(1, split_factor=2))
+ALL = (
+    Shard(0),
+    Shard(-1),
+    Replicate(),
+    Partial(),
+    Partial("max"),
+    _StridedShard(1, split_factor=2),
+)
 
 
 @pytest.mark.parametrize("placement", ALL, ids=repr)
@@ -69,8 +76,7 @@ def test_an_unknown_reduction_is_refused_with_the_known_ones() -> None:
     with pytest.raises(PlacementError) as error:
         Partial("mean")
     assert str(error.value) == (
-        "Partial takes one of sum, avg, product, min, max, band, bor, bxor as reduce_op, "
-        "got 'mean'"
+        "Partial takes one of sum, avg, product, min, max, band, bor, bxor as reduce_op, got 'mean'"
     )
 
 

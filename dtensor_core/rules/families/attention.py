@@ -1,6 +1,6 @@
 """Scaled dot-product attention: batch and heads may be cut, and queries where nothing is causal.
 
-    q [b, h, l, d], k [b, h, s, d], v [b, h, s, d] -> out [b, h, l, d], logsumexp [b, h, l]
+q [b, h, l, d], k [b, h, s, d], v [b, h, s, d] -> out [b, h, l, d], logsumexp [b, h, l]
 """
 
 from __future__ import annotations

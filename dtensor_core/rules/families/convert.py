@@ -103,5 +103,5 @@ ROWS = {
     "fill": Row(_fill, "elementwise"),
     "zero": Row(_fill, "elementwise"),
     "masked_fill": Row(_masked_fill, "elementwise"),
-    **{name: _STRUCTURAL for name in "clone detach alias lift_fresh".split()},
+    **{name: _STRUCTURAL for name in ["clone", "detach", "alias", "lift_fresh"]},
 }

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _embedding(call: Call) -> Rule:
-    """weight [v, e], indices [i..] -> [i.., e]; linear in the weight."""
+    """Weight [v, e], indices [i..] -> [i.., e]; linear in the weight."""
     indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
     sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
     vocabulary, width = call.specs[0].shape
@@ -57,7 +57,7 @@ def _local_lookup(
 
 
 def _embedding_backward(call: Call) -> Rule:
-    """grad [i.., e], indices [i..] -> [v, e]; linear in the gradient."""
+    """Grad [i.., e], indices [i..] -> [v, e]; linear in the gradient."""
     indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
     sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
     vocabulary, width = call.outputs[0].shape

@@ -1,8 +1,8 @@
 """Random operators: every layout gives the numbers that one device would have drawn.
 
 Each rank draws the whole tensor, in the memory order of the whole one, from the same generator
-state and keeps its part, so replicas agree, shards differ, and the generators of all ranks stay in step. Seeds must be equal on all
-ranks, as for any replicated computation.
+state and keeps its part, so replicas agree, shards differ, and the generators of all ranks stay
+in step. Seeds must be equal on all ranks, as for any replicated computation.
 """
 
 from __future__ import annotations
@@ -125,9 +125,16 @@ def _from(call: Call) -> Rule:
 
 ROWS = {
     name: Row(_in_place, "elementwise, drawn whole")
-    for name in (
-        "bernoulli.float normal uniform exponential cauchy geometric log_normal random"
-    ).split()
+    for name in [
+        "bernoulli.float",
+        "normal",
+        "uniform",
+        "exponential",
+        "cauchy",
+        "geometric",
+        "log_normal",
+        "random",
+    ]
 }
 ROWS |= {
     name: Row(_like, "elementwise, drawn whole")

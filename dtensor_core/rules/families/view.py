@@ -198,9 +198,7 @@ def _expand(call: Call) -> Rule:
     operand = tuple(
         () if size != out[first + dim] else whole[first + dim] for dim, size in enumerate(shape)
     )
-    return _structural(
-        call, (operand,), (whole,), factor_sizes(out), local=with_local_size(1)
-    )
+    return _structural(call, (operand,), (whole,), factor_sizes(out), local=with_local_size(1))
 
 
 def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:

@@ -140,7 +140,9 @@ def test_an_average_is_reduced_whatever_the_backend_knows() -> None:
         assert moved.unique().tolist() == [0.5]
 
 
-@pytest.mark.parametrize("reduce_op", ["sum", "avg", "product", "min", "max", "band", "bor", "bxor"])
+@pytest.mark.parametrize(
+    "reduce_op", ["sum", "avg", "product", "min", "max", "band", "bor", "bxor"]
+)
 def test_a_whole_tensor_becomes_addends_that_reduce_to_it_exactly(reduce_op: str) -> None:
     @on_threads(3)
     def body() -> None:

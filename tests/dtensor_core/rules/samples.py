@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from tests.dtensor_core.rules.brute_force import Sample
 
 aten = torch.ops.aten

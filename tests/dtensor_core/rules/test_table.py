@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.dtensor_core.rules.brute_force import check, offered
-from tests.dtensor_core.rules.samples import SAMPLES
 
 from dtensor_core.errors import NotationError
 from dtensor_core.placement import Partial, Replicate, Shard, _StridedShard
 from dtensor_core.rules import table
 from dtensor_core.rules.families import pointwise
 from dtensor_core.rules.row import notation
+from tests.dtensor_core.rules.brute_force import check, offered
+from tests.dtensor_core.rules.samples import SAMPLES
 
 RANKS = 3
 PRESENT = (

@@ -1,0 +1,200 @@
+"""What a call becomes once it is decided: an entry that `dispatch` can run again and again.
+
+Made on a cache miss from the call's global metadata, the decision of `propagate`, and this rank's
+local operator. Nothing here runs on a cached call.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.placement import Replicate
+from dtensor_core.propagate import Fixed, decide
+from dtensor_core.redistribute.execute import Cause
+from dtensor_core.redistribute.plan import Plan
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.local import local_operator
+from dtensor_core.spec import Spec, TensorMeta
+
+
+class MissingRuleWarning(UserWarning):
+    """An operator without a sharding rule had its arguments gathered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A cached decision, ready to run.
+
+    `moves` are the redistributions of tensor arguments, by number; `result` says what is
+    returned: the argument written in place, or `outputs` to wrap (None: whole, as they come).
+    """
+
+    run: Callable[..., Any]
+    moves: tuple[tuple[int, Plan, Cause], ...]
+    outputs: tuple[Spec, ...] | None
+    single: Spec | None
+    written: tuple[int | str, ...]
+    returns_nothing: bool
+
+
+def make_entry(
+    cls: type[torch.Tensor], op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Entry:
+    """The entry of a call with these arguments.
+
+    Raises MeshError or RuleError where the call can't be decided.
+    """
+    mesh = first_mesh(cls, args, kwargs)
+
+    def spec_of(tensor: torch.Tensor) -> Spec:
+        return spec_on(mesh, tensor)
+
+    spec_args = tree_map_only(torch.Tensor, spec_of, tuple(args))
+    spec_kwargs = tree_map_only(torch.Tensor, spec_of, dict(kwargs))
+    written = _written(op, args, kwargs)
+    outs = {name for name in written if isinstance(name, str)}
+    names, specs = _numbered(op, spec_args, {k: v for k, v in spec_kwargs.items() if k not in outs})
+    outputs = _output_metadata(op, spec_args, spec_kwargs)
+    call = Call(op, spec_args, spec_kwargs, specs, outputs or ())
+    fixed = _fixed(call, written)
+    decision = decide(call, fixed)
+    if decision.rule is None and decision.communicates:
+        _warn_missing(op)
+    moves = tuple(
+        (number, plan, Cause(str(op), names[number], decision.considered))
+        for number, plan in enumerate(decision.plans)
+        if plan.steps
+    )
+    return Entry(
+        run=local_operator(op, decision.rule, decision.inputs, decision.outputs),
+        moves=moves,
+        outputs=None if outputs is None else decision.outputs,
+        single=decision.outputs[0]
+        if outputs is not None and _returns_one_tensor(op) and not written
+        else None,
+        written=written,
+        returns_nothing=not op._schema.returns,
+    )
+
+
+def spec_on(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
+    """The spec of an argument; a plain tensor counts as replicated on `mesh`."""
+    spec = getattr(tensor, "_spec", None)
+    if spec is not None:
+        return spec
+    meta = TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
+    return Spec(mesh, (Replicate(),) * mesh.ndim, meta)
+
+
+def first_mesh(
+    cls: type[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> DeviceMesh:
+    """The mesh of the first DTensor among the arguments."""
+    for arg in tree_leaves((args, kwargs)):
+        if isinstance(arg, cls):
+            return arg._spec.mesh  # pyright: ignore[reportAttributeAccessIssue]
+    raise AssertionError("dispatched without a DTensor")
+
+
+def _returns_one_tensor(op: OpOverload) -> bool:
+    returns = op._schema.returns
+    return len(returns) == 1 and str(returns[0].type) == "Tensor"
+
+
+def _written(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[int | str, ...]:
+    """The arguments that the call writes to and returns: positions, or names of `out=`."""
+    found: list[int | str] = []
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            if position < len(args):
+                found.append(position)
+            elif argument.name in kwargs:
+                found.append(argument.name)
+    return tuple(found)
+
+
+def _numbered(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[str], tuple[Spec, ...]]:
+    """Names and specs of the tensor arguments, lists flattened."""
+    names: list[str] = []
+    specs: list[Spec] = []
+    schema = op._schema.arguments
+    given = [*((schema[i].name, arg) for i, arg in enumerate(args)), *kwargs.items()]
+    for name, arg in given:
+        if isinstance(arg, Spec):
+            names.append(name)
+            specs.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            for index, each in enumerate(arg):
+                if isinstance(each, Spec):
+                    names.append(f"{name}[{index}]")
+                    specs.append(each)
+    return names, tuple(specs)
+
+
+def _output_metadata(
+    op: OpOverload, args: Any, kwargs: Mapping[str, Any]
+) -> tuple[TensorMeta, ...] | None:
+    """Global metadata of the results, by the operator's meta kernel; None if data decides it."""
+
+    def as_meta(spec: Spec) -> torch.Tensor:
+        return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+
+    meta_args = tree_map_only(Spec, as_meta, args)
+    meta_kwargs = tree_map_only(Spec, as_meta, dict(kwargs))
+    meta_kwargs = {k: "meta" if k == "device" else v for k, v in meta_kwargs.items()}
+    try:
+        result = op(*meta_args, **meta_kwargs)
+    except (NotImplementedError, RuntimeError) as error:
+        if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
+            return None
+        raise
+    leaves = tree_leaves(result)
+    return tuple(
+        TensorMeta(leaf.shape, leaf.stride(), leaf.dtype)
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor)
+    )
+
+
+def _fixed(call: Call, written: Sequence[int | str]) -> dict[int, Fixed]:
+    """Results that keep the layout of what they are written to."""
+    fixed: dict[int, Fixed] = {}
+    for result, place in enumerate(written):
+        if result >= len(call.outputs):
+            break
+        spec = call.args[place] if isinstance(place, int) else call.kwargs[place]
+        if not isinstance(spec, Spec):
+            continue
+        if call.outputs[result].shape != spec.shape:
+            raise RuleError(
+                four_parts(
+                    asked=f"{call.op} to change the shape of {spec.text} in place",
+                    found=f"a result of shape {tuple(call.outputs[result].shape)}",
+                    why="a DTensor keeps its global shape for life",
+                    hint="use the operator's out-of-place form",
+                )
+            )
+        number = call.number_at(place) if isinstance(place, int) else None
+        fixed[result] = Fixed(number, spec.placements)
+    return fixed
+
+
+def _warn_missing(op: OpOverload) -> None:
+    warnings.warn(
+        f"{op} has no sharding rule: its arguments are gathered and it runs on whole tensors",
+        MissingRuleWarning,
+        stacklevel=2,
+    )
