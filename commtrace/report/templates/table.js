@@ -153,7 +153,9 @@ class TableView {
       line.tabIndex = 0;
       line.addEventListener("click", () => this.onRow(row));
       line.addEventListener("keydown", (event) => {
-        if (event.key === "Enter") this.onRow(row);
+        if (event.key !== "Enter") return;
+        event.preventDefault(); // or the key would go on to press what the story puts in focus
+        this.onRow(row);
       });
     }
     return line;

@@ -1,0 +1,427 @@
+"""The page as its reader meets it, in headless Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from commtrace.analyze import load
+from commtrace.figures.theme import DARK, LIGHT, readable_on
+from commtrace.report import write_report
+from commtrace.units import text_of_bytes, text_of_duration
+from tests.commtrace.analyze.rows import call, op, run_of, step
+from tests.commtrace.analyze.training import training_trace
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+HOSTILE = "<script>window.hacked=1</script><img src=x onerror=window.hacked=1><b>'\"&amp;"
+PATIENCE_MS = 10_000
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and what it complained about and asked for meanwhile."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+Open = Callable[..., Opened]
+
+
+@pytest.fixture
+def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
+    """Opens a page, or writes that of a run before; `more` goes to the browser's context."""
+    contexts = []
+
+    def opened(source: Any, **more: Any) -> Opened:
+        is_written = isinstance(source, Path)
+        path = source if is_written else write_report(source, tmp_path / "report.html")
+        still = {"viewport": {"width": 1400, "height": 1000}, "reduced_motion": "reduce"}
+        context = browser.new_context(**(still | more))
+        context.set_default_timeout(PATIENCE_MS)
+        contexts.append(context)
+        found = Opened(context.new_page())
+        found.page.on("pageerror", lambda error: found.errors.append(str(error)))
+        found.page.on(
+            "console",
+            lambda said: (
+                found.errors.append(said.text) if said.type in ("error", "warning") else None
+            ),
+        )
+        found.page.on("request", lambda request: found.requests.append(request.url))
+        found.page.goto(path.as_uri())
+        found.page.wait_for_selector("html[data-ready]", state="attached")
+        return found
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a training run of three steps."""
+    return write_report(training_trace(), tmp_path_factory.mktemp("training") / "report.html")
+
+
+@pytest.fixture
+def page(open_page: Open, training: Path) -> Iterator[Page]:
+    """That page, opened; it must end without having complained."""
+    opened = open_page(training)
+    yield opened.page
+    assert opened.errors == []
+
+
+def hover(page: Page, place: str, selector: str) -> str:
+    """The text of the label that appears over the middle of a drawn thing."""
+    page.locator(f"{place}").scroll_into_view_if_needed()
+    box = page.locator(f"{place} {selector}").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2 - 1, box["y"] + box["height"] / 2)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    label = page.locator(f"{place} .hoverlayer .hovertext").first
+    label.wait_for()
+    return label.text_content() or ""
+
+
+def column(page: Page, number: int) -> list[str]:
+    """The texts of one column of the table in view."""
+    return page.locator(f"#table tbody tr td:nth-child({number})").all_inner_texts()
+
+
+def x_range(page: Page) -> list[float]:
+    return page.evaluate("document.getElementById('timeline-picture').layout.xaxis.range")
+
+
+def sort_by(page: Page, name: str) -> str | None:
+    """Clicks a column's head; how the table then says to be sorted by it."""
+    page.click(f"#table th[data-name={name}] button")
+    return page.get_attribute(f"#table th[data-name={name}]", "aria-sort")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        training_trace(),
+        training_trace(world_size=1, detail="collective", num_steps=0, late_rank=-1),
+        run_of(),
+        run_of(num_ranks=0, groups=[], run={"missing_ranks": [0, 1]}),
+        run_of([call(), call(rank=1, kind="made_up", at=5)]),
+    ],
+    ids=["training", "one rank", "no calls", "no ranks", "hardly anything known"],
+)
+def test_it_opens_without_a_complaint_or_a_request(open_page: Open, source: Any) -> None:
+    opened = open_page(source)
+    for tab in opened.page.locator("#tabs button").all():
+        tab.click()
+    opened.page.wait_for_timeout(100)
+    assert opened.errors == []
+    assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_a_complaint_would_be_noticed(open_page: Open) -> None:
+    opened = open_page(run_of())
+    opened.page.evaluate("setTimeout(() => { throw new Error('planted') })")
+    opened.page.wait_for_timeout(100)
+    assert any("planted" in error for error in opened.errors)
+
+
+@pytest.mark.parametrize("width", [1400, 800, 390])
+def test_it_fits_the_window(open_page: Open, training: Path, width: int) -> None:
+    opened = open_page(training, viewport={"width": width, "height": 900})
+    wide = opened.page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width
+    for picture in ("#flame-picture", "#timeline-picture"):
+        box = opened.page.locator(f"{picture} .main-svg").first.bounding_box()
+        card = opened.page.locator(picture).bounding_box()
+        assert box is not None
+        assert card is not None
+        assert box["width"] <= card["width"] + 1
+
+
+def test_hovering_over_a_call_tells_its_story(page: Page) -> None:
+    text = hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
+    assert "reduce_scatter on rank 0" in text
+    assert "payload 262 kB" in text
+    assert "last came rank 2" in text
+    assert "train_tp.py:87 in forward" in text
+
+
+def test_hovering_over_a_block_tells_what_it_adds_up_to(page: Page) -> None:
+    text = hover(page, "#flame-picture", ".slice")
+    assert text.startswith("all communication")
+    assert "sent 12.1 MB (100.0% of all)" in text
+
+
+def test_dragging_zooms_the_timeline_and_a_double_click_comes_back(page: Page) -> None:
+    before = x_range(page)
+    page.locator("#timeline-picture").scroll_into_view_if_needed()
+    box = page.locator("#timeline-picture .nsewdrag").first.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.4 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.6 * box["width"], middle, steps=5)
+    page.mouse.up()
+    page.wait_for_function(
+        "([a, b]) => { const r = document.getElementById('timeline-picture').layout.xaxis.range;"
+        " return r[1] - r[0] < (b - a) / 4 }",
+        arg=before,
+    )
+    page.mouse.dblclick(box["x"] + box["width"] / 2, middle)
+    page.wait_for_function(
+        "a => document.getElementById('timeline-picture').layout.xaxis.range[0] === a",
+        arg=before[0],
+    )
+
+
+def test_a_step_can_be_chosen_and_left_again(page: Page) -> None:
+    frames = load(training_trace(num_steps=3))
+    first = frames.steps[frames.steps["rank"] == 0].set_index("step")
+    page.select_option("#step", "1")
+    start, end = x_range(page)
+    begins = (first.loc[1, "start_ns"] - frames.start_ns) / 1e6
+    ends = (first.loc[1, "end_ns"] - frames.start_ns) / 1e6
+    assert start < begins < ends < end
+    assert end - start < 1.1 * (ends - begins)
+    page.click("#step-after")
+    assert page.input_value("#step") == "2"
+    assert x_range(page)[0] > start
+    page.select_option("#step", "-1")
+    assert x_range(page)[0] < start
+
+
+def test_a_long_run_opens_on_one_step(open_page: Open) -> None:
+    page = open_page(training_trace(num_steps=9)).page
+    assert page.input_value("#step") != "-1"
+    start, end = x_range(page)
+    assert end - start < 10
+
+
+def test_a_kind_can_be_switched_off(page: Page) -> None:
+    shown = "document.getElementById('timeline-picture').data.filter(t => t.visible).length"
+    before = page.evaluate(shown)
+    page.click("#legend button[data-kind=all_reduce]")
+    page.wait_for_function(f"{shown} === {before - 2}")
+    page.click("#legend button[data-kind=all_reduce]")
+    page.wait_for_function(f"{shown} === {before}")
+
+
+def test_the_flame_graph_switches_measure_and_phase(page: Page) -> None:
+    trace = "document.getElementById('flame-picture').data[0]"
+    page.click("#flame-value button[data-value=num_calls]")
+    page.wait_for_function(f"{trace}.values[0] === 140")
+    page.click("#flame-phase button[data-value=backward]")
+    page.wait_for_function(f"{trace}.labels[{trace}.ids.indexOf({trace}.level)] === 'backward'")
+    assert page.get_attribute("#flame-phase button[data-value=backward]", "aria-pressed") == "true"
+    assert page.get_attribute("#flame-phase button[data-value='']", "aria-pressed") == "false"
+    assert "forward" not in page.locator("#flame-picture .slice text").all_text_contents()
+
+
+def test_clicking_a_block_zooms_into_it_and_the_switch_leads_back(page: Page) -> None:
+    page.locator("#flame-picture").scroll_into_view_if_needed()
+    block = page.locator("#flame-picture .slice", has_text="tok_embeddings").first
+    narrow = block.bounding_box()
+    block.click()
+    page.wait_for_function(
+        "wide => [...document.querySelectorAll('#flame-picture .slice path')]"
+        ".every(path => path.getBoundingClientRect().width > wide)",
+        arg=2 * narrow["width"] if narrow else 0,
+    )
+    assert page.locator("#flame-picture .pathbar").count() > 0
+    page.click("#flame-phase button[data-value='']")
+    page.wait_for_function("document.querySelectorAll('#flame-picture .slice').length > 20")
+
+
+def test_a_table_sorts_up_down_and_back(page: Page) -> None:
+    before = column(page, 1)
+    assert before[0] == "all_reduce"
+    assert sort_by(page, "kind") == "ascending"
+    assert column(page, 1) == sorted(before)
+    assert sort_by(page, "kind") == "descending"
+    assert column(page, 1) == sorted(before, reverse=True)
+    assert sort_by(page, "kind") is None
+    assert column(page, 1) == before
+
+
+def test_numbers_sort_by_value_biggest_first_and_unknown_last(page: Page) -> None:
+    assert sort_by(page, "busbw_bytes_per_s") == "descending"
+    assert column(page, 1)[0] == "broadcast"
+    assert column(page, 1)[-1] == "barrier"
+    assert column(page, 9)[-1] == "–"
+    assert sort_by(page, "busbw_bytes_per_s") == "ascending"
+    assert column(page, 1)[-1] == "barrier"
+
+
+def test_a_search_keeps_the_rows_that_hold_every_word(page: Page) -> None:
+    page.click("#tab-calls")
+    page.fill("#search", "ALL_GATHER forward")
+    assert set(column(page, 3)) == {"all_gather"}
+    assert set(column(page, 5)) == {"forward"}
+    page.fill("#search", "all_gather nonsense")
+    assert column(page, 3) == []
+    assert "No row holds all of these words." in page.inner_text("#table")
+    page.fill("#search", "")
+    assert len(column(page, 3)) == 100
+
+
+def test_more_rows_come_on_request(page: Page) -> None:
+    page.click("#tab-calls")
+    assert "100 of 140 rows" in page.inner_text("#table .more")
+    page.click("#table .more button")
+    assert len(column(page, 1)) == 140
+
+
+def test_modules_are_a_tree_that_folds_and_sorts_within_each_branch(page: Page) -> None:
+    page.click("#tab-by_module")
+    names = column(page, 1)
+    assert names[0].endswith("whole run")
+    assert [name.strip("▾ ") for name in names[1:4]] == ["layers", "layers.0", "attention"]
+    sort_by(page, "module")
+    sort_by(page, "module")
+    descending = [name.strip("▾ ") for name in column(page, 1)]
+    assert descending[1:3] == ["tok_embeddings", "output"]
+    assert descending.index("layers.1") < descending.index("layers.0")
+    assert descending.index("layers") < descending.index("layers.1")
+    page.locator("#table tr", has_text="layers.0").locator("button.twist").click()
+    assert len(column(page, 1)) == len(names) - 5
+    page.fill("#search", "layers.0.feed")
+    assert [name.strip("▾ ") for name in column(page, 1)] == [
+        "whole run",
+        "layers",
+        "layers.0",
+        "feed_forward",
+        "w2",
+        "w1",
+    ]
+
+
+def test_a_call_opens_its_story_and_shows_itself_in_the_timeline(page: Page) -> None:
+    page.click("#tab-calls")
+    page.fill("#search", "layers.1.attention.wo")
+    page.locator("#table tbody tr").first.click()
+    story = page.inner_text("#detail")
+    for said in ("all_reduce on rank 0", "f32[4,64,256] tp:P(sum)", "15 µs, chosen", "train_tp.py"):
+        assert said in story
+    page.keyboard.press("Escape")
+    assert page.locator("#detail").is_hidden()
+    page.locator("#table tbody tr").first.press("Enter")
+    page.click("#detail .do button")
+    start, end = x_range(page)
+    assert end - start < 2
+
+
+def test_clicking_a_call_in_the_timeline_opens_its_story(page: Page) -> None:
+    hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
+    page.mouse.down()
+    page.mouse.up()
+    page.locator("#detail").wait_for()
+    assert page.inner_text("#detail-title").startswith("reduce_scatter on rank 0")
+
+
+@pytest.mark.parametrize(("scheme", "theme"), [("light", LIGHT), ("dark", DARK)])
+def test_the_theme_is_the_system_s_until_it_is_switched(
+    open_page: Open, training: Path, scheme: str, theme: Any
+) -> None:
+    page = open_page(training, color_scheme=scheme).page
+    other = DARK if theme is LIGHT else LIGHT
+    drawn = """() => {
+        const trace = (id) => document.getElementById(id).data;
+        const flame = trace("flame-picture")[0];
+        const place = flame.labels.indexOf("all_reduce");
+        return [
+            getComputedStyle(document.documentElement).getPropertyValue("--ink").trim(),
+            document.getElementById("timeline-picture").layout.paper_bgcolor,
+            flame.marker.colors[place],
+            flame.textfont.color[place],
+            trace("timeline-picture").find((t) => t.meta.kind === "all_reduce").marker.color,
+        ];
+    }"""
+
+    def wanted(of: Any) -> list[str]:
+        blue = of.kinds["all_reduce"]
+        return [of.ink, of.surface, blue, readable_on(blue), blue]
+
+    assert page.evaluate(drawn) == wanted(theme)
+    page.click("#theme")
+    page.wait_for_timeout(300)
+    assert page.evaluate(drawn) == wanted(other)
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert page.evaluate(drawn) == wanted(other)
+
+
+def test_the_pictures_follow_when_the_system_changes_its_theme(page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        "dark => document.getElementById('flame-picture').layout.paper_bgcolor === dark",
+        arg=DARK.surface,
+    )
+
+
+def test_names_from_the_trace_do_nothing_but_appear(open_page: Open) -> None:
+    names = ("kind", "phase", "module", "module_class", "op", "reason", "source_file", "group")
+    hostile = dict.fromkeys(names, HOSTILE)
+    frames = run_of(
+        [
+            call(
+                at=0, until=1000, blocked_ns=9, wire_bytes=9, candidates=f'[["{HOSTILE}"', **hostile
+            )
+        ],
+        ops=[op(at=0, duration_ns=2000, phase=HOSTILE)],
+        steps=[step(0, 0, 0, 1000)],
+        run={"command": HOSTILE, HOSTILE: HOSTILE},
+    )
+    opened = open_page(frames)
+    page = opened.page
+    assert page.inner_text("h1") == HOSTILE
+    assert page.inner_text("#legend button") == HOSTILE
+    label = page.locator("#flame-picture .slice text").last
+    assert "<script>" in (label.text_content() or "")
+    assert "<script>" in hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
+    page.locator("#legend button").click()
+    page.locator("#legend button").click()
+    for tab in page.locator("#tabs button").all():
+        tab.click()
+    page.locator("#table tbody tr").first.click()
+    assert HOSTILE in page.inner_text("#detail")
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("body img").count() == 0
+    assert page.locator("body script").count() == 1
+    assert opened.errors == []
+
+
+def test_the_policy_stops_a_script_and_a_request_that_got_in_anyway(open_page: Open) -> None:
+    opened = open_page(run_of())
+    stopped = opened.page.evaluate(
+        """async () => {
+            const script = document.createElement("script");
+            script.textContent = "window.hacked = 1";
+            document.body.append(script);
+            let answer = "sent";
+            try { await fetch("https://example.invalid/"); } catch { answer = "refused"; }
+            return [window.hacked === undefined, answer];
+        }"""
+    )
+    assert stopped == [True, "refused"]
+    assert any("Content Security Policy" in error for error in opened.errors)
+    assert not any(url.startswith("https:") for url in opened.requests)
+
+
+def test_numbers_read_as_everywhere_else(page: Page) -> None:
+    values = [0, 1, 999, 1000, 1234, 99_949, 99_950, 999_499, 1_000_000, 123_456_789, 5 * 10**10]
+    for unit, text in (("bytes", text_of_bytes), ("ns", text_of_duration)):
+        found = page.evaluate(
+            "([unit, values]) => values.map((value) => FORMATS[unit](value))", [unit, values]
+        )
+        assert found == [text(value) for value in values]
+    colours = [*LIGHT.kinds.values(), *DARK.kinds.values(), *LIGHT.phases.values()]
+    found = page.evaluate("colours => colours.map(readableOn)", colours)
+    assert found == [readable_on(colour) for colour in colours]

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from commtrace.analyze import load
+from commtrace.report.tiles import NOT_KNOWN, tiles
+from tests.commtrace.analyze.rows import call, rank_row, run_of, step
+from tests.commtrace.analyze.training import training_trace
+
+
+def texts(frames) -> dict[str, tuple[str, str]]:
+    return {tile.title: (tile.value, tile.note) for tile in tiles(frames)}
+
+
+def test_the_tiles_of_a_small_run() -> None:
+    # Each rank is recorded for 1 ms. Rank 1 comes 200 µs late to the one all-reduce.
+    shared = {"seq": 0, "until": 400_000, "step": 0, "payload_bytes": 3000, "wire_bytes": 2000}
+    frames = run_of(
+        [
+            call(rank=0, at=0, call_ns=400_000, blocked_ns=400_000, **shared),
+            call(rank=1, at=200_000, call_ns=200_000, blocked_ns=200_000, **shared),
+            call(rank=0, kind="barrier"),
+        ],
+        steps=[step(rank, number, 0, 500_000) for rank in range(2) for number in range(2)],
+    )
+    assert texts(frames) == {
+        "Bytes sent": ("4 kB", "by all ranks, for a payload of 6 kB"),
+        "Calls per rank": ("1.5", "of 2 kinds; 3 in all"),
+        "Time blocked": ("300 µs", "per rank, of 1 ms recorded"),
+        "Share of time": ("30.0%", "of the time of a step is spent blocked"),
+        "Ranks": ("2", "on 1 host"),
+        "Steps": ("2", "median 500 µs each"),
+        "Most waited for": ("rank 1", "others waited 200 µs in all, 100% of all waiting"),
+    }
+
+
+def test_without_steps_the_share_is_of_the_recorded_time() -> None:
+    found = texts(run_of([call(blocked_ns=100_000)]))
+    assert found["Share of time"] == ("5.0%", "of the recorded time is spent blocked")
+    assert found["Steps"] == (NOT_KNOWN, "none were marked")
+    assert found["Most waited for"][0] == NOT_KNOWN
+
+
+def test_missing_ranks_and_hosts_are_counted() -> None:
+    ranks = [rank_row(0, host="a"), rank_row(1, host="b")]
+    frames = run_of([call()], ranks=ranks, run={"missing_ranks": [2]})
+    assert texts(frames)["Ranks"] == ("2", "1 missing, on 2 hosts")
+
+
+def test_a_trace_without_ranks_has_tiles_too() -> None:
+    found = texts(run_of(num_ranks=0, groups=[]))
+    assert found["Calls"] == ("0", "no rank was recorded")
+    assert found["Time blocked"] == (NOT_KNOWN, "no rank was recorded")
+
+
+@pytest.mark.parametrize("late_rank", [0, 3])
+def test_the_rank_that_was_made_late_is_found(late_rank: int) -> None:
+    frames = load(training_trace(late_rank=late_rank))
+    assert texts(frames)["Most waited for"][0] == f"rank {late_rank}"
+
+
+def test_only_a_share_has_a_meter() -> None:
+    frames = load(training_trace())
+    (metered,) = [tile for tile in tiles(frames) if tile.has_meter]
+    assert metered.title == "Share of time"
+    assert metered.value == f"{metered.percent:.1f}%"
