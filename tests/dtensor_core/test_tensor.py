@@ -1,0 +1,263 @@
+"""Crossings between local and global world, their gradients, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dtensor_core import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+    observe,
+)
+from dtensor_core.errors import PlacementError
+from dtensor_core.testing.fake import fake_world
+from dtensor_core.testing.threads import kept_mesh, on_threads
+
+
+@pytest.fixture
+def mesh():
+    with fake_world(4):
+        yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+
+
+def steps_of(body: Callable[[], object]) -> list[str]:
+    """The steps announced while a body runs."""
+    told: list[observe.Announcement] = []
+    with observe.listening(told.append):
+        body()
+    return [news.step for news in told]
+
+
+def test_from_local_takes_all_shards_to_be_equal(mesh) -> None:
+    x = DTensor.from_local(torch.ones(2, 3), mesh, [Shard(-1)])
+    assert x.shape == (2, 12)
+    assert x.stride() == (12, 1)
+    assert x.placements == (Shard(1),)
+    assert DTensor.from_local(torch.ones(2, 3), mesh, [Shard(0)]).stride() == (3, 1)
+
+
+def test_from_local_with_shape_and_stride_takes_uneven_shards(mesh) -> None:
+    x = DTensor.from_local(torch.ones(2, 3), mesh, [Shard(0)], shape=(7, 3), stride=(3, 1))
+    assert x.shape == (7, 3)
+    with pytest.raises(PlacementError, match="pass both shape and stride, or none"):
+        DTensor.from_local(torch.ones(2, 3), mesh, [Shard(0)], shape=(7, 3))
+
+
+def test_from_local_and_to_local_alias_the_local_tensor(mesh) -> None:
+    local = torch.zeros(2, 3)
+    x = DTensor.from_local(local, mesh, [Shard(0)])
+    x.add_(1)
+    assert local.eq(1).all()
+    assert x.to_local().data_ptr() == local.data_ptr()
+
+
+def test_the_default_placement_is_replicate(mesh) -> None:
+    assert DTensor.from_local(torch.ones(2), mesh).placements == (Replicate(),)
+
+
+def test_a_mesh_in_force_needs_no_naming(mesh) -> None:
+    with mesh:
+        assert DTensor.from_local(torch.ones(2)).device_mesh == mesh
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "communication"),
+    [
+        (Shard(0), Shard(0), []),
+        (Replicate(), Replicate(), []),
+        (Partial(), Replicate(), []),
+    ],
+)
+def test_the_gradient_of_to_local_and_from_local_has_the_forward_placement(
+    mesh, source, expected, communication
+) -> None:
+    local = torch.ones(2, 3, requires_grad=True)
+    x = DTensor.from_local(local, mesh, [source])
+    seen: list[tuple[object, ...]] = []
+    x.register_hook(lambda grad: seen.append(grad.placements))
+    assert steps_of(lambda: x.to_local().sum().backward()) == communication
+    assert seen == [(expected,)]
+    assert local.grad is not None
+    assert local.grad.eq(1).all()
+
+
+def test_grad_placements_say_how_gradients_arrive(mesh) -> None:
+    local = torch.ones(2, 3, requires_grad=True)
+    x = DTensor.from_local(local, mesh, [Replicate()])
+    y = x.to_local(grad_placements=[Partial()])
+    assert steps_of(lambda: y.sum().backward()) == ["all_reduce"]
+    x = DTensor.from_local(local, mesh, [Replicate()], grad_placements=[Partial()])
+    assert steps_of(lambda: x.to_local(grad_placements=[Partial()]).sum().backward()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "forward", "backward"),
+    [
+        (Shard(0), Replicate(), ["all_gather"], []),
+        (Replicate(), Shard(0), [], ["all_gather"]),
+        (Partial(), Replicate(), ["all_reduce"], []),
+        (Partial(), Shard(0), ["reduce_scatter"], ["all_gather"]),
+        (Shard(0), Shard(1), ["all_to_all"], ["all_to_all"]),
+        (Shard(0), Shard(0), [], []),
+    ],
+)
+def test_redistribute_and_its_gradient_communicate_as_they_must(
+    mesh, source, target, forward, backward
+) -> None:
+    x = DTensor.from_local(torch.ones(4, 4), mesh, [source]).requires_grad_()
+    results: list[DTensor] = []
+    assert steps_of(lambda: results.append(x.redistribute(mesh, [target]))) == forward
+    (y,) = results
+    assert y.placements == (target,)
+    upstream = DTensor.from_local(torch.ones_like(y._local_tensor), mesh, [target])
+    assert steps_of(lambda: y.backward(upstream)) == backward
+    assert isinstance(x.grad, DTensor)
+    assert x.grad.placements == (Replicate() if source.is_partial() else source,)
+
+
+def test_redistribute_to_the_same_placements_aliases(mesh) -> None:
+    local = torch.zeros(2)
+    same = DTensor.from_local(local, mesh, [Shard(0)]).redistribute(mesh, [Shard(0)])
+    same.add_(1)
+    assert local.eq(1).all()
+
+
+def test_redistribute_to_a_shard_copies() -> None:
+    @on_threads(2)
+    def body() -> None:
+        local = torch.zeros(4)
+        x = DTensor.from_local(local, kept_mesh((2,)), [Replicate()])
+        x.redistribute(placements=[Shard(0)]).add_(1)
+        assert local.eq(0).all()
+
+    body()
+
+
+def test_redistribute_converts_around_the_communication(mesh) -> None:
+    x = DTensor.from_local(torch.ones(4), mesh, [Shard(0)]).requires_grad_()
+    told: list[observe.Announcement] = []
+    with observe.listening(told.append):
+        y = x.redistribute(mesh, [Replicate()], forward_dtype=torch.bfloat16)
+    assert y.dtype is torch.bfloat16
+    assert told[0].payload_bytes == 16 * 2
+    y.to_local().float().sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype is torch.float32
+
+
+def test_a_user_may_not_make_addends(mesh) -> None:
+    x = DTensor.from_local(torch.ones(4), mesh, [Shard(0)])
+    with pytest.raises(PlacementError) as error:
+        x.redistribute(mesh, [Partial()])
+    assert str(error.value) == (
+        "redistribute f32[16] tp:S(0) to P(sum) on tp\n"
+        "  Found: S(0) there\n"
+        "  Why: redistributing to Partial is for internal use only: addends have no meaning of "
+        "their own\n"
+        "  Try: redistribute to Replicate() or Shard(dim)"
+    )
+
+
+def test_redistribute_stays_on_its_mesh(mesh) -> None:
+    x = DTensor.from_local(torch.ones(4), mesh, [Shard(0)])
+    with pytest.raises(PlacementError, match="redistribution moves data within one mesh"):
+        x.redistribute(init_device_mesh("cpu", (2, 2)), [Replicate(), Replicate()])
+    with pytest.raises(PlacementError, match="redistribute takes placements"):
+        x.redistribute(mesh)
+
+
+@pytest.mark.parametrize(
+    ("placements", "message"),
+    [
+        ([Shard(0), Shard(1)], "must have the same length as the mesh has axes"),
+        ([Shard(2)], "a tensor of 2 dims placed Shard(dim=2)"),
+        ([Shard(-3)], "dims -2 to 1"),
+    ],
+)
+def test_placements_that_do_not_fit_are_refused(mesh, placements, message) -> None:
+    with pytest.raises(PlacementError) as error:
+        DTensor.from_local(torch.ones(2, 2), mesh, placements)
+    assert message in str(error.value)
+
+
+def test_gradients_of_gradients_cross_both_borders() -> None:
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        whole = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+        expected = _penalty(whole)
+        leaf = whole.detach().clone().requires_grad_()
+        x = DTensor.from_local(leaf, mesh, [Replicate()])
+        y = x.redistribute(placements=[Shard(0)])
+        got = _penalty(y).full_tensor()
+        torch.testing.assert_close(got, expected)
+        (wanted,) = torch.autograd.grad(expected, whole)
+        (found,) = torch.autograd.grad(got, leaf)
+        torch.testing.assert_close(found, wanted)
+
+    body()
+
+
+def _penalty(x: torch.Tensor) -> torch.Tensor:
+    (grad,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    return (grad**2).sum()
+
+
+def test_a_parameter_made_of_a_dtensor_is_one(mesh) -> None:
+    parameter = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))
+    assert isinstance(parameter, DTensor)
+    assert isinstance(parameter, nn.Parameter)
+    assert parameter.is_leaf
+    assert parameter.placements == (Shard(0),)
+
+
+def test_from_local_checked_takes_the_first_rank_for_replicas() -> None:
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((2, 2))
+        local = torch.full((2,), float(mesh.get_rank()))
+        x = DTensor.from_local(local, mesh, [Replicate(), Shard(0)], run_check=True)
+        assert x.to_local().tolist() == [float(mesh.get_local_rank(1))] * 2
+
+    body()
+
+
+def test_full_tensor_is_the_whole_on_every_rank_and_differentiable() -> None:
+    @on_threads(3)
+    def body() -> None:
+        whole = torch.arange(10.0).reshape(5, 2)
+        x = distribute_tensor(whole, kept_mesh((3,)), [Shard(0)]).requires_grad_()
+        full = x.full_tensor()
+        assert type(full) is torch.Tensor
+        assert torch.equal(full, whole)
+        (full**2).sum().backward()
+        assert isinstance(x.grad, DTensor)
+        assert torch.equal(x.grad.full_tensor(), 2 * whole)
+
+    body()
+
+
+def test_the_text_of_a_dtensor_names_layout_and_mesh(mesh) -> None:
+    text = repr(DTensor.from_local(torch.ones(1, 2), mesh, [Shard(0)]))
+    assert "shape=(4, 2)" in text
+    assert "placements=(Shard(dim=0),)" in text
+    assert "tensor([[1., 1.]])" in text
+
+
+def test_a_training_step_keeps_every_optimizer_state_where_its_parameter_is(mesh) -> None:
+    weight = nn.Parameter(distribute_tensor(torch.ones(8, 4), mesh, [Shard(0)]))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    x = DTensor.from_local(torch.ones(2, 4), mesh, [Replicate()])
+    F.linear(x, weight).to_local().sum().backward()
+    assert steps_of(optimizer.step) == []
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert optimizer.state[weight][name].placements == (Shard(0),)
