@@ -1,0 +1,134 @@
+"""Decisions: which placements a call gets, at what cost, alike on every rank."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dtensor_core import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    _StridedShard,
+    distribute_tensor,
+    init_device_mesh,
+    observe,
+)
+from dtensor_core.testing.fake import fake_world
+from dtensor_core.testing.threads import kept_mesh, run_threads
+
+Layout = tuple[Placement, ...]
+
+
+@pytest.fixture
+def mesh():
+    """64 ranks, data x tensor."""
+    with fake_world(64):
+        yield init_device_mesh("cpu", (8, 8), mesh_dim_names=("dp", "tp"))
+
+
+def decided(fn, mesh, *arguments: tuple[tuple[int, ...], Layout]) -> tuple[Layout, list[str]]:
+    """The result's placements, and the steps taken for the arguments: `operator argument step`."""
+    tensors = [
+        distribute_tensor(torch.ones(shape), mesh, layout, src_data_rank=None)
+        for shape, layout in arguments
+    ]
+    told: list[observe.Announcement] = []
+    with observe.listening(told.append):
+        result = fn(*tensors)
+    assert isinstance(result, DTensor)
+    steps = [f"{news.argument} {news.step} {news.axis}" for news in told]
+    return result.placements, steps
+
+
+def test_axes_are_decided_apart(mesh) -> None:
+    batch_and_columns = decided(
+        torch.mm,
+        mesh,
+        ((64, 32), (Shard(0), Replicate())),
+        ((32, 64), (Replicate(), Shard(1))),
+    )
+    assert batch_and_columns == ((Shard(0), Shard(1)), [])
+
+
+def test_a_contracted_cut_leaves_addends(mesh) -> None:
+    x, w = ((64, 32), (Shard(0), Shard(1))), ((32, 64), (Replicate(), Shard(0)))
+    assert decided(torch.mm, mesh, x, w) == ((Shard(0), Partial()), [])
+
+
+def test_a_bias_joins_addends_on_one_rank(mesh) -> None:
+    result = decided(
+        torch.addmm,
+        mesh,
+        ((64,), (Replicate(), Replicate())),
+        ((64, 32), (Shard(0), Shard(1))),
+        ((32, 64), (Replicate(), Shard(0))),
+    )
+    assert result == ((Shard(0), Partial()), [])
+
+
+def test_the_cheaper_argument_moves(mesh) -> None:
+    """Rows cut by two arguments: the small one is brought along the large one's cut."""
+    large, small = ((4096, 4096), (Shard(0), Replicate())), ((4096, 8), (Shard(0), Replicate()))
+    placements, steps = decided(torch.mm, mesh, large, small)
+    assert steps == ["mat2 all_gather dp"]
+    assert placements == (Shard(0), Replicate())
+
+
+def test_a_head_cut_passes_through_flattening_and_back(mesh) -> None:
+    """[b, h, l, d] cut by heads: bmm sees (b h), and the cut is a strided shard there."""
+    by_heads: Layout = (Replicate(), Shard(1))
+    flat, steps = decided(lambda x: x.view(32, 4, 4), mesh, ((4, 8, 4, 4), by_heads))
+    assert flat == (Replicate(), _StridedShard(0, split_factor=4))
+    assert steps == []
+    q, k = ((4, 8, 4, 6), by_heads), ((4, 8, 6, 4), by_heads)
+    assert decided(torch.matmul, mesh, q, k) == (by_heads, [])
+
+
+def test_a_cut_by_batch_and_heads_is_two_cuts_of_one_dimension(mesh) -> None:
+    both: Layout = (Shard(0), Shard(1))
+    flat, steps = decided(lambda x: x.view(128, 4), mesh, ((16, 8, 4), both))
+    assert flat == (Shard(0), _StridedShard(0, split_factor=2))
+    assert steps == []
+    back, steps = decided(lambda x: x.view(128, 4).view(16, 8, 4), mesh, ((16, 8, 4), both))
+    assert (back, steps) == (both, [])
+
+
+def test_an_uneven_cut_does_not_pass_through_a_split(mesh) -> None:
+    placements, steps = decided(lambda x: x.view(6, 4), mesh, ((24,), (Replicate(), Shard(0))))
+    assert placements == (Replicate(), Replicate())
+    assert steps == ["self all_gather tp"]
+
+
+def test_embedding_tables_cut_by_vocabulary_give_addends(mesh) -> None:
+    weight = distribute_tensor(torch.ones(100, 16), mesh, [Replicate(), Shard(0)])
+    tokens = DTensor.from_local(torch.zeros(2, 6, dtype=torch.long), mesh, [Shard(0), Replicate()])
+    out = F.embedding(tokens, weight)
+    assert out.placements == (Shard(0), Partial())
+
+
+def test_decisions_on_uneven_and_empty_shards_are_alike_on_every_rank() -> None:
+    def body() -> list[observe.Announcement]:
+        told: list[observe.Announcement] = []
+        mesh, me = kept_mesh((4,)), threading.get_ident()
+
+        def listen(news: observe.Announcement) -> None:
+            if threading.get_ident() == me:  # the other ranks are threads of this process
+                told.append(news)
+
+        x = distribute_tensor(torch.randn(5, 3, 2), mesh, [Shard(0)])
+        y = distribute_tensor(torch.randn(5, 3, 2), mesh, [Shard(1)])
+        with observe.listening(listen):
+            z = x.softmax(0) + y
+            z.amax(0).view(6).cumsum(0)
+        return told
+
+    every = run_threads(body, 4)
+    chosen = [[(n.operator, n.target, n.step, n.candidates) for n in told] for told in every]
+    assert chosen[0]
+    assert all(each == chosen[0] for each in chosen)
