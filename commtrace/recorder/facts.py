@@ -23,11 +23,16 @@ from commtrace.recorder.recorder import Recorder
 
 
 def process_rank() -> int | None:
-    """This process's global rank, None if nothing says so yet."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isdigit() else None
+    """This process's global rank, None without a process group."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else None
+
+
+def _first_rank() -> int:
+    rank = process_rank()
+    if rank is not None:
+        return rank
+    variable = os.environ.get("RANK", "")
+    return int(variable) if variable.isdigit() else 0
 
 
 def _world_size() -> int:
@@ -41,8 +46,8 @@ class Facts:
     """The facts of one recording; `rank` and `num_ranks` grow true while it runs."""
 
     def __init__(self, detail: str, epoch: int) -> None:
-        rank = process_rank()
-        self.rank = 0 if rank is None else rank
+        self._is_rank_sure = process_rank() is not None
+        self.rank = _first_rank()
         self._run: dict[str, Any] = {
             "world_size": max(_world_size(), self.rank + 1),
             "process_group": "none",
@@ -72,10 +77,11 @@ class Facts:
     def news(self, recorder: Recorder) -> dict[str, Any]:
         """The facts that the groups seen since the last time have changed."""
         before = (self.rank, self._device, dict(self._run))
-        for group in recorder.groups:
+        group = recorder.groups.newest
+        if group is not None:
             self._run["process_group"] = group.row.backend
-            self._run["world_size"] = max(self._run["world_size"], 1 + max(group.ranks))
-            if "RANK" not in os.environ:
+            self._run["world_size"] = max(self._run["world_size"], recorder.groups.num_ranks)
+            if not self._is_rank_sure:
                 self.rank = group.rank
         self._device = recorder.device
         if (self.rank, self._device, self._run) == before:

@@ -47,10 +47,12 @@ class Group:
 
 
 class Groups:
-    """All groups that this process communicates in."""
+    """All groups that this process communicates in, and what they tell about the run."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], Group]] = {}
+        self.newest: Group | None = None
+        self.num_ranks = 1
 
     def __iter__(self) -> Iterator[Group]:
         return iter([group for _, group in list(self._known.values())])
@@ -64,6 +66,8 @@ class Groups:
         group = _describe(process_group)
         reference = weakref.ref(process_group, lambda _: self._known.pop(key, None))
         self._known[key] = (reference, group)
+        self.newest = group
+        self.num_ranks = max(self.num_ranks, 1 + max(group.ranks))
         return group
 
 

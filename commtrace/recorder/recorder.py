@@ -48,8 +48,9 @@ class Recorder:
         self._results: dict[int, Call] = {}
 
     def forget(self) -> None:
-        """Drop what only matters while someone listens; modules are then named anew."""
+        """Drop what only matters while someone listens; names are given anew."""
         self.locator = Locator()
+        self.groups = Groups()
         self.failures = []
         self._works.clear()
         self._results.clear()

@@ -1,0 +1,122 @@
+"""What a rank of `commtrace run` executes: the user's script, under a recording.
+
+    python -m commtrace.bootstrap SCRIPT [ARGS]
+
+The script finds itself as if started directly: `__main__`, `sys.argv`, `sys.path`. If it raises,
+the recording is closed first, then the traceback, from the script's own first line on, is left in
+the folder of the spools for the launcher to tell once; this process prints nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+SPOOLS_VARIABLE = "COMMTRACE_SPOOLS"
+DETAIL_VARIABLE = "COMMTRACE_DETAIL"
+
+_FAILURE_SUFFIX = ".failure.json"
+_PR_SET_PDEATHSIG = 1
+_INTERRUPTED = 128 + signal.SIGINT
+_PACKAGE = Path(__file__).parent
+_RUNPY = {runpy.__file__, "<frozen runpy>"}
+_PARENT_POLL_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a rank ended that did not end well; no traceback where it chose its exit code itself."""
+
+    time_ns: int
+    rank: int
+    exit_code: int
+    traceback: str
+
+
+def read_failures(folder: Path) -> list[Failure]:
+    """How ranks of the run in `folder` failed, the earliest first."""
+    found = [
+        Failure(**json.loads(path.read_text(encoding="utf-8")))
+        for path in folder.glob(f"*{_FAILURE_SUFFIX}")
+    ]
+    return sorted(found, key=lambda failure: (failure.time_ns, failure.rank))
+
+
+def main() -> None:
+    """Run the script named on the command line."""
+    _die_with_parent()
+    folder = Path(os.environ.pop(SPOOLS_VARIABLE))
+    detail = os.environ.pop(DETAIL_VARIABLE)
+    rank = int(os.environ["RANK"])
+    sys.argv = sys.argv[1:]
+    script = sys.argv[0]
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        _run(script, folder, detail)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except SystemExit as request:
+        if request.code not in (None, 0):
+            code = request.code if isinstance(request.code, int) else 1
+            _leave_failure(folder, rank, code, "")
+        raise
+    except Exception as error:
+        _leave_failure(folder, rank, 1, _traceback_of_script(error))
+        sys.exit(1)
+
+
+def _run(script: str, folder: Path, detail: str) -> None:
+    from commtrace.session import record_launched
+
+    with record_launched(folder, detail):
+        runpy.run_path(script, run_name="__main__")
+
+
+def _leave_failure(folder: Path, rank: int, exit_code: int, text: str) -> None:
+    failure = Failure(time.time_ns(), rank, exit_code, text)
+    unfinished = folder / f"rank-{rank:05d}.part"
+    unfinished.write_text(json.dumps(asdict(failure)), encoding="utf-8")
+    unfinished.replace(unfinished.with_suffix(_FAILURE_SUFFIX))
+
+
+def _traceback_of_script(error: Exception) -> str:
+    """The traceback without our own frames and those that lead to the script's first line."""
+    whole = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = whole
+    while each is not None:
+        each.stack = traceback.StackSummary.from_list(
+            [frame for frame in each.stack if not _is_own(frame.filename)]
+        )
+        each = each.__cause__ or each.__context__
+    return "".join(whole.format())
+
+
+def _is_own(filename: str) -> bool:
+    return filename in _RUNPY or Path(filename).is_relative_to(_PACKAGE)
+
+
+def _die_with_parent() -> None:
+    """End when the launcher does, however it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_INTERVAL_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
