@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -36,8 +37,7 @@ def broken_contracts(folder: Path) -> list[str]:
         check=False,
     )
     assert "Contracts:" in result.stdout, result.stdout + result.stderr
-    ends = " BROKEN"
-    return [line.removesuffix(ends) for line in result.stdout.splitlines() if line.endswith(ends)]
+    return re.findall(r"^(.+) BROKEN", result.stdout, re.M)
 
 
 @pytest.fixture
