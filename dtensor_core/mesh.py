@@ -2,15 +2,22 @@
 
 A mesh axis is named by `mesh_dim_names`, or `axis0`, `axis1`, ... where it has no name. A rank
 that is not part of a mesh has no coordinate on it.
+
+Meshes compare equal by shape and ranks, so a mesh of destroyed process groups equals the one that
+was made in its place. What caches by mesh uses `identity`, which tells them apart.
 """
 
 from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh, _mesh_resources, init_device_mesh
 
 from dtensor_core.errors import MeshError, four_parts
 
-__all__ = ["DeviceMesh", "axis_name", "current_mesh", "init_device_mesh", "mesh_shape"]
+__all__ = ["DeviceMesh", "axis_name", "current_mesh", "identity", "init_device_mesh", "mesh_shape"]
 
 
 def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
@@ -40,3 +47,30 @@ def axis_name(mesh: DeviceMesh, axis: int) -> str:
 def mesh_shape(mesh: DeviceMesh) -> tuple[int, ...]:
     """The number of ranks on each axis."""
     return tuple(mesh.shape)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Identity:
+    """What equal meshes with the same process groups, seen from one rank, have in common."""
+
+    mesh: DeviceMesh
+
+
+_identities: dict[tuple[Any, ...], Identity] = {}
+_by_object: dict[int, tuple[weakref.ref[DeviceMesh], Identity]] = {}
+
+
+def identity(mesh: DeviceMesh) -> Identity:
+    """The one identity of a mesh; the same object for all meshes that are interchangeable."""
+    known = _by_object.get(id(mesh))
+    if known is not None and known[0]() is mesh:
+        return known[1]
+    coords = mesh.get_coordinate()
+    if coords is None or not hasattr(mesh, "_dim_group_names"):
+        groups = ()
+    else:
+        groups = tuple(id(group) for group in mesh.get_all_groups())
+    key = (mesh, groups, None if coords is None else tuple(coords))
+    found = _identities.setdefault(key, Identity(mesh))
+    _by_object[id(mesh)] = (weakref.ref(mesh), found)
+    return found

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from dtensor_core import layout
-from dtensor_core.mesh import DeviceMesh, axis_name, mesh_shape
+from dtensor_core.mesh import DeviceMesh, axis_name, identity, mesh_shape
 from dtensor_core.placement import Placement, Replicate, sharded_dim
 
 _SHORT_DTYPES = {
@@ -65,12 +65,13 @@ class Spec:
         cls, mesh: DeviceMesh, placements: Sequence[Placement], tensor_meta: TensorMeta
     ) -> Spec:
         """The one spec of this value."""
-        key = (mesh, tuple(placements), tensor_meta)
+        whose = identity(mesh)
+        key = (whose, tuple(placements), tensor_meta)
         known = cls._interned.get(key)
         if known is not None:
             return known
         made = object.__new__(cls)
-        made.mesh, made.placements, made.tensor_meta = key
+        made.mesh, made.placements, made.tensor_meta = whose.mesh, *key[1:]
         with cls._lock:
             return cls._interned.setdefault(key, made)
 

@@ -28,8 +28,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> TensorMeta:
 
 def test_equal_specs_are_one_object(mesh: DeviceMesh) -> None:
     first = Spec(mesh, (Shard(0), Replicate()), meta(8, 16))
-    again = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
-    assert Spec(again, [Shard(0), Replicate()], meta(8, 16)) is first
+    assert Spec(mesh, [Shard(0), Replicate()], meta(8, 16)) is first
     assert copy.deepcopy(first) is first
 
 
@@ -89,3 +88,18 @@ def test_a_rank_outside_of_the_mesh_holds_nothing() -> None:
         spec = Spec(others, (Shard(0),), meta(8, 16))
         assert spec.coords is None
         assert spec.local_shape == (0, 0)
+
+
+def test_a_mesh_of_destroyed_groups_is_not_taken_for_its_successor() -> None:
+    specs = []
+    for _ in range(2):
+        with fake_world(4):
+            mesh = init_device_mesh("cpu", (4,))
+            specs.append(Spec(mesh, (Shard(0),), meta(8)))
+            assert specs[-1].mesh is mesh
+    assert specs[0].mesh == specs[1].mesh
+    assert specs[0] is not specs[1]
+
+
+def test_slices_of_one_mesh_are_one(mesh: DeviceMesh) -> None:
+    assert Spec(mesh["tp"], (Shard(0),), meta(8)) is Spec(mesh["tp"], (Shard(0),), meta(8))
