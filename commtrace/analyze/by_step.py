@@ -36,7 +36,8 @@ def by_step(frames: Frames) -> pd.DataFrame:
     lasting = (frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0)
     duration = lasting.groupby(frames.steps["step"]).sum() / num_ranks
     if -1 in sums.index:
-        duration.loc[-1] = recorded_ns(frames).sum() / num_ranks - duration.sum()
+        outside = recorded_ns(frames).sum() / num_ranks - duration.sum()
+        duration = pd.concat([pd.Series({-1: outside}), duration])
     steps = sums.index.union(duration.index).sort_values()
     table = measures(frames, sums.reindex(steps))[[column.name for column in _SHARED]]
     table["num_calls"] = table["num_calls"].fillna(0.0)

@@ -77,12 +77,12 @@ def _series(values: Sequence[Any], of_type: type) -> Any:
     return np.asarray(values).astype(DTYPES[of_type])
 
 
-def _categorical(column: StringColumn) -> pd.Categorical:
+def _categorical(column: StringColumn) -> Any:
     """The strings that the column uses, of all those that the trace stores, in sorted order."""
     codes = np.asarray(column.codes, dtype="int64")
-    used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings)))
-    strings = [column.strings[code] for code in used]
-    order = sorted(range(len(used)), key=strings.__getitem__)
+    used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings))).tolist()
+    used.sort(key=column.strings.__getitem__)
     renumbered = np.zeros(len(column.strings), dtype="int64")
-    renumbered[used[order]] = np.arange(len(used))
-    return pd.Categorical.from_codes(renumbered[codes], pd.Index([strings[i] for i in order]))
+    renumbered[used] = np.arange(len(used))
+    categories = pd.Index([column.strings[code] for code in used])
+    return pd.Categorical.from_codes(renumbered[codes], categories)

@@ -7,6 +7,7 @@ number of events, and what is smaller than `SMALLEST` of the whole is left blank
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -174,21 +175,20 @@ def _short(path: str) -> str:
 
 
 def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
-    whole = nodes.iloc[0]
+    rows: list[Any] = list(nodes.itertuples(index=False))
+    whole = rows[0]
     return [
         lines(
             (
                 bold(_title(node.role, node.name)),
                 f"{node.role} in {plain(node.phase)}" if node.role not in (_RUN, _PHASE) else "",
                 "what one rank does, on average:",
-                _amount("sent", text_of_bytes, node.wire_bytes, whole["wire_bytes"], num_ranks),
-                _amount(
-                    "blocked", text_of_duration, node.blocked_ns, whole["blocked_ns"], num_ranks
-                ),
-                _amount("calls", "{:,.6g}".format, node.num_calls, whole["num_calls"], num_ranks),
+                _amount("sent", text_of_bytes, node.wire_bytes, whole.wire_bytes, num_ranks),
+                _amount("blocked", text_of_duration, node.blocked_ns, whole.blocked_ns, num_ranks),
+                _amount("calls", "{:,.6g}".format, node.num_calls, whole.num_calls, num_ranks),
             )
         )
-        for node in nodes.itertuples(index=False)
+        for node in rows
     ]
 
 

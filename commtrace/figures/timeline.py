@@ -8,7 +8,8 @@ phases, too short to be seen then, not at all; a window shows them again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -22,6 +23,8 @@ from commtrace.figures.theme import LIGHT, Theme, layout, theme_of
 from commtrace.units import text_of_bytes, text_of_duration
 
 MAX_MARKS = 8000
+
+Call = Mapping[str, Any]
 
 _STEP_ROW = -0.9
 _ROW_PIXELS = 46
@@ -73,17 +76,23 @@ def _layout(frames: Frames, ranks: Sequence[int], theme: Theme) -> go.Layout:
         showlegend=False,
         margin={"l": 64, "r": 12, "t": 26, "b": 36},
     )
-    top = _STEP_ROW - 0.3 if len(frames.steps) else -0.5
-    made.yaxis.update(
-        range=[len(ranks) - 0.5, top],
-        tickmode="array",
-        tickvals=list(range(len(ranks))),
-        ticktext=[f"rank {rank}" for rank in ranks],
-        showgrid=False,
-        fixedrange=True,
-        ticks="",
+    made.update(
+        yaxis={
+            "range": [len(ranks) - 0.5, _STEP_ROW - 0.3 if len(frames.steps) else -0.5],
+            "tickmode": "array",
+            "tickvals": list(range(len(ranks))),
+            "ticktext": [f"rank {rank}" for rank in ranks],
+            "showgrid": False,
+            "fixedrange": True,
+            "ticks": "",
+        },
+        xaxis={
+            "ticksuffix": " ms",
+            "tickformat": ",",
+            "exponentformat": "none",
+            "ticks": "outside",
+        },
     )
-    made.xaxis.update(ticksuffix=" ms", tickformat=",", exponentformat="none", ticks="outside")
     return made
 
 
@@ -93,8 +102,8 @@ def _bars(
     *,
     start_ns: int,
     y: Sequence[float],
-    height: object,
-    **more: object,
+    height: Any,
+    **more: Any,
 ) -> go.Bar:
     """Horizontal bars from `start_ns` to `end_ns` of each row."""
     return go.Bar(
@@ -224,7 +233,7 @@ def _texts(frames: Frames, marks: pd.DataFrame) -> list[str]:
     return [of_call.get(mark.row) or _joined_text(mark) for mark in marks.itertuples(index=False)]
 
 
-def _joined_text(mark: object) -> str:
+def _joined_text(mark: Any) -> str:
     lasted = text_of_duration(mark.end_ns - mark.start_ns)
     return lines(
         (
@@ -235,7 +244,7 @@ def _joined_text(mark: object) -> str:
     )
 
 
-def call_text(call: dict) -> str:
+def call_text(call: Call) -> str:
     """What the timeline says of one call, a row of the analysis `calls`: lines of safe HTML."""
     return lines(
         (
@@ -250,14 +259,14 @@ def call_text(call: dict) -> str:
     )
 
 
-def _where(call: dict) -> str:
+def _where(call: Call) -> str:
     named = f" ({plain(call['module_class'])})" if call["module_class"] else ""
     module = f"{plain(call['module'])}{named}" if call["module"] else "outside of modules"
     step = f"step {call['step']}" if call["step"] >= 0 else "outside of steps"
     return ", ".join(part for part in (module, plain(call["phase"]), step) if part)
 
 
-def _size(call: dict) -> str:
+def _size(call: Call) -> str:
     shapes = call["input_shapes"] or call["output_shapes"]
     what = plain(f"{call['dtype']} {shapes}".strip())
     parts = [
@@ -270,7 +279,7 @@ def _size(call: dict) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _times(call: dict) -> str:
+def _times(call: Call) -> str:
     if call["blocked_ns"] < 0:
         return ""
     blocked = f"blocked {text_of_duration(call['blocked_ns'])}"
@@ -282,7 +291,7 @@ def _times(call: dict) -> str:
     return f"{blocked}: waited {wait} (last came rank {call['last_rank']}), transfer {transfer}"
 
 
-def _source(call: dict) -> str:
+def _source(call: Call) -> str:
     if not call["source_file"]:
         return ""
     line = f":{call['source_line']}" if call["source_line"] >= 0 else ""

@@ -118,7 +118,7 @@ def content_policy(*scripts: str) -> str:
 
 
 def _template(name: str) -> str:
-    return files("commtrace.report").joinpath("templates", name).read_text("utf-8")
+    return (files("commtrace.report") / "templates" / name).read_text("utf-8")
 
 
 def _title(frames: Frames) -> str:

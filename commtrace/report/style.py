@@ -9,7 +9,7 @@ from commtrace.figures.theme import DARK, LIGHT, Theme
 
 def style_sheet() -> str:
     """All CSS of the page; the system's theme holds until `data-theme` on the root says another."""
-    rules = files("commtrace.report").joinpath("templates", "page.css").read_text("utf-8")
+    rules = (files("commtrace.report") / "templates" / "page.css").read_text("utf-8")
     return "\n".join(
         [
             f":root {{ {variables(LIGHT)} color-scheme: light; }}",

@@ -113,7 +113,7 @@ def _late(ranks: pd.DataFrame) -> Tile:
     title = "Most waited for"
     if ranks.empty or not ranks["caused_wait_ns"].max():
         return Tile(title, NOT_KNOWN, "no rank is known to have waited for another")
-    worst = ranks.loc[ranks["caused_wait_ns"].idxmax()]
+    worst = ranks.sort_values("caused_wait_ns", ascending=False, kind="stable").iloc[0]
     share = worst["caused_wait_ns"] / ranks["wait_ns"].sum()
     waited = text_of_duration(int(worst["caused_wait_ns"]))
     return Tile(

@@ -116,6 +116,7 @@ async function start() {
   };
   new Tables(data, { calls: (place) => detail.open(place) });
   if (hasCalls) {
+    await new Promise((resume) => setTimeout(resume)); // numbers and tables are painted by now
     run(await unpacked("packed-plotly"));
     const flame = new Flame(data);
     timeline = new Timeline(data, openCall);

@@ -135,14 +135,14 @@ def test_names_from_the_trace_are_text_wherever_they_appear() -> None:
 
 def test_our_own_script_cannot_end_itself() -> None:
     for name in SCRIPTS:
-        source = files("commtrace.report").joinpath("templates", name).read_text("utf-8")
+        source = (files("commtrace.report") / "templates" / name).read_text("utf-8")
         assert "</" not in source
         assert "<!--" not in source
 
 
 def test_our_own_script_never_reads_text_as_html() -> None:
     for name in SCRIPTS:
-        source = files("commtrace.report").joinpath("templates", name).read_text("utf-8")
+        source = (files("commtrace.report") / "templates" / name).read_text("utf-8")
         for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
             assert way not in source, (name, way)
 
