@@ -68,7 +68,7 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := set(given.cases) - set(names):
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # what is compared is overhead, not kernels
     table = Table(
         title=f"time per call on one core, rank 0 of {RANKS}, torch {torch.__version__}",
         caption=f"medians of {given.rounds} rounds, measured alternately in one process",

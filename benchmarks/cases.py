@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from benchmarks.measure import Contender
-from dtensor_core.testing import MLPModule, ModelArgs, Transformer
+from dtensor_core.testing import MLPModule, ModelArgs, Transformer, fake_world
 
 RANKS = 4
 ROWS, COLUMNS = 64, 32
@@ -58,14 +57,9 @@ def kits() -> dict[str, Kit]:
 
 @contextmanager
 def fake_ranks() -> Iterator[DeviceMesh]:
-    """A mesh of `RANKS` on a fake process group, for as long as the body runs."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
-    try:
+    """A mesh of `RANKS` in a fake world, for as long as the body runs."""
+    with fake_world(RANKS):
         yield init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
-    finally:
-        dist.destroy_process_group()
 
 
 @dataclass(frozen=True, slots=True)
