@@ -68,6 +68,7 @@ class Crew:
         self._kept: list[set[Any]] = [set() for _ in range(world_size)]
         self._meshes: list[dict[Any, DeviceMesh]] = [{} for _ in range(world_size)]
         self._stale: set[int] = set()
+        self._first_number = 1  # of the next run's first group: c10d names them by number
 
     def run(self, fn: Callable[..., T], args: tuple[Any, ...], timeout_s: float) -> Run:
         """`fn(*args)` as each rank."""
@@ -90,6 +91,10 @@ class Crew:
         """After a run that went well: forget what belonged to the groups that it made."""
         for shared in self._dropped:
             self._shared.pop((shared.name, shared.ranks), None)
+        for shared in self._shared.values():
+            shared.count_anew()
+            if shared.name.isdecimal():
+                self._first_number = max(self._first_number, int(shared.name) + 1)
         if self._dropped:
             self._dropped = set()
             forget_meshes()
@@ -100,6 +105,7 @@ class Crew:
         self._shared = {}
         self._dropped = set()
         self._stale = set(range(self.world_size))
+        self._first_number = 1
         forget_meshes()
 
     def group(self, name: str, rank: int, ranks: tuple[int, ...]) -> ThreadGroup:
@@ -133,14 +139,13 @@ class Crew:
             )
             self._kept[rank] = {world.default_pg}
             self._meshes[rank] = {}
+        world.group_count = self._first_number
 
     def _drop_groups(self, rank: int) -> None:
         """Destroy the groups that this run made, so that the next one names its own alike."""
         for group in set(world.pg_map) - self._kept[rank]:
             self._dropped.add(group.shared)
             dist.destroy_process_group(group)
-        taken = [int(name) for name in world.pg_names.values() if name.isdecimal()]
-        world.group_count = max(taken, default=-1) + 1
 
 
 def create_group(options: Any, _backend_options: Any) -> ThreadGroup:

@@ -95,12 +95,16 @@ class SharedGroup:
     def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
         self.name = name
         self.ranks = ranks
-        self._calls = [0] * len(ranks)
+        self.count_anew()
         self._exchanges: dict[int, Exchange] = {}
         self._transfers: list[Transfer] = []
 
     def __str__(self) -> str:
         return f"group {self.name!r} of ranks {', '.join(map(str, self.ranks))}"
+
+    def count_anew(self) -> None:
+        """Give the next call of every rank the number 0. Nothing may be in flight."""
+        self._calls = [0] * len(self.ranks)
 
     @property
     def unfinished(self) -> list[tuple[int, str]]:

@@ -121,9 +121,9 @@ def format_stack(frame: FrameType) -> str:
 def _format_frames(frames: traceback.StackSummary) -> str:
     """A stack without the harness's frames around it and the communication library's inside."""
     kept = list(frames)
-    while len(kept) > 1 and kept[0].filename.startswith((_HERE, _THREADING)):
+    while kept and kept[0].filename.startswith((_HERE, _THREADING)):
         del kept[0]
-    while len(kept) > 1 and kept[-1].filename.startswith((_HERE, _DISTRIBUTED)):
+    while kept and kept[-1].filename.startswith((_HERE, _DISTRIBUTED)):
         del kept[-1]
     return "".join(traceback.format_list(kept))
 

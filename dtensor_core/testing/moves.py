@@ -88,12 +88,12 @@ def _all_reduce(parts: Sequence[Part], terms: Terms) -> None:
     for tensors in zip(*(part.outputs for part in parts), strict=True):
         total = reduced(tensors, terms.reduce_op)
         for tensor in tensors:
-            tensor.copy_(total)
+            write(tensor, total)
 
 
 def _reduce(parts: Sequence[Part], terms: Terms) -> None:
     for tensors in zip(*(part.outputs for part in parts), strict=True):
-        tensors[_root(terms)].copy_(reduced(tensors, terms.reduce_op))
+        write(tensors[_root(terms)], reduced(tensors, terms.reduce_op))
 
 
 def _broadcast(parts: Sequence[Part], terms: Terms) -> None:
@@ -130,7 +130,7 @@ def _gather(parts: Sequence[Part], terms: Terms) -> None:
 
 def _scatter(parts: Sequence[Part], terms: Terms) -> None:
     for part, sent in zip(parts, parts[_root(terms)].inputs, strict=True):
-        part.outputs[0].copy_(sent)
+        write(part.outputs[0], sent)
 
 
 def _reduce_scatter_lists(parts: Sequence[Part], terms: Terms) -> None:
@@ -194,13 +194,18 @@ def _root(terms: Terms) -> int:
 
 
 def copy_each(targets: Tensors, sources: Tensors) -> None:
-    """Copy each source into its target, which may have another shape of the same size."""
+    """Write each source to its target, which may have another shape of the same size."""
     for target, source in zip(targets, sources, strict=True):
         if target.numel() != source.numel():
             raise ValueError(
                 f"a rank expects {list(target.shape)} where {list(source.shape)} is sent to it"
             )
-        target.copy_(source if source.shape == target.shape else source.reshape(target.shape))
+        write(target, source.reshape(target.shape))
+
+
+def write(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Fill a tensor the way a network does, which autograd's version counter does not notice."""
+    target.data.copy_(source)
 
 
 def _blocks(tensor: torch.Tensor, size: int) -> Tensors:

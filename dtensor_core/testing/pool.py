@@ -319,8 +319,12 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", worker.__name__])
+    context.set_forkserver_preload([*_PRELOADED, worker.__name__])
     return context
+
+
+# torch loads these by itself at the first operator on a tensor subclass: two seconds a process.
+_PRELOADED = ("torch", "torch._dynamo", "torch.distributed.tensor")
 
 
 @contextmanager

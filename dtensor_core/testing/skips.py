@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unittest
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -14,9 +15,10 @@ T = TypeVar("T")
 
 
 def is_skip(error: BaseException) -> bool:
-    """Whether `error` is unittest's or pytest's way to skip (pytest need not be installed)."""
-    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
-    return isinstance(error, unittest.SkipTest) or "_pytest.outcomes.Skipped" in names
+    """Whether `error` is unittest's or pytest's way to skip; pytest need not be installed."""
+    pytest_outcomes = sys.modules.get("_pytest.outcomes")
+    skipped = (unittest.SkipTest, *([pytest_outcomes.Skipped] if pytest_outcomes else []))
+    return isinstance(error, skipped)
 
 
 def raise_if_skipped(errors: Iterable[BaseException | None]) -> None:

@@ -241,9 +241,6 @@ class ThreadGroup(ProcessGroup):
         super().barrier(opts)
         return self._join(Terms("barrier"), Part(), [])
 
-    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        self.barrier().wait()
-
     def send(self, tensors, target, tag):
         self._announce()
         super().send(tensors, target, tag)

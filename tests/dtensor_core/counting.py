@@ -1,0 +1,33 @@
+"""Counts the collectives that a rank issues, by c10d's functional names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_NAMESPACES = ("c10d", "_c10d_functional")
+_NO_COLLECTIVES = ("wait_tensor",)
+
+
+class Collectives(TorchDispatchMode):
+    """`with Collectives() as issued:` then `issued == {"all_reduce": 1}`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if func.namespace in _NAMESPACES and name not in _NO_COLLECTIVES:
+            self.counts[name.rstrip("_")] += 1
+        return func(*args, **(kwargs or {}))
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self.counts) == other
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return repr(dict(self.counts))
