@@ -80,8 +80,11 @@ def dispatch(
     if entry.moves:
         _redistribute(entry, cls, args, kwargs, local, local_kwargs)
     result = entry.run(*local, **local_kwargs)
-    if entry.single is not None:
-        return _new(cls, result, entry.single, requires_grad=False)
+    single = entry.single
+    if single is not None:
+        return _new(cls, result, single, requires_grad=False)
+    if entry.place is not None:
+        return args[entry.place]
     return _wrap(cls, entry, result, args, kwargs)
 
 

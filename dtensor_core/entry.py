@@ -34,8 +34,9 @@ class MissingRuleWarning(UserWarning):
 class Entry:
     """A cached decision, ready to run.
 
-    `moves` are the redistributions of tensor arguments, by number; `result` says what is
-    returned: the argument written in place, or `outputs` to wrap (None: whole, as they come).
+    `moves` are the redistributions of tensor arguments, by number. What is returned is the
+    `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
+    arguments written in place, or results to wrap (None: whole, as they come).
     """
 
     run: Callable[..., Any]
@@ -43,6 +44,7 @@ class Entry:
     outputs: tuple[Spec, ...] | None
     single: Spec | None
     written: tuple[int | str, ...]
+    place: int | None
     returns_nothing: bool
 
 
@@ -82,6 +84,7 @@ def make_entry(
         if outputs is not None and _returns_one_tensor(op) and not written
         else None,
         written=written,
+        place=_only_place(op, written),
         returns_nothing=not op._schema.returns,
     )
 
@@ -167,6 +170,13 @@ def _output_metadata(
         for leaf in leaves
         if isinstance(leaf, torch.Tensor)
     )
+
+
+def _only_place(op: OpOverload, written: Sequence[int | str]) -> int | None:
+    """The position of the argument that an in-place operator returns."""
+    if op._schema.returns and len(written) == 1 and isinstance(written[0], int):
+        return written[0]
+    return None
 
 
 def _fixed(call: Call, written: Sequence[int | str]) -> dict[int, Fixed]:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,27 @@ def current() -> Announcement | None:
     return getattr(_force, "announcement", None)
 
 
-@contextmanager
-def announced(announcement: Announcement) -> Iterator[None]:
+class announced:
     """Tell the listeners, then keep `announcement` in force for the body."""
-    for listener in _listeners:
-        listener(announcement)
-    before = current()
-    _force.announcement = announcement
-    try:
-        yield
-    finally:
-        _force.announcement = before
+
+    __slots__ = ("_announcement", "_before")
+
+    def __init__(self, announcement: Announcement) -> None:
+        self._announcement = announcement
+
+    def __enter__(self) -> None:
+        for listener in _listeners:
+            listener(self._announcement)
+        self._before = current()
+        _force.announcement = self._announcement
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _force.announcement = self._before
 
 
 @contextmanager

@@ -9,6 +9,7 @@ gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ from dtensor_core.placement import (
     sharded_dim,
 )
 from dtensor_core.redistribute.distribute import broadcast
-from dtensor_core.redistribute.execute import Cause, execute
-from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.redistribute.execute import cause_of, execute
+from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
 
@@ -169,7 +170,7 @@ class DTensor(torch.Tensor):
                     )
                 )
         if forward_dtype is None and backward_dtype is None and not self.requires_grad:
-            return _moved(self, target, Cause("redistribute"))
+            return _moved(self, target, "redistribute")
         return _Redistribute.apply(  # pyright: ignore[reportReturnType]
             self, target, forward_dtype, backward_dtype
         )
@@ -232,6 +233,11 @@ def normalize_placements(
                 hint="give one placement per mesh axis",
             )
         )
+    return _normalized(tuple(placements), ndim)
+
+
+@lru_cache(maxsize=16384)
+def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement, ...]:
     return tuple(_normalize(placement, ndim) for placement in placements)
 
 
@@ -288,12 +294,19 @@ def _made_equal(
     return local
 
 
-def _moved(tensor: DTensor, target: tuple[Placement, ...], cause: Cause) -> DTensor:
+def _moved(tensor: DTensor, target: tuple[Placement, ...], operator: str) -> DTensor:
     """Another layout of a tensor, outside of autograd; the same layout aliases."""
-    spec = tensor._spec
+    goal, plan = _journey(tensor._spec, target)
+    before = tensor._local_tensor
+    local = execute(before, tensor._spec, plan, cause_of(operator))
+    return _new(DTensor, local.detach() if local is before else local, goal, requires_grad=False)
+
+
+@lru_cache(maxsize=16384)
+def _journey(spec: Spec, target: tuple[Placement, ...]) -> tuple[Spec, Plan]:
+    """The spec with other placements, and the plan that leads there."""
     goal = spec.with_placements(target)
-    local = execute(tensor._local_tensor, spec, plan_between(spec, goal), cause)
-    return _new(DTensor, local.detach(), goal, requires_grad=False)
+    return goal, plan_between(spec, goal)
 
 
 def _gradient_target(
@@ -359,7 +372,7 @@ class _Redistribute(torch.autograd.Function):
         ctx.backward_dtype = backward_dtype
         if forward_dtype is not None:
             tensor = tensor.to(forward_dtype)
-        return _moved(tensor, target, Cause(operator))
+        return _moved(tensor, target, operator)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore

@@ -13,7 +13,8 @@ import torch
 from dtensor_core import collectives, observe
 from dtensor_core.mesh import DeviceMesh, axis_name
 from dtensor_core.placement import Placement, Replicate, sharded_dim
-from dtensor_core.redistribute.execute import Cause, execute, split
+from dtensor_core.redistribute.execute import cause_of, execute
+from dtensor_core.redistribute.pieces import split
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec
 
@@ -39,7 +40,7 @@ def keep(whole: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
     if spec.coords is None:
         return whole.new_empty(spec.local_shape)
     steps = plan_between(spec.replicated(), spec)
-    return execute(whole, spec.replicated(), steps, Cause(operator))
+    return execute(whole, spec.replicated(), steps, cause_of(operator))
 
 
 def broadcast(
@@ -55,7 +56,7 @@ def _addends(local: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
     whole = spec.with_placements(
         [Replicate() if placement.is_partial() else placement for placement in spec.placements]
     )
-    return execute(local, whole, plan_between(whole, spec), Cause(operator))
+    return execute(local, whole, plan_between(whole, spec), cause_of(operator))
 
 
 def _scatter(

@@ -24,7 +24,7 @@ from dtensor_core.spec import Spec
 Placements = tuple[Placement, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """The steps from one layout to another, and their estimated time."""
 

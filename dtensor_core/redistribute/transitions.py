@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from dtensor_core import layout
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, sharded_dim, split_factor
+from dtensor_core.redistribute.pieces import piece_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +100,3 @@ class Step:
         ranks = mesh_shape[self.axis]
         padded = piece_sizes(whole[dim], ranks, split_factor(placement))[0]
         return math.prod(whole[:dim] + whole[dim + 1 :]) * padded * ranks * itemsize
-
-
-def piece_sizes(size: int, num_shards: int, factor: int = 1) -> tuple[int, ...]:
-    """The size of every coordinate's piece of a dimension; the first one is the longest."""
-    return tuple(
-        layout.held_size(size, (layout.Cut(num_shards, coord, factor),))
-        for coord in range(num_shards)
-    )

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, sharded_dim
 from dtensor_core.redistribute.cost import Link, step_seconds
+from dtensor_core.redistribute.pieces import piece_sizes
 from dtensor_core.redistribute.plan import EMPTY, Placements, plan
-from dtensor_core.redistribute.transitions import Step, gradient_placement, piece_sizes, transition
+from dtensor_core.redistribute.transitions import Step, gradient_placement, transition
 
 LINK = Link(latency_s=1e-5, bytes_per_s=1e10)
 

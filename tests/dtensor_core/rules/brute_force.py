@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from dtensor_core.placement import Partial, Placement, Replicate, sharded_dim
-from dtensor_core.redistribute.execute import join, split
+from dtensor_core.redistribute.pieces import join, split
 from dtensor_core.rules.call import Call, tensors
 from dtensor_core.rules.local import local_operator
 from dtensor_core.rules.rule import Candidate, candidates
