@@ -371,7 +371,7 @@ class _Redistribute(torch.autograd.Function):
         ctx.dtype = tensor.dtype
         ctx.backward_dtype = backward_dtype
         if forward_dtype is not None:
-            tensor = tensor.to(forward_dtype)
+            tensor = tensor.to(forward_dtype)  # pyright: ignore[reportAssignmentType]
         return _moved(tensor, target, operator)
 
     @staticmethod
