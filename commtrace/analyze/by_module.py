@@ -2,8 +2,9 @@
 
 A module's *inclusive* measures are those of its calls and of all modules below it; its *own* ones
 are of the calls that it made itself, with no module further in. The first row, path "" and depth
-0, is the whole run; what it calls its own happened outside of any module. Rows come in the tree's
-order, each module right before those below it, siblings by name with numbers by value:
+0, is the whole run; what it calls its own happened in the root module itself or outside of any.
+Rows come in the tree's order, each module right before those below it, siblings by name with
+numbers by value:
 
     path                  depth   num_calls   own_num_calls
     ""                    0       7           1

@@ -31,7 +31,7 @@ SMALLEST = 1 / 4000
 NO_OPERATOR = "(no operator)"
 NO_MODULE = "(outside of modules)"
 
-_KEYS = ["phase", "module", "op", "kind"]
+_KEYS = ["phase", "module", "module_class", "op", "kind"]
 _RUN, _PHASE, _MODULE, _OP, _KIND = "run", "phase", "module", "op", "kind"
 _Place = tuple[tuple[str, str], ...]
 _ROLE_ORDER = {_PHASE: 0, _OP: 1, _KIND: 1, _MODULE: 2}
@@ -41,7 +41,8 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
     """The nodes of the tree, each before its children.
 
     Columns: `id` and `parent` (numbers, -1 above the root), `role` (run, phase, module, op, kind),
-    `name` (module path, operator or kind), `phase`, and `VALUES`, inclusive and summed over ranks.
+    `name` (module path, class of the root module, operator or kind), `phase`, and `VALUES`,
+    inclusive and summed over ranks.
     """
     sums = totals(frames, _KEYS)[list(VALUES)].fillna(0.0)
     places: dict[_Place, list[float]] = {}
@@ -72,11 +73,14 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["id", "parent", "role", "name", "phase", *VALUES])
 
 
-def _places(phase: str, module: str, op: str, kind: str) -> list[_Place]:
-    """Every node that a call counts for, from the whole run to the call's kind."""
+def _places(phase: str, module: str, module_class: str, op: str, kind: str) -> list[_Place]:
+    """Every node that a call counts for, from the whole run to the call's kind.
+
+    The root module has no path, so it goes by its class.
+    """
     steps = [
         (_PHASE, phase),
-        *((_MODULE, path) for path in ancestors(module)[1:] or [""]),
+        *((_MODULE, path) for path in ancestors(module)[1:] or [module_class]),
         (_OP, op),
         (_KIND, kind),
     ]

@@ -74,6 +74,12 @@ def test_a_node_is_as_wide_as_its_children_and_the_root_as_the_run(trace: object
         assert nodes.loc[0, value] == sums[value]
 
 
+def test_the_root_module_goes_by_its_class_and_what_is_outside_of_any_by_none() -> None:
+    calls = [call(module="", module_class="Transformer"), call(module="", module_class="")]
+    modules = flame_nodes(run_of(calls)).query("role == 'module'")
+    assert modules["name"].tolist() == ["", "Transformer"]
+
+
 def test_a_parent_comes_before_its_children(small: pd.DataFrame) -> None:
     assert (small["parent"] < small["id"]).all()
     assert small["id"].tolist() == list(range(len(small)))
