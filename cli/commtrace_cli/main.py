@@ -7,7 +7,7 @@ import sys
 import typer
 
 from commtrace.errors import CommtraceError
-from commtrace_cli import report, summary
+from commtrace_cli import report, run, summary
 from commtrace_cli.terminal import fail
 
 EXIT_CODES = """
@@ -17,6 +17,7 @@ Exit codes:
 - `1` the script failed, or could not be recorded
 - `2` the command cannot be met as it was given
 - `3` the trace cannot be read
+- `128 + n` stopped by signal n
 """
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+app.command(epilog=run.EXAMPLE, context_settings=run.SETTINGS)(run.run)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=summary.EXAMPLE)(summary.summary)
 

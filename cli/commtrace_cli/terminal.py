@@ -43,6 +43,13 @@ def working(on: str) -> Iterator[None]:
         yield
 
 
+def say(text: str, *, always: bool = False) -> None:
+    """A line about the work, as it is; only where somebody watches, or `always`."""
+    console = word_console()
+    if text and (always or console.is_terminal):
+        console.print(Text(text))
+
+
 def finish(files: Sequence[Path], *, then: Sequence[str | Path]) -> None:
     """End a command: the files it wrote, with their size, and the command to try next."""
     console = word_console()

@@ -1,0 +1,89 @@
+"""`commtrace run`: a script on several ranks, recorded into one trace."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from commtrace.errors import LaunchError, UsageError
+from commtrace_cli import options
+from commtrace_cli.terminal import check_output, fail, finish, say, working
+
+if TYPE_CHECKING:
+    from commtrace.launch import LaunchResult
+
+EXAMPLE = """
+Examples:
+
+- `commtrace run --nproc 4 -o run.json train.py --steps 10`
+- `commtrace run -n 8 --detail collective -o long.json train.py`
+"""
+
+SETTINGS = {"allow_interspersed_args": False}
+
+
+def run(
+    script: options.Script,
+    nproc: options.Ranks,
+    arguments: options.ScriptArguments = None,
+    output: options.Output = Path("run.json"),
+    detail: options.HowMuch = options.Detail.OP,
+    force: options.Force = False,
+) -> None:
+    """Run a script on N ranks of this machine and record what each of them communicates.
+
+    The script stays as it is: it finds RANK and WORLD_SIZE as under torchrun, and its output
+    passes through. Options that follow SCRIPT are the script's own. If a rank fails, what was
+    recorded until then is kept.
+    """
+    check_output(output, force=force)
+    spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
+    say(f"recording {script} on {nproc} ranks")
+    from commtrace.launch import run_script
+    from commtrace.tracefile import merge_spools
+
+    result = run_script(
+        script, arguments or (), nproc=nproc, spool_folder=spools, detail=detail.value
+    )
+    _report_failure(result, script, nproc)
+    with working("merging what the ranks recorded"):
+        merge_spools(spools, output)
+        shutil.rmtree(spools)
+    finish([output], then=["commtrace", "summary", output])
+    if not result.ok:
+        raise typer.Exit(result.exit_code if result.failed_rank is None else LaunchError.exit_code)
+
+
+def _empty_folder(spools: Path, *, force: bool) -> Path:
+    """A place for spools, beside the output, where they can be found if all else is killed."""
+    if spools.exists() and not force:
+        raise UsageError(
+            f"cannot record into {spools}",
+            found="what a run that was cut short has left there",
+            attempt=f"`commtrace summary {spools}` to look at it, or --force to overwrite it",
+        )
+    shutil.rmtree(spools, ignore_errors=True)
+    return spools
+
+
+def _report_failure(result: LaunchResult, script: Path, nproc: int) -> None:
+    """Tell what the script raised, then which rank it was; say nothing if all went well."""
+    if result.ok:
+        return
+    if result.failed_rank is None:
+        fail(LaunchError(f"{script} was stopped", found=_ending(result.exit_code)))
+        return
+    say(result.traceback.rstrip("\n"), always=True)
+    what = f"{script} failed on rank {result.failed_rank} of {nproc}"
+    last_line = result.traceback.strip().rpartition("\n")[2]
+    fail(LaunchError(what, found=last_line or _ending(result.exit_code)))
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code <= 128:
+        return f"exit code {exit_code}"
+    return f"signal {exit_code - 128} ({signal.Signals(exit_code - 128).name})"

@@ -1,0 +1,165 @@
+"""Train a byte-level language model whose weights are split over the ranks, and watch it talk.
+
+    commtrace run --nproc 4 -o run.json examples/train_tp.py
+    commtrace run --nproc 4 -o sp.json examples/train_tp.py --sequence-parallel
+    commtrace summary run.json
+
+The text is the manual that every Python carries, the model a small Transformer that knows nothing
+of ranks; `plan` below is all there is to making it parallel. The same file runs under torchrun,
+unrecorded, and as `python examples/train_tp.py --single-process`, which prints the same losses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from pydoc_data.topics import topics
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+import commtrace
+from dtensor_core import DeviceMesh, DTensor, Replicate, Shard, init_device_mesh
+from dtensor_core.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from dtensor_core.testing import ModelArgs, Transformer
+
+VOCABULARY = 256  # a token is a byte
+BATCH, SEQUENCE = 8, 64
+MODEL = ModelArgs(
+    n_layers=4,
+    vocab_size=VOCABULARY,
+    max_seq_len=SEQUENCE,
+    dim=64,
+    n_heads=4,
+    dropout_p=0.0,
+    weight_tying=False,
+)
+
+
+def plan(sequence_parallel: bool) -> dict[str, ParallelStyle]:
+    """How each module is split: matrices in pairs, by columns and then by rows.
+
+    Between such pairs every rank holds all activations `[B, L, D]`; with `sequence_parallel`
+    it holds its part of the sequence, so that norms and residuals are computed once, not on
+    every rank.
+    """
+    between = Shard(1) if sequence_parallel else Replicate()
+    positions = Shard(0) if sequence_parallel else Replicate()
+    styles: dict[str, ParallelStyle] = {
+        "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        "pos_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=positions),
+        "layers.*.attention": PrepareModuleInput(
+            input_layouts=between, desired_input_layouts=Replicate()
+        ),
+        "layers.*.attention.wq": ColwiseParallel(use_local_output=False),
+        "layers.*.attention.wk": ColwiseParallel(use_local_output=False),
+        "layers.*.attention.wv": ColwiseParallel(use_local_output=False),
+        "layers.*.attention.wo": RowwiseParallel(output_layouts=between),
+        "layers.*.feed_forward.w1": ColwiseParallel(input_layouts=between),
+        "layers.*.feed_forward.w2": RowwiseParallel(output_layouts=between),
+        "output": ColwiseParallel(input_layouts=between, output_layouts=Replicate()),
+    }
+    if sequence_parallel:
+        norms = ("layers.*.attention_norm", "layers.*.ffn_norm", "norm")
+        styles |= {norm: SequenceParallel() for norm in norms}
+    return styles
+
+
+def parallelize(model: torch.nn.Module, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
+    """Split the model as planned, and let backward lay out each gradient as its parameter.
+
+    A norm on a part of the sequence has but an addend of its gradient. Left so, it is summed over
+    the ranks whenever it is read, and AdamW reads it twice.
+    """
+    parallelize_module(model, mesh, plan(sequence_parallel))
+    for parameter in model.parameters():
+        if isinstance(parameter, DTensor):
+            placements = parameter.placements
+            parameter.register_hook(lambda grad, to=placements: grad.redistribute(placements=to))
+
+
+def build(seed: int) -> Transformer:
+    """The model on one process; the same seed makes the same model on every rank."""
+    torch.manual_seed(seed)
+    return Transformer(MODEL)
+
+
+def batches(seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Bytes of the text and the bytes that follow them, `[B, L]` each, without end."""
+    text = torch.tensor(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8)
+    dice = torch.Generator().manual_seed(seed)
+    while True:
+        starts = torch.randint(len(text) - SEQUENCE, (BATCH, 1), generator=dice)
+        windows = text[starts + torch.arange(SEQUENCE + 1)].long()
+        yield windows[:, :-1], windows[:, 1:]
+
+
+def train(model: torch.nn.Module, *, steps: int, lr: float, seed: int) -> Iterator[float]:
+    """Train, and yield the loss of each step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    for _, (tokens, targets) in zip(range(steps), batches(seed), strict=False):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+def arguments() -> argparse.Namespace:
+    """The options of the command line."""
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").partition("\n\n")[0],
+        epilog="example: commtrace run --nproc 4 -o run.json examples/train_tp.py --steps 10",
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--sequence-parallel", action="store_true", help="split the sequence between matrices too"
+    )
+    mode.add_argument(
+        "--single-process", action="store_true", help="the same training without any ranks"
+    )
+    parser.add_argument("--steps", type=int, default=30, help="how many (default: %(default)s)")
+    parser.add_argument("--lr", type=float, default=3e-3, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    given = parser.parse_args()
+    if not given.single_process and "RANK" not in os.environ:
+        parser.error("no ranks: start this with `commtrace run --nproc 4`, or add --single-process")
+    return given
+
+
+def main() -> None:
+    """Train as the command line says; rank 0 prints."""
+    options = arguments()
+    model = build(options.seed)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    rank, how = 0, "one process"
+    if not options.single_process:
+        dist.init_process_group("gloo")
+        rank, how = dist.get_rank(), f"{dist.get_world_size()} ranks, tensor parallel"
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+        parallelize(model, mesh, sequence_parallel=options.sequence_parallel)
+    if options.sequence_parallel:
+        how += ", sequence parallel"
+    if rank == 0:
+        print(f"{parameters:,} parameters, {how}", flush=True)
+    with commtrace.record() as recording:
+        losses = train(model, steps=options.steps, lr=options.lr, seed=options.seed)
+        for step, loss in enumerate(losses):
+            recording.step()
+            if rank == 0:
+                print(f"step {step:3}  loss {loss:.6f}", flush=True)
+    if not options.single_process:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
