@@ -9,7 +9,7 @@ Without a path the recording stays in memory: `recording.counts()`, `.table()`, 
 one, each rank writes a spool while it runs, at least once a second, and rank 0 joins them into the
 file when the recording ends. In a process that `commtrace run` started, a recording is in force
 from the first line on; a recording that the script makes there adds its steps and regions to that
-one and writes no file of its own.
+one and writes no file of its own. What happens outside of it belongs to no step.
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ class Recording(contextlib.ContextDecorator):
             if self._detail == "op":
                 self._listening.see_operators(self._facts.rank)
             self._flusher = _Flusher(self._flush)
+            if self is not _launched:
+                self._begin_steps()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,7 +128,7 @@ class Recording(contextlib.ContextDecorator):
         assert self._flusher is not None
         self._listening.stop()
         error = self._flusher.stop()
-        self._buffer.end_last_step(self._facts.rank)
+        self._end_steps()
         self._flush(is_last=True)
         self._is_over = not isinstance(self._store, Memory)
         self._store.close(self._facts.rank, self._facts.num_ranks)
@@ -166,6 +168,17 @@ class Recording(contextlib.ContextDecorator):
                 RuntimeWarning,
                 stacklevel=3,
             )
+
+    def _begin_steps(self) -> None:
+        """Begin a step, also in the recording of `commtrace run`: before it there are none."""
+        self._buffer.begin_steps()
+        if _launched is not None:
+            _launched._buffer.begin_steps()
+
+    def _end_steps(self) -> None:
+        self._buffer.end_steps(self._facts.rank)
+        if _launched is not None and len(RECORDER.buffers) == 1:
+            _launched._buffer.end_steps(self._facts.rank)
 
     def step(self) -> None:
         """End the current step and begin the next one, here and in the recordings around."""

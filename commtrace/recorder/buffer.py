@@ -20,6 +20,7 @@ from commtrace.recorder.clock import now
 from commtrace.tracefile import OUTSTANDING, SpoolWriter
 
 _MAX_OUTSTANDING_ROWS = 1000
+NO_STEP = -1
 
 
 Span = tuple[int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int]
@@ -31,7 +32,8 @@ class Buffer:
     """The calls, operators and steps of one recording, on their way to `stream`.
 
     Keeps the calls of `rank` only where that is not None (threads that play several ranks), and at
-    most `max_calls` of them; the rest is counted in `num_dropped`.
+    most `max_calls` of them; the rest is counted in `num_dropped`. What comes before
+    `begin_steps` and after `end_steps` belongs to no step.
     """
 
     def __init__(
@@ -45,8 +47,8 @@ class Buffer:
         max_calls: int | None = None,
     ) -> None:
         self.rank = rank
-        self.step = 0
-        self._step_begin = now()
+        self.step = NO_STEP
+        self._num_steps = 0
         self._num_in_step = 0
         self.num_dropped = 0
         self._num_kept = 0
@@ -79,19 +81,29 @@ class Buffer:
         if self.rank is None or span[0] == self.rank:
             self._spans.append((span, self.step))
 
+    def begin_steps(self) -> None:
+        """Begin a step, unless one is in progress."""
+        if self.step == NO_STEP:
+            self.step = self._num_steps
+            self._step_begin = now()
+            self._num_in_step = 0
+
     def end_step(self, rank: int) -> None:
         """End the step in progress, and begin the next one."""
+        self.begin_steps()
         end = now()
         epoch = self._epoch
         self._steps.append(StepRow(rank, self.step, self._step_begin + epoch, end + epoch))
-        self.step += 1
+        self._num_steps += 1
+        self.step = self._num_steps
         self._step_begin = end
         self._num_in_step = 0
 
-    def end_last_step(self, rank: int) -> None:
-        """End the step in progress, if anything happened in it; a recording has at least one."""
-        if self._num_in_step or not self.step:
+    def end_steps(self, rank: int) -> None:
+        """End the step in progress; a last one in which nothing happened is none."""
+        if self.step != NO_STEP and (self._num_in_step or not self._num_steps):
             self.end_step(rank)
+        self.step = NO_STEP
 
     def flush(self, facts: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
         """Write what has come in; with `is_last` also what is still outstanding."""
