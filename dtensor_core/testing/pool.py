@@ -310,8 +310,9 @@ def _stack(path: Path) -> str:
 
 
 def _waits(stack: str) -> bool:
-    """Whether a stack's innermost frame is in communication."""
-    return f"torch{os.sep}distributed" in stack.partition("\n")[0]
+    """Whether a rank is in a call of `torch.distributed`, or of an operator."""
+    innermost = "".join(stack.splitlines()[:3])
+    return f"torch{os.sep}_ops.py" in innermost or "c10d_logger.py" in innermost
 
 
 def _context() -> Any:
