@@ -72,7 +72,9 @@ def _matches(module: nn.Module, name: str) -> list[nn.Module]:
     """The submodules that a plan's key names; warns of each dead end."""
     found = [module]
     for token in name.split(".") if name else ():
-        found = [child for parent in found for child in _children(parent, token, name)]
+        parents, found = found, []
+        for parent in parents:
+            found += _children(parent, token, name)
     return found
 
 
@@ -82,6 +84,6 @@ def _children(parent: nn.Module, token: str, name: str) -> list[nn.Module]:
         warnings.warn(
             f"Parallelize plan key '{name}' could not be resolved: no submodule matching token "
             f"'{token}' in module {type(parent).__name__}, skipping this plan entry.",
-            stacklevel=6,
+            stacklevel=5,
         )
     return children
