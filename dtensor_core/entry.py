@@ -16,6 +16,12 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.lists import (
+    decide_elements,
+    is_list_operator,
+    local_list_operator,
+    plans_by_number,
+)
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Fixed, decide
@@ -65,6 +71,8 @@ def make_entry(
     written = _written(op, args, kwargs)
     outs = {name for name in written if isinstance(name, str)}
     names, specs = _numbered(op, spec_args, {k: v for k, v in spec_kwargs.items() if k not in outs})
+    if is_list_operator(op):
+        return _list_entry(op, spec_args, spec_kwargs, names, written)
     outputs = _output_metadata(op, spec_args, spec_kwargs)
     call = Call(op, spec_args, spec_kwargs, specs, outputs or ())
     fixed = _fixed(call, written)
@@ -85,6 +93,32 @@ def make_entry(
         else None,
         written=written,
         place=_only_place(op, written),
+        returns_nothing=not op._schema.returns,
+    )
+
+
+def _list_entry(
+    op: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    names: Sequence[str],
+    written: tuple[int | str, ...],
+) -> Entry:
+    """The entry of a list operator, put together from its elements' decisions."""
+    elements = decide_elements(op, args, kwargs, written)
+    if any(e.decision.rule is None and e.decision.communicates for e in elements):
+        _warn_missing(op)
+    moves = tuple(
+        (number, plan, Cause(str(op), names[number], decision.considered))
+        for number, (plan, decision) in plans_by_number(elements).items()
+    )
+    return Entry(
+        run=local_list_operator(op, elements),
+        moves=moves,
+        outputs=tuple(e.decision.outputs[0] for e in elements),
+        single=None,
+        written=written,
+        place=None,
         returns_nothing=not op._schema.returns,
     )
 

@@ -14,6 +14,8 @@ from tests.dtensor_core.rules.brute_force import check, offered
 from tests.dtensor_core.rules.samples import SAMPLES
 
 RANKS = 3
+# Fused optimizers are checked as list operators, see test_lists.py.
+ROWS = {name for name in table.TABLE if not name.startswith("_fused_")}
 PRESENT = (
     Replicate(),
     Shard(0),
@@ -22,7 +24,7 @@ PRESENT = (
 )
 
 
-@pytest.mark.parametrize("name", sorted(table.TABLE))
+@pytest.mark.parametrize("name", sorted(ROWS))
 def test_every_candidate_of_a_row_gives_the_full_run(name: str) -> None:
     for sample in SAMPLES[name]:
         seen = set()
@@ -92,4 +94,4 @@ def test_an_operator_without_row_has_none() -> None:
 
 
 def test_every_sample_has_a_row() -> None:
-    assert set(SAMPLES) == set(table.TABLE)
+    assert set(SAMPLES) == ROWS

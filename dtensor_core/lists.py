@@ -1,0 +1,150 @@
+"""List operators (`_foreach_*`, `_fused_*`): one decision an element, one call for all.
+
+Each element is decided as a call of its own, of the plain operator that `_foreach_` stands for or
+of the fused one, so elements may differ in layout and mesh, and what is written in place keeps its
+layout. The local lists then go through the list operator in one call. Used by `entry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map_only
+
+from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.propagate import Decision, Fixed, decide
+from dtensor_core.redistribute.plan import Plan
+from dtensor_core.rules.call import Call, tensors
+from dtensor_core.rules.local import local_operator
+from dtensor_core.spec import Spec, TensorMeta
+
+_FOREACH = "aten::_foreach_"
+_FUSED = "aten::_fused_"
+# Where the plain operator is not named as its `_foreach_` form.
+_RENAMED = {"norm": "linalg_vector_norm"}
+# Positions of scalars that the plain operator takes by keyword; no layout depends on them.
+_KEYWORDS = {name: 3 for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")}
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element's call, the numbers of its tensors in the whole call, and its decision."""
+
+    call: Call
+    numbers: tuple[int, ...]
+    decision: Decision
+
+
+def is_list_operator(op: OpOverload) -> bool:
+    """True for operators whose first argument is a list of which each element stands alone."""
+    arguments = op._schema.arguments
+    named = op._schema.name.startswith((_FOREACH, _FUSED))
+    return named and bool(arguments) and str(arguments[0].type) == "List[Tensor]"
+
+
+def decide_elements(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], written: Sequence[int | str]
+) -> list[Element]:
+    """A decision for every element; `args` and `kwargs` hold specs for tensors.
+
+    Raises RuleError for lists of different lengths, and where an element can't be decided.
+    """
+    lengths = {len(arg) for arg in args if isinstance(arg, (list, tuple)) and arg}
+    if len(lengths) > 1:
+        raise RuleError(
+            four_parts(
+                asked=f"{op} on lists of tensors",
+                found=f"lists of {' and '.join(map(str, sorted(lengths)))} elements",
+                why="element i of every list belongs together",
+            )
+        )
+    counted = iter(range(1 << 30))
+    numbers = tree_map_only(Spec, lambda _: next(counted), (list(args), dict(kwargs)))
+    return [
+        _element(op, index, (list(args), dict(kwargs)), numbers, written)
+        for index in range(lengths.pop() if lengths else 0)
+    ]
+
+
+def _element(
+    op: OpOverload, index: int, given: Any, numbers: Any, written: Sequence[int | str]
+) -> Element:
+    args, kwargs = (_at(part, index) for part in given)
+    specs = tuple(tensors((*args, *kwargs.values())))
+    number_args, number_kwargs = (_at(part, index) for part in numbers)
+    held = [*number_args, *number_kwargs.values()]
+    given_specs = [*args, *kwargs.values()]
+    mine = tuple(n for n, spec in zip(held, given_specs, strict=True) if isinstance(spec, Spec))
+    if op._schema.name.startswith(_FUSED):
+        places = [p for p in written if isinstance(p, int) and isinstance(args[p], Spec)]
+        outputs = tuple(args[place].tensor_meta for place in places)
+        call = Call(op, tuple(args), kwargs, specs, outputs)
+    else:
+        places = [0] if op._schema.is_mutable else []
+        call = _plain_call(op, args, kwargs, specs)
+    fixed = {
+        result: Fixed(call.number_at(place), args[place].placements)
+        for result, place in enumerate(places)
+    }
+    return Element(call, mine, decide(call, fixed))
+
+
+def _at(part: Any, index: int) -> Any:
+    """The arguments of one element: its share of every list, everything else as it is."""
+    if isinstance(part, dict):
+        return {name: _share(value, index) for name, value in part.items()}
+    return [_share(value, index) for value in part]
+
+
+def _share(value: Any, index: int) -> Any:
+    if isinstance(value, (list, tuple)):
+        return value[index] if value else None
+    return value
+
+
+def _plain_call(
+    op: OpOverload, args: list[Any], kwargs: dict[str, Any], specs: tuple[Spec, ...]
+) -> Call:
+    """The call of the plain operator that one element of a `_foreach_` call amounts to."""
+    name = op._schema.name.removeprefix(_FOREACH)
+    name = _RENAMED.get(name, name)
+    args = args[: _KEYWORDS.get(name)]
+    metas = tree_map_only(Spec, _meta, args)
+    overload = torch._C._jit_resolve_packet(f"aten::{name}", *metas, **kwargs)
+    plain = getattr(getattr(torch.ops.aten, name), overload)
+    result = plain(*metas, **kwargs)
+    meta = TensorMeta(result.shape, result.stride(), result.dtype)
+    return Call(plain, tuple(args), kwargs, specs, (meta,))
+
+
+def _meta(spec: Spec) -> torch.Tensor:
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+
+
+def plans_by_number(elements: Sequence[Element]) -> dict[int, tuple[Plan, Decision]]:
+    """The plan of every tensor of the whole call, by its number, and whose decision it is."""
+    return {
+        number: (plan, element.decision)
+        for element in elements
+        for number, plan in zip(element.numbers, element.decision.plans, strict=True)
+        if plan.steps
+    }
+
+
+def local_list_operator(op: OpOverload, elements: Sequence[Element]) -> Callable[..., Any]:
+    """The list operator itself, or a loop where an element's rule has an operator of its own."""
+    runs = [
+        local_operator(e.call.op, e.decision.rule, e.decision.inputs, e.decision.outputs)
+        for e in elements
+    ]
+    if all(run is element.call.op for run, element in zip(runs, elements, strict=True)):
+        return op
+
+    def each(*args: Any, **kwargs: Any) -> list[Any]:
+        return [run(*_at(args, index), **_at(kwargs, index)) for index, run in enumerate(runs)]
+
+    return each

@@ -1,0 +1,165 @@
+"""List operators and the optimizers made of them equal their run on plain tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dtensor_core import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+    observe,
+)
+from dtensor_core.errors import RuleError
+from dtensor_core.testing.fake import fake_world
+from dtensor_core.testing.threads import kept_mesh, on_threads
+
+Tensors = list[torch.Tensor]
+
+
+def _t(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _zeroed(x: Tensors, y: Tensors) -> Tensors:
+    torch._foreach_zero_(x)
+    torch._foreach_add_(x, y, alpha=2)
+    return x
+
+
+def _copied(x: Tensors, y: Tensors) -> Tensors:
+    torch._foreach_copy_(x, y)
+    return x
+
+
+CASES: dict[str, Callable[[Tensors, Tensors], Any]] = {
+    "add lists": lambda x, y: torch._foreach_add(x, y, alpha=2),
+    "multiply by a scalar": lambda x, y: torch._foreach_mul(x, 2.5),
+    "multiply by scalars": lambda x, y: torch._foreach_mul(x, [2.5, 3.5, 4.5]),
+    "multiply by a tensor": lambda x, y: torch._foreach_mul(x, torch.tensor(2.5)),
+    "addcmul": lambda x, y: torch._foreach_addcmul(x, y, y, value=0.5),
+    "lerp": lambda x, y: torch._foreach_lerp(x, y, 0.3),
+    "maximum": lambda x, y: torch._foreach_maximum(x, y),
+    "zero and add in place": _zeroed,
+    "copy in place": _copied,
+}
+LAYOUTS: tuple[tuple[Placement, ...], ...] = (
+    (Shard(0), Shard(1), Replicate()),
+    (Partial(), Replicate(), Shard(0)),
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_list_operator_equals_its_plain_run(name: str) -> None:
+    fn = CASES[name]
+    plain = [_t(5, 4), _t(3, 4), _t(7)], [_t(5, 4) * 2, _t(3, 4) * 2, _t(7) * 2]
+    expected = fn([x.clone() for x in plain[0]], plain[1])
+
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        lists = [
+            [
+                distribute_tensor(t.clone(), mesh, [placement], src_data_rank=None)
+                for t, placement in zip(tensors, layout, strict=True)
+            ]
+            for tensors, layout in zip(plain, LAYOUTS, strict=True)
+        ]
+        for got, want in zip(fn(lists[0], lists[1]), expected, strict=True):
+            assert isinstance(got, DTensor)
+            torch.testing.assert_close(got.full_tensor(), want)
+
+    body()
+
+
+@pytest.fixture
+def mesh():
+    with fake_world(4):
+        yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+
+
+def test_elements_may_lie_on_different_meshes(mesh) -> None:
+    other = init_device_mesh("cpu", (2, 2))
+    x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    y = distribute_tensor(torch.ones(4), other, [Replicate(), Shard(0)])
+    doubled = torch._foreach_mul([x, y], 2)
+    assert [each.device_mesh for each in doubled] == [mesh, other]
+
+
+def test_a_list_that_is_written_keeps_its_layouts_or_raises_before_writing(mesh) -> None:
+    x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    y = DTensor.from_local(torch.ones(4), mesh, [Partial()])
+    with pytest.raises(RuleError, match="to write its result in place"):
+        torch._foreach_exp_([x, y])
+    assert x.to_local().eq(1).all()
+
+
+def test_lists_of_different_lengths_are_refused(mesh) -> None:
+    x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    with pytest.raises(RuleError, match="lists of 1 and 2 elements"):
+        torch._foreach_add([x, x], [x])
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "AdamW": torch.optim.AdamW,
+    "Adam, amsgrad": lambda p, **how: torch.optim.Adam(p, amsgrad=True, **how),
+    "SGD, momentum": lambda p, **how: torch.optim.SGD(p, lr=0.1, momentum=0.9, **how),
+    "Adagrad": torch.optim.Adagrad,
+}
+
+
+@pytest.mark.parametrize("how", ["foreach", "fused", "for-loop"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_trains_shards_as_it_trains_the_whole(name: str, how: str) -> None:
+    options = {} if how == "for-loop" else {how: True}
+    shapes = ((5, 4), (4,), (3, 2))
+    layouts: tuple[Placement, ...] = (Shard(0), Replicate(), Shard(1))
+
+    def train(parameters: list[nn.Parameter], gradients: list[Tensors]) -> None:
+        optimizer = OPTIMIZERS[name](parameters, **options)
+        for step in gradients:
+            for parameter, gradient in zip(parameters, step, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+
+    start = [_t(*shape) for shape in shapes]
+    steps = [[_t(*shape) * (k + 1) for shape in shapes] for k in range(3)]
+    plain = [nn.Parameter(t.clone()) for t in start]
+    train(plain, steps)
+
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+
+        def laid_out(tensors: Tensors, how: tuple[Placement, ...]) -> list[DTensor]:
+            return [
+                distribute_tensor(t.clone(), mesh, [p], src_data_rank=None)
+                for t, p in zip(tensors, how, strict=True)
+            ]
+
+        parameters = [nn.Parameter(each) for each in laid_out(start, layouts)]
+        reduced: tuple[Placement, ...] = (Replicate(), Partial(), Shard(1))
+        train(parameters, [list(laid_out(step, reduced)) for step in steps])
+        for got, want in zip(parameters, plain, strict=True):
+            assert isinstance(got, DTensor)
+            torch.testing.assert_close(got.full_tensor(), want.detach())
+
+    body()
+
+
+def test_a_fused_step_moves_each_partial_gradient_once(mesh) -> None:
+    parameter = nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Replicate()]))
+    parameter.grad = DTensor.from_local(torch.ones(4), mesh, [Partial()])
+    told: list[observe.Announcement] = []
+    with observe.listening(told.append):
+        torch.optim.AdamW([parameter], fused=True).step()
+    assert [(news.argument, news.step) for news in told] == [("grads[0]", "all_reduce")]
