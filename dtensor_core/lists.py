@@ -15,7 +15,6 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
-from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.rules.call import Call, tensors
@@ -51,22 +50,14 @@ def decide_elements(
 ) -> list[Element]:
     """A decision for every element; `args` and `kwargs` hold specs for tensors.
 
-    Raises RuleError for lists of different lengths, and where an element can't be decided.
+    Raises RuleError where an element can't be decided.
     """
-    lengths = {len(arg) for arg in args if isinstance(arg, (list, tuple)) and arg}
-    if len(lengths) > 1:
-        raise RuleError(
-            four_parts(
-                asked=f"{op} on lists of tensors",
-                found=f"lists of {' and '.join(map(str, sorted(lengths)))} elements",
-                why="element i of every list belongs together",
-            )
-        )
+    length = max((len(arg) for arg in args if isinstance(arg, (list, tuple))), default=0)
     counted = iter(range(1 << 30))
     numbers = tree_map_only(Spec, lambda _: next(counted), (list(args), dict(kwargs)))
     return [
         _element(op, index, (list(args), dict(kwargs)), numbers, written)
-        for index in range(lengths.pop() if lengths else 0)
+        for index in range(length)
     ]
 
 
@@ -80,7 +71,7 @@ def _element(
     given_specs = [*args, *kwargs.values()]
     mine = tuple(n for n, spec in zip(held, given_specs, strict=True) if isinstance(spec, Spec))
     if op._schema.name.startswith(_FUSED):
-        places = [p for p in written if isinstance(p, int) and isinstance(args[p], Spec)]
+        places = [p for p in written if isinstance(p, int) and _stays(op, p, args[p])]
         outputs = tuple(args[place].tensor_meta for place in places)
         call = Call(op, tuple(args), kwargs, specs, outputs)
     else:
@@ -91,6 +82,11 @@ def _element(
         for result, place in enumerate(places)
     }
     return Element(call, mine, decide(call, fixed))
+
+
+def _stays(op: OpOverload, place: int, value: Any) -> bool:
+    """True for parameters and their state; a gradient may be brought to their layout."""
+    return isinstance(value, Spec) and op._schema.arguments[place].name != "grads"
 
 
 def _at(part: Any, index: int) -> Any:

@@ -103,12 +103,6 @@ def test_a_list_that_is_written_keeps_its_layouts_or_raises_before_writing(mesh)
     assert x.to_local().eq(1).all()
 
 
-def test_lists_of_different_lengths_are_refused(mesh) -> None:
-    x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
-    with pytest.raises(RuleError, match="lists of 1 and 2 elements"):
-        torch._foreach_add([x, x], [x])
-
-
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "AdamW": torch.optim.AdamW,
     "Adam, amsgrad": lambda p, **how: torch.optim.Adam(p, amsgrad=True, **how),
