@@ -108,6 +108,8 @@ def _plain_call(
     """The call of the plain operator that one element of a `_foreach_` call amounts to."""
     name = op._schema.name.removeprefix(_FOREACH)
     name = _RENAMED.get(name, name)
+    if not hasattr(torch.ops.aten, name):  # no in-place form: the other one has the same layouts
+        name = name.removesuffix("_")
     args = args[: _KEYWORDS.get(name)]
     metas = tree_map_only(Spec, _meta, args)
     overload = torch._C._jit_resolve_packet(f"aten::{name}", *metas, **kwargs)
