@@ -85,8 +85,9 @@ def _element(
 
 
 def _stays(op: OpOverload, place: int, value: Any) -> bool:
-    """True for parameters and their state; a gradient may be brought to their layout."""
-    return isinstance(value, Spec) and op._schema.arguments[place].name != "grads"
+    """True for parameters and their state; gradients may move, step counts are whole anyway."""
+    name = op._schema.arguments[place].name
+    return isinstance(value, Spec) and name not in ("grads", "state_steps")
 
 
 def _at(part: Any, index: int) -> Any:
