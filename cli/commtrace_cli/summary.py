@@ -97,6 +97,6 @@ def _headline(frames: Frames) -> str:
     facts = dict(CATALOG["facts"].function(frames).itertuples(index=False))
     return (
         f"{facts.get('command') or frames.path}: {facts['ranks recorded']} ranks, "
-        f"{facts['steps']} steps in {facts['recorded time']}, "
-        f"{int(facts['communication calls']):,} communication calls in all"
+        f"{facts['steps']} steps, {int(facts['communication calls']):,} communication calls "
+        f"in {facts['recorded time']}"
     )

@@ -25,7 +25,7 @@ def test_the_four_tables_come_in_order_below_the_run(commtrace: Commtrace, run_j
     ended = commtrace("summary", run_json)
     assert ended.code == 0
     assert ended.out.splitlines()[:2] == [
-        "train.py --steps 3: 4 ranks, 3 steps in 10.3 ms, 120 communication calls in all",
+        "train.py --steps 3: 4 ranks, 3 steps, 120 communication calls in 10.3 ms",
         "Numbers are what one rank does: the mean over ranks.",
     ]
     places = [ended.out.index(f"\n\nBy {name}") for name in ("kind", "phase", "module", "operator")]

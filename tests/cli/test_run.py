@@ -1,0 +1,236 @@
+"""`commtrace run`: ranks that end well, ranks that fail in every way, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from commtrace.tracefile import Trace, read_trace
+from tests.cli.conftest import Commtrace, Ended
+
+DEADLINE_S = 120
+ROOT = Path(__file__).parents[2]
+
+GREETING = """\
+import sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+print(f"rank {rank} got {sys.argv[1:]}")
+dist.all_reduce(torch.ones(8))
+"""
+FAILURES = {
+    "raises": 'if rank == 1:\n    raise ValueError("no more data")\ndist.barrier()\n',
+    "exits": "if rank == 1:\n    sys.exit(3)\ndist.barrier()\n",
+    "is killed": "import os\nif rank == 1:\n    os.kill(os.getpid(), 9)\ndist.barrier()\n",
+}
+
+
+def environment() -> dict[str, str]:
+    paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def run(*arguments: str, folder: Path) -> Ended:
+    """`commtrace run ARGS...` in a process of its own, for it handles signals."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "commtrace_cli", "run", *arguments],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return Ended(process.returncode, out, err)
+
+
+def kinds(trace: Trace) -> Counter[tuple[int, str]]:
+    """How many calls of each kind every rank made."""
+    comm = trace.tables["comm"]
+    return Counter(zip(comm["rank"], comm["kind"], strict=True))
+
+
+def test_ranks_are_recorded_and_their_output_passes_through(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GREETING)
+    ended = run("-n", "2", "-o", "out.json", "train.py", "--steps", "3", "-o", "x", folder=tmp_path)
+    assert ended.code == 0, ended.err
+    assert sorted(ended.out.splitlines()) == [
+        f"rank {rank} got ['--steps', '3', '-o', 'x']" for rank in range(2)
+    ]
+    assert re.fullmatch(
+        r"wrote out\.json \(\S+ \w+\)\nnext  commtrace summary out\.json\n", ended.err
+    )
+    trace = read_trace(tmp_path / "out.json")
+    assert kinds(trace) == {(0, "all_reduce"): 1, (1, "all_reduce"): 1}
+    assert trace.run["command"] == "train.py --steps 3 -o x"
+    assert trace.run["detail"] == "op"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            "raises",
+            "Traceback (most recent call last):\n"
+            '  File "train.py", line 10, in <module>\n'
+            '    raise ValueError("no more data")\n'
+            "ValueError: no more data\n"
+            "error: train.py failed on rank 1 of 2\n"
+            "  found: ValueError: no more data\n",
+        ),
+        ("exits", "error: train.py failed on rank 1 of 2\n  found: exit code 3\n"),
+        ("is killed", "error: train.py failed on rank 1 of 2\n  found: signal 9 (SIGKILL)\n"),
+    ],
+)
+def test_of_a_rank_that_fails_the_trace_is_kept(tmp_path: Path, how: str, said: str) -> None:
+    (tmp_path / "train.py").write_text(GREETING + FAILURES[how])
+    ended = run("-n", "2", "--detail", "collective", "train.py", folder=tmp_path)
+    assert ended.code == 1
+    assert ended.err.startswith(said)
+    assert re.fullmatch(
+        r"wrote run\.json \(.*\)\nnext  commtrace summary run\.json\n", ended.err[len(said) :]
+    )
+    trace = read_trace(tmp_path / "run.json")
+    assert trace.run["world_size"] == 2
+    assert trace.run["detail"] == "collective"
+    assert kinds(trace)[0, "all_reduce"] == 1
+    if how != "is killed":  # which leaves no time to write what the last half second brought
+        assert kinds(trace)[1, "all_reduce"] == 1
+
+
+def in_terminal(*arguments: str, folder: Path, interrupt_at: str) -> Ended:
+    """`commtrace run ARGS...` on a terminal, where Ctrl-C is typed once `interrupt_at` is shown."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "commtrace_cli", "run", *arguments],
+        cwd=folder,
+        env=environment() | {"TERM": "xterm"},
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+    )
+    os.close(its)
+    shown, is_interrupted, until = "", False, time.monotonic() + DEADLINE_S
+    try:
+        while time.monotonic() < until:
+            if not select.select([ours], [], [], 0.2)[0]:
+                continue
+            try:
+                shown += os.read(ours, 4096).decode(errors="replace")
+            except OSError:  # nobody is left on the other side
+                break
+            if interrupt_at in shown and not is_interrupted:
+                os.killpg(process.pid, signal.SIGINT)
+                is_interrupted = True
+        return Ended(process.wait(timeout=10), re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown), "")
+    finally:
+        os.close(ours)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_an_interrupted_run_keeps_its_trace(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        GREETING
+        + "dist.barrier()\nimport time\nif rank == 0:\n    print('all here', flush=True)\n"
+        + "while True:\n    time.sleep(0.1)\n"
+    )
+    ended = in_terminal("-n", "2", "train.py", folder=tmp_path, interrupt_at="all here")
+    assert "recording train.py on 2 ranks\r\n" in ended.out
+    assert "error: train.py was stopped\r\n  found: signal 2 (SIGINT)\r\n" in ended.out
+    assert "Traceback" not in ended.out
+    assert "death signal" not in ended.out
+    assert ended.code == 128 + signal.SIGINT
+    found = kinds(read_trace(tmp_path / "run.json"))
+    assert [found[rank, "all_reduce"] for rank in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("--nproc", "0", "train.py"),
+            "error: cannot run train.py on 0 ranks\n"
+            "  why: a run has at least one rank\n"
+            "  try: --nproc 1 or more\n",
+        ),
+        (
+            ("--nproc", "2", "trian.py"),
+            "error: cannot run trian.py\n"
+            "  found: no such file\n"
+            "  why: it has to be a Python script\n",
+        ),
+        (
+            ("--nproc", "2", "."),
+            "error: cannot run .\n  found: a folder\n  why: it has to be a Python script\n",
+        ),
+        (
+            ("--nproc", "2", "-o", "old.json", "train.py"),
+            "error: cannot write old.json\n"
+            "  found: a file of that name\n"
+            "  why: nothing is overwritten unasked\n"
+            "  try: another -o, or --force to overwrite it\n",
+        ),
+        (
+            ("--nproc", "2", "-o", "results/run.json", "train.py"),
+            "error: cannot write results/run.json\n"
+            "  found: no folder results\n"
+            "  try: `mkdir -p results`, or another -o\n",
+        ),
+        (
+            ("--nproc", "2", "-o", "cut.json", "train.py"),
+            "error: cannot record into cut.json.spools\n"
+            "  found: what a run that was cut short has left there\n"
+            "  try: `commtrace summary cut.json.spools` to look at it, or --force to overwrite "
+            "it\n",
+        ),
+    ],
+)
+def test_what_cannot_be_run_gets_a_sentence(
+    commtrace: Commtrace, arguments: tuple[str, ...], said: str
+) -> None:
+    for name in ("train.py", "old.json"):
+        Path(name).touch()
+    Path("cut.json.spools").mkdir()
+    before = set(Path.cwd().iterdir())
+    assert commtrace("run", *arguments) == Ended(2, "", said)
+    assert set(Path.cwd().iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("train.py",), "Missing option '--nproc'"),
+        (("--nproc", "many", "train.py"), "Invalid value for '--nproc'"),
+        (("--nproc", "2"), "Missing argument 'SCRIPT'"),
+        (("--nproc", "2", "--detail", "all", "train.py"), "Invalid value for '--detail'"),
+    ],
+)
+def test_wrong_usage_names_the_option(
+    commtrace: Commtrace, arguments: tuple[str, ...], said: str
+) -> None:
+    ended = commtrace("run", *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert "Traceback" not in ended.err
