@@ -172,10 +172,9 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet_launcher() -> Iterator[None]:
     """Keep the launcher's own log to itself: what went wrong is told once, by the result."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logging.disable(before)
