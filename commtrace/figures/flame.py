@@ -22,12 +22,14 @@ from commtrace.figures.theme import LIGHT, Theme, layout, readable_on, theme_of
 from commtrace.units import text_of_bytes, text_of_duration
 
 VALUES: dict[str, str] = {
-    "wire_bytes": "Wire bytes",
+    "wire_bytes": "Bytes sent",
     "blocked_ns": "Time blocked",
     "num_calls": "Calls",
 }
 
 SMALLEST = 1 / 4000
+PATH_BAR = 32
+"""Pixels above the blocks for the bar that leads back out of a zoomed one."""
 NO_OPERATOR = "(no operator)"
 NO_MODULE = "(outside of modules)"
 
@@ -118,9 +120,9 @@ def flame(
         layout=layout(
             theme,
             height=flame_height(nodes),
-            margin={"l": 8, "r": 8, "t": 32, "b": 8},
+            margin={"l": 8, "r": 8, "t": PATH_BAR if phase else 8, "b": 8},
             meta={"phases": levels},
-            uniformtext={"mode": "hide", "minsize": 9},
+            uniformtext={"mode": "hide", "minsize": 10},
         )
     )
     if nodes.empty:
@@ -147,7 +149,7 @@ def flame(
                 "line": {"width": 1, "color": theme.surface},
             },
             tiling={"orientation": "v", "pad": 0},
-            pathbar={"visible": True, "thickness": 24, "edgeshape": "/"},
+            pathbar={"visible": True, "thickness": PATH_BAR - 8, "edgeshape": "/"},
             leaf={"opacity": 1},
         )
     )
@@ -161,7 +163,7 @@ def flame_height(nodes: pd.DataFrame) -> int:
     depth: dict[int, int] = {-1: 0}
     for node, parent in zip(nodes["id"], nodes["parent"], strict=True):
         depth[node] = depth[parent] + 1
-    return min(72 + 34 * max(depth.values()), 720)
+    return min(48 + 34 * max(depth.values()), 720)
 
 
 def _label(role: str, name: str) -> str:

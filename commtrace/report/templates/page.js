@@ -114,7 +114,11 @@ async function start() {
   const openCall = (row) => {
     if (placeOf.has(row)) detail.open(placeOf.get(row));
   };
-  new Tables(data, { calls: (place) => detail.open(place) });
+  const steps = data.tables.find((table) => table.name === "by_step").data.step;
+  new Tables(data, {
+    calls: (place) => detail.open(place),
+    by_step: (place) => timeline && timeline.showNumber(steps[place]),
+  });
   if (hasCalls) {
     await new Promise((resume) => setTimeout(resume)); // numbers and tables are painted by now
     run(await unpacked("packed-plotly"));

@@ -70,6 +70,13 @@ class Flame {
     });
   }
 
+  zoomTo(level) {
+    this.level = level;
+    const phase = Object.keys(this.levels).find((name) => this.levels[name] === level);
+    press(document.getElementById("flame-phase"), level === "0" ? "" : phase);
+    this.draw(this.colours);
+  }
+
   async draw(colours) {
     this.colours = colours;
     const figure = recoloured(this.figure, colours);
@@ -82,14 +89,14 @@ class Flame {
     if (nothing) return;
     trace.values = values;
     trace.level = this.level;
+    figure.layout.margin.t = this.level === "0" ? figure.layout.margin.b : 8 + trace.pathbar.thickness;
     trace.textfont = { color: trace.marker.colors.map(readableOn) };
     await Plotly.react(this.place, [trace], figure.layout, { ...CONFIG, displayModeBar: false });
     if (this.listening) return;
     this.listening = true;
     this.place.on("plotly_icicleclick", (event) => {
-      this.level = String(event.nextLevel || "0");
-      const phase = Object.keys(this.levels).find((name) => this.levels[name] === this.level);
-      press(document.getElementById("flame-phase"), this.level === "0" ? "" : phase);
+      this.zoomTo(String(event.nextLevel || "0"));
+      return false; // plotly's own zoom leaves no room for the bar that leads back
     });
   }
 }
@@ -151,6 +158,14 @@ class Timeline {
     document.getElementById("step").value = String(place);
     const range = this.rangeOf(place);
     Plotly.relayout(this.place, range ? { "xaxis.range": range } : { "xaxis.autorange": true });
+  }
+
+  /** Shows the step of a number, and the timeline itself. */
+  showNumber(number) {
+    const place = this.steps.findIndex((step) => step.name === `step ${number}`);
+    if (place < 0) return;
+    this.place.scrollIntoView({ block: "center" });
+    this.showStep(place);
   }
 
   /** Shows the time from `start` to `end` nanoseconds, with some of what lies around it. */

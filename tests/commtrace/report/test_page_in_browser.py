@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 HOSTILE = "<script>window.hacked=1</script><img src=x onerror=window.hacked=1><b>'\"&amp;"
-PATIENCE_MS = 10_000
+PATIENCE_MS = 60_000  # a machine of two busy cores takes ten seconds to start plotly
 
 
 @dataclass
@@ -133,17 +133,16 @@ def test_a_complaint_would_be_noticed(open_page: Open) -> None:
     assert any("planted" in error for error in opened.errors)
 
 
-@pytest.mark.parametrize("width", [1400, 800, 390])
-def test_it_fits_the_window(open_page: Open, training: Path, width: int) -> None:
-    opened = open_page(training, viewport={"width": width, "height": 900})
-    wide = opened.page.evaluate("document.documentElement.scrollWidth")
-    assert wide <= width
-    for picture in ("#flame-picture", "#timeline-picture"):
-        box = opened.page.locator(f"{picture} .main-svg").first.bounding_box()
-        card = opened.page.locator(picture).bounding_box()
-        assert box is not None
-        assert card is not None
-        assert box["width"] <= card["width"] + 1
+def test_it_fits_the_window_and_follows_when_that_changes(page: Page) -> None:
+    fits = """width => document.documentElement.scrollWidth <= width
+        && ["flame-picture", "timeline-picture"].every((id) => {
+            const card = document.getElementById(id).getBoundingClientRect().width;
+            const drawn = document.querySelector(`#${id} .main-svg`).getBoundingClientRect().width;
+            return Math.abs(card - drawn) <= 1 && card > 0.85 * width;
+        })"""
+    for width in (1400, 800, 390, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function(fits, arg=width)
 
 
 def test_hovering_over_a_call_tells_its_story(page: Page) -> None:
@@ -198,6 +197,12 @@ def test_a_step_can_be_chosen_and_left_again(page: Page) -> None:
     assert x_range(page)[0] < start
 
 
+def test_a_row_of_the_table_by_step_shows_that_step(page: Page) -> None:
+    page.click("#tab-by_step")
+    page.locator("#table tbody tr").nth(2).click()
+    assert page.input_value("#step") == "1"
+
+
 def test_a_long_run_opens_on_one_step(open_page: Open) -> None:
     page = open_page(training_trace(num_steps=9)).page
     assert page.input_value("#step") != "-1"
@@ -235,7 +240,11 @@ def test_clicking_a_block_zooms_into_it_and_the_switch_leads_back(page: Page) ->
         ".every(path => path.getBoundingClientRect().width > wide)",
         arg=2 * narrow["width"] if narrow else 0,
     )
-    assert page.locator("#flame-picture .pathbar").count() > 0
+    back = page.locator("#flame-picture .pathbar", has_text="forward")
+    back.click()
+    page.wait_for_function(
+        "document.querySelector('#flame-phase [data-value=forward]').ariaPressed === 'true'"
+    )
     page.click("#flame-phase button[data-value='']")
     page.wait_for_function("document.querySelectorAll('#flame-picture .slice').length > 20")
 
