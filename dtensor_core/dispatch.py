@@ -18,7 +18,6 @@ from dtensor_core.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.errors import MixedTensorError, four_parts
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
-from dtensor_core.spec import Spec
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
@@ -231,13 +230,3 @@ def _whole(
     """A result whose shape only its data decides: whole on every rank."""
     spec = spec_on(first_mesh(cls, args, kwargs), local)
     return _new(cls, local, spec, requires_grad=False)
-
-
-def forget_meshes() -> None:
-    """Drop all cached decisions and interned specs.
-
-    For a process that destroys its process groups and makes others: a mesh made anew equals its
-    predecessor, whose groups are gone, and must not be answered with what was cached for it.
-    """
-    _cache.clear()
-    Spec._interned.clear()

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from dtensor_core.dispatch import forget_meshes
 from dtensor_core.testing.exchange import SharedGroup
 from dtensor_core.testing.thread_group import ThreadGroup
 from dtensor_core.testing.turns import Run, Turns
@@ -95,9 +94,7 @@ class Crew:
             shared.count_anew()
             if shared.name.isdecimal():
                 self._first_number = max(self._first_number, int(shared.name) + 1)
-        if self._dropped:
-            self._dropped = set()
-            forget_meshes()
+        self._dropped = set()
 
     def start_afresh(self) -> None:
         """After a run that failed: give up all groups and meshes, they may be in any state."""
@@ -106,7 +103,6 @@ class Crew:
         self._dropped = set()
         self._stale = set(range(self.world_size))
         self._first_number = 1
-        forget_meshes()
 
     def group(self, name: str, rank: int, ranks: tuple[int, ...]) -> ThreadGroup:
         """The calling rank's view of the group that c10d asks for."""

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from dtensor_core.dispatch import forget_meshes
-
 
 @contextmanager
 def fake_world(world_size: int, *, rank: int = 0) -> Iterator[None]:
@@ -40,4 +38,3 @@ def fake_world(world_size: int, *, rank: int = 0) -> Iterator[None]:
         sys.excepthook = excepthook
         if dist.is_initialized():
             dist.destroy_process_group()
-        forget_meshes()

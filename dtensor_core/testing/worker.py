@@ -21,7 +21,6 @@ from multiprocessing.connection import Connection
 import torch
 import torch.distributed as dist
 
-from dtensor_core.dispatch import forget_meshes
 from dtensor_core.testing.failure import format_error, summarize
 from dtensor_core.testing.reference import Reference
 from dtensor_core.testing.skips import is_skip
@@ -108,7 +107,6 @@ def serve(tasks: Connection, lifeline: Connection, files: tuple[str, str], port:
             tasks.send_bytes(pickle.dumps(_perform(task, store)))
             if dist.is_initialized():  # lets go of the peers of a rank that raised
                 dist.destroy_process_group()
-            forget_meshes()
 
 
 def _perform(task: Task, store: dist.Store) -> Returned | Raised:
