@@ -5,6 +5,7 @@ imports.
 """
 
 from dtensor_core.api import distribute_module, distribute_tensor
+from dtensor_core.factories import empty, full, ones, rand, randn, zeros
 from dtensor_core.mesh import DeviceMesh, init_device_mesh
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
 from dtensor_core.tensor import DTensor
@@ -19,5 +20,11 @@ __all__ = [
     "_StridedShard",
     "distribute_module",
     "distribute_tensor",
+    "empty",
+    "full",
     "init_device_mesh",
+    "ones",
+    "rand",
+    "randn",
+    "zeros",
 ]

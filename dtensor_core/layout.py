@@ -139,6 +139,16 @@ def is_even(
     return all(size % divisor == 0 for size, divisor in zip(shape, divisors, strict=True))
 
 
+def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """The stride of a contiguous tensor, in elements; that of torch also where a size is 0."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
 def stride_like(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
     """The stride of a dense tensor whose dimensions lie in memory in the order of stride `like`.
 

@@ -56,8 +56,7 @@ def decide_elements(
     counted = iter(range(1 << 30))
     numbers = tree_map_only(Spec, lambda _: next(counted), (list(args), dict(kwargs)))
     return [
-        _element(op, index, (list(args), dict(kwargs)), numbers, written)
-        for index in range(length)
+        _element(op, index, (list(args), dict(kwargs)), numbers, written) for index in range(length)
     ]
 
 

@@ -180,6 +180,15 @@ class Spec:
         cuts = layout.cuts_of(self.placements, self.mesh_shape, coords, dim)
         return layout.held_extents(self.shape[dim], cuts)
 
+    def part_of(self, whole: torch.Tensor) -> torch.Tensor:
+        """The part of a whole tensor that this rank holds; a view where it is in one piece."""
+        part = whole
+        for dim, size in enumerate(self.local_shape):
+            if size != self.shape[dim]:
+                pieces = [part.narrow(dim, piece.offset, piece.size) for piece in self.held(dim)]
+                part = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+        return part
+
     def with_placements(self, placements: Sequence[Placement]) -> Spec:
         """The same tensor in another layout."""
         return Spec(self.mesh, placements, self.tensor_meta)

@@ -20,16 +20,6 @@ from dtensor_core.rules.rule import Candidate, LocalMaker, Rule
 from dtensor_core.spec import Spec
 
 
-def held_part(whole: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """The part of a whole tensor that this rank holds under `spec`."""
-    part = whole
-    for dim, size in enumerate(spec.local_shape):
-        if size != spec.shape[dim]:
-            pieces = [part.narrow(dim, piece.offset, piece.size) for piece in spec.held(dim)]
-            part = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
-    return part
-
-
 def _draw_in_place(
     op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 ) -> Callable[..., Any]:
@@ -40,7 +30,7 @@ def _draw_in_place(
 
     def draw(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         whole = x.new_empty_strided(spec.shape, spec.stride)
-        return x.copy_(held_part(op(whole, *args, **kwargs), spec))
+        return x.copy_(spec.part_of(op(whole, *args, **kwargs)))
 
     return draw
 
@@ -55,7 +45,7 @@ def _draw_like(
 
     def draw(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         whole = op(x.new_empty_strided(spec.shape, spec.stride), *args, **kwargs)
-        return held_part(whole, spec).contiguous()
+        return spec.part_of(whole).contiguous()
 
     return draw
 
@@ -70,8 +60,8 @@ def _draw_from(
 
     def draw(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         whole = x.new_empty_strided(spec.shape, spec.stride).zero_()
-        held_part(whole, spec).copy_(x)
-        return held_part(op(whole, *args, **kwargs), spec).contiguous()
+        spec.part_of(whole).copy_(x)
+        return spec.part_of(op(whole, *args, **kwargs)).contiguous()
 
     return draw
 
@@ -86,7 +76,7 @@ def _dropout(
 
     def dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
         _, whole = op(x.new_ones(spec.shape), p, train)
-        mask = held_part(whole, spec).contiguous()
+        mask = spec.part_of(whole).contiguous()
         scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
         return x * mask * (scale if train else 1.0), mask
 

@@ -1,0 +1,150 @@
+"""DTensors from nothing: `zeros`, `ones`, `empty`, `full`, `rand`, `randn` over a mesh.
+
+Sizes are global. Random values are those that one device would draw from the same seed, whatever
+the layout. Nothing is communicated. Without a mesh the one in force is meant, without placements
+Replicate on every axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.layout import contiguous_stride
+from dtensor_core.mesh import DeviceMesh, current_mesh
+from dtensor_core.placement import Placement, Replicate
+from dtensor_core.redistribute.execute import cause_of, execute
+from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.tensor import DTensor, normalize_placements
+
+__all__ = ["empty", "full", "ones", "rand", "randn", "zeros"]
+
+Size = int | Sequence[int]
+
+
+def zeros(
+    *size: Size,
+    requires_grad: bool = False,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout = torch.strided,
+    device_mesh: DeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+) -> DTensor:
+    """A DTensor of global shape `size`, filled with zeros: `zeros(2, 3)` or `zeros((2, 3))`."""
+    options = {"dtype": dtype, "layout": layout}
+    return _make(torch.zeros, size, options, device_mesh, placements, requires_grad)
+
+
+def ones(
+    *size: Size,
+    requires_grad: bool = False,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout = torch.strided,
+    device_mesh: DeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+) -> DTensor:
+    """A DTensor of global shape `size`, filled with ones."""
+    options = {"dtype": dtype, "layout": layout}
+    return _make(torch.ones, size, options, device_mesh, placements, requires_grad)
+
+
+def empty(
+    *size: Size,
+    requires_grad: bool = False,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout = torch.strided,
+    device_mesh: DeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+) -> DTensor:
+    """A DTensor of global shape `size` whose values are not set."""
+    options = {"dtype": dtype, "layout": layout}
+    return _make(torch.empty, size, options, device_mesh, placements, requires_grad)
+
+
+def full(
+    size: Size,
+    fill_value: float | bool,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout = torch.strided,
+    requires_grad: bool = False,
+    device_mesh: DeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+) -> DTensor:
+    """A DTensor of global shape `size`, filled with `fill_value`."""
+    options = {"dtype": dtype, "layout": layout}
+
+    def fill(shape: Sequence[int], **options: Any) -> torch.Tensor:
+        return torch.full(shape, fill_value, **options)
+
+    return _make(fill, (size,), options, device_mesh, placements, requires_grad)
+
+
+def rand(
+    *size: Size,
+    requires_grad: bool = False,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout = torch.strided,
+    device_mesh: DeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+) -> DTensor:
+    """A DTensor of global shape `size`, drawn uniformly from [0, 1)."""
+    options = {"dtype": dtype, "layout": layout}
+    return _make(_whole(torch.rand), size, options, device_mesh, placements, requires_grad)
+
+
+def randn(
+    *size: Size,
+    requires_grad: bool = False,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout = torch.strided,
+    device_mesh: DeviceMesh | None = None,
+    placements: Sequence[Placement] | None = None,
+) -> DTensor:
+    """A DTensor of global shape `size`, drawn from the standard normal distribution."""
+    options = {"dtype": dtype, "layout": layout}
+    return _make(_whole(torch.randn), size, options, device_mesh, placements, requires_grad)
+
+
+class _whole:
+    """A function whose values depend on the whole shape, so that it is cut after drawing."""
+
+    def __init__(self, draw: Callable[..., torch.Tensor]) -> None:
+        self.draw = draw
+
+
+def _make(
+    make: Callable[..., torch.Tensor] | _whole,
+    size: Sequence[Size],
+    options: dict[str, Any],
+    device_mesh: DeviceMesh | None,
+    placements: Sequence[Placement] | None,
+    requires_grad: bool,
+) -> DTensor:
+    mesh = current_mesh(device_mesh)
+    shape = _shape(size)
+    normal = normalize_placements(placements, mesh, len(shape))
+    dtype = options["dtype"] or torch.get_default_dtype()
+    goal = Spec(mesh, normal, TensorMeta(shape, contiguous_stride(shape), dtype))
+    # Addends are made of a tensor that is whole along their axes.
+    before = goal.with_placements([Replicate() if p.is_partial() else p for p in normal])
+    options = {**options, "device": mesh.device_type}
+    if isinstance(make, _whole):
+        local = before.part_of(make.draw(shape, **options)).contiguous()
+    else:
+        local = make(before.local_shape, **options)
+    if local.dtype is not dtype:
+        meta = before.tensor_meta._replace(dtype=local.dtype)
+        before, goal = Spec(mesh, before.placements, meta), Spec(mesh, normal, meta)
+    local = execute(local, before, plan_between(before, goal), cause_of("factory"))
+    return DTensor(local, goal, requires_grad=requires_grad)
+
+
+def _shape(size: Sequence[Size]) -> torch.Size:
+    """The shape, given as one sequence or as separate integers."""
+    if len(size) == 1 and not isinstance(size[0], int):
+        return torch.Size(size[0])
+    return torch.Size([each for each in size if isinstance(each, int)])
