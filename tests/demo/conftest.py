@@ -1,0 +1,80 @@
+"""The demo, run once for all tests that look at it, by the command that `make demo` runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from commtrace.analyze import Frames, load
+from tests.demo.loading import TRAIN_TP
+
+ROOT = Path(__file__).parents[2]
+MODES = {"tensor parallel": (), "sequence parallel": ("--sequence-parallel",)}
+DEADLINE_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """One recorded training."""
+
+    mode: str
+    trace: Path
+    losses: list[float]
+    cpu_s: float
+    frames: Frames
+
+
+def start(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a Python program of the checkout to its end; all of its processes end with it."""
+    paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def cpu_of_children_s() -> float:
+    """The processor time that all ended processes below this one have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def losses_in(output: str) -> list[float]:
+    return [float(loss) for loss in re.findall(r"^step +\d+ +loss (\S+)$", output, re.MULTILINE)]
+
+
+@pytest.fixture(scope="session", params=list(MODES))
+def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The training of one mode, recorded by `commtrace run`."""
+    mode = request.param
+    trace = tmp_path_factory.mktemp("demo") / "run.json"
+    before = cpu_of_children_s()
+    done = start("-m", "commtrace_cli", "run", "-n", "4", "-o", trace, TRAIN_TP, *MODES[mode])
+    cpu_s = cpu_of_children_s() - before
+    assert done.returncode == 0, done.stderr
+    return Demo(mode, trace, losses_in(done.stdout), cpu_s, load(trace))
+
+
+@pytest.fixture(scope="session")
+def single_process_losses() -> list[float]:
+    """The losses of the same training in one process."""
+    done = start(TRAIN_TP, "--single-process")
+    assert done.returncode == 0, done.stderr
+    return losses_in(done.stdout)
