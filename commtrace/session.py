@@ -145,6 +145,7 @@ class Recording(contextlib.ContextDecorator):
             numbering=RECORDER.numbering(),
             rank=process_rank(),
             max_calls=self._max_calls,
+            wants_spans=self._detail == "op",
         )
         self._epoch = epoch
 

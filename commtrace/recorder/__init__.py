@@ -47,7 +47,7 @@ class Listening:
             self._mode = None
         with _lock:
             before = RECORDER.buffers
-            RECORDER.buffers = tuple(each for each in before if each is not self._buffer)
+            RECORDER.set_buffers(tuple(each for each in before if each is not self._buffer))
             if before and not RECORDER.buffers:
                 _interception.uninstall()
                 RECORDER.locator.uninstall()
@@ -61,13 +61,13 @@ def listen(buffer: Buffer, *, again: bool = False) -> Listening:
                 RECORDER.forget()
             RECORDER.locator.install()
             _interception.install()
-        RECORDER.buffers = (*RECORDER.buffers, buffer)
+        RECORDER.set_buffers((*RECORDER.buffers, buffer))
     return Listening(buffer)
 
 
 def _forget_in_child() -> None:
     """A forked process is no part of the recording: its parent writes the spool."""
-    RECORDER.buffers = ()
+    RECORDER.set_buffers(())
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import io
 import threading
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 from commtrace.event import StepRow
@@ -45,18 +46,22 @@ class Buffer:
         numbering: Numbering,
         rank: int | None = None,
         max_calls: int | None = None,
+        wants_spans: bool = False,
     ) -> None:
         self.rank = rank
         self.step = NO_STEP
         self._num_steps = 0
         self._num_in_step = 0
         self.num_dropped = 0
+        self.wants_spans = wants_spans
         self._num_kept = 0
         self._max_calls = max_calls
         self._epoch = epoch
         self._numbering = numbering
         self._calls: deque[tuple[Call, int]] = deque()
-        self._spans: deque[tuple[Span, int]] = deque()
+        self._spans: deque[Span] = deque()
+        self._bounds: list[int] = []
+        self._steps_from: list[int] = []
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
         self._shown: list[int] = []
@@ -64,6 +69,7 @@ class Buffer:
         self._lock = threading.Lock()
         self._stream = stream
         self._writer = SpoolWriter(stream, facts)
+        self.keep_span: Callable[[Span], None] = self._spans.append
 
     def add(self, call: Call) -> None:
         """Keep a call, from the moment it is issued."""
@@ -76,17 +82,17 @@ class Buffer:
         self._num_in_step += 1
         self._calls.append((call, self.step))
 
-    def add_span(self, span: Span) -> None:
-        """Keep an operator that has ended."""
-        if self.rank is None or span[0] == self.rank:
-            self._spans.append((span, self.step))
-
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""
         if self.step == NO_STEP:
-            self.step = self._num_steps
-            self._step_begin = now()
-            self._num_in_step = 0
+            self._set_step(self._num_steps, now())
+
+    def _set_step(self, step: int, begin: int) -> None:
+        self.step = step
+        self._step_begin = begin
+        self._num_in_step = 0
+        self._bounds.append(begin)
+        self._steps_from.append(step)
 
     def end_step(self, rank: int) -> None:
         """End the step in progress, and begin the next one."""
@@ -95,15 +101,13 @@ class Buffer:
         epoch = self._epoch
         self._steps.append(StepRow(rank, self.step, self._step_begin + epoch, end + epoch))
         self._num_steps += 1
-        self.step = self._num_steps
-        self._step_begin = end
-        self._num_in_step = 0
+        self._set_step(self._num_steps, end)
 
     def end_steps(self, rank: int) -> None:
         """End the step in progress; a last one in which nothing happened is none."""
         if self.step != NO_STEP and (self._num_in_step or not self._num_steps):
             self.end_step(rank)
-        self.step = NO_STEP
+        self._set_step(NO_STEP, now())
 
     def flush(self, facts: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
         """Write what has come in; with `is_last` also what is still outstanding."""
@@ -145,8 +149,17 @@ class Buffer:
         return list(rows.values())
 
     def _take_ops(self) -> list[Any]:
-        numbering, epoch = self._numbering, self._epoch
-        return [_op_row(span, step, numbering, epoch) for span, step in _take_all(self._spans)]
+        numbering, epoch, mine = self._numbering, self._epoch, self.rank
+        return [
+            _op_row(span, self._step_at(span[5]), numbering, epoch)
+            for span in _take_all(self._spans)
+            if mine in (None, span[0])
+        ]
+
+    def _step_at(self, instant: int) -> int:
+        """The step that was in progress then."""
+        position = bisect_right(self._bounds, instant) - 1
+        return self._steps_from[position] if position >= 0 else NO_STEP
 
     def contents(self) -> bytes:
         """All that has been written so far."""

@@ -6,75 +6,63 @@ made when the call is written (`row`), which is not in the way of the program.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from json import dumps
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.recorder.groups import Group
-from commtrace.recorder.signatures import RECEIVED, RESULT, Signature
+from commtrace.recorder.phases import Location
+from commtrace.recorder.signatures import RECEIVED, RESULT, SENT, Signature
 from commtrace.units import wire_bytes
 
 _UNKNOWN = -1
+_Tensor = torch.Tensor
+
+Shapes = tuple[torch.Size, ...]
 
 
 class Call:
-    """A call in progress or done. Times are of the monotonic clock; -1 is not known."""
+    """A call in progress or done. Times are of the recorder's clock; -1 is not known.
 
-    __slots__ = (
-        "announcement",
-        "device",
-        "dtype",
-        "end",
-        "group",
-        "id",
-        "is_async",
-        "is_settled",
-        "is_watched",
-        "issue",
-        "kept_bytes",
-        "location",
-        "native_op",
-        "num_waits",
-        "op",
-        "op_id",
-        "payload",
-        "peer",
-        "received",
-        "reduce_op",
-        "region",
-        "returned",
-        "root",
-        "sent",
-        "seq",
-        "signature",
-        "thread",
-        "waited",
-        "work",
-    )
+    The values here are the defaults; a call holds only what differs.
+    """
+
+    sent: Shapes = ()
+    received: Shapes = ()
+    payload = 0
+    kept_bytes = _UNKNOWN
+    dtype: Any = None
+    device = "cpu"
+    is_computed = True  # false of fake and meta tensors, which hold no data
+    reduce_op: Any = None
+    root = _UNKNOWN
+    peer = _UNKNOWN
+    is_async = True
+    issue = _UNKNOWN
+    returned = _UNKNOWN
+    end = _UNKNOWN
+    waited = 0
+    num_waits = 0
+    is_settled = False
+    is_watched = False
+    work: Any = None
+    announcement: Any = None
+    op: Any = None
+    group: Group
+    location: Location
+    id: int
+    seq: int
+    op_id: int
+    thread: int
+    region: str
 
     def __init__(self, native_op: str, signature: Signature) -> None:
         self.native_op = native_op
         self.signature = signature
-        self.sent: tuple[Any, ...] = ()
-        self.received: tuple[Any, ...] = ()
-        self.payload = 0
-        self.kept_bytes = _UNKNOWN
-        self.dtype: Any = None
-        self.device = "cpu"
-        self.reduce_op: Any = None
-        self.root = _UNKNOWN
-        self.peer = _UNKNOWN
-        self.is_async = True
-        self.returned = _UNKNOWN
-        self.end = _UNKNOWN
-        self.waited = 0
-        self.num_waits = 0
-        self.is_settled = False
-        self.is_watched = False
-        self.work: Any = None
 
     def is_over(self) -> bool:
         """Whether nothing more will become known of the call."""
@@ -185,20 +173,18 @@ class Numbering:
         return name
 
 
-def tensors_of(argument: Any) -> Iterator[torch.Tensor]:
+def tensors_of(argument: Any) -> Sequence[torch.Tensor]:
     """The tensors of a tensor, of a list of them, or of a list of lists."""
     if isinstance(argument, torch.Tensor):
-        yield argument
-    elif isinstance(argument, (list, tuple)):
-        for each in argument:
-            yield from tensors_of(each)
+        return (argument,)
+    if argument and isinstance(argument[0], (list, tuple)):
+        return [tensor for each in argument for tensor in each]
+    return argument
 
 
-def read_arguments(call: Call, group: Group, args: Sequence[Any]) -> None:
+def read_arguments(call: Call, args: Sequence[Any]) -> None:
     """Fill in what the arguments of the operator say."""
     signature = call.signature
-    num_args = len(args)
-    call.group = group
     if signature.reduce_op is not None:
         call.reduce_op = args[signature.reduce_op]
     if signature.root is not None:
@@ -207,40 +193,56 @@ def read_arguments(call: Call, group: Group, args: Sequence[Any]) -> None:
         call.peer = args[signature.peer]
     if signature.is_async is not None:
         # An argument that equals its default, True, does not arrive.
-        call.is_async = num_args <= signature.is_async or bool(args[signature.is_async])
+        call.is_async = len(args) <= signature.is_async or bool(args[signature.is_async])
     elif signature.is_blocking:
         call.is_async = False
     if signature.sent is not None:
-        call.sent = _read_tensors(call, args[signature.sent], signature.payload != RECEIVED)
-        if signature.split is not None and args[signature.split]:
-            split = args[signature.split]
-            call.kept_bytes = call.payload * split[group.group_rank] // max(sum(split), 1)
-        elif signature.kind == "all_to_all" and len(call.sent) > 1:
-            own = list(tensors_of(args[signature.sent]))[group.group_rank]
-            call.kept_bytes = own.nbytes
+        call.sent = _read_tensors(call, args[signature.sent], signature.payload is SENT)
+        if signature.kind == "all_to_all":
+            call.kept_bytes = _kept_bytes(call, args)
     if signature.received == signature.sent:
         call.received = call.sent
-    elif signature.received not in (None, RESULT):
-        read_received(call, args[signature.received])
+    elif signature.received is not None and signature.received != RESULT:
+        call.received = _read_tensors(call, args[signature.received], signature.payload is RECEIVED)
     if signature.payload_per_rank:
-        call.payload *= len(group.ranks)
+        call.payload *= len(call.group.ranks)
 
 
-def read_received(call: Call, argument: Any) -> None:
-    """Fill in what is known of the tensors that the call writes to."""
-    call.received = _read_tensors(call, argument, call.signature.payload == RECEIVED)
+def read_result(call: Call, result: Any) -> None:
+    """Fill in what the result of the operator says, where that is what the call writes to."""
+    if call.signature.received == RESULT:
+        call.received = _read_tensors(call, result, call.signature.payload is RECEIVED)
 
 
-def _read_tensors(call: Call, argument: Any, is_payload: bool) -> tuple[Any, ...]:
-    shapes = []
-    for tensor in tensors_of(argument):
-        shapes.append(tensor.shape)
-        if call.dtype is None:
-            call.dtype = tensor.dtype
-            call.device = tensor.device.type
+def _read_tensors(call: Call, argument: Any, is_payload: bool) -> Shapes:
+    """The shapes of an argument's tensors; adds up their bytes and notes what they are."""
+    tensors = tensors_of(argument)
+    if not tensors:
+        return ()
+    first = tensors[0]
+    if call.dtype is None:
+        call.dtype = first.dtype
+        if not first.is_cpu:
+            call.device = first.device.type
+            call.is_computed = not first.is_meta
+        if type(first) is not _Tensor and isinstance(first, FakeTensor):
+            call.is_computed = False
+    if len(tensors) == 1:
         if is_payload:
-            call.payload += tensor.numel() * tensor.element_size()
-    return tuple(shapes)
+            call.payload = first.numel() * first.itemsize
+        return (first.shape,)
+    if is_payload:
+        call.payload = sum([tensor.numel() * tensor.itemsize for tensor in tensors])
+    return tuple([tensor.shape for tensor in tensors])
+
+
+def _kept_bytes(call: Call, args: Sequence[Any]) -> int:
+    """The bytes that a rank sends to itself in an all-to-all; -1 if every rank gets as much."""
+    signature, own = call.signature, call.group.group_rank
+    if signature.split is None:
+        return tensors_of(args[signature.sent])[own].nbytes
+    split = args[signature.split]
+    return call.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
 
 
 _shape_texts: dict[Any, str] = {}

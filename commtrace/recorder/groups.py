@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from commtrace.event import GroupRow
 
+_Box = torch.ScriptObject
 _MESH_PREFIX = "mesh_"
 
 
@@ -104,10 +105,13 @@ def _backend(process_group: Any) -> str:
         return process_group.name()
 
 
+_unbox = dist.ProcessGroup.unbox
+
+
 def resolve(argument: Any) -> Any:
     """The `ProcessGroup` that an operator was given: boxed, by name, or as itself."""
-    if isinstance(argument, torch.ScriptObject):
-        return dist.ProcessGroup.unbox(argument)
+    if isinstance(argument, _Box):
+        return _unbox(argument)
     if isinstance(argument, str):
         return torch._C._distributed_c10d._resolve_process_group(argument)
     return argument

@@ -28,7 +28,9 @@ _task_id = torch._C._current_graph_task_id
 _current_node = torch._C._current_autograd_node
 
 _is_distributed_class: dict[type, bool] = {}
-_is_communication: dict[Any, bool] = {}
+_is_silent: dict[int, bool] = {}
+_known_operators: list[Any] = []
+"""Operators by identity, for hashing one runs Python code; the list keeps them alive."""
 
 
 class OperatorMode(TorchDispatchMode):
@@ -52,18 +54,19 @@ class OperatorMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         state = HERE.state
-        if state.is_passing:
-            state.is_passing = False
-            return NotImplemented
-        silent = _is_communication.get(func)
-        if silent is None:
-            silent = _learn(func)
-        if silent:
+        distributed = None
+        if types:
+            if state.is_passing:
+                state.is_passing = False
+                return NotImplemented
+            distributed = _distributed_class(types)
+        silent = _is_silent.get(id(func))
+        if _learn(func) if silent is None else silent:
             return func(*args, **kwargs) if kwargs else func(*args)
-        distributed = _distributed_class(types) if types else None
-        parent, outer = state.op_id, state.op
         recorder = self._recorder
-        state.op_id = number = recorder.next_op_id()
+        parent, outer = state.op_id, state.op
+        state.op_id = number = recorder.num_ops
+        recorder.num_ops = number + 1
         state.op = func
         begin = now()
         try:
@@ -74,23 +77,24 @@ class OperatorMode(TorchDispatchMode):
             duration = now() - begin
             state.op_id = parent
             state.op = outer
-            phase, call = self._where(state)
+            call, task = state.module_call, _task_id()
+            if task >= 0:
+                phase, call = self._where_in_backward(state, task)
+            elif call is not None:
+                phase = FORWARD
+            else:
+                phase = OPTIMIZER if state.optimizer_depth else OTHER
             level = LOCAL if distributed is None else DTENSOR
-            recorder.add_span(
-                (
-                    self._rank, number, parent, func, level, begin, duration, phase,
-                    state.regions, call, state.native_id,
-                )
+            span = (
+                self._rank, number, parent, func, level, begin, duration, phase,
+                state.regions, call, state.native_id,
             )  # fmt: skip
+            for keep in recorder.span_keepers:
+                keep(span)
 
-    def _where(self, state: ThreadState) -> tuple[str, Any]:
+    def _where_in_backward(self, state: ThreadState, task: int) -> tuple[str, Any]:
         """Phase and module call, as `phases` has it but without a look at the stack."""
         call = state.module_call
-        task = _task_id()
-        if task < 0:
-            if call is not None:
-                return FORWARD, call
-            return OPTIMIZER if state.optimizer_depth else OTHER, None
         if call is not None and call[2] == task:
             return RECOMPUTE, call
         node = _current_node()
@@ -111,7 +115,7 @@ class OperatorMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         finally:
             state.is_passing = False
-            _pop()
+            _pop(None)
             state.dtensor_op = outer
 
 
@@ -129,5 +133,6 @@ def _distributed_class(types: Any) -> type | None:
 def _learn(func: Any) -> bool:
     """Whether an operator is left to the interception; higher-order ones are only passed on."""
     silent = not isinstance(func, OpOverload) or func.namespace in _COMMUNICATION
-    _is_communication[func] = silent
+    _known_operators.append(func)
+    _is_silent[id(func)] = silent
     return silent

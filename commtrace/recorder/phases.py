@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.optim.optimizer import (
@@ -47,29 +47,28 @@ _FRAMES_OF_FUNCTIONS = {
 }
 _FRAMES_OF_MODULES = {"torch.utils.checkpoint": _CHECKPOINT}
 
-_kinds: dict[CodeType, int] = {}
+_kinds: dict[int, int] = {}
+_codes_known: list[CodeType] = []
+"""Kinds by identity, for to hash a code object is to hash all its bytecode; the list keeps them
+alive, so that an identity means one code object for good."""
 
 
-class Location(NamedTuple):
-    """Where something happened; `code` is None where no line of the user's is on the stack."""
-
-    phase: str
-    module_call: ModuleCall | None
-    code: CodeType | None
-    line: int
+Location = tuple[str, "ModuleCall | None", "CodeType | None", int]
+"""Phase, module call, and the user's line: code (None if the stack has none of theirs) and line."""
 
 
 def _kind(frame: FrameType) -> int:
-    code = frame.f_code
-    kind = _kinds.get(code)
+    kind = _kinds.get(id(frame.f_code))
+    return _learn_kind(frame) if kind is None else kind
+
+
+def _learn_kind(frame: FrameType) -> int:
+    module = frame.f_globals.get("__name__") or ""
+    kind = _FRAMES_OF_FUNCTIONS.get((module, frame.f_code.co_name), _FRAMES_OF_MODULES.get(module))
     if kind is None:
-        module = frame.f_globals.get("__name__") or ""
-        kind = _FRAMES_OF_MODULES.get(module)
-        if kind is None:
-            kind = _FRAMES_OF_FUNCTIONS.get((module, code.co_name))
-        if kind is None:
-            kind = _LIBRARY if module.partition(".")[0] in _LIBRARIES else _USER
-        _kinds[code] = kind
+        kind = _LIBRARY if module.partition(".")[0] in _LIBRARIES else _USER
+    _codes_known.append(frame.f_code)
+    _kinds[id(frame.f_code)] = kind
     return kind
 
 
@@ -79,6 +78,8 @@ class Locator:
     def __init__(self) -> None:
         self.modules = ModuleTracker()
         self._optimizer_hooks: list[Any] = []
+        self._task = -1
+        self._task_line: tuple[CodeType | None, int] = (None, -1)
 
     def install(self) -> None:
         """Begin to follow module calls and optimizer steps."""
@@ -103,24 +104,42 @@ class Locator:
         call = state.module_call
         code, line = user_line(frame)
         if call is not None:
-            return Location(FORWARD, call, code, line)
+            return FORWARD, call, code, line
         phase = OPTIMIZER if state.optimizer_depth and _is_in_step(frame, state) else OTHER
-        return Location(phase, None, code, line)
+        return phase, None, code, line
 
     def _locate_in_backward(
         self, frame: FrameType | None, state: ThreadState, task: int
     ) -> Location:
-        code, line = user_line(frame)
+        is_from_engine = _is_engine(frame)
+        is_in_checkpoint = False
+        code, line = None, -1
+        while frame is not None:
+            kind = _kind(frame)
+            if kind == _ENGINE:
+                break
+            if kind == _USER and code is None:
+                code, line = frame.f_code, frame.f_lineno
+            is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
+            frame = frame.f_back
+        if code is None:
+            code, line = self._line_of_task(task, frame)
         call = state.module_call
         if call is not None and call[2] == task:
-            return Location(RECOMPUTE, call, code, line)
+            return RECOMPUTE, call, code, line
+        phase = RECOMPUTE if is_in_checkpoint else BACKWARD
         node = torch._C._current_autograd_node()
-        phase = RECOMPUTE if _is_in_checkpoint(frame) else BACKWARD
-        return Location(phase, self._call_of_node(node, frame), code, line)
+        return phase, self._call_of_node(node, is_from_engine), code, line
 
-    def _call_of_node(self, node: Any, frame: FrameType | None) -> ModuleCall | None:
+    def _line_of_task(self, task: int, frame: FrameType | None) -> tuple[CodeType | None, int]:
+        """The user's line that called backward: one for all of an autograd task."""
+        if task != self._task:
+            self._task, self._task_line = task, user_line(frame)
+        return self._task_line
+
+    def _call_of_node(self, node: Any, is_from_engine: bool) -> ModuleCall | None:
         call = None if node is None else self.call_of_node(node)
-        if call is None or not hasattr(node, "variable") or not _is_engine(frame):
+        if call is None or not is_from_engine or not hasattr(node, "variable"):
             return call
         # Sent from C++ when a parameter's gradient was ready: a bucket of DistributedDataParallel,
         # which belongs to no single parameter.
@@ -137,27 +156,18 @@ class Locator:
 
 def user_line(frame: FrameType | None) -> tuple[CodeType | None, int]:
     """The nearest line of the user's own code."""
+    kinds = _kinds
     while frame is not None:
-        if _kind(frame) == _USER:
-            return frame.f_code, frame.f_lineno
+        code = frame.f_code
+        kind = kinds.get(id(code))
+        if (_learn_kind(frame) if kind is None else kind) == _USER:
+            return code, frame.f_lineno
         frame = frame.f_back
     return None, -1
 
 
 def _is_engine(frame: FrameType | None) -> bool:
     return frame is None or _kind(frame) == _ENGINE
-
-
-def _is_in_checkpoint(frame: FrameType | None) -> bool:
-    """Whether a checkpointed function is being run once more by the engine that is at work."""
-    while frame is not None:
-        kind = _kind(frame)
-        if kind == _ENGINE:
-            return False
-        if kind == _CHECKPOINT:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -21,12 +21,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.recorder.bridge import announcement
 from commtrace.recorder.buffer import Buffer, Span
-from commtrace.recorder.calls import Call, Numbering, read_arguments, read_received, tensors_of
+from commtrace.recorder.calls import Call, Numbering, read_arguments, read_result, tensors_of
 from commtrace.recorder.clock import now
 from commtrace.recorder.groups import Groups, resolve
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.phases import Locator
-from commtrace.recorder.signatures import RESULT, Signature
+from commtrace.recorder.signatures import Signature
 
 _MAX_RESULTS = 4096
 _BLOCKING_TRANSFERS = frozenset({"send", "recv"})
@@ -37,15 +37,21 @@ class Recorder:
 
     def __init__(self) -> None:
         self.buffers: tuple[Buffer, ...] = ()
+        self.span_keepers: tuple[Callable[[Span], None], ...] = ()
         self.groups = Groups()
         self.locator = Locator()
         self.device = "cpu"
         self.failures: list[BaseException] = []
         self._lock = threading.Lock()
         self._num_calls: dict[int, int] = {}
-        self._num_ops = 0
+        self.num_ops = 0
         self._works: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
+
+    def set_buffers(self, buffers: tuple[Buffer, ...]) -> None:
+        """Report to these buffers from now on."""
+        self.buffers = buffers
+        self.span_keepers = tuple([each.keep_span for each in buffers if each.wants_spans])
 
     def forget(self) -> None:
         """Drop what only matters while someone listens; names are given anew."""
@@ -58,18 +64,7 @@ class Recorder:
     def numbering(self) -> Numbering:
         """Numbers and names that begin now."""
         seqs = {group: group.seq for group in self.groups}
-        return Numbering(dict(self._num_calls), seqs, self._num_ops)
-
-    def next_op_id(self) -> int:
-        """The number of the operator that begins now."""
-        number = self._num_ops
-        self._num_ops = number + 1
-        return number
-
-    def add_span(self, span: Span) -> None:
-        """Keep an operator that has ended."""
-        for buffer in self.buffers:
-            buffer.add_span(span)
+        return Numbering(dict(self._num_calls), seqs, self.num_ops)
 
     def issue(
         self,
@@ -81,13 +76,14 @@ class Recorder:
     ) -> Call | None:
         """The call that is about to be made; None if it is only being traced by a compiler."""
         try:
-            if _is_traced(args):
-                return None
             call = Call(native_op, signature)
-            read_arguments(call, self.groups.of(resolve(args[signature.group])), args)
+            call.group = self.groups.of(resolve(args[signature.group]))
+            read_arguments(call, args)
+            if not call.is_computed and _is_tracing():
+                return None
             if signature.is_async is None and signature.kind in _BLOCKING_TRANSFERS:
                 call.is_async = not _is_called_by(frame, _BLOCKING_TRANSFERS)
-            if call.device not in ("cpu", "meta"):
+            if call.device != "cpu" and call.is_computed:
                 self.device = call.device
             self._place(call, frame, state)
             self._number(call)
@@ -101,8 +97,9 @@ class Recorder:
 
     def _place(self, call: Call, frame: FrameType | None, state: ThreadState) -> None:
         call.location = self.locator.locate(frame, state)
-        call.announcement = told = announcement()
+        told = announcement()
         if told is not None:
+            call.announcement = told
             call.group.learn_axis(told.axis)
         call.region = state.regions[-1] if state.regions else ""
         call.thread = state.native_id
@@ -112,10 +109,10 @@ class Recorder:
     def _number(self, call: Call) -> None:
         group = call.group
         with self._lock:
-            call.id = self._num_calls.get(group.rank, 0)
-            self._num_calls[group.rank] = call.id + 1
+            call.id = number = self._num_calls.get(group.rank, 0)
+            self._num_calls[group.rank] = number + 1
             call.seq = group.seq
-            group.seq = call.seq + 1
+            group.seq += 1
 
     def raised(self, call: Call) -> None:
         """The operator raised: nothing more will become of the call."""
@@ -126,8 +123,7 @@ class Recorder:
         """The operator returned `result`, whose handle, if any, can be waited for."""
         call.returned = returned = now()
         try:
-            if call.signature.received == RESULT:
-                read_received(call, result)
+            read_result(call, result)
             if state.functional is not None:
                 state.functional.append(call)
                 return
@@ -167,7 +163,7 @@ class Recorder:
     def returned_functional(self, calls: Sequence[Call], result: Any) -> None:
         """A functional collective that issued `calls` returned tensors to be waited for."""
         try:
-            tensors = list(tensors_of(result))
+            tensors = tensors_of(result)
             if len(calls) != len(tensors):
                 calls = [calls[0]] * len(tensors)
             for tensor, call in zip(tensors, calls, strict=True):
@@ -176,17 +172,17 @@ class Recorder:
             self.failures.append(error)
 
     def _expect_wait(self, call: Call, tensor: torch.Tensor) -> None:
-        if call.group.is_fake or isinstance(tensor, FakeTensor) or tensor.is_meta:
+        if call.group.is_fake or not call.is_computed:
             call.end = call.returned
             call.is_settled = True
             return
-        results = self._results
-        former = results.pop(tensor.data_ptr(), None)
+        results, key = self._results, tensor.data_ptr()
+        former = results.pop(key, None)
         if former is None and len(results) > _MAX_RESULTS:
             former = results.pop(next(iter(results)))
         if former is not None:
             former.is_settled = True
-        results[tensor.data_ptr()] = call
+        results[key] = call
 
     def call_behind(self, tensor: torch.Tensor) -> Call | None:
         """The call whose result `tensor` is, if that has not been waited for yet."""
@@ -220,10 +216,8 @@ class Recorder:
                 del self._works[key]
 
 
-def _is_traced(args: Sequence[Any]) -> bool:
-    tensor = next(tensors_of(args), None)
-    if not isinstance(tensor, FakeTensor):
-        return False
+def _is_tracing() -> bool:
+    """Whether a compiler is at work, whose tensors are fake and communicate nothing."""
     return torch.compiler.is_compiling() or TracingContext.try_get() is not None
 
 
