@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_map_only
 
 from dtensor_core.entry import Entry, first_mesh, make_entry, spec_on
-from dtensor_core.errors import MixedTensorError, four_parts
+from dtensor_core.errors import MixedTensorError, RuleError, four_parts
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
 
@@ -23,6 +23,8 @@ _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
 # Types of schema arguments for which a Python number counts by its type only.
 _VALUES = ("number", "float", "Tensor")
+# A plain tensor that is copied into a DTensor is taken to be whole, as in a state dict.
+_copy = torch.ops.aten.copy_.default
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -76,12 +78,17 @@ def dispatch(
         if op_id in _composites:
             return op.decompose(*args, **kwargs)
         entry = _miss(cls, op, args, kwargs, tuple(key))
+    if entry.place is not None and "_copied" in args[entry.place].__dict__:
+        raise _written_copy(op, args[entry.place])
     if entry.moves:
         _redistribute(entry, cls, args, kwargs, local, local_kwargs)
     result = entry.run(*local, **local_kwargs)
     single = entry.single
     if single is not None:
-        return _new(cls, result, single, requires_grad=False)
+        wrapped = _new(cls, result, single, requires_grad=False)
+        if entry.view:
+            _mark(wrapped, entry, args)
+        return wrapped
     if entry.place is not None:
         return args[entry.place]
     return _wrap(cls, entry, result, args, kwargs)
@@ -106,7 +113,7 @@ def _other(
         key.append(tuple(inner_key))
         local.append(inner)
     elif isinstance(arg, torch.Tensor):
-        if arg.numel() != 1:
+        if arg.numel() != 1 and op is not _copy:
             raise _mixed(op, arg)
         key.append((torch.Tensor, arg.shape, arg.stride(), arg.dtype))
         local.append(arg)
@@ -128,6 +135,25 @@ def _mixed(op: OpOverload, arg: torch.Tensor) -> MixedTensorError:
             why="how a plain tensor lies on the mesh is not known",
             hint="make it a DTensor: DTensor.from_local(t, mesh, [Replicate()]) if it is the same "
             "on every rank, distribute_tensor(t, mesh, placements) to split it",
+        )
+    )
+
+
+def _mark(view: Any, entry: Entry, args: Sequence[Any]) -> None:
+    """Let a view remember that it is a copy, or a view of one."""
+    copied = entry.copied or args[0].__dict__.get("_copied")
+    if copied:
+        view._copied = copied
+
+
+def _written_copy(op: OpOverload, target: Any) -> RuleError:
+    return RuleError(
+        four_parts(
+            asked=f"{op} to write to a view of a DTensor",
+            found=f"a copy, {target._spec.text}: {target._copied}",
+            why="what is written would not reach the tensor that the view is of",
+            hint="redistribute that tensor first so that the view needs no communication, or use "
+            "the operator's out-of-place form",
         )
     )
 
@@ -215,9 +241,12 @@ def _wrap(
     specs = iter(entry.outputs)
 
     def wrap(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return _new(cls, value, next(specs), requires_grad=False)
-        return value
+        if not isinstance(value, torch.Tensor):
+            return value
+        wrapped = _new(cls, value, next(specs), requires_grad=False)
+        if entry.view:
+            _mark(wrapped, entry, args)
+        return wrapped
 
     if isinstance(result, (list, tuple)):
         return type(result)([wrap(value) for value in result])

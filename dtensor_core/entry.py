@@ -24,7 +24,7 @@ from dtensor_core.lists import (
 )
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate
-from dtensor_core.propagate import Fixed, decide
+from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.rules.call import Call
@@ -42,7 +42,8 @@ class Entry:
 
     `moves` are the redistributions of tensor arguments, by number. What is returned is the
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
-    arguments written in place, or results to wrap (None: whole, as they come).
+    arguments written in place, or results to wrap (None: whole, as they come). A `view` whose
+    argument had to move is a copy; `copied` says how, for the error of writing to it.
     """
 
     run: Callable[..., Any]
@@ -52,6 +53,8 @@ class Entry:
     written: tuple[int | str, ...]
     place: int | None
     returns_nothing: bool
+    view: bool = False
+    copied: str = ""
 
 
 def make_entry(
@@ -94,7 +97,19 @@ def make_entry(
         written=written,
         place=_only_place(op, written),
         returns_nothing=not op._schema.returns,
+        view=_is_view(op),
+        copied=_how_copied(call, decision) if moves and _is_view(op) else "",
     )
+
+
+def _is_view(op: OpOverload) -> bool:
+    """True if a result shares its elements with an argument that is not written."""
+    alias = op._schema.returns[0].alias_info if op._schema.returns else None
+    return alias is not None and not alias.is_write
+
+
+def _how_copied(call: Call, decision: Decision) -> str:
+    return f"{call.op} needed {call.specs[0].text} as {decision.inputs[0].layout_text}"
 
 
 def _list_entry(

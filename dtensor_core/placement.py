@@ -101,7 +101,7 @@ class _StridedShard(Placement):
         return cls._intern(dim, split_factor)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_strided_shard, self._arguments)
+        return (strided_shard, self._arguments)
 
     @property
     def dim(self) -> int:
@@ -120,7 +120,8 @@ class _StridedShard(Placement):
         return f"_S({self.dim}, {self.split_factor})"
 
 
-def _strided_shard(dim: int, split_factor: int) -> _StridedShard:
+def strided_shard(dim: int, split_factor: int) -> _StridedShard:
+    """The strided shard, by position: what a pickle calls."""
     return _StridedShard(dim, split_factor=split_factor)
 
 

@@ -26,6 +26,7 @@ from dtensor_core.placement import (
     Shard,
     _StridedShard,
     sharded_dim,
+    strided_shard,
 )
 from dtensor_core.redistribute.distribute import broadcast
 from dtensor_core.redistribute.execute import cause_of, execute
@@ -213,6 +214,9 @@ class DTensor(torch.Tensor):
 
 
 composites.install(DTensor)
+torch.serialization.add_safe_globals(
+    [DTensor, Spec, TensorMeta, DeviceMesh, Shard, Replicate, Partial, strided_shard]
+)
 
 
 def normalize_placements(

@@ -45,7 +45,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 60.0
-GRACE_S = 1.0  # after the first failure, for the other ranks to say what they ran into
+GRACE_S = 2.0  # after the first failure, for the other ranks to say what they ran into
 START_S = 60.0  # for a worker to come up
 
 

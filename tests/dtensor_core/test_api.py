@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -193,3 +197,25 @@ def test_autocast_reaches_into_a_distributed_module(mesh) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         out = module(distribute_tensor(torch.ones(4, 8), mesh, [Replicate()]))
     assert out.dtype is torch.bfloat16
+
+
+def test_a_dtensor_survives_copying_and_storing(mesh) -> None:
+    x = nn.Parameter(distribute_tensor(torch.arange(8.0), mesh, [_StridedShard(0, split_factor=2)]))
+    stored = io.BytesIO()
+    torch.save({"weight": x}, stored)
+    stored.seek(0)
+    loaded = torch.load(stored, weights_only=True)["weight"]
+    for again in (copy.deepcopy(x), pickle.loads(pickle.dumps(x)), loaded):
+        assert isinstance(again, DTensor)
+        assert again.placements == x.placements
+        assert again.device_mesh == mesh
+        assert again.requires_grad
+        assert torch.equal(again._local_tensor, x._local_tensor)
+        assert again._local_tensor.data_ptr() != x._local_tensor.data_ptr()
+
+
+def test_a_plain_state_dict_loads_into_a_distributed_module(mesh) -> None:
+    plain = Stack(8)
+    module = distribute_module(Stack(8), mesh)
+    module.load_state_dict(plain.state_dict())
+    assert torch.equal(module.seq[0].weight.to_local(), plain.seq[0].weight)

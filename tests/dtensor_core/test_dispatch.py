@@ -203,6 +203,39 @@ def test_a_shape_can_not_change_in_place(mesh) -> None:
         x.squeeze_(1)
 
 
+def test_writing_to_a_view_that_is_a_copy_is_refused(mesh) -> None:
+    x = distribute_tensor(torch.zeros(8, 4), mesh, [Shard(0)])
+    with pytest.raises(RuleError) as error:
+        x[0] = 1.0
+    assert str(error.value) == (
+        "aten.fill_.Tensor to write to a view of a DTensor\n"
+        "  Found: a copy, f32[4] tp:S(0): aten.select.int needed f32[8,4] tp:S(0) as tp:S(1)\n"
+        "  Why: what is written would not reach the tensor that the view is of\n"
+        "  Try: redistribute that tensor first so that the view needs no communication, or use "
+        "the operator's out-of-place form"
+    )
+    with pytest.raises(RuleError, match="a view of a DTensor"):
+        x.unbind(0)[0][:2].add_(1)
+
+
+def test_writing_to_a_view_reaches_its_tensor(mesh) -> None:
+    x = distribute_tensor(torch.zeros(8, 4), mesh, [Shard(0)])
+    x[:, 0] = 1.0
+    x.view(4, 2, 4)[:, :, 1].add_(2)
+    assert x.to_local().tolist() == [[1.0, 2.0, 0.0, 0.0]] * 2
+
+
+def test_a_plain_tensor_may_be_copied_into_a_dtensor() -> None:
+    @on_threads(2)
+    def body() -> None:
+        whole = torch.arange(6.0).reshape(3, 2)
+        x = distribute_tensor(torch.zeros(3, 2), kept_mesh((2,)), [Shard(0)])
+        x.copy_(whole)
+        assert torch.equal(x.full_tensor(), whole)
+
+    body()
+
+
 def test_mixed_tensors_are_refused_with_the_plain_one_named(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     with pytest.raises(MixedTensorError) as error:
