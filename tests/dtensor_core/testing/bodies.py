@@ -55,7 +55,8 @@ def rank_one_crashes() -> None:
 
 
 def rank_one_spins() -> None:
-    while dist.get_rank() == 1:
+    rank = dist.get_rank()
+    while rank == 1:
         pass
     dist.barrier()
 

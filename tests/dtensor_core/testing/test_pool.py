@@ -70,7 +70,7 @@ def test_a_failing_rank_is_the_cause_and_what_it_printed_is_told():
     assert cause.output == "here is rank 2\n"
     assert 'raise KeyError("lost")' in cause.detail
     assert {report.rank for report in others} == {0, 1}
-    assert all("dist.barrier()" in report.detail for report in others)
+    assert all("barrier" in report.detail for report in others)
     text = str(failure)
     assert text.startswith("rank 2 failed: KeyError: 'lost' (world size 3)\n")
     assert text.index("cause: rank 2") < text.index("after that: rank")
@@ -111,10 +111,11 @@ def test_a_skip_on_a_rank_skips():
 
 
 def test_what_ranks_print_is_printed(capfd):
-    run_processes(bodies.prints, 2)
-    assert capfd.readouterr().out == "".join(
-        f"[rank {rank}] {line}\n" for rank in range(2) for line in ("hello", "from below")
-    )
+    for _ in range(2):
+        run_processes(bodies.prints, 2)
+        assert capfd.readouterr().out == "".join(
+            f"[rank {rank}] {line}\n" for rank in range(2) for line in ("hello", "from below")
+        )
 
 
 def test_each_run_finds_the_state_of_a_fresh_process():

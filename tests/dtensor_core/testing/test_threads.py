@@ -168,7 +168,8 @@ def test_no_thread_is_left_running_after_the_deadline():
 
     def body():
         threads.append(threading.current_thread())
-        while dist.get_rank() == 0:
+        rank = dist.get_rank()
+        while rank == 0:
             time.sleep(0.01)
         dist.barrier()
 
@@ -246,6 +247,7 @@ def test_the_callers_random_state_is_left_alone():
 
 def test_the_process_is_left_as_it_was():
     def body():
+        warnings.simplefilter("always")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             dist.barrier()
