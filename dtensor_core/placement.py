@@ -9,11 +9,19 @@ between placements in `redistribute.transitions`.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 from dtensor_core.errors import PlacementError
 
 REDUCE_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+# The reduction of norms: `norm2` of addends a, b is sqrt(a² + b²). Made by norm operators.
+_NORM = re.compile(r"norm\d+(\.\d+)?")
+
+
+def norm_exponent(reduce_op: str) -> float | None:
+    """The p of a reduction of p-norms, None for the other reductions."""
+    return float(reduce_op.removeprefix("norm")) if _NORM.fullmatch(reduce_op) else None
 
 
 class Placement:
@@ -152,7 +160,7 @@ class Partial(Placement):
 
     def __new__(cls, reduce_op: str = "sum") -> Partial:
         """The one instance for `reduce_op`; see `REDUCE_OPS`."""
-        if reduce_op not in REDUCE_OPS:
+        if reduce_op not in REDUCE_OPS and norm_exponent(reduce_op) is None:
             raise PlacementError(
                 f"Partial takes one of {', '.join(REDUCE_OPS)} as reduce_op, got {reduce_op!r}"
             )

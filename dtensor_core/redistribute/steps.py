@@ -13,7 +13,7 @@ import torch
 
 from dtensor_core import collectives
 from dtensor_core.mesh import DeviceMesh
-from dtensor_core.placement import Partial, Placement, sharded_dim, split_factor
+from dtensor_core.placement import Partial, Placement, norm_exponent, sharded_dim, split_factor
 from dtensor_core.redistribute.pieces import join, pad, part_of, piece_sizes, pieces_of, split
 
 # An addend that changes nothing, per reduction; None keeps the value on every rank.
@@ -68,7 +68,7 @@ def _slice(local: torch.Tensor, site: Site) -> torch.Tensor:
 def _one_addend(local: torch.Tensor, site: Site) -> torch.Tensor:
     """The value stays on coordinate 0; the others hold what changes nothing. Exact."""
     assert isinstance(site.after, Partial)
-    neutral = _NEUTRAL[site.after.reduce_op]
+    neutral = _NEUTRAL.get(site.after.reduce_op, 0)  # of norms, 0
     return local if neutral is None or site.coord == 0 else torch.full_like(local, neutral)
 
 
@@ -83,8 +83,11 @@ def _all_gather(local: torch.Tensor, site: Site) -> torch.Tensor:
 
 
 def _all_reduce(local: torch.Tensor, site: Site) -> torch.Tensor:
-    sent = local.contiguous()
-    return _reduced(site, lambda op: collectives.all_reduce(sent, op, site.mesh, site.axis))
+    return _reduced(
+        site,
+        local.contiguous(),
+        lambda sent, op: collectives.all_reduce(sent, op, site.mesh, site.axis),
+    )
 
 
 def _reduce_scatter(local: torch.Tensor, site: Site) -> torch.Tensor:
@@ -96,19 +99,30 @@ def _reduce_scatter(local: torch.Tensor, site: Site) -> torch.Tensor:
         pieces = split(local, site.cut, site.ranks)
         sent = torch.cat([pad(piece, dim, sizes[0]) for piece in pieces], 0)
     scattered = _reduced(
-        site, lambda op: collectives.reduce_scatter(sent, op, site.mesh, site.axis)
+        site,
+        sent,
+        lambda sent, op: collectives.reduce_scatter(sent, op, site.mesh, site.axis),
     )
     shape = list(local.shape)
     shape[dim] = sizes[0]
     return scattered.view(shape).narrow(dim, 0, sizes[site.coord]).contiguous()
 
 
-def _reduced(site: Site, reduce: Callable[[str], torch.Tensor]) -> torch.Tensor:
-    """An average is sent as a sum and divided here: not every backend averages."""
+def _reduced(
+    site: Site, sent: torch.Tensor, reduce: Callable[[torch.Tensor, str], torch.Tensor]
+) -> torch.Tensor:
+    """An average is sent as a sum and divided here: not every backend averages.
+
+    Norms are sent as the sums of powers that they are made of.
+    """
     assert isinstance(site.before, Partial)
-    if site.before.reduce_op == "avg":
-        return reduce("sum") / site.ranks
-    return reduce(site.before.reduce_op)
+    reduce_op = site.before.reduce_op
+    if reduce_op == "avg":
+        return reduce(sent, "sum") / site.ranks
+    exponent = norm_exponent(reduce_op)
+    if exponent is not None:
+        return reduce(sent.pow(exponent), "sum").pow_(1 / exponent)
+    return reduce(sent, reduce_op)
 
 
 def _all_to_all(local: torch.Tensor, site: Site) -> torch.Tensor:

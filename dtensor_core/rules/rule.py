@@ -33,15 +33,12 @@ LocalMaker = Callable[
     [Callable[..., Any], Sequence[Spec], Sequence[Spec | None]], Callable[..., Any]
 ]
 
-# Which Partials an operator lets through, by its algebraic property (see `Rule.algebra`).
+# Which Partials an operator lets through, by its algebraic property (see `Rule.algebra`). All
+# pass a "structural" one; a property that is not listed is the one reduction that passes.
 PASSING: dict[str, tuple[str, ...]] = {
     "opaque": (),
     "linear": ("sum", "avg"),
     "increasing": ("max", "min"),
-    "max": ("max",),
-    "min": ("min",),
-    "product": ("product",),
-    "structural": ("sum", "avg", "product", "min", "max", "band", "bor", "bxor"),
 }
 
 
@@ -97,8 +94,9 @@ def candidates(
     for cutting in _cuttings(rule, sizes, present):
         if _fits(rule, cutting, sizes, ranks):
             yield from _cut(rule, cutting, sizes)
-    for reduce_op in PASSING[rule.algebra]:
-        if any(placement.is_partial(reduce_op) for placement in present):
+    waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
+    for reduce_op in waiting:
+        if rule.algebra == "structural" or reduce_op in PASSING.get(rule.algebra, (rule.algebra,)):
             yield from _passing(rule, reduce_op)
 
 

@@ -48,6 +48,7 @@ CASES: dict[str, Callable[[Tensors, Tensors], Any]] = {
     "multiply by a tensor": lambda x, y: torch._foreach_mul(x, torch.tensor(2.5)),
     "addcmul": lambda x, y: torch._foreach_addcmul(x, y, y, value=0.5),
     "lerp": lambda x, y: torch._foreach_lerp(x, y, 0.3),
+    "norm": lambda x, y: torch._foreach_norm(x),
     "maximum": lambda x, y: torch._foreach_maximum(x, y),
     "zero and add in place": _zeroed,
     "copy in place": _copied,
@@ -159,3 +160,39 @@ def test_a_fused_step_moves_each_partial_gradient_once(mesh) -> None:
     with observe.listening(told.append):
         torch.optim.AdamW([parameter], fused=True).step()
     assert [(news.argument, news.step) for news in told] == [("grads[0]", "all_reduce")]
+
+
+def test_gradients_are_clipped_by_one_reduction_of_one_number(mesh) -> None:
+    parameters = [
+        nn.Parameter(distribute_tensor(torch.ones(8, size), mesh, [Shard(0)])) for size in (2, 3)
+    ]
+    for parameter in parameters:
+        parameter.grad = distribute_tensor(torch.ones(parameter.shape), mesh, [Shard(0)])
+    told: list[observe.Announcement] = []
+    with observe.listening(told.append):
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+    assert [(news.step, news.payload_bytes) for news in told] == [("all_reduce", 4)]
+
+
+def test_clipped_gradients_are_those_of_one_device() -> None:
+    gradients = [_t(5, 4) * 9, _t(4) * 9, _t(3, 2) * 9]
+    plain = [nn.Parameter(torch.zeros(g.shape)) for g in gradients]
+    for parameter, gradient in zip(plain, gradients, strict=True):
+        parameter.grad = gradient.clone()
+    norm = nn.utils.clip_grad_norm_(plain, 1.0)
+
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        mine = [nn.Parameter(distribute_tensor(torch.zeros(g.shape), mesh)) for g in gradients]
+        layouts: tuple[Placement, ...] = (Shard(0), Partial(), Shard(1))
+        for parameter, gradient, layout in zip(mine, gradients, layouts, strict=True):
+            parameter.grad = distribute_tensor(gradient, mesh, [layout])
+        found = nn.utils.clip_grad_norm_(mine, 1.0)
+        assert isinstance(found, DTensor)
+        torch.testing.assert_close(found.full_tensor(), norm)
+        for got, want in zip(mine, plain, strict=True):
+            assert isinstance(got.grad, DTensor)
+            torch.testing.assert_close(got.grad.full_tensor(), want.grad)
+
+    body()

@@ -124,6 +124,10 @@ def _extreme(value: Callable[[torch.dtype], float]) -> LocalMaker:
     return maker
 
 
+def _zero(dtype: torch.dtype) -> float:
+    return 0.0
+
+
 def _lowest(dtype: torch.dtype) -> float:
     return -math.inf if dtype.is_floating_point else _range(dtype)[0]
 
@@ -136,6 +140,30 @@ def _range(dtype: torch.dtype) -> tuple[int, int]:
     return (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
 
 
+def _vector_norm(call: Call) -> Rule:
+    """Norms of shards reduce as norms; the extreme ones as extremes, and ord 0 counts."""
+    shape = call.specs[0].shape
+    order = float(call.argument("ord", 2))
+    reduce, local = _NORMS.get(order, (f"norm{order:g}", None))
+    dims = reduced_dims(call, len(shape))
+    whole = order < 0 and order != -math.inf
+    return Rule(
+        inputs=(full_operand(shape),),
+        outputs=(_kept(shape, dims, bool(call.argument("keepdim", False))),),
+        sizes=factor_sizes(shape),
+        blocked=frozenset(f"d{dim}" for dim in dims if whole),
+        reduce="sum" if whole else reduce,
+        terms=((0,),),
+        algebra=reduce if reduce.startswith("norm") and not whole else "opaque",
+        local=local,
+    )
+
+
+_NORMS = {
+    math.inf: ("max", _extreme(_zero)),
+    -math.inf: ("min", _extreme(_highest)),
+    0.0: ("sum", None),
+}
 _MAXIMUM = reduction("max", "max", local=_extreme(_lowest))
 _MINIMUM = reduction("min", "min", local=_extreme(_highest))
 
@@ -144,6 +172,7 @@ ROWS = {
     "equal": Row(_all_whole, "whole"),
     "sum": reduction("sum", "linear"),
     "mean": reduction("sum", "linear", local=_mean_by_global_count),
+    "linalg_vector_norm": Row(_vector_norm, "reduce norms"),
     "amax": _MAXIMUM,
     "amin": _MINIMUM,
     "max.default": _MAXIMUM,

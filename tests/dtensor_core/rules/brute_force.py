@@ -15,7 +15,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from dtensor_core.placement import Partial, Placement, Replicate, sharded_dim
+from dtensor_core.placement import Partial, Placement, Replicate, norm_exponent, sharded_dim
 from dtensor_core.redistribute.pieces import join, split
 from dtensor_core.rules.call import Call, tensors
 from dtensor_core.rules.local import local_operator
@@ -90,6 +90,9 @@ def addends(tensor: torch.Tensor, reduce_op: str, ranks: int) -> list[torch.Tens
     if reduce_op in ("max", "min"):
         sign = -1 if reduce_op == "max" else 1
         return [tensor, *(tensor + sign * each.abs() for each in noise[1:])]
+    exponent = norm_exponent(reduce_op)
+    if exponent is not None:
+        return [tensor * each ** (1 / exponent) for each in (0.5, 0.3, 0.2)]
     raise AssertionError(f"no addends for {reduce_op}")
 
 
@@ -97,6 +100,9 @@ def put_together(parts: list[torch.Tensor], placement: Placement, shape: torch.S
     """The value of a result whose parts lie as `placement` says."""
     if isinstance(placement, Partial):
         stacked = torch.stack(parts)
+        exponent = norm_exponent(placement.reduce_op)
+        if exponent is not None:
+            return stacked.pow(exponent).sum(0).pow(1 / exponent)
         reduce: dict[str, Callable[..., torch.Tensor]] = {
             "sum": lambda: stacked.sum(0),
             "avg": lambda: stacked.mean(0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -118,6 +119,12 @@ SAMPLES: dict[str, list[Sample]] = {
         _call(aten.mean.default, _t(7, 5)),
         _call(aten.mean.dim, _t(7, 5, 4), [0, -1], True),
         _call(aten.mean.dim, _t(7, 5), [1]),
+    ],
+    "linalg_vector_norm": [
+        _call(aten.linalg_vector_norm.default, _t(7, 5)),
+        _call(aten.linalg_vector_norm.default, _t(4, 5), 3, [0], True),
+        *(_call(aten.linalg_vector_norm.default, _t(4, 5), order) for order in (0, -2)),
+        *(_call(aten.linalg_vector_norm.default, _t(4, 5), sign * math.inf) for sign in (1, -1)),
     ],
     "amax": [_call(aten.amax.default, _t(7, 5), [0]), _call(aten.amax.default, _t(4, 1))],
     "amin": [_call(aten.amin.default, _t(7, 5), [0], True)],

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from dtensor_core.errors import NotationError
 from dtensor_core.placement import Partial, Replicate, Shard, _StridedShard
 from dtensor_core.rules import table
 from dtensor_core.rules.families import pointwise
 from dtensor_core.rules.row import notation
-from tests.dtensor_core.rules.brute_force import check, offered
+from dtensor_core.rules.rule import Candidate
+from tests.dtensor_core.rules.brute_force import Sample, check, offered
 from tests.dtensor_core.rules.samples import SAMPLES
 
 RANKS = 3
@@ -20,7 +22,7 @@ PRESENT = (
     Replicate(),
     Shard(0),
     _StridedShard(0, split_factor=2),
-    *(Partial(op) for op in ("sum", "avg", "max", "min")),
+    *(Partial(op) for op in ("sum", "avg", "max", "min", "norm2")),
 )
 
 
@@ -39,10 +41,14 @@ def test_every_candidate_of_a_row_gives_the_full_run(name: str) -> None:
                     raise AssertionError(f"{sample.op} {candidate}") from error
 
 
-def _has_unsplittable_partial(candidate, sample) -> bool:
-    """Addends of integers and of other reductions have no sample split."""
-    names = ("sum", "avg", "max", "min")
-    return any(p.is_partial() and p.reduce_op not in names for p in candidate.inputs)
+def _has_unsplittable_partial(candidate: Candidate, sample: Sample) -> bool:
+    """Some reductions have no sample split, and norms only one of numbers that are not negative."""
+    names = ("sum", "avg", "max", "min", "norm2")
+    partials = [p for p in candidate.inputs if isinstance(p, Partial)]
+    if any(p.reduce_op == "norm2" for p in partials):
+        tensors = [leaf for leaf in tree_leaves(sample.args) if isinstance(leaf, torch.Tensor)]
+        return any(bool((tensor < 0).any()) for tensor in tensors)
+    return any(p.reduce_op not in names for p in partials)
 
 
 def test_a_wrong_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
