@@ -9,7 +9,8 @@ is being recorded. The description of n integers is one of
     {"width": 1, "delta": true, "first": 900}  n differences to the value before, beginning at 900
 
 with width 1, 2, 4 or 8; of n floats, {"width": "float"}: 8 bytes each, IEEE 754. Strings are
-written as the integers that number them in a list which the file holds once.
+written as the integers that number them in a list which the file holds once, where number 0 is the
+empty string. A column of which nothing is known is left out.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+from commtrace.schema import Column
+
 Description = dict[str, Any]
 
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
+_CODES_OF_MISSING: dict[type, int] = {int: -1, bool: 0, str: 0}
 _SWAP = sys.byteorder == "big"
 
 
@@ -69,6 +73,18 @@ def encode_ints(values: Sequence[int]) -> tuple[Description, bytes]:
 def encode_floats(values: Sequence[float]) -> tuple[Description, bytes]:
     """The description and bytes of floats; a nan stays a nan."""
     return {"width": "float"}, _pack("d", values)
+
+
+def is_not_known(column: Column, description: Description) -> bool:
+    """Whether a described column says nothing, so that it can be left out."""
+    return description == {"const": _CODES_OF_MISSING.get(column.type)}
+
+
+def not_known(column: Column, rows: int) -> array[Any]:
+    """The values of a column that was left out, as `decode` would give them."""
+    if column.type is float:
+        return array("d", [column.missing]) * rows
+    return array("q", [_CODES_OF_MISSING[column.type]]) * rows
 
 
 def decode(description: Description, data: bytes, rows: int) -> array[Any]:

@@ -22,7 +22,15 @@ from typing import Any
 
 from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError, TruncatedTraceError
 from commtrace.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, Column
-from commtrace.tracefile.encoding import DamagedColumnError, decode, encode_floats, encode_ints
+from commtrace.tracefile.encoding import (
+    DamagedColumnError,
+    Description,
+    decode,
+    encode_floats,
+    encode_ints,
+    is_not_known,
+    not_known,
+)
 from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable, Table, Trace
 
 _COMPRESSION = 6
@@ -32,7 +40,7 @@ _OPENING = '{"format":"commtrace"'
 def write_trace(trace: Trace, path: Path | str) -> Path:
     """Write `trace` to `path`, whole or not at all, and return the path."""
     path = Path(path)
-    strings = StringTable()
+    strings = StringTable([""])
     tables = {name: _encode_table(trace, name, strings) for name in TABLES}
     document = {
         "format": FORMAT_NAME,
@@ -51,24 +59,24 @@ def write_trace(trace: Trace, path: Path | str) -> Path:
 
 
 def _encode_table(trace: Trace, name: str, strings: StringTable) -> dict[str, Any]:
-    table = trace.tables[name]
-    columns = {
-        column.name: _encode_column(column, table[column.name], strings) for column in TABLES[name]
-    }
+    columns = {}
+    for column in TABLES[name]:
+        description, data = _encode_column(column, trace.tables[name][column.name], strings)
+        if is_not_known(column, description):
+            continue
+        if data:
+            deflated = zlib.compress(data, _COMPRESSION)
+            description["data"] = base64.b64encode(deflated).decode("ascii")
+        columns[column.name] = description
     return {"rows": trace.num_rows(name), "columns": columns}
 
 
-def _encode_column(column: Column, values: ColumnValues, strings: StringTable) -> dict[str, Any]:
+def _encode_column(
+    column: Column, values: ColumnValues, strings: StringTable
+) -> tuple[Description, bytes]:
     if column.type is str:
-        description, data = encode_ints(_recode(values, strings))
-    elif column.type is float:
-        description, data = encode_floats(values)
-    else:
-        description, data = encode_ints(values)
-    if data:
-        deflated = zlib.compress(data, _COMPRESSION)
-        description["data"] = base64.b64encode(deflated).decode("ascii")
-    return description
+        return encode_ints(_recode(values, strings))
+    return encode_floats(values) if column.type is float else encode_ints(values)
 
 
 def _recode(values: ColumnValues, strings: StringTable) -> array[int]:
@@ -167,13 +175,10 @@ def _decode_column(
 ) -> ColumnValues:
     place = f"tables.{table}.columns.{column.name}"
     description = stored.get(column.name)
-    if description is None:  # a column that came with a later version than the file's
-        return _not_known(column, rows)
-    try:
-        data = base64.b64decode(description.get("data", ""))
-        values = decode(description, zlib.decompress(data) if data else b"", rows)
-    except (DamagedColumnError, binascii.Error, zlib.error) as error:
-        raise _DamageError(place, str(error)) from error
+    if description is None:  # nothing was known of it, or it came with a version after the file's
+        values = not_known(column, rows)
+    else:
+        values = _decode_stored(description, rows, place)
     if column.type is not str:
         return values
     if rows and not (min(values) >= 0 and max(values) < len(strings)):
@@ -181,7 +186,9 @@ def _decode_column(
     return StringColumn(values, strings)
 
 
-def _not_known(column: Column, rows: int) -> ColumnValues:
-    if column.type is str:
-        return StringColumn(array("q", [0]) * rows, ("",))
-    return array("d" if column.type is float else "q", [column.missing]) * rows
+def _decode_stored(description: Description, rows: int, place: str) -> array[Any]:
+    try:
+        data = base64.b64decode(description.get("data", ""))
+        return decode(description, zlib.decompress(data) if data else b"", rows)
+    except (DamagedColumnError, binascii.Error, zlib.error) as error:
+        raise _DamageError(place, str(error)) from error

@@ -27,7 +27,13 @@ from typing import Any, BinaryIO
 
 from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError, TruncatedTraceError
 from commtrace.schema import FORMAT_VERSION, TABLES, Column
-from commtrace.tracefile.encoding import decode, encode_floats, encode_ints
+from commtrace.tracefile.encoding import (
+    decode,
+    encode_floats,
+    encode_ints,
+    is_not_known,
+    not_known,
+)
 from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable
 
 SPOOL_SUFFIX = ".spool"
@@ -59,8 +65,8 @@ class SpoolWriter:
 
     def __init__(self, stream: BinaryIO, facts: Mapping[str, Any]) -> None:
         self._stream = stream
-        self._strings = StringTable()
-        self._num_written = 0
+        self._strings = StringTable([""])
+        self._num_written = 1
         stream.write(_FIRST_LINE)
         self.write({}, facts)
 
@@ -86,6 +92,8 @@ class SpoolWriter:
                 description, data = encode_floats(values)
             else:
                 description, data = encode_ints(values)
+            if is_not_known(column, description):
+                continue
             if data:
                 blobs.append(data)
                 description["bytes"] = len(data)
@@ -168,7 +176,7 @@ class _Builder:
     def __init__(self) -> None:
         self.num_batches = 0
         self.facts: dict[str, Any] = {}
-        self._strings: list[str] = []
+        self._strings = [""]
         self._arrays = {name: _empty_table(name) for name in _TABLES}
 
     def add(self, payload: bytes) -> None:
@@ -180,11 +188,15 @@ class _Builder:
         self.num_batches += 1
         self._arrays[OUTSTANDING] = _empty_table(OUTSTANDING)
         for name, table in head["tables"].items():
-            for column, description in table["columns"].items():
-                end = position + description.get("bytes", 0)
-                values = decode(description, payload[position:end], table["rows"])
-                self._arrays[name][column].extend(values)
-                position = end
+            for column in _TABLES[name]:
+                description = table["columns"].get(column.name)
+                if description is None:
+                    values = not_known(column, table["rows"])
+                else:
+                    end = position + description.get("bytes", 0)
+                    values = decode(description, payload[position:end], table["rows"])
+                    position = end
+                self._arrays[name][column.name].extend(values)
 
     def tables(self) -> dict[str, dict[str, ColumnValues]]:
         arrays = self._arrays

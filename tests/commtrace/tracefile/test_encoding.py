@@ -1,0 +1,60 @@
+"""A column comes back from its description and bytes as it went in, and takes little room."""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commtrace.tracefile.encoding import DamagedColumnError, decode, encode_floats, encode_ints
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(st.one_of(st.lists(INT64), st.lists(st.integers(-300, 300)), st.lists(st.just(7))))
+def test_integers_come_back(values: list[int]) -> None:
+    assert list(decode(*encode_ints(values), len(values))) == values
+
+
+@given(st.lists(st.floats()))
+def test_floats_come_back_bit_by_bit(values: list[float]) -> None:
+    back = decode(*encode_floats(values), len(values))
+    assert back.tobytes() == array("d", values).tobytes()
+    assert all(math.isnan(b) for a, b in zip(values, back, strict=True) if math.isnan(a))
+
+
+def test_a_column_of_one_value_takes_no_bytes() -> None:
+    assert encode_ints([5] * 1000) == ({"const": 5}, b"")
+
+
+def test_times_take_the_room_of_their_differences() -> None:
+    start = 1_700_000_000_000_000_000
+    times = [start + 100 * step for step in range(50)]
+    description, data = encode_ints(times)
+    assert description == {"width": 1, "delta": True, "first": start}
+    assert len(data) == 50
+
+
+def test_differences_that_do_not_fit_are_not_taken() -> None:
+    extremes = [-(1 << 63), (1 << 63) - 1]
+    description, data = encode_ints(extremes)
+    assert description == {"width": 8}
+    assert list(decode(description, data, 2)) == extremes
+
+
+@pytest.mark.parametrize(
+    ("description", "data", "rows", "message"),
+    [
+        ({"width": 2}, b"123", 2, "3 bytes for 2 rows of 2"),
+        ({"width": 3}, b"123", 1, "an unknown width 3"),
+        ({}, b"", 0, "an unknown width None"),
+    ],
+)
+def test_bytes_that_do_not_fit_the_description_are_refused(
+    description: dict, data: bytes, rows: int, message: str
+) -> None:
+    with pytest.raises(DamagedColumnError, match=message):
+        decode(description, data, rows)

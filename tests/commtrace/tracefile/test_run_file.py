@@ -1,0 +1,163 @@
+"""run.json: written and read back equal; what cannot be read is told apart, and said where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commtrace.errors import (
+    EmptyTraceError,
+    NewerTraceError,
+    NotATraceError,
+    TruncatedTraceError,
+)
+from commtrace.event import CommEvent
+from commtrace.tracefile import read_trace, trace_of_rows, write_trace
+from tests.commtrace.synthetic import write_synthetic_run
+from tests.commtrace.tracefile.tables import TEXT, tables
+
+FACTS = st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.lists(st.integers())), max_size=3)
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_synthetic_run(tmp_path_factory.mktemp("run") / "run.json")
+
+
+@given(FACTS, tables())
+def test_what_is_written_reads_back_equal(facts: dict, rows: dict) -> None:
+    path = Path(_folder.name) / "run.json"
+    trace = trace_of_rows(facts, rows)
+    back = read_trace(write_trace(trace, path))
+    assert back.run == trace.run
+    assert back.tables == trace.tables
+    assert back.path == path
+
+
+@given(tables())
+def test_reading_and_writing_again_gives_the_same_file(rows: dict) -> None:
+    path = Path(_folder.name) / "run.json"
+    write_trace(trace_of_rows({}, rows), path)
+    first = path.read_bytes()
+    write_trace(read_trace(path), path)
+    assert path.read_bytes() == first
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = write_trace(trace_of_rows({"good": 1}, {}), tmp_path / "run.json")
+    with pytest.raises(TypeError):
+        write_trace(trace_of_rows({"bad": object()}, {}), path)
+    assert read_trace(path).run == {"good": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_cut_off_anywhere_is_told_to_be_cut_off(run_file: Path, tmp_path: Path) -> None:
+    whole = run_file.read_text()
+    cut = tmp_path / "cut.json"
+    for length in (1, 5, 20, len(whole) // 2, len(whole) - 1):
+        cut.write_text(whole[:length])
+        with pytest.raises(TruncatedTraceError) as error:
+            read_trace(cut)
+        assert str(cut) in str(error.value)
+        assert f"character {length}" in str(error.value)
+
+
+def test_a_damaged_column_is_named(run_file: Path, tmp_path: Path) -> None:
+    document = json.loads(run_file.read_text())
+    document["tables"]["comm"]["columns"]["wire_bytes"]["data"] = "AAAA"
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(json.dumps(document))
+    with pytest.raises(TruncatedTraceError, match=r"at: tables\.comm\.columns\.wire_bytes"):
+        read_trace(damaged)
+
+
+def spoiled(**changes: Any) -> str:
+    document = {"format": "commtrace", "version": 1, "run": {}, "strings": [], "tables": {}}
+    return json.dumps(document | changes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        spoiled(tables={"comm": {"rows": 1, "columns": {"kind": {"const": 3}}}}),
+        spoiled(tables={"comm": {"columns": {}}}),
+        spoiled(tables=7),
+        spoiled(strings=None, tables={"comm": {"rows": 1, "columns": {"kind": {"const": 0}}}}),
+        spoiled(version="1"),
+        spoiled(version=0),
+    ],
+)
+def test_a_trace_with_a_part_that_does_not_fit_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(TruncatedTraceError):
+        read_trace(path)
+
+
+def test_a_newer_version_is_refused_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text('{"format": "commtrace", "version": 2, "new": []}')
+    with pytest.raises(NewerTraceError) as error:
+        read_trace(path)
+    assert str(error.value) == (
+        f"cannot read the trace {path}\n"
+        "  found: version 2 of the format\n"
+        "  why: this commtrace supports versions up to 1\n"
+        "  try: install the commtrace that recorded it, or a newer one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (b"", EmptyTraceError),
+        (b"step,loss\n1,2.0\n", NotATraceError),
+        (b"\n\n", NotATraceError),
+        (b'{"format": "chrome"}', NotATraceError),
+        (b"[1, 2]", NotATraceError),
+        (b"\x80\x02\x8a\nl\xfc", NotATraceError),
+    ],
+)
+def test_a_file_of_another_kind_is_told_to_be_one(
+    content: bytes, error: type[Exception], tmp_path: Path
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(content)
+    with pytest.raises(error, match=f"cannot read the trace {path}"):
+        read_trace(path)
+
+
+def test_a_missing_file_is_told_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(NotATraceError, match="no such file"):
+        read_trace(tmp_path / "run.json")
+
+
+def test_a_column_that_the_file_does_not_have_is_not_known(tmp_path: Path) -> None:
+    rows = [CommEvent(rank=0, payload_bytes=7, reason="a")]
+    path = write_trace(trace_of_rows({}, {"comm": rows}), tmp_path / "run.json")
+    document = json.loads(path.read_text())
+    columns = document["tables"]["comm"]["columns"]
+    assert set(columns) == {"rank", "payload_bytes", "reason"}  # of the others nothing is known
+    del columns["payload_bytes"], columns["reason"]
+    path.write_text(json.dumps(document))
+    comm = read_trace(path).tables["comm"]
+    assert (list(comm["payload_bytes"]), list(comm["reason"])) == ([-1], [""])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _a_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    _folder.name = str(tmp_path_factory.mktemp("files"))
+
+
+class _Folder:
+    """Where the laws write; a fixture of a function's own would be shared by its examples."""
+
+    name = ""
+
+
+_folder = _Folder()

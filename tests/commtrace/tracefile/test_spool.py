@@ -1,0 +1,128 @@
+"""What is written to a spool is read from it, up to where a killed process left off."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commtrace.errors import (
+    EmptyTraceError,
+    NewerTraceError,
+    NotATraceError,
+    TruncatedTraceError,
+)
+from commtrace.event import CommEvent
+from commtrace.schema import TABLES
+from commtrace.tracefile import OUTSTANDING, SpoolWriter, parse_spool, spool_name
+from tests.commtrace.tracefile.tables import tables
+
+
+def written(*batches: dict[str, Any], facts: dict[str, Any] | None = None) -> bytes:
+    stream = io.BytesIO()
+    writer = SpoolWriter(stream, facts or {"rank": 0})
+    for batch in batches:
+        writer.write(batch)
+    return stream.getvalue()
+
+
+def comm(*ids: int, **fields: Any) -> dict[str, list[Any]]:
+    return {"comm": [CommEvent(rank=0, id=i, **fields) for i in ids]}
+
+
+@given(st.lists(tables(), max_size=4))
+def test_batches_come_back_joined_in_the_order_of_their_ids(batches: list[dict]) -> None:
+    spool = parse_spool(written(*batches))
+    for name, columns in TABLES.items():
+        rows = [row for batch in batches for row in batch[name]]
+        back = list(zip(*spool.tables[name].values(), strict=True))
+        key = [column.name for column in columns].index("id") if name in ("comm", "ops") else None
+        assert sorted(map(repr, map(_plain, back))) == sorted(map(repr, map(_plain, rows)))
+        if key is None:
+            assert [_plain(row) for row in back] == [_plain(row) for row in rows]
+        elif len({row[0] for row in back}) == 1:
+            assert [row[key] for row in back] == sorted(row[key] for row in rows)
+
+
+def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(int(value) if isinstance(value, bool) else value for value in row)
+
+
+def test_facts_add_up() -> None:
+    stream = io.BytesIO()
+    writer = SpoolWriter(stream, {"rank": 3, "complete": False})
+    writer.write({}, {"complete": True})
+    assert parse_spool(stream.getvalue()).facts == {"rank": 3, "complete": True}
+
+
+@given(st.data())
+def test_a_torn_spool_is_read_up_to_its_last_whole_batch(data: st.DataObject) -> None:
+    first, whole = written(comm(0, 1)), written(comm(0, 1), comm(2))
+    assert whole.startswith(first)
+    cut = data.draw(st.integers(len(first), len(whole) - 1))
+    spool = parse_spool(whole[:cut])
+    assert list(spool.tables["comm"]["id"]) == [0, 1]
+    assert spool.is_torn == (cut > len(first))
+
+
+@given(st.data())
+def test_a_damaged_batch_and_what_follows_is_left_out(data: st.DataObject) -> None:
+    first, whole = written(comm(0)), bytearray(written(comm(0), comm(1)))
+    whole[data.draw(st.integers(len(first), len(whole) - 1))] ^= 0x55
+    spool = parse_spool(bytes(whole))
+    assert list(spool.tables["comm"]["id"]) == [0]
+    assert spool.is_torn
+
+
+def test_a_call_that_is_not_over_is_told_until_it_is() -> None:
+    pending = [CommEvent(rank=0, id=1, kind="all_reduce")]
+    over = [CommEvent(rank=0, id=1, kind="all_reduce", call_ns=5)]
+    while_waiting = written(comm(0), {OUTSTANDING: pending})
+    afterwards = written(comm(0), {OUTSTANDING: pending}, comm(2), {"comm": over})
+    spool = parse_spool(while_waiting)
+    assert list(spool.tables["comm"]["call_ns"]) == [-1, -1]
+    spool = parse_spool(afterwards)
+    assert list(spool.tables["comm"]["id"]) == [0, 1, 2]
+    assert list(spool.tables["comm"]["call_ns"]) == [-1, 5, -1]
+
+
+def test_a_string_is_stored_once_in_all_batches() -> None:
+    reason = random.Random(0).randbytes(500).hex()
+    once = written(comm(0, reason=reason))
+    assert len(written(comm(0, reason=reason), comm(1, reason=reason))) - len(once) < len(reason)
+
+
+def test_a_spool_of_a_newer_version_is_refused_by_its_number() -> None:
+    with pytest.raises(NewerTraceError) as error:
+        parse_spool(b"commtrace-spool 7\nwhatever", Path("rank-00000.spool"))
+    assert str(error.value) == (
+        "cannot read the spool rank-00000.spool\n"
+        "  found: version 7 of the format\n"
+        "  why: this commtrace supports versions up to 1\n"
+        "  try: install the commtrace that recorded it, or a newer one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", EmptyTraceError),
+        (b"Hello, world\n", NotATraceError),
+        (b"\x80\x04pickle", NotATraceError),
+        (b"commtrace-sp", TruncatedTraceError),
+        (b"commtrace-spool 1\n", TruncatedTraceError),
+        (b"commtrace-spool 1\n\x10\0\0\0", TruncatedTraceError),
+    ],
+)
+def test_what_is_no_spool_is_refused(data: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        parse_spool(data, Path("x.spool"))
+
+
+def test_names_sort_like_ranks() -> None:
+    assert sorted([spool_name(10), spool_name(9)]) == [spool_name(9), spool_name(10)]
