@@ -29,7 +29,7 @@ Examples:
 def summary(
     trace: options.Trace,
     by: options.Groupings = None,
-    rows: options.Rows = 20,
+    rows: options.Rows = 30,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
@@ -77,7 +77,8 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
     from commtrace.analyze import notices_of
 
     console = data_console()
-    console.print(Text(_headline(frames), style="bold"))
+    console.print(Text(frames.run.get("command") or str(frames.path), style="bold"))
+    console.print(Text(_size_of(frames)))
     console.print(Text("Numbers are what one rank does: the mean over ranks.", style="dim"))
     for notice in notices_of(frames):
         console.print(Text(f"note: {notice.text}", style="yellow"))
@@ -91,12 +92,11 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
             console.print(Text(f"{hidden} more rows: --rows {len(whole)}", style="dim"))
 
 
-def _headline(frames: Frames) -> str:
+def _size_of(frames: Frames) -> str:
     from commtrace.analyze import CATALOG
 
     facts = dict(CATALOG["facts"].function(frames).itertuples(index=False))
     return (
-        f"{facts.get('command') or frames.path}: {facts['ranks recorded']} ranks, "
-        f"{facts['steps']} steps, {int(facts['communication calls']):,} communication calls "
-        f"in {facts['recorded time']}"
+        f"{facts['ranks recorded']} ranks, {facts['steps']} steps, {facts['recorded time']}, "
+        f"{int(facts['communication calls']):,} communication calls"
     )

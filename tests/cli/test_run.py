@@ -117,8 +117,22 @@ def test_of_a_rank_that_fails_the_trace_is_kept(tmp_path: Path, how: str, said: 
         assert kinds(trace)[1, "all_reduce"] == 1
 
 
-def in_terminal(*arguments: str, folder: Path, interrupt_at: str) -> Ended:
-    """`commtrace run ARGS...` on a terminal, where Ctrl-C is typed once `interrupt_at` is shown."""
+WAITING = (
+    GREETING
+    + """
+dist.barrier()
+import time
+time.sleep(1)  # longer than a recording keeps what it has to itself
+if rank == 0:
+    print("all here", flush=True)
+while True:
+    time.sleep(0.1)
+"""
+)
+
+
+def in_terminal(*arguments: str, folder: Path, kill_by: signal.Signals) -> Ended:
+    """`commtrace run ARGS...` on a terminal, sent a signal when WAITING has come to its end."""
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "commtrace_cli", "run", *arguments],
@@ -130,7 +144,7 @@ def in_terminal(*arguments: str, folder: Path, interrupt_at: str) -> Ended:
         start_new_session=True,
     )
     os.close(its)
-    shown, is_interrupted, until = "", False, time.monotonic() + DEADLINE_S
+    shown, is_killed, until = "", False, time.monotonic() + DEADLINE_S
     try:
         while time.monotonic() < until:
             if not select.select([ours], [], [], 0.2)[0]:
@@ -139,9 +153,12 @@ def in_terminal(*arguments: str, folder: Path, interrupt_at: str) -> Ended:
                 shown += os.read(ours, 4096).decode(errors="replace")
             except OSError:  # nobody is left on the other side
                 break
-            if interrupt_at in shown and not is_interrupted:
-                os.killpg(process.pid, signal.SIGINT)
-                is_interrupted = True
+            if "all here" in shown and not is_killed:
+                is_killed = True
+                if kill_by is signal.SIGINT:  # as a terminal does: to all in the foreground
+                    os.killpg(process.pid, kill_by)
+                else:
+                    process.send_signal(kill_by)
         return Ended(process.wait(timeout=10), re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown), "")
     finally:
         os.close(ours)
@@ -151,18 +168,24 @@ def in_terminal(*arguments: str, folder: Path, interrupt_at: str) -> Ended:
 
 
 def test_an_interrupted_run_keeps_its_trace(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        GREETING
-        + "dist.barrier()\nimport time\nif rank == 0:\n    print('all here', flush=True)\n"
-        + "while True:\n    time.sleep(0.1)\n"
-    )
-    ended = in_terminal("-n", "2", "train.py", folder=tmp_path, interrupt_at="all here")
+    (tmp_path / "train.py").write_text(WAITING)
+    ended = in_terminal("-n", "2", "train.py", folder=tmp_path, kill_by=signal.SIGINT)
     assert "recording train.py on 2 ranks\r\n" in ended.out
     assert "error: train.py was stopped\r\n  found: signal 2 (SIGINT)\r\n" in ended.out
     assert "Traceback" not in ended.out
     assert "death signal" not in ended.out
     assert ended.code == 128 + signal.SIGINT
     found = kinds(read_trace(tmp_path / "run.json"))
+    assert [found[rank, "all_reduce"] for rank in range(2)] == [1, 1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks notice their parent's end later there")
+def test_a_killed_run_leaves_spools_that_are_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WAITING)
+    ended = in_terminal("-n", "2", "train.py", folder=tmp_path, kill_by=signal.SIGKILL)
+    assert ended.code == -signal.SIGKILL
+    assert not (tmp_path / "run.json").exists()
+    found = kinds(read_trace(tmp_path / "run.json.spools"))
     assert [found[rank, "all_reduce"] for rank in range(2)] == [1, 1]
 
 

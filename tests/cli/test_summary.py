@@ -24,8 +24,9 @@ def lines_of(text: str, title: str) -> list[list[str]]:
 def test_the_four_tables_come_in_order_below_the_run(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("summary", run_json)
     assert ended.code == 0
-    assert ended.out.splitlines()[:2] == [
-        "train.py --steps 3: 4 ranks, 3 steps, 120 communication calls in 10.3 ms",
+    assert ended.out.splitlines()[:3] == [
+        "train.py --steps 3",
+        "4 ranks, 3 steps, 10.3 ms, 120 communication calls",
         "Numbers are what one rank does: the mean over ranks.",
     ]
     places = [ended.out.index(f"\n\nBy {name}") for name in ("kind", "phase", "module", "operator")]
@@ -44,7 +45,7 @@ def test_numbers_are_those_of_the_analysis_with_units(commtrace: Commtrace, run_
 def test_modules_are_a_tree(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("summary", run_json, "--by", "module")
     names = [line.partition("  " * 8)[0].rstrip()[:20].rstrip() for line in ended.out.splitlines()]
-    assert [name for name in names if name.strip()][4:10] == [
+    assert [name for name in names if name.strip()][5:11] == [
         "(whole run)",
         "layers",
         "  0",
@@ -78,13 +79,13 @@ def test_piped_output_is_plain_and_complete(commtrace: Commtrace, run_json: Path
 
 
 def test_long_tables_are_cut_and_say_so(commtrace: Commtrace, tmp_path: Path) -> None:
-    trace = write_synthetic_run(tmp_path / "deep.json", num_layers=12, num_steps=1, world_size=1)
+    trace = write_synthetic_run(tmp_path / "deep.json", num_layers=20, num_steps=1, world_size=1)
     ended = commtrace("summary", trace, "--by", "module")
     shown = lines_of(ended.out, "By module")[1:]
-    # The run, `layers` and each layer fit into 20 rows; one level more does not.
-    assert len(shown[:-1]) == 2 + 12
-    assert shown[-1] == ["60", "more", "rows:", "--rows", "74"]
-    assert "more rows" not in commtrace("summary", trace, "--by", "module", "--rows", "74").out
+    # The run, `layers` and each layer fit into 30 rows; one level more does not.
+    assert len(shown[:-1]) == 2 + 20
+    assert shown[-1] == ["100", "more", "rows:", "--rows", "122"]
+    assert "more rows" not in commtrace("summary", trace, "--by", "module", "--rows", "122").out
 
 
 def test_what_the_trace_cannot_tell_is_said(commtrace: Commtrace, tmp_path: Path) -> None:
