@@ -49,22 +49,25 @@ def mesh_shape(mesh: DeviceMesh) -> tuple[int, ...]:
     return tuple(mesh.shape)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Identity:
     """What equal meshes with the same process groups, seen from one rank, have in common."""
 
     mesh: DeviceMesh
 
 
-_identities: dict[tuple[Any, ...], Identity] = {}
-_by_object: dict[int, tuple[weakref.ref[DeviceMesh], Identity]] = {}
+# Both forget a mesh once no spec is left on it.
+_identities: weakref.WeakValueDictionary[tuple[Any, ...], Identity] = weakref.WeakValueDictionary()
+_by_object: dict[int, tuple[weakref.ref[DeviceMesh], weakref.ref[Identity]]] = {}
 
 
 def identity(mesh: DeviceMesh) -> Identity:
     """The one identity of a mesh; the same object for all meshes that are interchangeable."""
     known = _by_object.get(id(mesh))
     if known is not None and known[0]() is mesh:
-        return known[1]
+        found = known[1]()
+        if found is not None:
+            return found
     coords = mesh.get_coordinate()
     if coords is None or not hasattr(mesh, "_dim_group_names"):
         groups = ()
@@ -72,5 +75,7 @@ def identity(mesh: DeviceMesh) -> Identity:
         groups = tuple(id(group) for group in mesh.get_all_groups())
     key = (mesh, groups, None if coords is None else tuple(coords))
     found = _identities.setdefault(key, Identity(mesh))
-    _by_object[id(mesh)] = (weakref.ref(mesh), found)
+    number = id(mesh)
+    gone = weakref.ref(mesh, lambda _: _by_object.pop(number, None))
+    _by_object[number] = (gone, weakref.ref(found))
     return found

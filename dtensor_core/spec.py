@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from dtensor_core import layout
-from dtensor_core.mesh import DeviceMesh, axis_name, identity, mesh_shape
+from dtensor_core.mesh import DeviceMesh, Identity, axis_name, identity, mesh_shape
 from dtensor_core.placement import Placement, Replicate, sharded_dim
 
 _SHORT_DTYPES = {
@@ -57,6 +57,7 @@ class Spec:
     mesh: DeviceMesh
     placements: tuple[Placement, ...]
     tensor_meta: TensorMeta
+    _whose: Identity
 
     _interned: ClassVar[weakref.WeakValueDictionary[Any, Spec]] = weakref.WeakValueDictionary()
     _lock = threading.Lock()
@@ -71,6 +72,7 @@ class Spec:
         if known is not None:
             return known
         made = object.__new__(cls)
+        made._whose = whose
         made.mesh, made.placements, made.tensor_meta = whose.mesh, *key[1:]
         with cls._lock:
             return cls._interned.setdefault(key, made)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dtensor_core import mesh as mesh_module
 from dtensor_core.mesh import DeviceMesh, init_device_mesh
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
 from dtensor_core.spec import Spec, TensorMeta
@@ -103,3 +104,11 @@ def test_a_mesh_of_destroyed_groups_is_not_taken_for_its_successor() -> None:
 
 def test_slices_of_one_mesh_are_one(mesh: DeviceMesh) -> None:
     assert Spec(mesh["tp"], (Shard(0),), meta(8)) is Spec(mesh["tp"], (Shard(0),), meta(8))
+
+
+def test_a_mesh_that_nobody_uses_is_forgotten(mesh: DeviceMesh) -> None:
+    gc.collect()
+    before = len(mesh_module._identities), len(mesh_module._by_object)
+    Spec(init_device_mesh("cpu", (8,)), (Shard(0),), meta(8))
+    gc.collect()
+    assert (len(mesh_module._identities), len(mesh_module._by_object)) == before
