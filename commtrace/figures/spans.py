@@ -1,8 +1,8 @@
-"""What the timeline draws, as tables: calls in lanes, phases, and calls joined where they are many.
+"""What the timeline draws, as tables: calls in lanes, or shares of time where there are too many.
 
-A million calls cannot be drawn one by one, nor be told apart on a screen. `joined` therefore makes
-one mark of neighbours of a kind that lie closer than a resolution, which it coarsens until at most
-a given number of marks remains; a narrower window shows the single calls again.
+A million calls cannot be drawn one by one, nor be told apart on a screen. `marks` therefore draws
+each call of a run, or of a window of it, while they are few; where they are many, it cuts the time
+into columns and tells for each rank which share of a column is spent in which kind of call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 from commtrace.analyze.arrivals import arrivals, end_ns
 from commtrace.analyze.frame import Frames
 
-FINEST = 1 / 2000
+WAIT, TRANSFER = "wait", "transfer"
 
 
 def call_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.DataFrame:
@@ -61,41 +61,64 @@ def _lanes(spans: pd.DataFrame) -> np.ndarray:
     return lanes
 
 
-def joined(spans: pd.DataFrame, max_marks: int) -> pd.DataFrame:
-    """The spans as at most about `max_marks` marks, each single call kept where they fit.
+def marks(spans: pd.DataFrame, max_marks: int) -> tuple[pd.DataFrame, bool]:
+    """What to draw of the spans, at most about `max_marks` marks, and whether each is one call.
 
-    Columns as of `call_spans`, and `num_calls`; `row` is -1 where a mark holds several calls.
+    Columns: `row` (in table `comm`, -1 for several), `rank`, `kind`, `part` (wait, before the last
+    peer arrived, or transfer), `start_ns`, `end_ns`, `busy_ns` and `num_calls` in between, and, as
+    parts of the height that the rank has, `top` and `height`.
     """
-    if len(spans) <= max_marks:
-        return spans.assign(num_calls=1)
-    width = spans["end_ns"].max() - spans["start_ns"].min()
-    resolution = max(width * FINEST, 1.0)
-    marks = _join_closer_than(spans, resolution)
-    while len(marks) > max_marks and resolution < width:
-        resolution *= 2
-        marks = _join_closer_than(spans, resolution)
-    return marks
-
-
-def _join_closer_than(spans: pd.DataFrame, resolution_ns: float) -> pd.DataFrame:
-    by = ["rank", "lane", "kind"]
-    ordered = spans.sort_values([*by, "start_ns"])
-    gap = ordered["start_ns"] - ordered.groupby(by)["end_ns"].shift()
-    mark = (~(gap < resolution_ns)).cumsum()
-    marks = ordered.groupby(mark).agg(
-        row=("row", "first"),
-        rank=("rank", "first"),
-        kind=("kind", "first"),
-        lane=("lane", "first"),
-        start_ns=("start_ns", "min"),
-        ready_ns=("ready_ns", "first"),
-        end_ns=("end_ns", "max"),
-        num_calls=("row", "size"),
+    waits, transfers = spans[spans["ready_ns"] > spans["start_ns"]], spans
+    parts = pd.concat(
+        [
+            waits.assign(part=WAIT, end_ns=waits["ready_ns"]),
+            transfers.assign(part=TRANSFER, start_ns=transfers["ready_ns"]),
+        ],
+        ignore_index=True,
+    ).drop(columns="ready_ns")
+    if len(parts) > max_marks:
+        return _in_columns(parts, max_marks), False
+    num_lanes = parts.groupby("rank")["lane"].transform("max") + 1
+    return (
+        parts.assign(
+            busy_ns=parts["end_ns"] - parts["start_ns"],
+            num_calls=1,
+            top=parts["lane"] / num_lanes,
+            height=1 / num_lanes,
+        ).drop(columns="lane"),
+        True,
     )
-    several = marks["num_calls"] > 1
-    marks["ready_ns"] = marks["ready_ns"].mask(several, marks["start_ns"])
-    marks["row"] = marks["row"].mask(several, -1)
-    return marks.reset_index(drop=True)
+
+
+def _in_columns(parts: pd.DataFrame, max_marks: int) -> pd.DataFrame:
+    """One mark for each column of time, rank, kind and part, as high as its share of the column.
+
+    A call counts where it begins; calls that overlap share the height.
+    """
+    by = ["rank", "kind", "part"]
+    num_columns = max(max_marks // len(parts[by].drop_duplicates()), 1)
+    first, last = parts["start_ns"].min(), parts["end_ns"].max()
+    width = max(-(-(last - first) // num_columns), 1)
+    begins = (parts["start_ns"] - first) // width
+    ends = ((parts["end_ns"] - 1 - first) // width).clip(lower=begins)
+    pieces = parts.loc[parts.index.repeat(ends - begins + 1)]
+    is_start = ~pieces.index.duplicated()
+    column = begins[pieces.index] + pieces.groupby(level=0).cumcount()
+    left = first + column * width
+    busy = pieces["end_ns"].clip(upper=left + width) - pieces["start_ns"].clip(lower=left)
+    counts = is_start & (pieces["part"] == TRANSFER)
+    found = (
+        pieces.assign(column=column, start_ns=left, busy_ns=busy, num_calls=counts)
+        .groupby([*by, "column"], as_index=False)
+        .agg({"start_ns": "first", "busy_ns": "sum", "num_calls": "sum"})
+        .sort_values(["rank", "column", "kind", "part"], ascending=[True, True, True, False])
+    )
+    cell = found.groupby(["rank", "column"])["busy_ns"]
+    height = found["busy_ns"] / cell.transform("sum").clip(lower=width)
+    below = height.groupby([found["rank"], found["column"]]).cumsum()
+    return found.assign(
+        row=-1, end_ns=found["start_ns"] + width, top=1 - below, height=height
+    ).drop(columns="column")
 
 
 def phase_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.DataFrame:

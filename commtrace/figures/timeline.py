@@ -2,8 +2,8 @@
 
 Behind a rank's calls lies the phase that it was in; a call's hatched part is the wait for the last
 peer. All calls of a kind are one trace, so a kind can be switched off, and the number of traces
-does not grow with the number of calls. Above `max_marks` neighbours are drawn as one mark, and
-phases, too short to be seen then, not at all; a window shows them again.
+does not grow with the number of calls. Above `max_marks` the share of time by kind is drawn, and
+phases, too short to be seen then, not at all; a window shows single calls again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from commtrace.analyze.by_phase import PHASES
 from commtrace.analyze.calls import calls
 from commtrace.analyze.frame import Frames
 from commtrace.figures.label import bold, lines, plain, wrapped
-from commtrace.figures.spans import call_spans, joined, phase_spans
+from commtrace.figures.spans import WAIT, call_spans, marks, phase_spans
 from commtrace.figures.theme import LIGHT, Theme, layout, theme_of
 from commtrace.units import text_of_bytes, text_of_duration
 
-MAX_MARKS = 8000
+MAX_MARKS = 16_000
 
 Call = Mapping[str, Any]
 
 _STEP_ROW = -0.9
 _ROW_PIXELS = 46
+_LEAST_ROW_PIXELS = 15
+_MOST_PIXELS = 1000
+_BAND = 0.58
+"""The part of a rank's row that its calls take; its phase takes the row."""
 _MILLISECOND = 1_000_000
 
 
@@ -41,23 +45,25 @@ def timeline(
     """The timeline of a run, or of a window of it, in milliseconds since its first rank began.
 
     `window_ns` is (first, last) since then. A bar's `customdata` is the call's row in table `comm`,
-    or -1 where it stands for several calls; a trace's `meta` names its part, and its kind.
+    or -1 where it stands for several calls; a trace's `meta` names its part, and its kind. The
+    layout's `meta` says whether calls are drawn one by one.
     """
     theme = theme_of(theme)
     start = frames.start_ns
     window = None if window_ns is None else (window_ns[0] + start, window_ns[1] + start)
     spans = call_spans(frames, window)
-    marks = joined(spans, max_marks)
+    drawn, is_single = marks(spans, max_marks)
     ranks = sorted(set(frames.ranks["rank"]) | set(frames.comm["rank"]))
     rows = {rank: place for place, rank in enumerate(ranks)}
     figure = go.Figure(layout=_layout(frames, ranks, theme))
+    figure.update_layout(meta={"single": is_single})
     phases = phase_spans(frames, window)
     if len(phases) > max_marks:
         phases = phases.head(0)
     for trace in (
         *_phase_bars(phases, rows, start, theme),
         *_step_bars(frames, start, theme),
-        *_call_bars(frames, marks, rows, start, theme),
+        *_call_bars(frames, drawn, rows, start, theme),
     ):
         figure.add_trace(trace)
     if window_ns is not None:
@@ -66,13 +72,15 @@ def timeline(
 
 
 def _layout(frames: Frames, ranks: Sequence[int], theme: Theme) -> go.Layout:
+    row = max(min(_ROW_PIXELS, _MOST_PIXELS / max(len(ranks), 1)), _LEAST_ROW_PIXELS)
     made = layout(
         theme,
-        height=max(82 + _ROW_PIXELS * len(ranks), 178),
+        height=max(82 + round(row * len(ranks)), 178),
         barmode="overlay",
         bargap=0,
         hovermode="closest",
         dragmode="zoom",
+        uniformtext={"mode": "hide", "minsize": 9},
         showlegend=False,
         margin={"l": 64, "r": 12, "t": 26, "b": 36},
     )
@@ -165,7 +173,6 @@ def _step_bars(frames: Frames, start_ns: int, theme: Theme) -> list[go.Bar]:
             insidetextanchor="middle",
             textangle=0,
             textfont={"size": 10, "color": theme.muted},
-            constraintext="none",
             hovertext=[
                 lines((bold(f"step {step}"), text_of_duration(duration)))
                 for step, duration in zip(steps["step"], lasted, strict=True)
@@ -177,69 +184,55 @@ def _step_bars(frames: Frames, start_ns: int, theme: Theme) -> list[go.Bar]:
 
 
 def _call_bars(
-    frames: Frames, marks: pd.DataFrame, rows: dict[int, int], start_ns: int, theme: Theme
+    frames: Frames, drawn: pd.DataFrame, rows: dict[int, int], start_ns: int, theme: Theme
 ) -> list[go.Bar]:
-    """Two traces per kind: the transfers, and hatched, the waits that came before them."""
-    num_lanes = marks.groupby("rank")["lane"].transform("max") + 1
-    height = 0.58 / num_lanes
-    shift = (marks["lane"] - (num_lanes - 1) / 2) * height
-    marks = marks.assign(
-        y=marks["rank"].map(rows) + shift, height=height * 0.94, text=_texts(frames, marks)
+    """A trace per kind for the transfers, and one, hatched, for the waits that came before them."""
+    drawn = drawn.assign(
+        y=drawn["rank"].map(rows) + _BAND * (drawn["top"] + drawn["height"] / 2 - 0.5),
+        height=_BAND * drawn["height"],
+        text=_texts(frames, drawn),
     )
-    bars = []
-    for kind in marks["kind"].drop_duplicates().sort_values():
-        colour = theme.kind(kind)
-        of_kind = marks[marks["kind"] == kind]
-        waits = of_kind[of_kind["ready_ns"] > of_kind["start_ns"]].copy()
-        transfers = of_kind.copy()
-        waits["end_ns"] = waits["ready_ns"]
-        transfers["start_ns"] = transfers["ready_ns"]
-        hatched = {
-            "shape": "/",
-            "size": 5,
-            "solidity": 0.42,
-            "fgcolor": colour,
-            "bgcolor": theme.surface,
-        }
-        looks = (("wait", waits, {"pattern": hatched}), ("transfer", transfers, {}))
-        for name, part, look in looks:
-            if part.empty:
-                continue
-            bars.append(
-                _bars(
-                    plain(kind),
-                    part,
-                    start_ns=start_ns,
-                    y=part["y"].tolist(),
-                    height=part["height"].tolist(),
-                    hovertext=part["text"].tolist(),
-                    customdata=part["row"].tolist(),
-                    marker={"color": colour, "line": {"width": 0}, **look},
-                    meta={"part": name, "kind": kind},
-                )
-            )
-    return bars
-
-
-def _texts(frames: Frames, marks: pd.DataFrame) -> list[str]:
-    single = marks[marks["row"] >= 0]["row"]
-    of_call = dict(
-        zip(
-            single,
-            map(call_text, calls(frames).iloc[single].to_dict("records")),
-            strict=True,
+    by_part: Any = drawn.groupby(["kind", "part"], sort=True)
+    return [
+        _bars(
+            plain(kind),
+            group,
+            start_ns=start_ns,
+            y=group["y"].tolist(),
+            height=group["height"].tolist(),
+            hovertext=group["text"].tolist(),
+            customdata=group["row"].tolist(),
+            marker=_look(part, theme.kind(kind), theme),
+            meta={"part": part, "kind": kind},
         )
-    )
-    return [of_call.get(mark.row) or _joined_text(mark) for mark in marks.itertuples(index=False)]
+        for (kind, part), group in by_part
+    ]
 
 
-def _joined_text(mark: Any) -> str:
-    lasted = text_of_duration(mark.end_ns - mark.start_ns)
+def _look(part: str, colour: str, theme: Theme) -> dict[str, Any]:
+    look: dict[str, Any] = {"color": colour, "line": {"width": 0}}
+    if part == WAIT:
+        hatched = {"shape": "/", "size": 5, "solidity": 0.42}
+        look["pattern"] = hatched | {"fgcolor": colour, "bgcolor": theme.surface}
+    return look
+
+
+def _texts(frames: Frames, drawn: pd.DataFrame) -> list[str]:
+    single = drawn.loc[drawn["row"] >= 0, "row"].unique()
+    stories = map(call_text, calls(frames).iloc[single].to_dict("records"))
+    of_call = dict(zip(single.tolist(), stories, strict=True))
+    return [of_call.get(mark.row) or _share_text(mark) for mark in drawn.itertuples(index=False)]
+
+
+def _share_text(mark: Any) -> str:
+    lasts = mark.end_ns - mark.start_ns
+    doing = "waiting in" if mark.part == WAIT else "transfer of"
+    calls_begun = f"{mark.num_calls:,} calls" if mark.num_calls else ""
     return lines(
         (
-            bold(f"{mark.num_calls:,} × {plain(mark.kind)}"),
-            f"rank {mark.rank}, within {lasted}",
-            "zoom in to see single calls",
+            f"{bold(plain(mark.kind))} on rank {mark.rank}",
+            f"{mark.busy_ns / lasts:.1%} of {text_of_duration(lasts)} is {doing} it",
+            calls_begun,
         )
     )
 

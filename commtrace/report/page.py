@@ -57,6 +57,7 @@ def render_page(frames: Frames) -> str:
     script = "\n".join(_template(name) for name in SCRIPTS)
     plotly = get_plotlyjs()
     all_notices = notices_of(frames)
+    data = page_data(frames, all_notices)
     environment = Environment(
         loader=PackageLoader("commtrace.report"),
         autoescape=True,
@@ -69,7 +70,7 @@ def render_page(frames: Frames) -> str:
         style=Markup(style_sheet()),
         script=Markup(script),
         plotly=packed(plotly),
-        data=packed(json.dumps(page_data(frames, all_notices), separators=(",", ":"))),
+        data=packed(json.dumps(data, separators=(",", ":"))),
         title=_title(frames),
         run=frames.run,
         tiles=tiles(frames),
@@ -80,6 +81,7 @@ def render_page(frames: Frames) -> str:
         phases=_phases(frames.comm),
         drawn_phases=_phases(frames.ops),
         has_calls=len(frames.comm) > 0,
+        is_single=data["timeline"]["layout"]["meta"]["single"],
         has_waits=not any("wait" in text for text in notices_on("timeline", all_notices)),
     )
 

@@ -135,7 +135,8 @@ class Timeline {
     document.getElementById("step-before").addEventListener("click", () => show(this.step - 1));
     document.getElementById("step-after").addEventListener("click", () => show(this.step + 1));
     document.getElementById("stepper").hidden = false;
-    this.step = this.steps.length > SHORT_RUN ? this.medianStep() : -1;
+    const { single } = this.figure.layout.meta;
+    this.step = single && this.steps.length > SHORT_RUN ? this.medianStep() : -1;
     select.value = String(this.step);
     this.range = this.rangeOf(this.step);
   }

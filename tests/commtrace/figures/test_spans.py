@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import itertools
+
 import pandas as pd
 import pytest
 
 from commtrace.analyze import load
-from commtrace.figures.spans import call_spans, joined, phase_spans
+from commtrace.figures.spans import call_spans, marks, phase_spans
 from tests.commtrace.analyze.rows import START_NS, call, op, run_of
 from tests.commtrace.analyze.training import training_trace
 
@@ -59,45 +61,88 @@ def test_a_call_without_a_time_is_not_drawn() -> None:
     assert call_spans(run_of([call(), call(at=0)]))["row"].tolist() == [1]
 
 
-def test_few_calls_stay_single() -> None:
+def test_few_calls_are_drawn_one_by_one_in_two_parts() -> None:
     spans = call_spans(load(training_trace()))
-    marks = joined(spans, len(spans))
-    assert marks["row"].tolist() == spans["row"].tolist()
-    assert set(marks["num_calls"]) == {1}
+    drawn, is_single = marks(spans, 10_000)
+    assert is_single
+    transfers = drawn[drawn["part"] == "transfer"]
+    assert transfers["row"].tolist() == spans["row"].tolist()
+    assert transfers["start_ns"].tolist() == spans["ready_ns"].tolist()
+    waits = drawn[drawn["part"] == "wait"]
+    waited = spans[spans["ready_ns"] > spans["start_ns"]]
+    assert waits["row"].tolist() == waited["row"].tolist()
+    assert waits["busy_ns"].tolist() == (waited["ready_ns"] - waited["start_ns"]).tolist()
+    assert set(drawn["top"]) == {0}
+    assert set(drawn["height"]) == {1}
+
+
+def test_lanes_share_the_height_of_their_rank() -> None:
+    calls = [call(at=0, until=10), call(at=5, until=15), call(rank=1, at=0, until=10)]
+    drawn, _ = marks(call_spans(run_of(calls)), 100)
+    assert list(zip(drawn["rank"], drawn["top"], drawn["height"], strict=True)) == [
+        (0, 0, 0.5),
+        (0, 0.5, 0.5),
+        (1, 0, 1),
+    ]
+
+
+def test_a_column_is_shared_by_what_happens_in_it() -> None:
+    # Two columns of 100: on rank 0 five all-reduces in the first quarter of the first one and an
+    # all-gather across the border; on rank 1 two calls at a time all through the second.
+    calls = [
+        *(call(kind="all_reduce", at=at, until=at + 5) for at in range(0, 25, 5)),
+        call(kind="all_gather", at=90, until=150),
+        call(rank=1, kind="all_reduce", at=100, until=150),
+        call(rank=1, kind="all_reduce", at=150, until=200),
+        call(rank=1, kind="all_gather", at=100, until=200),
+    ]
+    drawn, is_single = marks(call_spans(run_of(calls)), 8)
+    assert not is_single
+    found = {
+        (row.rank, row.kind, row.start_ns - START_NS): (row.busy_ns, row.height, row.num_calls)
+        for row in drawn.itertuples(index=False)
+    }
+    assert found == {
+        (0, "all_reduce", 0): (25, 0.25, 5),
+        (0, "all_gather", 0): (10, 0.10, 1),
+        (0, "all_gather", 100): (50, 0.50, 0),
+        (1, "all_reduce", 100): (100, 0.5, 2),
+        (1, "all_gather", 100): (100, 0.5, 1),
+    }
+    assert set(drawn["end_ns"] - drawn["start_ns"]) == {100}
 
 
 @pytest.fixture
 def many() -> pd.DataFrame:
-    kinds = ("all_reduce", "all_gather", "all_reduce")
-    calls = [
-        call(rank=place % 2, kind=kinds[place % 3], at=100 * place, until=100 * place + 50)
-        for place in range(3000)
-    ]
-    return call_spans(run_of(calls))
+    return call_spans(load(training_trace(num_steps=40)))
 
 
-@pytest.mark.parametrize("most", [10, 100, 1000])
-def test_many_calls_become_few_marks_that_lose_none(many: pd.DataFrame, most: int) -> None:
-    marks = joined(many, most)
-    assert len(marks) <= most
-    assert marks["num_calls"].sum() == len(many)
-    for by in ("rank", "kind"):
-        counts = marks.groupby(by)["num_calls"].sum().to_dict()
-        assert counts == many.groupby(by).size().to_dict()
+@pytest.mark.parametrize("most", [40, 400, 2000])
+def test_many_calls_become_few_marks_that_lose_no_call_and_no_time(
+    many: pd.DataFrame, most: int
+) -> None:
+    drawn, is_single = marks(many, most)
+    assert not is_single
+    assert len(drawn) <= most
+    assert (drawn["row"] == -1).all()
+    assert drawn["num_calls"].sum() == len(many)
+    assert drawn["busy_ns"].sum() == (many["end_ns"] - many["start_ns"]).sum()
+    for rank, of_rank in many.groupby("rank"):
+        waited = (of_rank["ready_ns"] - of_rank["start_ns"]).sum()
+        found = drawn[(drawn["rank"] == rank) & (drawn["part"] == "wait")]
+        assert found["busy_ns"].sum() == waited
 
 
-def test_a_mark_of_several_calls_spans_them_and_names_none(many: pd.DataFrame) -> None:
-    marks = joined(many, 100)
-    several = marks[marks["num_calls"] > 1]
-    assert (several["row"] == -1).all()
-    assert marks["start_ns"].min() == many["start_ns"].min()
-    assert marks["end_ns"].max() == many["end_ns"].max()
-
-
-def test_a_lonely_call_among_many_stays_single(many: pd.DataFrame) -> None:
-    lonely = many.iloc[[0]].assign(row=99_999, start_ns=10**15 + START_NS, end_ns=10**15 + START_NS)
-    marks = joined(pd.concat([many, lonely], ignore_index=True), 100)
-    assert marks.loc[marks["row"] == 99_999, "num_calls"].tolist() == [1]
+def test_the_shares_of_a_column_lie_on_each_other_and_fill_at_most_the_row(
+    many: pd.DataFrame,
+) -> None:
+    drawn, _ = marks(many, 400)
+    for _, cell in drawn.groupby(["rank", "start_ns"]):
+        edges = sorted(zip(cell["top"], cell["top"] + cell["height"], strict=True))
+        assert edges[0][0] > -1e-9
+        assert edges[-1][1] == pytest.approx(1)
+        for (_, bottom), (top, _) in itertools.pairwise(edges):
+            assert bottom == pytest.approx(top)
 
 
 def test_phases_are_stretches_of_outer_operators() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import plotly.graph_objects as go
@@ -80,7 +81,7 @@ def test_calls_that_overlap_share_the_height_of_their_rank() -> None:
     bar = parts(timeline(run_of(calls)), "transfer")["all_reduce"]
     first, second, other = bar.y
     assert (first + second) / 2 == 0
-    assert second - first > max(bar.width[:2])
+    assert second - first == pytest.approx(bar.width[0])
     assert other == 1
     assert bar.width[2] == pytest.approx(2 * bar.width[0])
 
@@ -101,24 +102,37 @@ def test_the_number_of_traces_does_not_grow_with_the_run() -> None:
     assert len(few.data) == len(many.data)
 
 
-def test_too_many_calls_are_drawn_as_fewer_marks_that_say_so() -> None:
-    figure = timeline(load(training_trace(num_steps=9)), max_marks=60)
-    bars = parts(figure, "transfer").values()
-    assert sum(len(bar.x) for bar in bars) <= 60
-    texts = [text for bar in bars for text in bar.hovertext]
-    assert any("× all_reduce" in text and "zoom in" in text for text in texts)
+def test_too_many_calls_are_drawn_as_shares_of_time() -> None:
+    frames = load(training_trace(num_steps=9))
+    figure = timeline(frames, max_marks=100)
+    bars = [*parts(figure, "transfer").values(), *parts(figure, "wait").values()]
+    assert sum(len(bar.x) for bar in bars) <= 100
+    assert {row for bar in bars for row in bar.customdata} == {-1}
+    assert re.fullmatch(
+        r"<b>all_reduce</b> on rank 0<br>[0-9.]+% of [0-9.]+ ms is transfer of it<br>\d+ calls",
+        parts(figure, "transfer")["all_reduce"].hovertext[0],
+    )
+    assert "is waiting in it" in parts(figure, "wait")["all_reduce"].hovertext[0]
     assert not parts(figure, "phase")
+    assert figure.layout.meta == {"single": False}
 
 
 def test_a_window_shows_single_calls_again() -> None:
     frames = load(training_trace(num_steps=9))
     first = frames.steps["start_ns"].min() - frames.start_ns
     window = (int(first), int(first) + 2_000_000)
-    figure = timeline(frames, window_ns=window, max_marks=60)
+    figure = timeline(frames, window_ns=window, max_marks=120)
+    assert figure.layout.meta == {"single": True}
     assert figure.layout.xaxis.range == (window[0] / 1e6, window[1] / 1e6)
     rows = [row for bar in parts(figure, "transfer").values() for row in bar.customdata]
     assert rows
     assert min(rows) >= 0
+
+
+def test_many_ranks_have_lower_rows() -> None:
+    few, many = (timeline(run_of(num_ranks=n)).layout.height for n in (4, 64))
+    assert few > 4 * 40
+    assert 64 * 15 <= many < 64 * 20
 
 
 def test_a_bar_s_text_is_of_the_call_that_it_names() -> None:

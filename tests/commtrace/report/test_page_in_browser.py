@@ -210,6 +210,16 @@ def test_a_long_run_opens_on_one_step(open_page: Open) -> None:
     assert end - start < 10
 
 
+def test_a_run_of_too_many_calls_opens_as_a_whole_and_says_what_is_drawn(open_page: Open) -> None:
+    opened = open_page(training_trace(world_size=16, num_steps=70))
+    page = opened.page
+    assert page.input_value("#step") == "-1"
+    assert "too many calls to draw one by one" in page.inner_text("#timeline")
+    text = hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
+    assert "% of" in text
+    assert opened.errors == []
+
+
 def test_a_kind_can_be_switched_off(page: Page) -> None:
     shown = "document.getElementById('timeline-picture').data.filter(t => t.visible).length"
     before = page.evaluate(shown)
