@@ -5,8 +5,8 @@
     commtrace summary run.json
 
 The text is the manual that every Python carries, the model a small Transformer that knows nothing
-of ranks; `plan` below is all there is to making it parallel. The same file runs under torchrun,
-unrecorded, and as `python examples/train_tp.py --single-process`, which prints the same losses.
+of ranks; `plan` below says how it is split. The same file runs under torchrun, and
+`python examples/train_tp.py --single-process` prints the same losses without any ranks.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ def parallelize(model: torch.nn.Module, mesh: DeviceMesh, *, sequence_parallel: 
     A norm on a part of the sequence has but an addend of its gradient. Left so, it is summed over
     the ranks whenever it is read, and AdamW reads it twice.
     """
+    if MODEL.n_heads % mesh.size():
+        raise ValueError(f"{mesh.size()} ranks cannot share {MODEL.n_heads} heads evenly")
     parallelize_module(model, mesh, plan(sequence_parallel))
     for parameter in model.parameters():
         if isinstance(parameter, DTensor):
@@ -144,14 +146,15 @@ def main() -> None:
     rank, how = 0, "one process"
     if not options.single_process:
         dist.init_process_group("gloo")
-        rank, how = dist.get_rank(), f"{dist.get_world_size()} ranks, tensor parallel"
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        how = f"world size {ranks}, tensor parallel"
+        mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
         parallelize(model, mesh, sequence_parallel=options.sequence_parallel)
     if options.sequence_parallel:
         how += ", sequence parallel"
     if rank == 0:
         print(f"{parameters:,} parameters, {how}", flush=True)
-    with commtrace.record() as recording:
+    with commtrace.record(detail="collective") as recording:  # joins that of `commtrace run`
         losses = train(model, steps=options.steps, lr=options.lr, seed=options.seed)
         for step, loss in enumerate(losses):
             recording.step()

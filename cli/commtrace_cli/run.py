@@ -44,16 +44,17 @@ def run(
     spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
     say(f"recording {script} on {nproc} ranks")
     from commtrace.launch import run_script
-    from commtrace.tracefile import merge_spools
+    from commtrace.tracefile import SPOOL_SUFFIX, merge_spools
 
     result = run_script(
         script, arguments or (), nproc=nproc, spool_folder=spools, detail=detail.value
     )
     _report_failure(result, script, nproc)
-    with working("merging what the ranks recorded"):
-        merge_spools(spools, output)
-        shutil.rmtree(spools)
-    finish([output], then=["commtrace", "summary", output])
+    if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # else no rank came so far
+        with working("merging what the ranks recorded"):
+            merge_spools(spools, output)
+        finish([output], then=["commtrace", "summary", output])
+    shutil.rmtree(spools)
     if not result.ok:
         raise typer.Exit(result.exit_code if result.failed_rank is None else LaunchError.exit_code)
 
