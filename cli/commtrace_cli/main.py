@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from commtrace.errors import CommtraceError
+from commtrace.errors import CommtraceError, UsageError
 from commtrace_cli import report, run, summary
 from commtrace_cli.terminal import fail
 
@@ -40,3 +40,7 @@ def main() -> None:
     except CommtraceError as error:
         fail(error)
         sys.exit(error.exit_code)
+    except OSError as error:  # no permission, no space left, a name too long
+        refused = UsageError(error.strerror or str(error), place=str(error.filename or ""))
+        fail(refused)
+        sys.exit(refused.exit_code)

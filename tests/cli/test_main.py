@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,10 @@ def test_an_unknown_command_is_named(commtrace: Commtrace) -> None:
     assert ended.code == 2
     assert "No such command 'reprot'" in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_what_the_system_refuses_gets_a_sentence(commtrace: Commtrace, run_json: Path) -> None:
+    name = "x" * 300
+    ended = commtrace("report", run_json, "-o", name)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == f"error: File name too long\n  at: {name}\n"
