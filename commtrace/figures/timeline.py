@@ -167,7 +167,7 @@ def _step_bars(frames: Frames, start_ns: int, theme: Theme) -> list[go.Bar]:
             steps,
             start_ns=start_ns,
             y=[_STEP_ROW] * len(steps),
-            height=0.36,
+            height=0.48,
             text=[f"step {step}" for step in steps["step"]],
             textposition="inside",
             insidetextanchor="middle",

@@ -185,6 +185,10 @@ def test_a_step_can_be_chosen_and_left_again(page: Page) -> None:
     frames = load(training_trace(num_steps=3))
     first = frames.steps[frames.steps["rank"] == 0].set_index("step")
     page.select_option("#step", "1")
+    page.wait_for_function(
+        "[...document.querySelectorAll('#timeline-picture .bartext')].some("
+        "(text) => text.textContent === 'step 1' && text.getBoundingClientRect().width > 20)"
+    )
     start, end = x_range(page)
     begins = (first.loc[1, "start_ns"] - frames.start_ns) / 1e6
     ends = (first.loc[1, "end_ns"] - frames.start_ns) / 1e6
