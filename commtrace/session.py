@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,6 +139,7 @@ class Recording(contextlib.ContextDecorator):
         epoch = epoch_ns()
         self._facts = Facts(self._detail, epoch)
         self._stream = self._store.open(self._facts.rank)
+        weakref.finalize(self, self._stream.close)  # until then it is read back from
         self._buffer = Buffer(
             self._stream,
             self._facts.first,

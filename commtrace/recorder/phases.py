@@ -34,7 +34,7 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     "other",
 )
 
-_USER, _LIBRARY, _ENGINE, _CHECKPOINT, _OPTIMIZER = range(5)
+_USER, _LIBRARY, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER = range(6)
 
 _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "torch",
@@ -45,7 +45,12 @@ _FRAMES_OF_FUNCTIONS = {
     ("torch.autograd.graph", "_engine_run_backward"): _ENGINE,
     ("torch.optim.optimizer", "wrapper"): _OPTIMIZER,
 }
-_FRAMES_OF_MODULES = {"torch.utils.checkpoint": _CHECKPOINT}
+_FRAMES_OF_MODULES = {
+    "torch.utils.checkpoint": _CHECKPOINT,
+    "torch._ops": _OWN,  # passed on the way from the dispatch mode
+    "commtrace.recorder.operators": _OWN,
+    "commtrace.recorder.intercept": _OWN,
+}
 
 _kinds: dict[int, int] = {}
 _codes_known: list[CodeType] = []
@@ -111,7 +116,7 @@ class Locator:
     def _locate_in_backward(
         self, frame: FrameType | None, state: ThreadState, task: int
     ) -> Location:
-        is_from_engine = _is_engine(frame)
+        is_from_engine = True
         is_in_checkpoint = False
         code, line = None, -1
         while frame is not None:
@@ -121,6 +126,7 @@ class Locator:
             if kind == _USER and code is None:
                 code, line = frame.f_code, frame.f_lineno
             is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
+            is_from_engine = is_from_engine and kind == _OWN
             frame = frame.f_back
         if code is None:
             code, line = self._line_of_task(task, frame)
@@ -166,8 +172,9 @@ def user_line(frame: FrameType | None) -> tuple[CodeType | None, int]:
     return None, -1
 
 
-def _is_engine(frame: FrameType | None) -> bool:
-    return frame is None or _kind(frame) == _ENGINE
+def is_library(frame: FrameType) -> bool:
+    """Whether a frame runs code of torch, dtensor_core, commtrace or the standard library."""
+    return _kind(frame) != _USER
 
 
 def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:

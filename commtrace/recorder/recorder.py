@@ -25,7 +25,7 @@ from commtrace.recorder.calls import Call, Numbering, read_arguments, read_resul
 from commtrace.recorder.clock import now
 from commtrace.recorder.groups import Groups, resolve
 from commtrace.recorder.here import HERE, ThreadState
-from commtrace.recorder.phases import Locator
+from commtrace.recorder.phases import Locator, is_library
 from commtrace.recorder.signatures import Signature
 
 _MAX_RESULTS = 4096
@@ -82,7 +82,7 @@ class Recorder:
             if not call.is_computed and _is_tracing():
                 return None
             if signature.is_async is None and signature.kind in _BLOCKING_TRANSFERS:
-                call.is_async = not _is_called_by(frame, _BLOCKING_TRANSFERS)
+                call.is_async = not _is_blocking_transfer(frame)
             if call.device != "cpu" and call.is_computed:
                 self.device = call.device
             self._place(call, frame, state)
@@ -227,11 +227,11 @@ def _work_in(result: Any) -> Any:
     return dist.Work.unbox(box) if isinstance(box, torch.ScriptObject) else None
 
 
-def _is_called_by(frame: FrameType | None, names: frozenset[str]) -> bool:
-    """Whether one of torch.distributed's own functions of these names makes the call."""
-    while frame is not None and frame.f_globals.get("__name__") == dist.distributed_c10d.__name__:
-        if frame.f_code.co_name in names:
-            return True
+def _is_blocking_transfer(frame: FrameType | None) -> bool:
+    """Whether `dist.send` or `dist.recv` makes the call: the operator is that of `isend`."""
+    while frame is not None and is_library(frame):
+        if frame.f_code.co_name in _BLOCKING_TRANSFERS:
+            return frame.f_globals.get("__name__") == dist.distributed_c10d.__name__
         frame = frame.f_back
     return False
 

@@ -119,7 +119,8 @@ def _join_groups(spools: Sequence[Spool]) -> tuple[list[Any], list[dict[str, str
             name = row.name if len(meanings[row.name]) == 1 else f"{row.name} [{row.ranks}]"
             if name != row.name:
                 new_names[row.name] = name
-            joined.setdefault(name, row._replace(name=name))
+            if name not in joined or row.mesh_axis:  # not every rank knows the axis
+                joined[name] = row._replace(name=name)
         names.append(new_names)
     return list(joined.values()), names
 

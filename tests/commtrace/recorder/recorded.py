@@ -1,0 +1,72 @@
+"""What tests of the recorder share: rows of a recording, and code that communicates backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commtrace.event import CommEvent, GroupRow, OpEvent, StepRow
+from commtrace.session import Recording
+
+
+def calls(recording: Recording) -> list[Any]:
+    """The communication calls, in the order of issue."""
+    return [CommEvent(*row) for row in recording.trace().rows("comm")]
+
+
+def call(recording: Recording) -> Any:
+    """The only communication call."""
+    (only,) = calls(recording)
+    return only
+
+
+def ops(recording: Recording) -> list[Any]:
+    """The operators, in the order of their start."""
+    return [OpEvent(*row) for row in recording.trace().rows("ops")]
+
+
+def groups(recording: Recording) -> list[Any]:
+    """The process groups."""
+    return [GroupRow(*row) for row in recording.trace().rows("groups")]
+
+
+def steps(recording: Recording) -> list[Any]:
+    """The steps."""
+    return [StepRow(*row) for row in recording.trace().rows("steps")]
+
+
+class ReduceBackward(torch.autograd.Function):
+    """The identity, whose gradient is all-reduced."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        grad = grads[0].clone()
+        dist.all_reduce(grad)
+        return grad
+
+
+class ReduceForward(torch.autograd.Function):
+    """The sum over all ranks, whose gradient is passed on."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        out = tensor.clone()
+        dist.all_reduce(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0]
+
+
+class Linear(torch.nn.Linear):
+    """A linear layer that all-reduces its output, and the gradient of its input."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return ReduceForward.apply(super().forward(ReduceBackward.apply(input)))  # type: ignore[return-value]

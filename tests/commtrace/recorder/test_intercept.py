@@ -1,0 +1,376 @@
+"""Every call is seen, from wherever it comes, once; and afterwards all is as it was."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import commtrace
+from commtrace.recorder import RECORDER
+from commtrace.recorder.signatures import SIGNATURES, WAIT
+from dtensor_core.testing import fake_world, run_processes
+from tests.commtrace.recorder.recorded import call, calls
+
+functional = torch.ops._c10d_functional
+
+
+@pytest.fixture
+def world() -> Iterator[None]:
+    with fake_world(4):
+        yield
+
+
+def dispatch_tables() -> dict[str, str]:
+    return {name: torch._C._dispatch_dump_table(name) for name in [*SIGNATURES, WAIT]}
+
+
+def test_the_dispatcher_is_changed_while_recording_only(world: None) -> None:
+    before, wait, module_call = dispatch_tables(), vars(dist.Work)["wait"], nn.Module.__call__
+    with commtrace.record():
+        assert all(before[name] != table for name, table in dispatch_tables().items())
+        assert vars(dist.Work)["wait"] is not wait
+        assert nn.Module.__call__ is not module_call
+    assert dispatch_tables() == before
+    assert vars(dist.Work)["wait"] is wait
+    assert nn.Module.__call__ is module_call
+
+
+def test_nothing_is_seen_after_a_recording(world: None) -> None:
+    with commtrace.record() as recording:
+        pass
+    dist.all_reduce(torch.ones(2))
+    assert recording.total() == 0
+
+
+def functional_all_reduce(tensor: torch.Tensor) -> torch.Tensor:
+    return functional.wait_tensor(functional.all_reduce(tensor, "max", "0"))
+
+
+@pytest.mark.parametrize(
+    ("functional_op", "args", "kind"),
+    [
+        (functional.all_reduce, ("sum", "0"), "all_reduce"),
+        (functional.all_reduce_, ("sum", "0"), "all_reduce"),
+        (functional.all_gather_into_tensor, (4, "0"), "all_gather"),
+        (functional.reduce_scatter_tensor, ("sum", 4, "0"), "reduce_scatter"),
+        (functional.all_to_all_single, ([2] * 4, [2] * 4, "0"), "all_to_all"),
+        (functional.broadcast, (2, "0"), "broadcast"),
+        (functional.broadcast_, (2, "0"), "broadcast"),
+        (functional.isend, (2, 0, "0"), "send"),
+        (functional.irecv, (2, 0, "0"), "recv"),
+    ],
+)
+@pytest.mark.parametrize("tensors", ["real", "meta", "fake"])
+def test_a_functional_collective_is_one_call(
+    functional_op: Any, args: tuple[Any, ...], kind: str, tensors: str, world: None
+) -> None:
+    device = "meta" if tensors == "meta" else "cpu"
+    with (
+        FakeTensorMode() if tensors == "fake" else torch.no_grad(),
+        commtrace.record() as recording,
+    ):
+        functional.wait_tensor(functional_op(torch.ones(8, device=device), *args))
+    event = call(recording)
+    assert (event.kind, event.is_async) == (kind, True)
+    assert event.payload_bytes == (128 if kind == "all_gather" else 32)
+    assert event.reduce_op == ("sum" if "reduce" in kind else "")
+    assert event.root == (2 if kind == "broadcast" else -1)
+    assert event.peer == (2 if kind in ("send", "recv") else -1)
+
+
+@pytest.mark.parametrize("tensors", ["real", "meta", "fake"])
+def test_coalesced_functional_collectives_are_one_call(tensors: str, world: None) -> None:
+    device = "meta" if tensors == "meta" else "cpu"
+    with (
+        FakeTensorMode() if tensors == "fake" else torch.no_grad(),
+        commtrace.record() as recording,
+    ):
+        inputs = [torch.ones(8, device=device), torch.ones(2, device=device)]
+        for out in functional.all_reduce_coalesced(inputs, "sum", "0"):
+            functional.wait_tensor(out)
+        for out in functional.all_gather_into_tensor_coalesced(inputs, 4, "0"):
+            functional.wait_tensor(out)
+    reduce, gather = calls(recording)
+    assert (reduce.input_shapes, reduce.payload_bytes) == ("[8];[2]", 40)
+    assert (gather.output_shapes, gather.payload_bytes) == ("[32];[8]", 160)
+
+
+def test_functional_collectives_that_write_to_a_tensor_are_seen(world: None) -> None:
+    with commtrace.record() as recording:
+        functional.all_gather_into_tensor_out(torch.ones(2), 4, "0", out=torch.empty(8))
+        functional.reduce_scatter_tensor_out(torch.ones(8), "sum", 4, "0", out=torch.empty(2))
+    assert recording.counts() == {"all_gather": 1, "reduce_scatter": 1}
+
+
+def test_python_collectives_on_fake_and_meta_tensors_are_seen(world: None) -> None:
+    with commtrace.record() as recording:
+        dist.all_reduce(torch.ones(8, device="meta"))
+        with FakeTensorMode():
+            dist.all_reduce(torch.ones(8))
+    assert [event.payload_bytes for event in calls(recording)] == [32, 32]
+
+
+def test_calls_in_inference_mode_are_seen(world: None) -> None:
+    with commtrace.record() as recording, torch.inference_mode():
+        dist.all_reduce(torch.ones(2))
+        functional_all_reduce(torch.ones(2))
+    assert recording.counts() == {"all_reduce": 2}
+
+
+def test_calls_of_other_threads_are_seen_with_their_thread(world: None) -> None:
+    with commtrace.record() as recording:
+        threads = [threading.Thread(target=dist.all_reduce, args=(torch.ones(2),)) for _ in "ab"]
+        for thread in threads:
+            thread.start()
+            thread.join()
+        dist.barrier()
+    events = calls(recording)
+    assert [event.kind for event in events] == ["all_reduce", "all_reduce", "barrier"]
+    assert events[0].thread != events[2].thread == threading.get_native_id()
+
+
+def test_a_compiled_function_is_seen_when_it_runs_not_when_it_is_compiled(world: None) -> None:
+    def step(tensor: torch.Tensor) -> torch.Tensor:
+        return funcol.all_reduce(tensor, "sum", dist.group.WORLD) + 1
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    with commtrace.record(detail="collective") as recording:
+        for _ in range(3):
+            compiled(torch.ones(4))
+    assert recording.counts() == {"all_reduce": 3}
+
+
+def test_recording_operators_leaves_compiled_functions_compiled(world: None) -> None:
+    seen = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        seen.append(graph)
+        return graph
+
+    compiled = torch.compile(lambda tensor: tensor.sin().cos(), backend=backend)
+    with commtrace.record() as recording:
+        compiled(torch.ones(4))
+        compiled(torch.ones(4))
+    assert len(seen) == 1
+    assert recording.total() == 0
+    torch._dynamo.reset()
+
+
+def test_object_collectives_are_the_calls_that_they_are_made_of(world: None) -> None:
+    with commtrace.record() as recording:
+        dist.broadcast_object_list([{"a": 1}], src=0)
+    assert recording.counts() == {"broadcast": 2}  # the size, then the bytes
+
+
+def fail_in_the_backend() -> tuple[str, str, list[tuple[int, int]]]:
+    """What a call says that gloo refuses, plainly and while recording; and what is recorded."""
+
+    def attempt() -> str:
+        with pytest.raises(RuntimeError) as error:
+            dist.all_gather([torch.ones(2), torch.ones(3)], torch.ones(2))
+        return str(error.value)
+
+    plain = attempt()
+    with commtrace.record() as recording:
+        recorded = attempt()
+    return plain, recorded, [(event.call_ns, event.complete_ns) for event in calls(recording)]
+
+
+def test_a_call_that_raises_raises_the_same_and_is_recorded_without_an_end() -> None:
+    for plain, recorded, ((call_ns, complete_ns),) in run_processes(fail_in_the_backend, 2):
+        assert recorded == plain
+        assert call_ns > 0
+        assert complete_ns == -1
+
+
+def test_arguments_that_cannot_be_read_cost_the_call_not_the_program(
+    world: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("no idea")
+
+    recording = commtrace.record()
+    recording.__enter__()
+    monkeypatch.setattr(RECORDER, "_place", fail)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    with pytest.warns(RuntimeWarning, match="1 failures while recording.*ValueError: no idea"):
+        recording.__exit__(None, None, None)
+    assert recording.total() == 0
+
+
+# What follows needs ranks that really communicate.
+
+
+def reducer_of_ddp() -> tuple[Any, ...]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    wrapped = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
+    for _ in range(2):  # buckets are rebuilt after the first step, which takes a broadcast
+        wrapped(torch.ones(2, 64)).sum().backward()
+    with commtrace.record() as recording:
+        wrapped(torch.ones(2, 64)).sum().backward()
+    events = calls(recording)
+    return (
+        [event.kind for event in events],
+        sum(event.payload_bytes for event in events),
+        {(event.phase, event.module, event.module_class) for event in events},
+        all(event.complete_ns >= event.issue_ns for event in events),
+    )
+
+
+def test_the_buckets_of_ddp_are_seen_with_all_bytes_of_the_gradients() -> None:
+    for kinds, payload, where, is_complete in run_processes(reducer_of_ddp, 2):
+        assert len(kinds) >= 2
+        assert set(kinds) == {"all_reduce"}
+        assert payload == 2 * (64 * 64 + 64) * 4
+        assert where == {("backward", "", "DistributedDataParallel")}
+        assert is_complete
+
+
+def object_gather() -> list[Any]:
+    with commtrace.record() as recording:
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, {"rank": dist.get_rank()})
+    return [gathered, [(event.kind, event.payload_bytes) for event in calls(recording)]]
+
+
+def test_a_gather_of_objects_is_two_gathers() -> None:
+    for gathered, kinds in run_processes(object_gather, 2):
+        assert gathered == [{"rank": 0}, {"rank": 1}]
+        assert kinds[0] == ("all_gather", 2 * 8)  # a long for each size
+        assert kinds[1][0] == "all_gather"
+        assert kinds[1][1] >= 2 * len(pickle.dumps({"rank": 0}))
+
+
+def wait_for_a_late_rank(late_s: float) -> tuple[Any, ...]:
+    """What rank 0 records of calls that rank 1 makes `late_s` later, while a thread counts."""
+    rank, tensor = dist.get_rank(), torch.ones(4)
+    ticks: list[float] = []
+    done = threading.Event()
+
+    def tick() -> None:
+        while not done.wait(0.01):
+            ticks.append(time.perf_counter())
+
+    def dist_sync() -> None:
+        dist.all_reduce(tensor)
+
+    def dist_async() -> None:
+        dist.all_reduce(tensor, async_op=True).wait()  # type: ignore[union-attr]
+
+    def functional_wait() -> None:
+        functional_all_reduce(tensor)
+
+    dist.barrier()
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    most_ticks = []
+    with commtrace.record() as recording:
+        for way in (dist_sync, dist_async, functional_wait, dist.barrier, dist.monitored_barrier):
+            time.sleep(late_s * rank)
+            begin = time.perf_counter()
+            way()
+            end = time.perf_counter()
+            most_ticks.append(sum(begin < moment < end for moment in ticks))
+            dist.barrier()
+    done.set()
+    ticker.join()
+    events = calls(recording)[::2]
+    blocked = [event.blocked_ns / 1e9 for event in events]
+    taken = [(event.complete_ns - event.issue_ns) / 1e9 for event in events]
+    return [event.is_async for event in events], blocked, taken, most_ticks
+
+
+def test_waiting_is_measured_and_does_not_stop_other_threads() -> None:
+    late_s = 0.3
+    is_async, blocked, taken, ticks = run_processes(wait_for_a_late_rank, 2, late_s)[0]
+    assert is_async == [False, True, True, False, False]
+    assert all(late_s * 0.8 < each < late_s * 5 for each in blocked), blocked
+    assert all(late_s * 0.8 < each < late_s * 5 for each in taken), taken
+    assert min(ticks) >= 5, "a thread was kept from running while the call was waited for"
+
+
+def overlap() -> tuple[int, int, int]:
+    tensor = torch.ones(4)
+    dist.barrier()
+    with commtrace.record() as recording:
+        work = dist.all_reduce(tensor, async_op=True)
+        time.sleep(0.2)
+        work.wait()  # type: ignore[union-attr]
+        dist.all_reduce(tensor, async_op=True)
+        time.sleep(0.2)
+    waited, forgotten = calls(recording)
+    return waited.blocked_ns, waited.complete_ns - waited.issue_ns, forgotten.blocked_ns
+
+
+def test_completion_is_seen_where_it_is_and_not_where_it_is_waited_for() -> None:
+    for blocked, taken, forgotten in run_processes(overlap, 2):
+        assert blocked < 0.1e9
+        assert 0 < taken < 0.15e9
+        assert forgotten == -1  # nobody is known to have waited
+
+
+def train(detail: str | None) -> list[torch.Tensor]:
+    """Losses and gradients of three steps that communicate in many ways."""
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    results = []
+    with commtrace.record(detail=detail) if detail else nullcontext():
+        for step in range(3):
+            torch.manual_seed(step + 10 * dist.get_rank())
+            loss = model(torch.randn(4, 8)).square().mean()
+            shared = functional_all_reduce(loss.detach().clone())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            work = dist.all_reduce(shared, async_op=True)
+            work.wait()  # type: ignore[union-attr]
+            results += [loss.detach(), shared, *(p.detach().clone() for p in model.parameters())]
+    return results
+
+
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_results_are_bit_by_bit_the_same_while_recording(detail: str) -> None:
+    plain = run_processes(train, 2, None)
+    recorded = run_processes(train, 2, detail)
+    for one, other in zip(plain, recorded, strict=True):
+        assert all(a.equal(b) for a, b in zip(one, other, strict=True))
+
+
+def profiled_and_recorded() -> tuple[Counter[str], Counter[str]]:
+    """Collectives by the profiler's count and by ours."""
+    model = nn.parallel.DistributedDataParallel(nn.Linear(16, 16))
+    tensor = torch.ones(8)
+    recording = commtrace.record(detail="collective")  # a dispatch mode has all ops run twice
+    with recording, torch.profiler.profile() as profiler:
+        model(torch.ones(2, 16)).sum().backward()
+        for _ in range(3):
+            dist.all_reduce(tensor)
+            functional_all_reduce(tensor)
+        dist.broadcast(tensor, src=0)
+        dist.all_gather([torch.empty(8), torch.empty(8)], tensor)
+        dist.barrier()
+    profiled = Counter(event.name for event in profiler.events() if event.name in SIGNATURES)
+    return profiled, recording.counts("native_op")
+
+
+def test_the_profiler_counts_the_same() -> None:
+    for profiled, recorded in run_processes(profiled_and_recorded, 2):
+        assert recorded["c10d::allreduce_"] == 7
+        assert recorded == {
+            name: count for name, count in profiled.items() if name.startswith("c10d::")
+        }

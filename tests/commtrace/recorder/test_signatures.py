@@ -1,0 +1,78 @@
+"""The table of operators against the operators that the installed torch has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed._functional_collectives  # registers operators
+
+from commtrace.recorder.signatures import RESULT, SIGNATURES, SILENT
+from commtrace.units import KINDS
+
+NAMESPACES = ("c10d", "_c10d_functional")
+SCHEMAS = {
+    schema.name: schema
+    for schema in torch._C._jit_get_all_schemas()
+    if schema.name.partition("::")[0] in NAMESPACES
+}
+
+
+def test_every_operator_of_torch_that_communicates_is_in_the_table() -> None:
+    assert set(SCHEMAS) == set(SIGNATURES) | set(SILENT)
+
+
+def test_no_operator_is_said_to_be_both() -> None:
+    assert not set(SIGNATURES) & set(SILENT)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_kind_of_every_operator_has_its_formulas(name: str) -> None:
+    assert SIGNATURES[name].kind in KINDS
+
+
+# What an argument at a position has to be called in torch's schema.
+NAMES = {
+    "group": {"process_group", "group_name"},
+    "reduce_op": {"reduce_op"},
+    "root": {"root_rank", "src"},
+    "peer": {"dst", "src"},
+    "split": {"input_split_sizes"},
+    "is_async": {"async_op"},
+}
+_INPUTS = {"tensor", "tensors", "input", "inputs", "input_tensor", "input_tensors", "input_list"}
+_OUTPUTS = {
+    "tensor", "tensors", "input", "inputs", "output", "outputs", "output_tensor",
+    "output_tensors", "output_lists",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+@pytest.mark.parametrize("role", [*NAMES, "sent", "received"])
+def test_every_position_holds_what_the_table_says(name: str, role: str) -> None:
+    names = NAMES | {"sent": _INPUTS, "received": _OUTPUTS}
+    position = getattr(SIGNATURES[name], role)
+    found = [argument.name for argument in SCHEMAS[name].arguments]
+    if position is None:
+        in_place = _INPUTS & _OUTPUTS
+        assert not (names[role] - in_place) & set(found) or name in EXPLAINED.get(role, ())
+    elif position == RESULT:
+        assert SCHEMAS[name].returns
+    else:
+        assert found[position] in names[role]
+
+
+EXPLAINED = {
+    # `src` and `dst` of a transfer are its peer, those of a broadcast its root.
+    "root": ("c10d::recv_", "_c10d_functional::irecv"),
+    "peer": ("_c10d_functional::broadcast", "_c10d_functional::broadcast_"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in SIGNATURES if name.startswith("c10d::")])
+def test_async_operators_are_asynchronous_when_nothing_is_said(name: str) -> None:
+    for argument in SCHEMAS[name].arguments:
+        if argument.name == "async_op":
+            assert argument.default_value is True
+            break
+    else:
+        assert SIGNATURES[name].is_async is None

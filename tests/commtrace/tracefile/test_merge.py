@@ -1,0 +1,161 @@
+"""Joining spools: the order of files does not matter, clocks align, what is missing is named."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.errors import EmptyTraceError, TraceError
+from commtrace.event import CommEvent, GroupRow, OpEvent, RankRow, StepRow
+from commtrace.tracefile import (
+    SpoolWriter,
+    Trace,
+    join,
+    merge_spools,
+    parse_spool,
+    read_trace,
+    spool_name,
+)
+from tests.commtrace.synthetic import (
+    START_NS,
+    synthetic_facts,
+    write_synthetic_run,
+    write_synthetic_spools,
+)
+
+
+def spool(rank: int, *batches: dict[str, Any], world_size: int = 2, **facts: Any) -> Any:
+    stream = io.BytesIO()
+    writer = SpoolWriter(stream, synthetic_facts(rank, world_size) | facts)
+    for batch in batches:
+        writer.write(batch)
+    return parse_spool(stream.getvalue(), Path(spool_name(rank)))
+
+
+def ranks(trace: Trace) -> list[Any]:
+    return [RankRow(*row) for row in trace.rows("ranks")]
+
+
+def test_ranks_come_in_order_whatever_the_order_of_the_spools() -> None:
+    spools = [
+        spool(rank, {"comm": [CommEvent(rank=rank, id=0)]}, world_size=5) for rank in range(5)
+    ]
+    expected = join(spools)
+    assert list(expected.tables["comm"]["rank"]) == [0, 1, 2, 3, 4]
+    random.Random(0).shuffle(spools)
+    assert join(spools).tables == expected.tables
+
+
+def test_nothing_is_lost_or_added(tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools", world_size=3)
+    merged = read_trace(merge_spools(folder, tmp_path / "run.json"))
+    for name in ("comm", "ops", "steps"):
+        rows = [
+            row
+            for path in sorted(folder.iterdir())
+            for row in join([parse_spool(path.read_bytes())]).rows(name)
+        ]
+        assert len(rows) == merged.num_rows(name)
+    assert sum(merged.tables["comm"]["payload_bytes"]) == 3 * 30 * 512
+
+
+def test_a_folder_of_spools_reads_like_its_merged_file(tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools")
+    merged = read_trace(merge_spools(folder, tmp_path / "run.json"))
+    read = read_trace(folder)
+    assert (read.run, read.tables) == (merged.run, merged.tables)
+
+
+def test_ranks_that_share_a_clock_are_put_on_one_scale() -> None:
+    # Rank 1 read the same clock, but believes that the epoch was 40 ns later.
+    batch = {
+        "comm": [CommEvent(rank=1, id=0, issue_ns=1000, call_ns=7, complete_ns=-1)],
+        "ops": [OpEvent(rank=1, start_ns=2000, duration_ns=9)],
+        "steps": [StepRow(1, 0, 3000, 4000)],
+    }
+    trace = join([spool(0, epoch_ns=100), spool(1, batch, epoch_ns=60, start_ns=500)])
+    comm, ops, steps = (trace.tables[name] for name in ("comm", "ops", "steps"))
+    assert (list(comm["issue_ns"]), list(comm["call_ns"])) == ([1040], [7])
+    assert list(comm["complete_ns"]) == [-1]  # not known stays not known
+    assert (list(ops["start_ns"]), list(ops["duration_ns"])) == ([2040], [9])
+    assert (list(steps["start_ns"]), list(steps["end_ns"])) == ([3040], [4040])
+    assert (ranks(trace)[1].start_ns, ranks(trace)[1].clock_offset_ns) == (540, 40)
+    assert trace.run["clock"] == "one clock"
+
+
+def test_ranks_of_other_hosts_keep_their_own_time() -> None:
+    batch = {"comm": [CommEvent(rank=1, id=0, issue_ns=1000)]}
+    trace = join([spool(0, epoch_ns=100), spool(1, batch, epoch_ns=60, boot="two")])
+    assert list(trace.tables["comm"]["issue_ns"]) == [1000]
+    assert ranks(trace)[1].clock_offset_ns == 0
+    assert trace.run["clock"] == "wall clocks of several hosts"
+
+
+def test_a_rank_without_a_spool_is_named() -> None:
+    trace = join([spool(0, world_size=4), spool(2, world_size=4)])
+    assert trace.run["missing_ranks"] == [1, 3]
+    assert [row.rank for row in ranks(trace)] == [0, 2]
+
+
+def test_a_rank_that_did_not_close_its_recording_is_named_and_ends_with_its_last_event() -> None:
+    events = [CommEvent(rank=1, id=0, issue_ns=START_NS + 5, complete_ns=START_NS + 70)]
+    closed = spool(0, {}, epoch_ns=0, complete=True, end_ns=START_NS + 99)
+    trace = join([closed, spool(1, {"comm": events}, epoch_ns=0)])
+    assert trace.run["torn_ranks"] == [1]
+    assert [(row.end_ns - START_NS, bool(row.complete)) for row in ranks(trace)] == [
+        (99, True),
+        (70, False),
+    ]
+
+
+def test_the_run_has_the_facts_of_the_first_rank() -> None:
+    trace = join([spool(1), spool(0)])
+    assert trace.run["command"] == "train.py --steps 3"
+    assert trace.run["world_size"] == 2
+
+
+def test_groups_that_several_ranks_know_are_one_row() -> None:
+    known = {"groups": [GroupRow("0", "default_pg", "0,1", 2, "", "gloo")]}
+    with_axis = {"groups": [GroupRow("0", "default_pg", "0,1", 2, "tp", "gloo")]}
+    trace = join([spool(0, known), spool(1, with_axis)])
+    assert [GroupRow(*row) for row in trace.rows("groups")] == [with_axis["groups"][0]]
+
+
+def test_groups_of_one_name_and_other_ranks_are_told_apart() -> None:
+    def batch(rank: int, members: str) -> dict[str, Any]:
+        return {
+            "groups": [GroupRow("5", "dp", members, 2, "dp", "gloo")],
+            "comm": [CommEvent(rank=rank, id=0, group="5")],
+        }
+
+    trace = join([spool(0, batch(0, "0,2")), spool(1, batch(1, "1,3"))])
+    assert list(trace.tables["groups"]["name"]) == ["5 [0,2]", "5 [1,3]"]
+    assert list(trace.tables["comm"]["group"]) == ["5 [0,2]", "5 [1,3]"]
+
+
+def test_two_spools_of_one_rank_are_refused_by_name() -> None:
+    with pytest.raises(TraceError, match=r"two of rank 1: .*rank-00001\.spool and .*rank-00001"):
+        join([spool(1), spool(0), spool(1)])
+
+
+def test_a_folder_without_spools_is_told_to_have_none(tmp_path: Path) -> None:
+    with pytest.raises(EmptyTraceError) as error:
+        merge_spools(tmp_path, tmp_path / "run.json")
+    assert "a folder without a *.spool file" in str(error.value)
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_one_spool_reads_as_a_trace_of_its_own(tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools")
+    trace = read_trace(folder / spool_name(2))
+    assert set(trace.tables["comm"]["rank"]) == {2}
+    assert trace.run["missing_ranks"] == [0, 1, 3]
+
+
+def test_a_made_up_run_has_rows_in_every_table(tmp_path: Path) -> None:
+    trace = read_trace(write_synthetic_run(tmp_path / "run.json"))
+    assert all(trace.num_rows(name) for name in trace.tables)

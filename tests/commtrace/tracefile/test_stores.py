@@ -1,0 +1,104 @@
+"""Where a spool goes, and who joins it when."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from commtrace.tracefile import SpoolWriter, read_trace, spool_name
+from commtrace.tracefile.stores import Memory, RunFile, SpoolFolder
+from tests.commtrace.synthetic import synthetic_facts
+
+
+def write(store: RunFile | SpoolFolder, rank: int, **facts: object) -> None:
+    here = {"host": socket.gethostname(), "pid": os.getpid()}
+    with store.open(rank) as stream:
+        SpoolWriter(stream, synthetic_facts(rank, 2) | here | facts)
+
+
+def _ended_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(timeout=30)
+    return process.pid
+
+
+def test_memory_is_written_to_and_read_back() -> None:
+    stream = Memory().open(0)
+    SpoolWriter(stream, {"rank": 0})
+    stream.seek(0)
+    assert stream.read().startswith(b"commtrace-spool")
+
+
+def test_a_folder_keeps_its_spools_and_marks_those_that_are_done(tmp_path: Path) -> None:
+    store = SpoolFolder(tmp_path / "spools")
+    write(store, 1)
+    store.close(1, 2)
+    assert {path.name for path in (tmp_path / "spools").iterdir()} == {
+        "rank-00001.spool",
+        "rank-00001.done",
+    }
+
+
+def test_rank_0_joins_what_is_there_and_removes_the_spools(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    other, first = RunFile(path, 5.0), RunFile(path, 5.0)
+    write(other, 1)
+    write(first, 0)
+    other.close(1, 2)
+    assert not path.exists()
+    first.close(0, 2)
+    assert list(read_trace(path).tables["ranks"]["rank"]) == [0, 1]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_rank_0_waits_for_ranks_that_still_record(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    other, first = RunFile(path, 30.0), RunFile(path, 30.0)
+    write(other, 1)
+    write(first, 0)
+    closing = threading.Timer(0.3, other.close, (1, 2))
+    closing.start()
+    begin = time.monotonic()
+    first.close(0, 2)
+    assert time.monotonic() - begin >= 0.25
+    closing.join()
+
+
+@pytest.mark.parametrize("timeout_s", [0.2, 30.0])
+def test_rank_0_does_not_wait_for_ever_nor_for_the_dead(timeout_s: float, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    other, first = RunFile(path, timeout_s), RunFile(path, timeout_s)
+    write(first, 0)
+    write(other, 1, **({} if timeout_s < 1 else {"pid": _ended_pid()}))
+    begin = time.monotonic()
+    first.close(0, 2)
+    assert time.monotonic() - begin < 10
+    assert read_trace(path).run["torn_ranks"] == [0, 1]
+
+
+def test_what_a_dead_program_left_is_not_taken_for_a_part_of_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    left = RunFile(path, 5.0)
+    write(left, 1, pid=_ended_pid())
+    left.close(1, 2)
+    store = RunFile(path, 5.0)
+    write(store, 0)
+    store.close(0, 2)
+    trace = read_trace(path)
+    assert list(trace.tables["ranks"]["rank"]) == [0]
+    assert trace.run["missing_ranks"] == [1]
+
+
+def test_spools_that_are_named_by_rank_are_written_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "spools"
+    for _ in range(2):
+        store = SpoolFolder(folder)
+        write(store, 0)
+    assert [path.name for path in folder.iterdir()] == [spool_name(0)]
