@@ -7,7 +7,9 @@ cache. A miss asks `propagate` once. Called by `DTensor.__torch_dispatch__` alon
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,6 +34,10 @@ _cache: dict[tuple[Any, ...], Entry] = {}
 _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _composites: set[int] = set()
+_rewrites: dict[int, Callable[..., Any]] = {}
+# The threads on which rewrites, and plain tensors as replicas, were asked for.
+_rewriting: list[int] = []
+_plain_is_whole: list[int] = []
 
 
 def dispatch(
@@ -45,6 +51,10 @@ def dispatch(
     Raises MixedTensorError, MeshError or RuleError before anything is communicated or written.
     """
     op_id = id(op)
+    if _rewrites and op_id in _rewrites and _applies(_rewriting):
+        result = _rewrites[op_id](*args, **(kwargs or {}))
+        if result is not NotImplemented:
+            return result
     key: list[Any] = [op_id]
     local: list[Any] = []
     for arg in args:
@@ -94,6 +104,39 @@ def dispatch(
     return _wrap(cls, entry, result, args, kwargs)
 
 
+@contextmanager
+def rewriting(rewrites: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[None]:
+    """Let functions stand in for operators on DTensors while the body runs, and in its backward.
+
+    A function gets the operator's arguments and may decline a call by NotImplemented.
+    """
+    _rewriting.append(threading.get_ident())
+    _rewrites.update({id(op): function for op, function in rewrites.items()})
+    try:
+        yield
+    finally:
+        _rewriting.remove(threading.get_ident())
+        if not _rewriting:
+            _rewrites.clear()
+
+
+@contextmanager
+def implicit_replication() -> Iterator[None]:
+    """Take plain tensors that meet DTensors to be the same on every rank while the body runs."""
+    _plain_is_whole.append(threading.get_ident())
+    try:
+        yield
+    finally:
+        _plain_is_whole.remove(threading.get_ident())
+
+
+def _applies(asked: list[int]) -> bool:
+    """On a thread that asked for it, or one of the autograd engine while any thread does."""
+    if not asked:
+        return False
+    return threading.get_ident() in asked or torch._C._current_graph_task_id() >= 0
+
+
 def _other(
     cls: type[torch.Tensor], op: OpOverload, arg: Any, key: list[Any], local: list[Any]
 ) -> None:
@@ -113,7 +156,7 @@ def _other(
         key.append(tuple(inner_key))
         local.append(inner)
     elif isinstance(arg, torch.Tensor):
-        if arg.numel() != 1 and op is not _copy:
+        if arg.numel() != 1 and op is not _copy and not _applies(_plain_is_whole):
             raise _mixed(op, arg)
         key.append((torch.Tensor, arg.shape, arg.stride(), arg.dtype))
         local.append(arg)
@@ -134,7 +177,8 @@ def _mixed(op: OpOverload, arg: torch.Tensor) -> MixedTensorError:
             f"{tuple(arg.shape)} and dtype {arg.dtype}",
             why="how a plain tensor lies on the mesh is not known",
             hint="make it a DTensor: DTensor.from_local(t, mesh, [Replicate()]) if it is the same "
-            "on every rank, distribute_tensor(t, mesh, placements) to split it",
+            "on every rank, distribute_tensor(t, mesh, placements) to split it; or run under "
+            "implicit_replication()",
         )
     )
 

@@ -1,5 +1,6 @@
 """Tensor parallelism for modules: styles that say how one module is cut, and plans of styles."""
 
+from dtensor_core.parallel.loss import loss_parallel
 from dtensor_core.parallel.module import parallelize_module
 from dtensor_core.parallel.prepare import (
     PrepareModuleInput,
@@ -17,5 +18,6 @@ __all__ = [
     "PrepareModuleOutput",
     "RowwiseParallel",
     "SequenceParallel",
+    "loss_parallel",
     "parallelize_module",
 ]

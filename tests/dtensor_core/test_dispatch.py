@@ -23,6 +23,7 @@ from dtensor_core import (
     observe,
 )
 from dtensor_core import dispatch as dispatching
+from dtensor_core.dispatch import implicit_replication
 from dtensor_core.entry import MissingRuleWarning
 from dtensor_core.errors import MeshError, MixedTensorError, RuleError
 from dtensor_core.testing.fake import fake_world
@@ -246,8 +247,13 @@ def test_mixed_tensors_are_refused_with_the_plain_one_named(mesh) -> None:
         "(4, 4) and dtype torch.float32\n"
         "  Why: how a plain tensor lies on the mesh is not known\n"
         "  Try: make it a DTensor: DTensor.from_local(t, mesh, [Replicate()]) if it is the same "
-        "on every rank, distribute_tensor(t, mesh, placements) to split it"
+        "on every rank, distribute_tensor(t, mesh, placements) to split it; or run under "
+        "implicit_replication()"
     )
+    with implicit_replication():
+        assert (x + torch.ones(4, 4)).to_local().tolist() == [[2.0] * 4]
+    with pytest.raises(MixedTensorError):
+        x + torch.ones(4, 4)
 
 
 def test_a_plain_tensor_of_one_element_may_take_part(mesh) -> None:

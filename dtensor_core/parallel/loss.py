@@ -1,0 +1,148 @@
+"""`loss_parallel`: cross entropy over logits whose class dimension is cut, without gathering them.
+
+Inside of it, log-softmax and negative log likelihood of such logits are written in operators that
+leave the cut alone: what travels is a maximum, a sum and a loss per sample, not the logits. The
+other mesh axes may cut the batch or the sequence; means and weights count all samples of the mesh.
+Each function here stands in for the operator of its name, and gets that operator's arguments.
+
+Shapes: logits [N, C, ...], targets [N, ...], both global.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from dtensor_core.dispatch import implicit_replication, rewriting
+from dtensor_core.factories import full
+from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
+from dtensor_core.tensor import DTensor
+
+aten = torch.ops.aten
+
+_NONE, _MEAN, _SUM = range(3)
+
+
+@contextmanager
+def loss_parallel() -> Iterator[None]:
+    """While it is in force, cross entropy works on logits cut along their classes.
+
+    `F.cross_entropy` and its backward go inside. All reductions, `ignore_index`, `weight` and
+    `label_smoothing` work on meshes of any number of axes; targets are class indices, as a
+    DTensor or as a plain tensor that is the same on every rank.
+    """
+    with rewriting(_REWRITES), implicit_replication():
+        yield
+
+
+def _log_softmax(x: DTensor, dim: int, half_to_float: bool) -> Any:
+    """X - log(sum(exp(x))), with two reductions of one number a sample."""
+    if half_to_float or not _is_cut(x, dim):
+        return NotImplemented
+    shifted = x - _whole(x.amax(dim, keepdim=True))
+    return shifted - _whole(shifted.exp().sum(dim, keepdim=True)).log()
+
+
+def _log_softmax_backward(grad: DTensor, output: DTensor, dim: int, dtype: torch.dtype) -> Any:
+    """Grad - softmax(x) * sum(grad)."""
+    if not _is_cut(output, dim):
+        return NotImplemented
+    return grad - output.exp() * _whole(grad.sum(dim, keepdim=True))
+
+
+def _nll_loss(
+    log_probabilities: DTensor, target: Any, weight: Any, reduction: int, ignore_index: int
+) -> Any:
+    """The loss and the total weight: minus the log probability of each sample's class."""
+    if not _is_cut(log_probabilities, _class_dim(log_probabilities)):
+        return NotImplemented
+    one_hot, weights = _selection(log_probabilities, target, weight, ignore_index)
+    losses = -(log_probabilities * one_hot).sum(_class_dim(log_probabilities)) * weights
+    if reduction == _NONE:
+        return losses, full((), 0.0, dtype=losses.dtype, device_mesh=losses.device_mesh)
+    total = _whole(weights.sum())
+    return (losses.sum() if reduction == _SUM else losses.sum() / total), total
+
+
+def _nll_loss_backward(
+    grad: DTensor,
+    log_probabilities: DTensor,
+    target: Any,
+    weight: Any,
+    reduction: int,
+    ignore_index: int,
+    total_weight: DTensor,
+) -> Any:
+    """Minus the weight, at the class of each sample."""
+    dim = _class_dim(log_probabilities)
+    if not _is_cut(log_probabilities, dim):
+        return NotImplemented
+    one_hot, weights = _selection(log_probabilities, target, weight, ignore_index)
+    scale = -weights * (grad / total_weight if reduction == _MEAN else grad)
+    return one_hot * scale.unsqueeze(dim)
+
+
+def _class_dim(log_probabilities: torch.Tensor) -> int:
+    return 1 if log_probabilities.ndim > 1 else 0
+
+
+def _is_cut(x: Any, dim: int) -> bool:
+    """True if an axis of the mesh cuts this dimension."""
+    dim %= max(x.ndim, 1)
+    return any(sharded_dim(placement) == dim for placement in x.placements)
+
+
+def _whole(x: DTensor) -> DTensor:
+    """The tensor with its addends reduced, cut as it is."""
+    placements = [Replicate() if p.is_partial() else p for p in x.placements]
+    return x.redistribute(placements=placements)
+
+
+def _selection(
+    log_probabilities: DTensor, target: Any, weight: Any, ignore_index: int
+) -> tuple[DTensor, DTensor]:
+    """One-hot targets, laid out as the log probabilities, and the weight of every sample."""
+    dim, mesh = _class_dim(log_probabilities), log_probabilities.device_mesh
+    classes = log_probabilities.shape[dim]
+    target = _as_dtensor(target, log_probabilities, dim)
+    shape = [classes if d == dim else 1 for d in range(log_probabilities.ndim)]
+    numbers = torch.arange(classes, device=target._local_tensor.device).view(shape)
+    kept = [p if sharded_dim(p) == dim else Replicate() for p in log_probabilities.placements]
+    every = DTensor.from_local(numbers, mesh).redistribute(placements=kept)
+    one_hot = (target.unsqueeze(dim) == every).to(log_probabilities.dtype)
+    counted = (target != ignore_index).to(log_probabilities.dtype)
+    if weight is not None:
+        plain = weight.full_tensor() if isinstance(weight, DTensor) else weight
+        local = target._local_tensor
+        inside = local.clamp(0, classes - 1)
+        counted = counted * DTensor(plain[inside].to(counted.dtype), counted._spec)
+    return one_hot, counted
+
+
+def _as_dtensor(target: Any, log_probabilities: DTensor, dim: int) -> DTensor:
+    """The targets, cut as the samples of the log probabilities are."""
+    placements = [_of_sample(p, dim) for p in log_probabilities.placements]
+    mesh = log_probabilities.device_mesh
+    if not isinstance(target, DTensor):
+        target = DTensor.from_local(target, mesh)
+    return target.redistribute(placements=placements)
+
+
+def _of_sample(placement: Placement, dim: int) -> Placement:
+    """A placement of [N, C, ...] for [N, ...]."""
+    if not isinstance(placement, Shard) or placement.dim == dim:
+        return Replicate()
+    return Shard(placement.dim - (placement.dim > dim))
+
+
+_REWRITES = {
+    aten._log_softmax.default: _log_softmax,
+    aten._log_softmax_backward_data.default: _log_softmax_backward,
+    aten.nll_loss_forward.default: _nll_loss,
+    aten.nll_loss_backward.default: _nll_loss_backward,
+    aten.nll_loss2d_forward.default: _nll_loss,
+    aten.nll_loss2d_backward.default: _nll_loss_backward,
+}

@@ -1,0 +1,107 @@
+"""Cross entropy over cut classes equals one device, and sends numbers per sample only."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dtensor_core import (
+    DTensor,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+    observe,
+)
+from dtensor_core.parallel import loss_parallel
+from dtensor_core.testing.fake import fake_world
+from dtensor_core.testing.threads import kept_mesh, on_threads
+
+LAYOUTS: tuple[tuple[tuple[int, ...], tuple[Placement, ...]], ...] = (
+    ((4,), (Shard(1),)),
+    ((2, 2), (Shard(0), Shard(1))),
+    ((2, 2), (Shard(1), Replicate())),
+)
+
+
+def _t(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def _ids(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(6, 10), (3, 7, 4), (2, 9, 3, 2)], ids=str)
+def test_loss_and_gradient_equal_one_device(shape: tuple[int, ...], reduction: str) -> None:
+    logits, targets = _t(*shape), _ids(shape[1], shape[0], *shape[2:])
+    targets[0] = 2
+    options: list[dict[str, Any]] = [
+        {"ignore_index": ignore, "weight": weight, "label_smoothing": smoothing}
+        for ignore, weight, smoothing in itertools.product(
+            (-100, 2), (None, _t(shape[1]).abs()), (0.0, 0.1)
+        )
+    ]
+    expected = []
+    for option in options:
+        leaf = logits.clone().requires_grad_()
+        loss = F.cross_entropy(leaf, targets, reduction=reduction, **option)
+        loss.sum().backward()
+        expected.append((loss.detach(), leaf.grad))
+
+    @on_threads(4)
+    def body() -> None:
+        for (mesh_shape, layout), (option, (loss, grad)) in itertools.product(
+            LAYOUTS, zip(options, expected, strict=True)
+        ):
+            mesh = kept_mesh(mesh_shape)
+            leaf = distribute_tensor(logits, mesh, layout).requires_grad_()
+            with loss_parallel():
+                found = F.cross_entropy(leaf, targets, reduction=reduction, **option)
+                found.sum().backward()
+            assert isinstance(found, DTensor)
+            torch.testing.assert_close(found.full_tensor(), loss)
+            assert isinstance(leaf.grad, DTensor)
+            assert leaf.grad.placements == layout
+            torch.testing.assert_close(leaf.grad.full_tensor(), grad)
+
+    body()
+
+
+def test_no_logits_travel() -> None:
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,))
+        logits = distribute_tensor(_t(6, 400), mesh, [Shard(1)]).requires_grad_()
+        told: list[observe.Announcement] = []
+        with observe.listening(told.append), loss_parallel():
+            F.cross_entropy(logits, _ids(400, 6)).backward()
+        assert {news.step for news in told} == {"all_reduce"}
+        assert max(news.payload_bytes for news in told) == 6 * 4
+        assert len(told) <= 4
+
+
+def test_it_ends_with_an_exception() -> None:
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,))
+        logits = distribute_tensor(_t(6, 400), mesh, [Shard(1)])
+        with pytest.raises(KeyError), loss_parallel():
+            raise KeyError
+        told: list[observe.Announcement] = []
+        with observe.listening(told.append):
+            F.log_softmax(logits, 1)
+        assert [news.step for news in told] == ["all_to_all"]
+
+
+def test_logits_that_are_not_cut_by_class_are_left_to_the_operators() -> None:
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,))
+        logits = distribute_tensor(_t(8, 10), mesh, [Shard(0)])
+        with loss_parallel():
+            out = F.log_softmax(logits, 1)
+        assert out.placements == (Shard(0),)  # pyright: ignore[reportAttributeAccessIssue]
