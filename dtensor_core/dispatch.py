@@ -190,6 +190,14 @@ def _mark(view: Any, entry: Entry, args: Sequence[Any]) -> None:
         view._copied = copied
 
 
+def forget(op: OpOverload) -> None:
+    """Drop what is cached of an operator, whose rule has changed."""
+    for key in [key for key in _cache if key[0] == id(op)]:
+        del _cache[key]
+    _known.discard(id(op))
+    _composites.discard(id(op))
+
+
 def _written_copy(op: OpOverload, target: Any) -> RuleError:
     return RuleError(
         four_parts(

@@ -38,7 +38,7 @@ def loss_parallel() -> Iterator[None]:
         yield
 
 
-def _log_softmax(x: DTensor, dim: int, half_to_float: bool) -> Any:
+def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     """X - log(sum(exp(x))), with two reductions of one number a sample."""
     if half_to_float or not _is_cut(x, dim):
         return NotImplemented
@@ -46,7 +46,7 @@ def _log_softmax(x: DTensor, dim: int, half_to_float: bool) -> Any:
     return shifted - _whole(shifted.exp().sum(dim, keepdim=True)).log()
 
 
-def _log_softmax_backward(grad: DTensor, output: DTensor, dim: int, dtype: torch.dtype) -> Any:
+def _log_softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> Any:
     """Grad - softmax(x) * sum(grad)."""
     if not _is_cut(output, dim):
         return NotImplemented
@@ -54,7 +54,7 @@ def _log_softmax_backward(grad: DTensor, output: DTensor, dim: int, dtype: torch
 
 
 def _nll_loss(
-    log_probabilities: DTensor, target: Any, weight: Any, reduction: int, ignore_index: int
+    log_probabilities: Any, target: Any, weight: Any, reduction: int, ignore_index: int
 ) -> Any:
     """The loss and the total weight: minus the log probability of each sample's class."""
     if not _is_cut(log_probabilities, _class_dim(log_probabilities)):
@@ -68,13 +68,13 @@ def _nll_loss(
 
 
 def _nll_loss_backward(
-    grad: DTensor,
-    log_probabilities: DTensor,
+    grad: Any,
+    log_probabilities: Any,
     target: Any,
     weight: Any,
     reduction: int,
     ignore_index: int,
-    total_weight: DTensor,
+    total_weight: Any,
 ) -> Any:
     """Minus the weight, at the class of each sample."""
     dim = _class_dim(log_probabilities)
@@ -95,15 +95,15 @@ def _is_cut(x: Any, dim: int) -> bool:
     return any(sharded_dim(placement) == dim for placement in x.placements)
 
 
-def _whole(x: DTensor) -> DTensor:
+def _whole(x: Any) -> Any:
     """The tensor with its addends reduced, cut as it is."""
     placements = [Replicate() if p.is_partial() else p for p in x.placements]
     return x.redistribute(placements=placements)
 
 
 def _selection(
-    log_probabilities: DTensor, target: Any, weight: Any, ignore_index: int
-) -> tuple[DTensor, DTensor]:
+    log_probabilities: Any, target: Any, weight: Any, ignore_index: int
+) -> tuple[Any, Any]:
     """One-hot targets, laid out as the log probabilities, and the weight of every sample."""
     dim, mesh = _class_dim(log_probabilities), log_probabilities.device_mesh
     classes = log_probabilities.shape[dim]
@@ -122,7 +122,7 @@ def _selection(
     return one_hot, counted
 
 
-def _as_dtensor(target: Any, log_probabilities: DTensor, dim: int) -> DTensor:
+def _as_dtensor(target: Any, log_probabilities: Any, dim: int) -> DTensor:
     """The targets, cut as the samples of the log probabilities are."""
     placements = [_of_sample(p, dim) for p in log_probabilities.placements]
     mesh = log_probabilities.device_mesh

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dtensor_core.placement import (
@@ -67,7 +67,9 @@ class Rule:
     `sizes` gives every factor's size; `blocked` factors can't be cut. `reduce` is the reduction
     of factors that no output has. `terms` are the additive terms of the result, each a product of
     argument numbers; with `algebra` they say which Partials pass: one argument of each term is
-    Partial, all others are whole. `local` may replace the local operator once layouts are known.
+    Partial, all others are whole. `extra` are candidates that this does not say, and all whole is
+    one unless `offers_whole` is false. `local` may replace the local operator once layouts are
+    known.
     """
 
     inputs: tuple[Operand, ...]
@@ -78,7 +80,8 @@ class Rule:
     terms: tuple[tuple[int, ...], ...] = ()
     algebra: str = "opaque"
     local: LocalMaker | None = None
-    extra: tuple[Candidate, ...] = field(default=())
+    extra: tuple[Candidate, ...] = ()
+    offers_whole: bool = True
 
 
 def candidates(
@@ -89,7 +92,8 @@ def candidates(
     `sizes` are the factors' sizes as far as earlier axes have left them.
     """
     replicate = Replicate()
-    yield Candidate((replicate,) * len(rule.inputs), (replicate,) * len(rule.outputs))
+    if rule.offers_whole:
+        yield Candidate((replicate,) * len(rule.inputs), (replicate,) * len(rule.outputs))
     yield from rule.extra
     for cutting in _cuttings(rule, sizes, present):
         if _fits(rule, cutting, sizes, ranks):

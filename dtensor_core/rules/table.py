@@ -55,13 +55,23 @@ def _gather() -> dict[str, Row]:
 TABLE = _gather()
 
 
-def row_of(op: OpOverload) -> Row | None:
-    """The row that serves an operator, or None."""
+def replace_row(op: OpOverload, row: Row) -> None:
+    """Let one overload be served by a row of the user's."""
+    TABLE[_key(op)] = row
+
+
+def _key(op: OpOverload) -> str:
     name = op._schema.name.removeprefix("aten::")
     base = name.removesuffix("_") if op._schema.is_mutable else name
-    for key in (f"{base}.{op._overloadname}", base):
-        if key in TABLE:
-            return TABLE[key]
+    return f"{base}.{op._overloadname}"
+
+
+def row_of(op: OpOverload) -> Row | None:
+    """The row that serves an operator, or None."""
+    key = _key(op)
+    for name in (key, key.rpartition(".")[0]):
+        if name in TABLE:
+            return TABLE[name]
     return pointwise.OPAQUE if torch.Tag.pointwise in op.tags else None
 
 

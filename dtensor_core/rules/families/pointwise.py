@@ -85,4 +85,4 @@ ROWS = {
     name: pointwise(terms, algebra) for algebra, terms, names in _LINES for name in names.split()
 }
 # What fused optimizers do to one parameter, its gradient and its state.
-ROWS |= {name: OPAQUE for name in "_fused_adam _fused_adamw _fused_sgd _fused_adagrad".split()}
+ROWS |= {name: OPAQUE for name in ["_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad"]}

@@ -1,0 +1,136 @@
+"""`local_map`: a function written for local tensors, applied to the local parts of DTensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.placement import Placement
+from dtensor_core.tensor import DTensor, normalize_placements
+
+Layout = Sequence[Placement] | None
+
+
+def local_map(
+    func: Callable[..., Any] | None = None,
+    out_placements: Layout | tuple[Layout, ...] = None,
+    in_placements: Sequence[Layout] | None = None,
+    in_grad_placements: Sequence[Layout] | None = None,
+    device_mesh: DeviceMesh | None = None,
+    *,
+    redistribute_inputs: bool = False,
+) -> Callable[..., Any]:
+    """`func` on DTensors: it gets their local tensors, and its results are made DTensors.
+
+    `in_placements` has one entry for each flattened positional argument: the placements that a
+    DTensor must have, None for what is no DTensor. A DTensor that lies otherwise is redistributed
+    with `redistribute_inputs`, else a ValueError is raised. Keyword arguments are passed as they
+    lie. `in_grad_placements` says likewise how the gradients of local arguments lie.
+    `out_placements` are the placements of the result, or a tuple of one entry for each flattened
+    result, None for what is no tensor. The mesh is `device_mesh`, or the first DTensor's; where no
+    DTensor is passed, `func` runs as it is. Without `func`, a decorator.
+    """
+    if func is None:
+        return partial(
+            local_map,
+            out_placements=out_placements,
+            in_placements=in_placements,
+            in_grad_placements=in_grad_placements,
+            device_mesh=device_mesh,
+            redistribute_inputs=redistribute_inputs,
+        )
+    name = getattr(func, "__name__", repr(func))
+
+    @wraps(func)
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        flat, structure = tree_flatten(args)
+        flat_kwargs, kwargs_structure = tree_flatten(kwargs)
+        mesh = device_mesh
+        for each in (*flat, *flat_kwargs):
+            if isinstance(each, DTensor):
+                mesh = mesh or each.device_mesh
+        is_distributed = any(isinstance(each, DTensor) for each in (*flat, *flat_kwargs))
+        wanted = _one_each(in_placements, flat, f"in_placements of {name}")
+        grads = _one_each(in_grad_placements, flat, f"in_grad_placements of {name}")
+        local = [
+            _local(value, layout, grad, f"argument {number} of {name}", redistribute_inputs)
+            for number, (value, layout, grad) in enumerate(zip(flat, wanted, grads, strict=True))
+        ]
+        local_kwargs = [_local(value, None, None, name, False) for value in flat_kwargs]
+        result = func(
+            *tree_unflatten(local, structure), **tree_unflatten(local_kwargs, kwargs_structure)
+        )
+        if not is_distributed or mesh is None:
+            return result
+        return _wrapped(result, out_placements, mesh, name)
+
+    return mapped
+
+
+def _one_each(layouts: Sequence[Layout] | None, values: Sequence[Any], what: str) -> list[Layout]:
+    if layouts is None:
+        return [None] * len(values)
+    if len(layouts) != len(values):
+        raise PlacementError(
+            f"{what} must have one entry for each flattened argument: {len(values)}, "
+            f"got {len(layouts)}"
+        )
+    return list(layouts)
+
+
+def _local(value: Any, layout: Layout, grad: Layout, what: str, redistribute: bool) -> Any:
+    """The local tensor of an argument, brought to `layout`; other arguments as they are."""
+    if not isinstance(value, DTensor):
+        return value
+    if layout is not None:
+        target = normalize_placements(layout, value.device_mesh, value.ndim)
+        if target != value.placements:
+            if not redistribute:
+                raise PlacementError(
+                    four_parts(
+                        asked=f"{what} placed {target}",
+                        found=f"placements {value.placements}",
+                        why="redistribute_inputs is False, so nothing may be communicated for it",
+                        hint="redistribute the argument before, or set redistribute_inputs=True",
+                    )
+                )
+            value = value.redistribute(placements=target)
+    return value.to_local(grad_placements=grad)
+
+
+def _wrapped(result: Any, out_placements: Any, mesh: DeviceMesh, name: str) -> Any:
+    """The result with its tensors made DTensors."""
+    flat, structure = tree_flatten(result)
+    layouts = out_placements if _is_per_result(out_placements) else (out_placements,)
+    if len(layouts) != len(flat):
+        raise PlacementError(
+            f"out_placements of {name} must have one entry for each flattened result: "
+            f"{len(flat)}, got {len(layouts)}"
+        )
+    made = [
+        _result(value, layout, mesh, f"result {number} of {name}")
+        for number, (value, layout) in enumerate(zip(flat, layouts, strict=True))
+    ]
+    return tree_unflatten(made, structure)
+
+
+def _is_per_result(layouts: Any) -> bool:
+    """A tuple of layouts rather than one layout."""
+    return isinstance(layouts, tuple) and not any(isinstance(p, Placement) for p in layouts)
+
+
+def _result(value: Any, layout: Layout, mesh: DeviceMesh, what: str) -> Any:
+    if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and layout is not None:
+        return DTensor.from_local(value, mesh, layout)
+    if layout is not None and not isinstance(value, torch.Tensor):
+        raise AssertionError(
+            f"{what} is a {type(value).__name__}: what is no tensor has placements None, "
+            f"got {layout}"
+        )
+    return value
