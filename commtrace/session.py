@@ -144,7 +144,7 @@ class Recording(contextlib.ContextDecorator):
             self._stream,
             self._facts.first,
             epoch=epoch,
-            numbering=RECORDER.numbering(),
+            numbering=RECORDER.numbering(with_ops=self._detail == "op"),
             rank=process_rank(),
             max_calls=self._max_calls,
             wants_spans=self._detail == "op",

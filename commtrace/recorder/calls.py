@@ -142,7 +142,9 @@ class Numbering:
     that name with other ranks came before it in this recording.
     """
 
-    def __init__(self, calls: Mapping[int, int], groups: Mapping[Group, int], ops: int) -> None:
+    def __init__(
+        self, calls: Mapping[int, int], groups: Mapping[Group, int], ops: int | None
+    ) -> None:
         self._first_calls = calls
         self._first_seqs = groups
         self._first_op = ops
@@ -158,8 +160,8 @@ class Numbering:
         return call.seq - self._first_seqs.get(call.group, 0)
 
     def op_id(self, op_id: int) -> int:
-        """The number of an operator; -1 of one that began before the recording."""
-        return max(op_id - self._first_op, _UNKNOWN)
+        """The number of an operator; -1 of one that this recording does not have."""
+        return _UNKNOWN if self._first_op is None else max(op_id - self._first_op, _UNKNOWN)
 
     def name(self, group: Group) -> str:
         """The name of a group."""

@@ -7,6 +7,7 @@ what most of the recorder's work is made of.
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class ThreadState:
     """
 
     __slots__ = (
+        "__weakref__",
         "dtensor_op",
         "functional",
         "has_operator_mode",
@@ -57,9 +59,20 @@ class ThreadState:
         self.has_operator_mode = False
 
 
+_states: weakref.WeakSet[ThreadState] = weakref.WeakSet()
+
+
 class _Here(threading.local):
     def __init__(self) -> None:
         self.state = ThreadState()
+        _states.add(self.state)
 
 
 HERE = _Here()
+
+
+def forget_marks() -> None:
+    """Drop what the threads have noted of module calls."""
+    for state in list(_states):
+        state.mark_seqs.clear()
+        state.mark_calls.clear()

@@ -96,8 +96,7 @@ class ModuleTracker:
         parent = outer[0] if outer else self._outside
         place = self._root_place(module) if outer is None else self._inner_place(outer[0], module)
         parent.adopt(module, place)
-        if not HERE.state.mark_seqs:
-            self._newest_state = HERE.state
+        self._newest_state = HERE.state
         return place
 
     def _root_place(self, module: nn.Module) -> Place:

@@ -21,7 +21,9 @@ from commtrace.recorder.signatures import SIGNATURES
 
 DTENSOR, LOCAL = "dtensor", "local"
 
-_COMMUNICATION = frozenset(name.partition("::")[0] for name in SIGNATURES)
+_PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
+"""Namespaces of operators that compute nothing: communication, and marks for profilers."""
+
 _push = torch._C._push_on_torch_dispatch_stack
 _pop = torch._C._pop_torch_dispatch_stack
 _task_id = torch._C._current_graph_task_id
@@ -132,7 +134,7 @@ def _distributed_class(types: Any) -> type | None:
 
 def _learn(func: Any) -> bool:
     """Whether an operator is left to the interception; higher-order ones are only passed on."""
-    silent = not isinstance(func, OpOverload) or func.namespace in _COMMUNICATION
+    silent = not isinstance(func, OpOverload) or func.namespace in _PASSED_ON
     _known_operators.append(func)
     _is_silent[id(func)] = silent
     return silent

@@ -24,7 +24,7 @@ from commtrace.recorder.buffer import Buffer, Span
 from commtrace.recorder.calls import Call, Numbering, read_arguments, read_result, tensors_of
 from commtrace.recorder.clock import now
 from commtrace.recorder.groups import Groups, resolve
-from commtrace.recorder.here import HERE, ThreadState
+from commtrace.recorder.here import HERE, ThreadState, forget_marks
 from commtrace.recorder.phases import Locator, is_library
 from commtrace.recorder.signatures import Signature
 
@@ -55,16 +55,17 @@ class Recorder:
 
     def forget(self) -> None:
         """Drop what only matters while someone listens; names are given anew."""
+        forget_marks()
         self.locator = Locator()
         self.groups = Groups()
         self.failures = []
         self._works.clear()
         self._results.clear()
 
-    def numbering(self) -> Numbering:
+    def numbering(self, *, with_ops: bool) -> Numbering:
         """Numbers and names that begin now."""
         seqs = {group: group.seq for group in self.groups}
-        return Numbering(dict(self._num_calls), seqs, self.num_ops)
+        return Numbering(dict(self._num_calls), seqs, self.num_ops if with_ops else None)
 
     def issue(
         self,

@@ -1,0 +1,268 @@
+"""The module that a call is booked to, forward and backward."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import commtrace
+from commtrace.recorder import HERE, RECORDER, modules
+from dtensor_core.testing import fake_world
+from tests.commtrace.recorder.recorded import Linear, calls
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+@pytest.fixture(autouse=True)
+def _world() -> Iterator[None]:
+    with fake_world(2):
+        yield
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.ModuleDict({"wq": Linear(4, 4), "wo": Linear(4, 4)})
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention["wo"](self.attention["wq"](self.norm(x)))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.out = Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.out(x)
+
+
+def x() -> torch.Tensor:
+    return torch.ones(3, 4, requires_grad=True)
+
+
+def recorded(*functions: Callable[[], Any], detail: str = "collective") -> list[Any]:
+    with commtrace.record(detail=detail) as recording:
+        for function in functions:
+            function()
+    return calls(recording)
+
+
+def where(events: list[Any]) -> list[tuple[str, str, int]]:
+    return [(event.phase, event.module, event.module_call) for event in events]
+
+
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_calls_are_booked_to_the_innermost_module_forward_and_backward(detail: str) -> None:
+    model = Model()
+    events = recorded(lambda: model(x()).sum().backward(), detail=detail)
+    paths = [f"layers.{i}.attention.{name}" for i in (0, 1) for name in ("wq", "wo")] + ["out"]
+    assert where(events) == [
+        *((FORWARD, path, 0) for path in paths),
+        *((BACKWARD, path, 0) for path in reversed(paths)),
+    ]
+    assert {event.module_class for event in events} == {"Linear"}
+
+
+def test_code_of_the_outermost_module_itself_has_its_class_and_no_path() -> None:
+    class Root(nn.Module):
+        def forward(self) -> None:
+            dist.barrier()
+
+    (event,) = recorded(Root())
+    assert (event.module, event.module_class, event.module_call) == ("", "Root", 0)
+
+
+def test_code_outside_of_modules_has_neither() -> None:
+    model = nn.Linear(4, 4)
+    for event in recorded(dist.barrier, lambda: model(x()), dist.barrier):
+        assert (event.phase, event.module, event.module_class, event.module_call) == (
+            "other", "", "", -1,
+        )  # fmt: skip
+
+
+def test_each_call_of_a_module_has_its_number_and_its_own_backward() -> None:
+    layer = Linear(4, 4)
+    model = nn.Sequential(layer, layer, layer)
+    events = recorded(lambda: model(x()).sum().backward())
+    assert where(events) == [
+        *((FORWARD, "0", number) for number in (0, 1, 2)),
+        *((BACKWARD, "0", number) for number in (2, 1, 0)),
+    ]
+
+
+def test_gradient_accumulation_books_each_backward_to_its_own_forward() -> None:
+    model = nn.Sequential(Linear(4, 4))
+    losses = [torch.zeros(())] * 2
+
+    def forward(step: int) -> None:
+        losses[step] = model(x()).sum()
+
+    events = recorded(
+        lambda: forward(0), lambda: forward(1), losses[0].clone, lambda: losses[1].backward(),
+        lambda: losses[0].backward(),
+    )  # fmt: skip
+    assert where(events) == [
+        (FORWARD, "0", 0), (FORWARD, "0", 1), (BACKWARD, "0", 1), (BACKWARD, "0", 0),
+    ]  # fmt: skip
+
+
+def test_a_module_that_two_parents_share_has_the_path_by_which_it_was_called() -> None:
+    class Parent(nn.Module):
+        def __init__(self, child: nn.Module) -> None:
+            super().__init__()
+            self.child = child
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.child(x)
+
+    shared = Linear(4, 4)
+    model = nn.ModuleDict({"a": Parent(shared), "b": Parent(shared)})
+    root = nn.Sequential()
+    root.add_module("a", model["a"])
+    root.add_module("b", model["b"])
+    events = recorded(lambda: root(x()).sum().backward())
+    assert where(events) == [
+        (FORWARD, "a.child", 0), (FORWARD, "b.child", 0),
+        (BACKWARD, "b.child", 0), (BACKWARD, "a.child", 0),
+    ]  # fmt: skip
+
+
+def test_tied_weights_do_not_confuse_modules() -> None:
+    model = nn.Sequential(Linear(4, 4), Linear(4, 4))
+    model[1].weight = model[0].weight
+    assert [event.module for event in recorded(lambda: model(x()).sum().backward())] == [
+        "0", "1", "1", "0",
+    ]  # fmt: skip
+
+
+def test_a_part_of_a_known_model_keeps_its_path_when_called_by_itself() -> None:
+    model = Model()
+    events = recorded(lambda: model(x()), lambda: model.layers[1](x()))
+    assert [event.module for event in events[-2:]] == [
+        "layers.1.attention.wq", "layers.1.attention.wo",
+    ]  # fmt: skip
+    assert [event.module_call for event in events[-2:]] == [1, 1]
+
+
+def test_two_models_of_one_class_are_told_apart() -> None:
+    first, second, third = (nn.Sequential(Linear(4, 4)) for _ in range(3))
+    events = recorded(lambda: first(x()), lambda: second(x()), lambda: third(x()))
+    assert [event.module for event in events] == ["0", "Sequential.0", "Sequential#2.0"]
+
+
+def test_a_module_that_its_caller_does_not_own_is_named_by_its_class() -> None:
+    other = Linear(4, 4)
+
+    class Borrower(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return other(x)
+
+    model = nn.Sequential(Borrower())
+    assert [event.module for event in recorded(lambda: model(x()))] == ["0.Linear"]
+
+
+def test_a_module_that_raises_is_left_and_nothing_else_changes() -> None:
+    class Failing(nn.Module):
+        def forward(self, _: torch.Tensor) -> None:
+            raise ValueError("mine")
+
+    module_call = nn.Module.__call__
+    with commtrace.record() as recording:
+        with pytest.raises(ValueError, match=r"^mine$"):
+            nn.Sequential(Failing())(x())
+        dist.barrier()
+    (event,) = calls(recording)
+    assert (event.module, event.module_class) == ("", "")
+    assert nn.Module.__call__ is module_call
+
+
+def test_an_exception_that_leaves_the_recording_leaves_no_trace_of_it() -> None:
+    module_call, recording = nn.Module.__call__, commtrace.record()
+    with pytest.raises(KeyError), recording:
+        raise KeyError
+    assert nn.Module.__call__ is module_call
+    assert RECORDER.buffers == ()
+
+
+def test_modules_have_no_hooks_while_recording() -> None:
+    model = Model()
+    with commtrace.record():
+        model(x()).sum().backward()
+        for module in model.modules():
+            hooks = [name for name in vars(module) if "hooks" in name and vars(module)[name]]
+            assert hooks == []
+
+
+def test_modules_are_not_kept_alive() -> None:
+    with commtrace.record():
+        model = nn.Sequential(Linear(4, 4))
+        model(x()).sum().backward()
+        reference = weakref.ref(model[0])
+        del model
+        gc.collect()
+        assert reference() is None
+
+
+def test_a_module_in_the_place_of_a_dead_one_gets_a_path_of_its_own() -> None:
+    def call_a_new_one() -> None:
+        nn.Sequential(Linear(4, 4), Linear(4, 4))(x())
+
+    events = recorded(*[call_a_new_one] * 20)
+    assert {event.module.rpartition(".")[2] for event in events} == {"0", "1"}
+    assert [event.module.rpartition(".")[2] for event in events] == ["0", "1"] * 20
+
+
+def test_marks_do_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules, "_MAX_MARKS", 100)
+    model = nn.Sequential(Linear(4, 4))
+    with commtrace.record(detail="collective") as recording:
+        for _ in range(100):
+            model(x()).sum().backward()
+        assert len(HERE.state.mark_seqs) <= 100
+    assert [event.module for event in calls(recording)[-2:]] == ["0", "0"]
+
+
+def test_the_marks_of_a_thread_do_not_outlive_the_recording() -> None:
+    recorded(lambda: Model()(x()))
+    recorded(dist.barrier)
+    assert HERE.state.mark_seqs == []
+
+
+def test_a_backward_on_another_thread_finds_the_modules_of_the_forward() -> None:
+    model = nn.Sequential(Linear(4, 4))
+    loss = []
+    with commtrace.record(detail="collective") as recording:
+        loss.append(model(x()).sum())
+        thread = threading.Thread(target=loss[0].backward)
+        thread.start()
+        thread.join()
+    assert where(calls(recording)) == [(FORWARD, "0", 0), (BACKWARD, "0", 0)]
+
+
+def test_a_hook_of_a_parameter_is_booked_to_the_module_that_holds_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
+    events = recorded(lambda: model(x()).sum().backward())
+    assert {event.phase for event in events} == {BACKWARD}
+    assert sorted(event.module for event in events) == ["0", "0", "1", "1"]
+
+
+def test_recording_that_begins_between_forward_and_backward_does_not_guess() -> None:
+    model = nn.Sequential(Linear(4, 4))
+    loss = model(x()).sum()
+    (event,) = recorded(loss.backward)
+    assert (event.phase, event.module, event.module_class) == (BACKWARD, "", "")

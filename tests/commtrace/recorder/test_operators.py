@@ -1,0 +1,172 @@
+"""Operators as spans, on distributed and on local tensors, and the calls that happen in them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.tensor as torch_tensor
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import commtrace
+from dtensor_core import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+from dtensor_core.testing import fake_world
+from tests.commtrace.recorder.recorded import calls, ops
+
+
+@pytest.fixture(autouse=True)
+def _world() -> Iterator[None]:
+    with fake_world(2):
+        yield
+
+
+def x() -> torch.Tensor:
+    return torch.ones(4, 4, requires_grad=True)
+
+
+def test_an_operator_is_a_span_with_its_times_and_its_place() -> None:
+    model, tensor = nn.Sequential(nn.Linear(4, 4, bias=False)), x()
+    with commtrace.record() as recording, recording.region("here"):
+        model(tensor)
+    (transpose, matmul) = ops(recording)
+    assert (transpose.op, matmul.op) == ("aten.t.default", "aten.mm.default")
+    assert (matmul.phase, matmul.module, matmul.module_class, matmul.module_call) == (
+        "forward", "0", "Linear", 0,
+    )  # fmt: skip
+    assert (matmul.level, matmul.parent, matmul.region) == ("local", -1, "here")
+    assert transpose.start_ns + transpose.duration_ns <= matmul.start_ns
+
+
+def test_operators_of_the_backward_pass_belong_to_the_module_of_the_forward() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh())
+    with commtrace.record() as recording:
+        model(x()).sum().backward()
+    backward = [(op.op, op.module) for op in ops(recording) if op.phase == "backward"]
+    assert ("aten.tanh_backward.default", "1") in backward
+    assert ("aten.mm.default", "0") in backward
+
+
+def test_operators_of_a_recomputation_are_told_apart() -> None:
+    model = nn.Sequential(nn.Tanh())
+    with commtrace.record() as recording:
+        checkpoint(model, x(), use_reentrant=False).sum().backward()  # type: ignore[union-attr]
+    phases = [op.phase for op in ops(recording) if op.op == "aten.tanh.default"]
+    assert phases == ["forward", "recompute"]
+
+
+def test_operators_of_an_optimizer_step_are_told_apart() -> None:
+    layer = nn.Linear(4, 4, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, foreach=False)
+    layer(x()).sum().backward()
+    with commtrace.record() as recording:
+        optimizer.step()
+        torch.ones(2)
+    assert [(op.op, op.phase) for op in ops(recording)] == [
+        ("aten.add_.Tensor", "optimizer"), ("aten.ones.default", "other"),
+    ]  # fmt: skip
+
+
+def test_a_collective_is_no_operator() -> None:
+    with commtrace.record() as recording:
+        dist.all_reduce(torch.ones(2))
+    assert [op.op for op in ops(recording)] == ["aten.ones.default"]
+    (call,) = calls(recording)
+    assert (call.op, call.op_id) == ("", -1)
+
+
+def test_an_operator_that_raises_ends_its_span() -> None:
+    with commtrace.record() as recording:
+        with pytest.raises(RuntimeError):
+            torch.ones(2, 3) @ torch.ones(2, 3)
+        torch.ones(1)
+    assert [(op.op, op.parent) for op in ops(recording)][-2:] == [
+        ("aten.mm.default", -1), ("aten.ones.default", -1),
+    ]  # fmt: skip
+
+
+def factors() -> tuple[DTensor, DTensor]:
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    return (
+        distribute_tensor(torch.ones(4, 4), mesh, [Shard(1)]),
+        distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]),
+    )
+
+
+def check_spans_of_a_matmul_and_a_relu(recording: commtrace.Recording) -> None:
+    """A product of shards is a partial sum, which has to be reduced before the relu."""
+    spans = ops(recording)
+    matmul, relu = [span for span in spans if span.level == "dtensor"]
+    assert (matmul.op, relu.op) == ("aten.mm.default", "aten.relu.default")
+    inner = {span.op: span.parent for span in spans if span.level == "local"}
+    assert inner["aten.mm.default"] == matmul.id
+    assert inner["aten.relu.default"] == relu.id
+    (call,) = calls(recording)
+    assert call.kind in ("all_reduce", "reduce_scatter")
+    assert (call.op, call.op_id) == ("aten.relu.default", relu.id)
+    for span in spans:
+        parent = {each.id: each for each in spans}.get(span.parent)
+        if parent is not None:
+            assert parent.start_ns <= span.start_ns
+            assert span.start_ns + span.duration_ns <= parent.start_ns + parent.duration_ns
+
+
+def test_an_operator_on_distributed_tensors_holds_those_on_local_ones() -> None:
+    left, right = factors()
+    with commtrace.record() as recording:
+        (left @ right).relu()
+    check_spans_of_a_matmul_and_a_relu(recording)
+
+
+def test_so_it_is_for_the_distributed_tensors_of_torch() -> None:
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    left = torch_tensor.distribute_tensor(torch.ones(4, 4), mesh, [torch_tensor.Shard(1)])
+    right = torch_tensor.distribute_tensor(torch.ones(4, 4), mesh, [torch_tensor.Shard(0)])
+    (left @ right).relu()  # what torch's dispatch learns at first sight is no part of the test
+    with commtrace.record() as recording:
+        (left @ right).relu()
+    check_spans_of_a_matmul_and_a_relu(recording)
+
+
+def test_the_operator_of_a_call_is_known_without_operators_too_where_it_is_announced() -> None:
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    tensor = DTensor.from_local(torch.ones(2, 4), mesh, [Shard(0)])
+    with commtrace.record(detail="collective") as recording:
+        tensor.redistribute(mesh, [Replicate()])
+    (call,) = calls(recording)
+    assert (call.kind, call.op, call.op_id) == ("all_gather", "redistribute", -1)
+    assert ops(recording) == []
+
+
+def test_only_the_thread_that_entered_the_recording_shows_operators() -> None:
+    with commtrace.record() as recording:
+        thread = threading.Thread(target=torch.ones, args=(2,))
+        thread.start()
+        thread.join()
+    assert ops(recording) == []
+
+
+def test_a_recording_of_operators_inside_of_another_shares_its_mode() -> None:
+    with commtrace.record() as outer, commtrace.record() as inner:
+        torch.ones(2)
+        assert torch._C._len_torch_dispatch_stack() == 1
+    assert [op.id for op in ops(outer)] == [op.id for op in ops(inner)] == [0]
+
+
+def test_a_recording_of_operators_inside_of_one_of_collectives_keeps_them_to_itself() -> None:
+    left, right = factors()
+    with commtrace.record(detail="collective") as outer, commtrace.record(detail="op") as inner:
+        (left @ right).relu()
+    check_spans_of_a_matmul_and_a_relu(inner)
+    assert ops(outer) == []
+    (call,) = calls(outer)
+    assert (call.op, call.op_id) == ("aten.relu.default", -1)
+
+
+def test_the_mode_is_gone_afterwards() -> None:
+    with commtrace.record():
+        assert torch._C._len_torch_dispatch_stack() == 1
+    assert torch._C._len_torch_dispatch_stack() == 0

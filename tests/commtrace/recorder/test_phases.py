@@ -1,0 +1,220 @@
+"""The phase a call is in, and the user's line that it comes from."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import optimizer
+from torch.utils.checkpoint import checkpoint
+
+import commtrace
+from dtensor_core.testing import fake_world
+from tests.commtrace.recorder.recorded import Linear, ReduceForward, call, calls
+
+
+@pytest.fixture(autouse=True)
+def _world() -> Iterator[None]:
+    with fake_world(2):
+        yield
+
+
+def x() -> torch.Tensor:
+    return torch.ones(3, 4, requires_grad=True)
+
+
+def recorded(function: Callable[[], Any], detail: str = "collective") -> list[Any]:
+    with commtrace.record(detail=detail) as recording:
+        function()
+    return calls(recording)
+
+
+def phases(events: list[Any]) -> list[tuple[str, str]]:
+    return [(event.phase, event.module) for event in events]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Linear(4, 4), Linear(4, 4))
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.inner, x, use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_recomputation_is_a_phase_of_its_own(reentrant: bool, detail: str) -> None:
+    model = nn.Sequential(Checkpointed(reentrant))
+    events = recorded(lambda: model(x()).sum().backward(), detail)
+    first, second = "0.inner.0", "0.inner.1"
+    assert phases(events[:2]) == [("forward", first), ("forward", second)]
+    again = [event.module for event in events if event.phase == "recompute"]
+    backward = [event.module for event in events if event.phase == "backward"]
+    # The part of the last layer that nobody's gradient needs is not computed again.
+    assert again in ([first, second], [first])
+    assert backward == [second, first]
+    assert len(events) == 2 + len(again) + 2
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_function_without_modules_is_recomputed_too(reentrant: bool) -> None:
+    def function(x: torch.Tensor) -> Any:
+        return ReduceForward.apply(x.sin()).sin()
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return checkpoint(function, x, use_reentrant=reentrant)
+
+    model = nn.Sequential(Model())
+    events = recorded(lambda: model(x()).sum().backward())
+    assert phases(events) == [("forward", "0"), ("recompute", "0")]
+
+
+def test_a_step_of_an_optimizer_is_a_phase() -> None:
+    class Optimizer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            dist.barrier()
+            return super().step(closure)
+
+    layer = nn.Linear(4, 4)
+    sgd = Optimizer(layer.parameters(), lr=0.1)
+
+    def run() -> None:
+        sgd.step()
+        dist.barrier()
+
+    assert phases(recorded(run)) == [("optimizer", ""), ("other", "")]
+
+
+def test_forward_and_backward_inside_of_an_optimizer_step_are_themselves() -> None:
+    model = nn.Sequential(Linear(4, 4))
+    lbfgs = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+    def closure() -> Any:
+        lbfgs.zero_grad()
+        loss = model(x()).sum()
+        loss.backward()
+        dist.barrier()
+        return loss
+
+    events = recorded(lambda: lbfgs.step(closure))
+    assert phases(events[:3]) == [("forward", "0"), ("backward", "0"), ("optimizer", "")]
+
+
+def test_a_step_that_raised_does_not_colour_what_follows() -> None:
+    class Failing(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise ValueError("mine")
+
+    failing = Failing(nn.Linear(4, 4).parameters(), lr=0.1)
+
+    def run() -> None:
+        with pytest.raises(ValueError, match="mine"):
+            failing.step()
+        dist.barrier()
+        dist.barrier()
+
+    assert phases(recorded(run)) == [("other", ""), ("other", "")]
+
+
+def test_optimizers_have_no_hooks_afterwards() -> None:
+    before = len(optimizer._global_optimizer_pre_hooks), len(optimizer._global_optimizer_post_hooks)
+    recorded(dist.barrier)
+    after = len(optimizer._global_optimizer_pre_hooks), len(optimizer._global_optimizer_post_hooks)
+    assert after == before
+
+
+def test_clipping_gradients_is_neither_forward_nor_backward() -> None:
+    model = nn.Sequential(Linear(4, 4))
+
+    def run() -> None:
+        model(x()).sum().backward()
+        dist.all_reduce(nn.utils.get_total_norm([p.grad for p in model.parameters()]))
+
+    assert phases(recorded(run))[-1] == ("other", "")
+
+
+def test_a_backward_that_a_module_runs_is_backward() -> None:
+    class Penalty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            (grad,) = torch.autograd.grad(self.inner(x).sum(), x)
+            dist.barrier()
+            return grad
+
+    assert phases(recorded(lambda: Penalty()(x()))) == [
+        ("forward", "inner"), ("backward", "inner"), ("forward", ""),
+    ]  # fmt: skip
+
+
+def line_of(function: Callable[..., Any], text: str) -> int:
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_the_source_line_is_the_nearest_one_of_the_users(detail: str) -> None:
+    def inner() -> None:
+        dist.all_reduce(torch.ones(2))  # here
+
+    def run() -> None:
+        inner()
+
+    (event,) = recorded(run, detail)
+    assert event.source_file == __file__
+    assert event.source_line == line_of(inner, "# here")
+    assert event.source_function == "inner"
+
+
+def test_the_source_line_in_a_module_is_in_its_forward() -> None:
+    class Model(nn.Module):
+        def forward(self) -> None:
+            with torch.no_grad():
+                dist.all_reduce(torch.ones(2))
+
+    (event,) = recorded(Model())
+    assert (event.source_function, event.source_file) == ("forward", __file__)
+
+
+def test_the_source_line_of_the_engines_calls_is_the_one_that_called_backward() -> None:
+    layer = nn.Linear(4, 4)
+    layer.weight.register_post_accumulate_grad_hook(_reduce_without_a_line_of_ours())
+
+    def run() -> None:
+        layer(x()).sum().backward()  # here
+
+    (event,) = recorded(run)
+    assert event.source_line == line_of(run, "# here")
+
+
+def _reduce_without_a_line_of_ours() -> Callable[[torch.Tensor], None]:
+    namespace: dict[str, Any] = {"__name__": "torch.pretended", "dist": dist}
+    exec("def hook(p): dist.all_reduce(p.grad)", namespace)
+    return namespace["hook"]
+
+
+def test_a_line_of_the_users_in_the_backward_pass_is_told() -> None:
+    layer = Linear(4, 4)
+    events = recorded(lambda: layer(x()).sum().backward())
+    assert (events[-1].phase, events[-1].source_function) == ("backward", "backward")
+    assert events[-1].source_file.endswith("recorded.py")
+
+
+def test_a_thread_that_runs_torchs_code_only_has_no_line() -> None:
+    with commtrace.record() as recording:
+        thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(2),))
+        thread.start()
+        thread.join()
+    event = call(recording)
+    assert (event.source_file, event.source_line, event.source_function) == ("", -1, "")
