@@ -133,25 +133,23 @@ def _logs_in(folder: str) -> object:
 def _failure(error: ChildFailedError, spool_folder: Path) -> LaunchResult:
     """The rank that failed first.
 
-    Others fail because of it, and the launcher stops the rest. A rank that died of a signal left
-    no time behind; it goes before those that raised, for a crash is what makes peers raise.
+    Others fail because of it, and the launcher stops the rest. A rank that died without a word has
+    left no time behind; it goes before those that raised, for a crash is what makes peers raise.
     """
-    died = [
-        (rank, failure.exitcode)
-        for rank, failure in sorted(error.failures.items())
-        if failure.exitcode < 0 and -failure.exitcode not in _STOPPING_SIGNALS
-    ]
-    if died:
-        rank, exit_code = died[0]
-        return LaunchResult(_SIGNAL_EXIT_CODE - exit_code, spool_folder, rank)
     left = read_failures(spool_folder)
+    spoke = {failure.rank for failure in left}
+    for rank, failure in sorted(error.failures.items()):
+        if rank not in spoke and -failure.exitcode not in _STOPPING_SIGNALS:
+            return LaunchResult(_shell_code(failure.exitcode), spool_folder, rank)
     if left:
         return LaunchResult(left[0].exit_code, spool_folder, left[0].rank, left[0].traceback)
     rank, failure = error.get_first_failure()
-    exit_code = failure.exitcode
-    return LaunchResult(
-        exit_code if exit_code > 0 else _SIGNAL_EXIT_CODE - exit_code, spool_folder, rank
-    )
+    return LaunchResult(_shell_code(failure.exitcode), spool_folder, rank)
+
+
+def _shell_code(exit_code: int) -> int:
+    """What a shell reports of a process: 128 + n of one that died of signal n."""
+    return exit_code if exit_code > 0 else _SIGNAL_EXIT_CODE - exit_code
 
 
 @contextlib.contextmanager

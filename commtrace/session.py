@@ -15,6 +15,7 @@ one and writes no file of its own. What happens outside of it belongs to no step
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import warnings
 import weakref
@@ -52,9 +53,10 @@ def record(
 
     `path` is the run file to write (an existing one is replaced); None keeps the recording in
     memory. `detail` is "op" (operators too) or "collective" (communication only, for long runs).
-    `max_calls` bounds the number of calls kept, further ones are counted; the default is no bound
-    for a file and two million in memory. Rank 0 waits up to `merge_timeout_s` at the end for other
-    ranks that are still recording; a rank without a spool is named in the file.
+    `max_calls` bounds the number of calls kept, and ten times as many operators; further ones are
+    counted only. The default is no bound for a file and two million in memory. Rank 0 waits up to
+    `merge_timeout_s` at the end for other ranks that are still recording; a rank without a spool
+    is named in the file.
 
     Raises UsageError for a detail that does not exist.
     """
@@ -91,13 +93,19 @@ class Recording(contextlib.ContextDecorator):
         self._depth = 0
         self._is_over = False
         self._stream: BinaryIO | None = None
-        self._listening: Listening | None = None
-        self._flusher: _Flusher | None = None
+        # The rest comes with `_open` and `_begin`.
+        self._buffer: Buffer
+        self._epoch: int
+        self._facts: Facts
+        self._flusher: _Flusher
+        self._listening: Listening
+        self._pid: int
 
     def _recreate_cm(self) -> Recording:
-        return (
-            self if self._stream is None else Recording(self._store, self._detail, self._max_calls)
-        )
+        """What one call of a decorated function is recorded in."""
+        if self._stream is None or isinstance(self._store, Memory):
+            return self
+        return Recording(self._store, self._detail, self._max_calls)
 
     def __enter__(self) -> Recording:
         """Begin, or go on."""
@@ -107,38 +115,58 @@ class Recording(contextlib.ContextDecorator):
                 why="its file has been written",
                 attempt="make another one with commtrace.record(...)",
             )
+        if not self._depth:
+            self._begin()
         self._depth += 1
-        if self._depth == 1:
-            again = self._stream is not None
-            if not again:
-                self._open()
-            self._listening = listen(self._buffer, again=again)
-            if self._detail == "op":
-                self._listening.see_operators(self._facts.rank)
-            self._flusher = _Flusher(self._flush)
-            if self is not _launched:
-                self._begin_steps()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """End: what is still under way is written as it stands."""
         self._depth -= 1
-        if self._depth:
+        if self._depth or self._pid != os.getpid():  # a forked child is no part of it
             return
-        assert self._listening is not None
-        assert self._flusher is not None
+        failures = self._end()
+        if failures and kind is None:
+            warnings.warn(
+                f"{len(failures)} failures while recording, the trace is not complete; the first: "
+                f"{type(failures[0]).__name__}: {failures[0]}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _begin(self) -> None:
+        again = self._stream is not None
+        if not again:
+            self._open()
+        self._listening = listen(self._buffer, again=again)
+        if self._detail == "op":
+            self._listening.see_operators(self._facts.rank)
+        self._flusher = _Flusher(self._flush)
+        if self is not _launched:
+            self._begin_steps()
+
+    def _end(self) -> list[BaseException]:
+        """Write what is left, and return what went wrong while recording."""
         self._listening.stop()
-        error = self._flusher.stop()
+        failures = [*RECORDER.failures, *self._flusher.stop()]
         self._end_steps()
-        self._flush(is_last=True)
+        self._flush_last()
         self._is_over = not isinstance(self._store, Memory)
         self._store.close(self._facts.rank, self._facts.num_ranks)
-        self._warn_of_failures(error)
+        return failures
 
     def _open(self) -> None:
-        epoch = epoch_ns()
+        self._epoch = epoch = epoch_ns()
+        self._pid = os.getpid()
         self._facts = Facts(self._detail, epoch)
-        self._stream = self._store.open(self._facts.rank)
+        try:
+            self._stream = self._store.open(self._facts.rank)
+        except OSError as error:
+            raise RecordingError(
+                "cannot begin to record",
+                found=f"{type(error).__name__}: {error}",
+                attempt="record to a folder that can be written to",
+            ) from error
         weakref.finalize(self, self._stream.close)  # until then it is read back from
         self._buffer = Buffer(
             self._stream,
@@ -149,28 +177,21 @@ class Recording(contextlib.ContextDecorator):
             max_calls=self._max_calls,
             wants_spans=self._detail == "op",
         )
-        self._epoch = epoch
 
-    def _flush(self, *, is_last: bool = False) -> None:
+    def _flush(self) -> None:
         RECORDER.drop_dead_works()
-        facts = self._facts.news(RECORDER)
-        if is_last:
-            facts |= {
+        self._buffer.flush(self._facts.news(RECORDER))
+
+    def _flush_last(self) -> None:
+        self._buffer.flush(self._facts.news(RECORDER), is_last=True)
+        self._buffer.flush(
+            {
                 "complete": True,
                 "end_ns": now() + self._epoch,
                 "num_dropped": self._buffer.num_dropped,
+                "num_ops_dropped": self._buffer.num_ops_dropped,
             }
-        self._buffer.flush(facts, is_last=is_last)
-
-    def _warn_of_failures(self, error: BaseException | None) -> None:
-        failures = [*RECORDER.failures, *([error] if error else [])]
-        if failures:
-            warnings.warn(
-                f"{len(failures)} failures while recording, the trace is not complete; the first: "
-                f"{type(failures[0]).__name__}: {failures[0]}",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+        )
 
     def _begin_steps(self) -> None:
         """Begin a step, also in the recording of `commtrace run`: before it there are none."""
@@ -184,7 +205,12 @@ class Recording(contextlib.ContextDecorator):
             _launched._buffer.end_steps(self._facts.rank)
 
     def step(self) -> None:
-        """End the current step and begin the next one, here and in the recordings around."""
+        """End the current step and begin the next one, here and in the recordings around.
+
+        Raises RecordingError outside of the recording.
+        """
+        if not self._depth:
+            raise RecordingError("there is no step to end", why="nothing is being recorded")
         for buffer in RECORDER.buffers:
             if buffer.rank in (None, self._buffer.rank):
                 buffer.end_step(self._facts.rank)
@@ -241,7 +267,7 @@ class _Flusher(threading.Thread):
         super().__init__(name="commtrace-flusher", daemon=True)
         self._flush = flush
         self._stopping = threading.Event()
-        self._error: BaseException | None = None
+        self._errors: list[BaseException] = []
         self.start()
 
     def run(self) -> None:
@@ -250,11 +276,11 @@ class _Flusher(threading.Thread):
             try:
                 self._flush()
             except Exception as error:
-                self._error = error
+                self._errors.append(error)
                 return
 
-    def stop(self) -> BaseException | None:
+    def stop(self) -> list[BaseException]:
         """End the thread, and say what made it fail, if anything did."""
         self._stopping.set()
         self.join()
-        return self._error
+        return self._errors

@@ -21,6 +21,7 @@ from commtrace.recorder.clock import now
 from commtrace.tracefile import OUTSTANDING, SpoolWriter
 
 _MAX_OUTSTANDING_ROWS = 1000
+_MAX_OPS_PER_CALL = 10
 NO_STEP = -1
 
 
@@ -33,8 +34,8 @@ class Buffer:
     """The calls, operators and steps of one recording, on their way to `stream`.
 
     Keeps the calls of `rank` only where that is not None (threads that play several ranks), and at
-    most `max_calls` of them; the rest is counted in `num_dropped`. What comes before
-    `begin_steps` and after `end_steps` belongs to no step.
+    most `max_calls` of them and ten times as many operators; the rest is only counted. What comes
+    before `begin_steps` and after `end_steps` belongs to no step.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class Buffer:
         self._num_steps = 0
         self._num_in_step = 0
         self.num_dropped = 0
+        self.num_ops_dropped = 0
         self.wants_spans = wants_spans
         self._num_kept = 0
+        self._num_ops_kept = 0
         self._max_calls = max_calls
         self._epoch = epoch
         self._numbering = numbering
@@ -149,12 +152,14 @@ class Buffer:
         return list(rows.values())
 
     def _take_ops(self) -> list[Any]:
-        numbering, epoch, mine = self._numbering, self._epoch, self.rank
-        return [
-            _op_row(span, self._step_at(span[5]), numbering, epoch)
-            for span in _take_all(self._spans)
-            if mine in (None, span[0])
-        ]
+        spans = [span for span in _take_all(self._spans) if self.rank in (None, span[0])]
+        if self._max_calls is not None:
+            room = _MAX_OPS_PER_CALL * self._max_calls - self._num_ops_kept
+            self.num_ops_dropped += max(len(spans) - room, 0)
+            del spans[room:]
+        self._num_ops_kept += len(spans)
+        numbering, epoch = self._numbering, self._epoch
+        return [_op_row(span, self._step_at(span[5]), numbering, epoch) for span in spans]
 
     def _step_at(self, instant: int) -> int:
         """The step that was in progress then."""

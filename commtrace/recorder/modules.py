@@ -94,10 +94,16 @@ class ModuleTracker:
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place:
         """The place of a module that is called inside of `outer` for the first time."""
         parent = outer[0] if outer else self._outside
-        place = self._root_place(module) if outer is None else self._inner_place(outer[0], module)
+        try:
+            place = self._find(outer, module)
+        except Exception:  # a model's own `named_modules` may fail, or a module be half made
+            place = Place(type(module).__name__, module, None)
         parent.adopt(module, place)
         self._newest_state = HERE.state
         return place
+
+    def _find(self, outer: ModuleCall | None, module: nn.Module) -> Place:
+        return self._root_place(module) if outer is None else self._inner_place(outer[0], module)
 
     def _root_place(self, module: nn.Module) -> Place:
         known = self._place_in_known_root(module)
