@@ -113,8 +113,8 @@ RANKS = (
     Column("clock_offset_ns", int, "ns", "what was added to the rank's times to align them"),
     Column("num_events", int, "", "communication calls kept"),
     Column("num_dropped", int, "", "communication calls dropped by the memory bound"),
-    Column("num_ops_dropped", int, "", "operators dropped by the memory bound"),
     Column("complete", bool, "", "the rank closed its recording properly"),
+    Column("num_ops_dropped", int, "", "operators dropped by the memory bound"),
 )
 
 STEPS = (

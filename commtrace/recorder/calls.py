@@ -241,10 +241,11 @@ def _read_tensors(call: Call, argument: Any, is_payload: bool) -> Shapes:
 def _kept_bytes(call: Call, args: Sequence[Any]) -> int:
     """The bytes that a rank sends to itself in an all-to-all; -1 if every rank gets as much."""
     signature, own = call.signature, call.group.group_rank
-    if signature.split is None:
-        return tensors_of(args[signature.sent])[own].nbytes
-    split = args[signature.split]
-    return call.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
+    if signature.split is not None:
+        split = args[signature.split]
+        return call.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
+    tensor = tensors_of(args[signature.sent or 0])[own]
+    return tensor.numel() * tensor.itemsize
 
 
 _shape_texts: dict[Any, str] = {}

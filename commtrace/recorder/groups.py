@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
 
 from commtrace.event import GroupRow
 
@@ -113,5 +114,5 @@ def resolve(argument: Any) -> Any:
     if isinstance(argument, _Box):
         return _unbox(argument)
     if isinstance(argument, str):
-        return torch._C._distributed_c10d._resolve_process_group(argument)
+        return _resolve_process_group(argument)
     return argument

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_compiling
 
 from commtrace.recorder.here import HERE, ThreadState
@@ -195,7 +196,7 @@ def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable
     This runs for each call of each module, communicating or not: hence no attribute is looked up
     twice and nothing is allocated but one tuple.
     """
-    next_seq = torch._C._autograd._get_sequence_nr
+    next_seq = _get_sequence_nr
     task_id = torch._C._current_graph_task_id
     outside = tracker._outside
 

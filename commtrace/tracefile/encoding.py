@@ -83,7 +83,7 @@ def is_not_known(column: Column, description: Description) -> bool:
 def not_known(column: Column, rows: int) -> array[Any]:
     """The values of a column that was left out, as `decode` would give them."""
     if column.type is float:
-        return array("d", [column.missing]) * rows
+        return array("d", [float("nan")]) * rows
     return array("q", [_CODES_OF_MISSING[column.type]]) * rows
 
 

@@ -187,8 +187,8 @@ def _rank_row(spool: Spool, part: Mapping[str, Table], offset: int) -> Any:
         clock_offset_ns=offset,
         num_events=len(part["comm"]["rank"]),
         num_dropped=facts.get("num_dropped", 0),
-        num_ops_dropped=facts.get("num_ops_dropped", 0),
         complete=facts.get("complete", False) and not spool.is_torn,
+        num_ops_dropped=facts.get("num_ops_dropped", 0),
     )
 
 

@@ -131,7 +131,7 @@ def test_a_call_without_reduction_has_no_reduce_op() -> None:
 
 def test_root_and_peer_are_global_ranks_also_within_a_smaller_group() -> None:
     with commtrace.record() as recording:
-        group = dist.new_group([1, 3])
+        group: Any = dist.new_group([1, 3])
         dist.broadcast(x(), src=3, group=group)
         dist.send(x(), 3, group=group)
     broadcast, send = [event for event in calls(recording) if event.kind != "barrier"]
@@ -142,7 +142,7 @@ def test_root_and_peer_are_global_ranks_also_within_a_smaller_group() -> None:
 
 def test_groups_are_described() -> None:
     with commtrace.record() as recording:
-        group = dist.new_group([1, 3], group_desc="pair")
+        group: Any = dist.new_group([1, 3], group_desc="pair")
         dist.all_reduce(x())
         dist.all_reduce(x(), group=group)
     world, pair = groups(recording)

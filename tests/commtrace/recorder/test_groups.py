@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def test_a_group_is_described_once(world: None) -> None:
 def test_a_group_is_not_kept_alive() -> None:
     book = Groups()
     with fake_world(2):
-        process_group = dist.new_group([0, 1])
+        process_group: Any = dist.new_group([0, 1])
         reference = weakref.ref(process_group)
         book.of(process_group)
         dist.destroy_process_group(process_group)
