@@ -26,6 +26,7 @@ from commtrace.bootstrap import DETAIL_VARIABLE, SPOOLS_VARIABLE, read_failures
 from commtrace.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.api import LogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 _MONITOR_INTERVAL_S = 0.1
@@ -124,7 +125,7 @@ def _launch(command: list[str], nproc: int, spool_folder: Path) -> LaunchResult:
     return LaunchResult(0, spool_folder)
 
 
-def _logs_in(folder: str) -> object:
+def _logs_in(folder: str) -> LogsSpecs:
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
 
     return DefaultLogsSpecs(log_dir=folder)

@@ -41,9 +41,10 @@ class Listening:
 
     def stop(self) -> None:
         """Disconnect; the last one to do so takes the interception out."""
-        if self._mode is not None and self._state is HERE.state:
+        state = HERE.state
+        if self._mode is not None and self._state is state:
             self._mode.__exit__(None, None, None)
-            self._state.has_operator_mode = False
+            state.has_operator_mode = False
             self._mode = None
         with _lock:
             before = RECORDER.buffers

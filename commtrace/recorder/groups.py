@@ -114,5 +114,5 @@ def resolve(argument: Any) -> Any:
     if isinstance(argument, _Box):
         return _unbox(argument)
     if isinstance(argument, str):
-        return _resolve_process_group(argument)
+        return _resolve_process_group(argument)  # pyright: ignore[reportArgumentType]
     return argument

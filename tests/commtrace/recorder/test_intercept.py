@@ -143,7 +143,7 @@ def test_calls_of_other_threads_are_seen_with_their_thread(world: None) -> None:
 
 def test_a_compiled_function_is_seen_when_it_runs_not_when_it_is_compiled(world: None) -> None:
     def step(tensor: torch.Tensor) -> torch.Tensor:
-        return funcol.all_reduce(tensor, "sum", "0") + 1
+        return funcol.all_reduce(tensor, "sum", [0, 1, 2, 3]) + 1
 
     compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
     with commtrace.record(detail="collective") as recording:

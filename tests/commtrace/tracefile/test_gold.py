@@ -1,0 +1,44 @@
+"""Traces of every version of the format stay readable (tests/gold says how they were made)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from commtrace.schema import FORMAT_VERSION, TABLES
+from commtrace.tracefile import read_trace
+
+GOLD = Path(__file__).parents[2] / "gold"
+
+
+def test_every_version_has_its_trace() -> None:
+    versions = {f"run-v{version}.json" for version in range(1, FORMAT_VERSION + 1)}
+    assert {path.name for path in GOLD.glob("*.json")} == versions
+
+
+@pytest.mark.parametrize("path", sorted(GOLD.glob("*.json")), ids=lambda path: path.stem)
+def test_a_trace_of_any_version_has_the_tables_and_columns_of_today(path: Path) -> None:
+    trace = read_trace(path)
+    for name, columns in TABLES.items():
+        assert list(trace.tables[name]) == [column.name for column in columns]
+        assert {len(values) for values in trace.tables[name].values()} == {trace.num_rows(name)}
+
+
+def test_version_1_says_what_it_said_when_it_was_written() -> None:
+    trace = read_trace(GOLD / "run-v1.json")
+    comm = trace.tables["comm"]
+    assert trace.run["world_size"] == 2
+    assert trace.run["torch"] == "2.13.0+cpu"
+    # Per rank: what DistributedDataParallel says hello with, and rebuilds its buckets with; then
+    # two steps with one bucket of 20 floats and one loss each; and a barrier.
+    assert Counter(comm["kind"]) == {
+        "all_gather": 2, "broadcast": 8, "all_reduce": 8, "barrier": 2,
+    }  # fmt: skip
+    rows = list(zip(comm["phase"], comm["kind"], comm["step"], comm["payload_bytes"], strict=True))
+    assert rows.count(("backward", "all_reduce", 0, 20 * 4)) == 2
+    assert [region for region in comm["region"] if region] == ["report"] * 4
+    assert list(trace.tables["groups"]["ranks"]) == ["0,1"]
+    assert list(trace.tables["steps"]["step"]) == [0, 1, 0, 1]
+    assert min(comm["issue_ns"]) > trace.tables["ranks"]["start_ns"][0]

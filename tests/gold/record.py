@@ -1,0 +1,31 @@
+"""What the traces in this folder are recordings of.
+
+commtrace run --nproc 2 -o tests/gold/run-v1.json tests/gold/record.py
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import commtrace
+
+
+def main() -> None:
+    """Two steps on every rank: a reduced output, a backward pass, a barrier."""
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    with commtrace.record() as recording:
+        for _ in range(2):
+            loss = model(torch.ones(2, 4)).sum()
+            loss.backward()
+            with recording.region("report"):
+                dist.all_reduce(loss.detach())
+            recording.step()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+main()
