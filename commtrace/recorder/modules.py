@@ -10,7 +10,8 @@ number it was given in the forward pass, so that bisecting the marks finds the c
 
 A path is relative to the outermost module called. The first outermost module has the path "";
 further ones that are not a part of it have their class's name in front. A module that a parent
-calls without having it as a submodule is put under it by its class's name.
+calls without having it as a submodule is put under it by its class's name. A module made anew for
+each call takes over the path of the last one, once that is gone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_compiling
@@ -28,24 +30,66 @@ from torch.compiler import is_compiling
 from commtrace.recorder.here import HERE, ThreadState
 
 _MAX_MARKS = 1 << 17
+_NO_RANK = -1
 
 ModuleCall = tuple["Place", int, int]
 """A place, the number of the call, and the autograd task in which it was entered (-1: none)."""
 
 
 class Place:
-    """A module as reached by one path; `num_calls` counts its calls from 0."""
+    """A module as reached by one path; `num_calls` counts its calls from 0.
 
-    __slots__ = ("_watched", "children", "class_name", "module", "num_calls", "path", "root")
+    `parts` are the places below an outermost module by their path, the same for all of them.
+    """
 
-    def __init__(self, path: str, module: nn.Module, root: Place | None) -> None:
+    __slots__ = (
+        "_names",
+        "_num_misses",
+        "_watched",
+        "children",
+        "class_name",
+        "module",
+        "num_calls",
+        "parts",
+        "path",
+        "root",
+    )
+
+    def __init__(self, path: str, module: nn.Module, root: Place | None, num_calls: int) -> None:
         self.path = path
         self.class_name = type(module).__name__
         self.module = weakref.ref(module)
         self.root = root or self
-        self.num_calls = 0
+        self.parts: dict[str, Place] = root.parts if root else {}
+        self.num_calls = num_calls
         self.children: dict[int, Place] = {}
         self._watched: dict[int, weakref.ref[nn.Module]] = {}
+        self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._num_misses = 0
+
+    def name_of(self, module: nn.Module) -> str | None:
+        """The path of `module` below this one, the shortest of several; None if it is not there.
+
+        Names are looked up once. For a module that is not among them they are looked up again, but
+        ever more seldom: some programs make a new module for each call.
+        """
+        known = self._names.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        self._num_misses += 1
+        if self._num_misses & (self._num_misses - 1):  # not a power of two
+            return None
+        self._learn_names()
+        known = self._names.get(id(module))
+        return known[1] if known is not None else None
+
+    def _learn_names(self) -> None:
+        owner = self.module()
+        self._names = {}
+        if owner is not None:
+            named = list(owner.named_modules(remove_duplicate=False))
+            for name, each in sorted(reversed(named), key=_depth, reverse=True):
+                self._names[id(each)] = (weakref.ref(each), name)
 
     def adopt(self, module: nn.Module, place: Place) -> None:
         """Remember that `module`, called from here, is found at `place`, as long as it lives."""
@@ -66,11 +110,11 @@ class ModuleTracker:
     def __init__(self) -> None:
         self._outside: Any = Place.__new__(Place)
         self._outside.children, self._outside._watched = {}, {}
-        self._places: dict[str, Place] = {}
-        self._roots: list[Place] = []
+        self._roots: list[tuple[int, Place]] = []
         self._replaced: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._newest_state: ThreadState | None = None
         self._owners: dict[int, tuple[weakref.ref[Any], Place]] = {}
+        self._num_strangers = 0
 
     def install(self) -> None:
         """Begin to follow module calls, of all threads."""
@@ -98,56 +142,50 @@ class ModuleTracker:
         try:
             place = self._find(outer, module)
         except Exception:  # a model's own `named_modules` may fail, or a module be half made
-            place = Place(type(module).__name__, module, None)
+            place = Place(type(module).__name__, module, None, 0)
         parent.adopt(module, place)
         self._newest_state = HERE.state
         return place
 
     def _find(self, outer: ModuleCall | None, module: nn.Module) -> Place:
-        return self._root_place(module) if outer is None else self._inner_place(outer[0], module)
-
-    def _root_place(self, module: nn.Module) -> Place:
-        known = self._place_in_known_root(module)
-        if known is not None:
-            return known
-        path = self._free_path(type(module).__name__) if self._roots else ""
-        place = self._places[path] = Place(path, module, None)
-        self._roots.append(place)
-        return place
-
-    def _inner_place(self, parent: Place, module: nn.Module) -> Place:
-        owner = parent.module()
-        name = _name_in(owner, module) if owner is not None else None
-        if name is None:
-            known = self._place_in_known_root(module)
-            if known is not None:
-                return known
-            name = type(module).__name__
-        return self._place_at(_join(parent.path, name), module, parent.root)
-
-    def _place_in_known_root(self, module: nn.Module) -> Place | None:
-        for root in self._roots:
-            owner = root.module()
-            name = None if owner is None else _name_in(owner, module)
+        if outer is not None:
+            parent = outer[0]
+            name = parent.name_of(module)
+            if name is not None:
+                return self._place_at(_join(parent.path, name), module, parent.root)
+        here = _rank_here()
+        for rank, root in self._roots:
+            name = root.name_of(module) if rank in (here, _NO_RANK) else None
             if name is not None:
                 return self._place_at(_join(root.path, name), module, root)
-        return None
+        if outer is not None:
+            path = _join(outer[0].path, type(module).__name__)
+            return self._place_at(path, module, outer[0].root)
+        return self._new_root(module, here)
 
-    def _place_at(self, path: str, module: nn.Module, root: Place) -> Place:
-        place = self._places.get(path)
+    @staticmethod
+    def _place_at(path: str, module: nn.Module, root: Place) -> Place:
+        place = root if path == root.path else root.parts.get(path)
         if place is None or place.module() is not module:
-            num_calls = place.num_calls if place is not None else 0
-            place = self._places[path] = Place(path, module, root)
-            place.num_calls = num_calls
+            num_calls = 0 if place is None else place.num_calls
+            place = root.parts[path] = Place(path, module, root, num_calls)
         return place
 
-    def _free_path(self, class_name: str) -> str:
-        taken = {root.path for root in self._roots}
-        path, number = class_name, 1
-        while path in taken:
-            number += 1
-            path = f"{class_name}#{number}"
-        return path
+    def _new_root(self, module: nn.Module, here: int) -> Place:
+        """The place of one more outermost module: that of a dead one of its class, or a new one."""
+        taken = set()
+        class_name = type(module).__name__
+        for i, (rank, root) in enumerate(self._roots):
+            if rank in (here, _NO_RANK):
+                taken.add(root.path)
+                if root.class_name == class_name and root.module() is None:
+                    place = Place(root.path, module, None, root.num_calls)
+                    place.parts = root.parts
+                    self._roots[i] = (here, place)
+                    return place
+        place = Place(_free_path(class_name, taken), module, None, 0)
+        self._roots.append((here, place))
+        return place
 
     def call_that_made(self, node: Any) -> ModuleCall | None:
         """The module call of the forward pass that made an autograd node; None if none did."""
@@ -159,6 +197,9 @@ class ModuleTracker:
         """The module that holds a parameter, as its latest call."""
         known = self._owners.get(id(parameter))
         if known is None or known[0]() is not parameter:
+            self._num_strangers += 1
+            if self._num_strangers & (self._num_strangers - 1):  # as in `Place.name_of`
+                return None
             self._learn_owners()
             known = self._owners.get(id(parameter))
         return (known[1], known[1].num_calls - 1, -1) if known else None
@@ -171,7 +212,7 @@ class ModuleTracker:
         return state.mark_seqs, state.mark_calls
 
     def _learn_owners(self) -> None:
-        for root in self._roots:
+        for _, root in self._roots:
             owner = root.module()
             if owner is not None:
                 for name, module in owner.named_modules():
@@ -180,14 +221,28 @@ class ModuleTracker:
                         self._owners[id(parameter)] = (weakref.ref(parameter), place)
 
 
+def _rank_here() -> int:
+    """The rank of this thread: in tests, the threads of one process may play several."""
+    return dist.get_rank() if dist.is_initialized() else _NO_RANK
+
+
+def _free_path(class_name: str, taken: set[str]) -> str:
+    """The path of one more outermost module: empty for the first, its class for others."""
+    if not taken:
+        return ""
+    path, number = class_name, 1
+    while path in taken:
+        number += 1
+        path = f"{class_name}#{number}"
+    return path
+
+
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path and name else path or name
 
 
-def _name_in(owner: nn.Module, module: nn.Module) -> str | None:
-    """The path of `module` below `owner`; the shortest of several."""
-    names = [name for name, each in owner.named_modules(remove_duplicate=False) if each is module]
-    return min(names, key=lambda name: name.count("."), default=None)
+def _depth(named: tuple[str, nn.Module]) -> int:
+    return named[0].count(".")
 
 
 def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable[..., Any]:

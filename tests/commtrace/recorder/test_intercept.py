@@ -20,7 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import commtrace
 from commtrace.recorder import RECORDER
 from commtrace.recorder.signatures import SIGNATURES, WAIT
-from dtensor_core.testing import fake_world, run_processes
+from dtensor_core import init_device_mesh
+from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from dtensor_core.testing import MLPModule, fake_world, run_processes, run_threads
 from tests.commtrace.recorder.recorded import call, calls
 
 functional = torch.ops._c10d_functional
@@ -375,3 +377,43 @@ def test_the_profiler_counts_the_same() -> None:
         assert recorded == {
             name: count for name, count in profiled.items() if name.startswith("c10d::")
         }
+
+
+def train_tensor_parallel(detail: str | None) -> tuple[list[torch.Tensor], Counter[Any]]:
+    """Losses and gradients of three steps of a tensor-parallel MLP, and what was communicated."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    torch.manual_seed(0)
+    model = nn.Sequential(MLPModule("cpu"), MLPModule("cpu"))
+    styles = {"net1": ColwiseParallel(), "net2": RowwiseParallel()}
+    for layer in model:
+        parallelize_module(layer, mesh, styles)
+    results, recording = [], commtrace.record(detail=detail or "collective")
+    with recording if detail else nullcontext():
+        for _ in range(3):
+            loss = model(torch.ones(4, 10, requires_grad=True)).square().mean()
+            loss.backward()
+            results.append(loss.detach())
+        results += [p.grad.to_local() for p in model.parameters()]
+    where = ("phase", "module", "op", "kind", "payload_bytes", "planned_bytes")
+    comm = recording.trace().tables["comm"] if detail else {}
+    return results, Counter(zip(*(comm[name] for name in where), strict=True) if detail else ())
+
+
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_tensor_parallel_results_are_the_same_and_calls_are_those_of_theory(detail: str) -> None:
+    plain = run_threads(train_tensor_parallel, 4, None)
+    recorded = run_threads(train_tensor_parallel, 4, detail)
+    for (one, _), (other, counts) in zip(plain, recorded, strict=True):
+        assert all(a.equal(b) for a, b in zip(one, other, strict=True))
+        # The output of the second layer is a sum over ranks, forward; the gradient of the input of
+        # the first is one, backward. Both are [4, 10] floats.
+        size = 4 * 10 * 4
+        phases = Counter((phase, kind, size) for phase, _, _, kind, size, _ in counts.elements())
+        assert phases == {("forward", "all_reduce", size): 6, ("backward", "all_reduce", size): 6}
+        modules = {(phase, module) for phase, module, *_ in counts}
+        assert modules == {
+            (phase, f"{layer}.{name}")
+            for layer in (0, 1)
+            for phase, name in (("forward", "net2"), ("backward", "net1"))
+        }
+        assert all(payload == planned for *_, payload, planned in counts)

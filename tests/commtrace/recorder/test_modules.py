@@ -16,7 +16,7 @@ from torch import nn
 import commtrace
 from commtrace.recorder import HERE, RECORDER, modules
 from dtensor_core.testing import fake_world
-from tests.commtrace.recorder.recorded import Linear, calls
+from tests.commtrace.recorder.recorded import Linear, ReduceForward, calls
 
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -216,13 +216,50 @@ def test_modules_are_not_kept_alive() -> None:
         assert reference() is None
 
 
-def test_a_module_in_the_place_of_a_dead_one_gets_a_path_of_its_own() -> None:
-    def call_a_new_one() -> None:
-        nn.Sequential(Linear(4, 4), Linear(4, 4))(x())
+def test_modules_made_anew_for_each_call_share_a_path_and_count_on() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
 
-    events = recorded(*[call_a_new_one] * 20)
-    assert {event.module.rpartition(".")[2] for event in events} == {"0", "1"}
-    assert [event.module.rpartition(".")[2] for event in events] == ["0", "1"] * 20
+    class Loss(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ReduceForward.apply(x)  # type: ignore[return-value]
+
+    class Parent(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Loss()(x)
+
+    parent = Parent()
+    events = recorded(
+        *[lambda: model(x()), lambda: Loss()(x()), lambda: parent(x()), gc.collect] * 20
+    )
+    assert [(event.module, event.module_call) for event in events] == [
+        each for number in range(20) for each in (("Loss", number), ("Parent.Loss", number))
+    ]
+
+
+def test_a_module_that_is_added_later_is_found() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+
+    def add() -> None:
+        model.append(Linear(4, 4))
+
+    events = recorded(lambda: model(x()), add, lambda: model(x()), add, lambda: model(x()))
+    assert [event.module for event in events] == ["1", "1", "2"]
+
+
+def test_many_strange_modules_do_not_make_the_model_be_searched_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    searches = []
+    named_modules = nn.Module.named_modules
+
+    def counting(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        searches.append(self)
+        return named_modules(self, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "named_modules", counting)
+    recorded(lambda: model(x()), *[lambda: nn.Tanh()(x())] * 1000)
+    assert 0 < sum(each is model for each in searches) < 20
 
 
 def test_marks_do_not_grow_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
