@@ -45,6 +45,7 @@ def alternate(
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """The time of each contender, from `num_rounds` rounds with turns of `turn_s` each."""
+    gc.collect()
     counts = {name: _calls_in(call, turn_s, clock) for name, call in contenders.items()}
     found: dict[str, list[float]] = {name: [] for name in contenders}
     order = list(contenders)
@@ -66,7 +67,6 @@ def _calls_in(call: Contender, turn_s: float, clock: Callable[[], float]) -> int
 
 
 def _seconds_per_call(call: Contender, count: int, clock: Callable[[], float]) -> float:
-    gc.collect()
     gc.disable()
     try:
         start = clock()
