@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from typer.main import get_command
 
+from commtrace_cli.main import app
 from dtensor_core import observe
 from dtensor_core.testing import fake_world
 from tests.commtrace.synthetic import write_synthetic_run
@@ -49,3 +53,32 @@ def test_the_layouts_and_the_reason_are_those_of_the_comments() -> None:
     layout, reason = re.findall(r"  # (.+)$", text, re.M)
     assert names["weight"]._spec.text == layout  # type: ignore[attr-defined]
     assert sentences[-1].endswith(reason)
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """The command lines that a document gives for `commtrace`."""
+    lines = re.findall(r"(?:^    |`)commtrace ([a-z][^`\n]*)", text, re.M)
+    return [shlex.split(line) for line in lines]
+
+
+def accepted(words: list[str]) -> bool:
+    """Whether the command line takes these words: a command that exists, and its own options."""
+    group = get_command(app)
+    name, *rest = words
+    command = group.commands.get(name)  # type: ignore[attr-defined]
+    known = {option for parameter in command.params for option in parameter.opts} if command else ()
+    ours = list(itertools.takewhile(lambda word: not word.endswith(".py"), rest))
+    return command is not None and all(w in known for w in ours if w.startswith("-"))
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_the_command_lines_are_those_of_the_program(document: str) -> None:
+    lines = command_lines((README.parent / document).read_text())
+    assert [words for words in lines if not accepted(words)] == []
+
+
+def test_a_command_line_of_another_program_is_noticed() -> None:
+    text = "`commtrace run --nproc 4 -o run.json train.py --my-option 3` `commtrace dance`\n"
+    text += "    commtrace report --loud run.json\n"
+    refused = [words for words in command_lines(text) if not accepted(words)]
+    assert refused == [["dance"], ["report", "--loud", "run.json"]]
