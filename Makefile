@@ -31,7 +31,7 @@ demo: $(READY) ## train with tensor parallelism on 4 local ranks, recorded; prin
 	$(BIN)/commtrace summary $(DEMO)/sp.json
 	$(BIN)/commtrace report $(DEMO)/sp.json --force -o $(DEMO)/sp.html
 	$(BIN)/commtrace report $(DEMO)/run.json --force -o $(DEMO)/report.html
-	@echo "open $(CURDIR)/$(DEMO)/report.html in a browser"
+	@echo "open $(CURDIR)/$(DEMO)/report.html and sp.html in a browser"
 
 test: $(READY) ## all tests; PYTEST_ARGS="-k name" for some
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
