@@ -111,8 +111,11 @@ def test_coalesced_functional_collectives_are_one_call(tensors: str, world: None
 
 def test_functional_collectives_that_write_to_a_tensor_are_seen(world: None) -> None:
     with commtrace.record() as recording:
-        functional.all_gather_into_tensor_out(torch.ones(2), 4, "0", out=torch.empty(8))
-        functional.reduce_scatter_tensor_out(torch.ones(8), "sum", 4, "0", out=torch.empty(2))
+        for out in (
+            functional.all_gather_into_tensor_out(torch.ones(2), 4, "0", out=torch.empty(8)),
+            functional.reduce_scatter_tensor_out(torch.ones(8), "sum", 4, "0", out=torch.empty(2)),
+        ):
+            functional.wait_tensor(out)
     assert recording.counts() == {"all_gather": 1, "reduce_scatter": 1}
 
 
