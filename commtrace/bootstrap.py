@@ -54,6 +54,10 @@ def read_failures(folder: Path) -> list[Failure]:
 def main() -> None:
     """Run the script named on the command line."""
     _die_with_parent()
+    # Whole lines at once: the ranks share one output, and no line shall run into another.
+    sys.stdout.reconfigure(  # pyright: ignore[reportAttributeAccessIssue]
+        line_buffering=True, write_through=False
+    )
     folder = Path(os.environ.pop(SPOOLS_VARIABLE))
     detail = os.environ.pop(DETAIL_VARIABLE)
     rank = int(os.environ["RANK"])
@@ -72,6 +76,8 @@ def main() -> None:
     except Exception as error:
         _leave_failure(folder, rank, 1, _traceback_of_script(error))
         sys.exit(1)
+    finally:  # after a failure is told, since it makes the other ranks fail
+        _close_gloo()
 
 
 def _run(script: str, folder: Path, detail: str) -> None:
@@ -79,6 +85,13 @@ def _run(script: str, folder: Path, detail: str) -> None:
 
     with record_launched(folder, detail):
         runpy.run_path(script, run_name="__main__")
+
+
+def _close_gloo() -> None:
+    """Destroy a gloo group that the script has left: now and then its threads abort the exit."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_initialized() and distributed.get_backend() == "gloo":
+        distributed.destroy_process_group()
 
 
 def _leave_failure(folder: Path, rank: int, exit_code: int, text: str) -> None:

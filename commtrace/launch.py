@@ -71,7 +71,7 @@ def run_script(
     script, spool_folder = Path(script), Path(spool_folder).absolute()
     _check(script, nproc)
     spool_folder.mkdir(parents=True, exist_ok=True)
-    command = ["-u", "-m", "commtrace.bootstrap", str(script), *args]
+    command = ["-m", "commtrace.bootstrap", str(script), *args]
     variables = {SPOOLS_VARIABLE: str(spool_folder), DETAIL_VARIABLE: detail}
     if nproc > 1:
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
