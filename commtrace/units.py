@@ -134,4 +134,4 @@ def text_of_duration(duration_ns: float) -> str:
         if abs(time) < 999.5:
             return f"{time:.3g} {unit}"
         time /= 1000
-    return f"{time:.3g} s"
+    return f"{time:.3g} s" if abs(time) < 999.5 else f"{time:,.0f} s"

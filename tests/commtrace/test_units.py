@@ -70,7 +70,14 @@ def test_a_size_for_people(size: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("duration", "text"), [(5, "5 ns"), (12_340, "12.3 µs"), (999_999, "1 ms"), (2e9, "2 s")]
+    ("duration", "text"),
+    [
+        (5, "5 ns"),
+        (12_340, "12.3 µs"),
+        (999_999, "1 ms"),
+        (2e9, "2 s"),
+        (12_345e9, "12,345 s"),
+    ],
 )
 def test_a_time_for_people(duration: float, text: str) -> None:
     assert text_of_duration(duration) == text
