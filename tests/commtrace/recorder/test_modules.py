@@ -303,3 +303,31 @@ def test_recording_that_begins_between_forward_and_backward_does_not_guess() -> 
     loss = model(x()).sum()
     (event,) = recorded(loss.backward)
     assert (event.phase, event.module, event.module_class) == (BACKWARD, "", "")
+
+
+def test_a_compiled_model_stays_compiled_and_is_compiled_once() -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    compiled(x())
+    with commtrace.record(detail="collective"):
+        compiled(x())
+    with commtrace.record(detail="op"):
+        compiled(x())
+    compiled(x())
+    assert len(graphs) == 1
+    torch._dynamo.reset()
+
+
+def test_a_model_that_is_compiled_while_recording_is_compiled_whole() -> None:
+    model = nn.Sequential(nn.LayerNorm(4), nn.Tanh())
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with commtrace.record(detail="collective"):
+        result = compiled(x())
+    assert result.equal(compiled(x()))
+    torch._dynamo.reset()
