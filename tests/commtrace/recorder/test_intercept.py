@@ -396,7 +396,8 @@ def train_tensor_parallel(detail: str | None) -> tuple[list[torch.Tensor], Count
             loss = model(torch.ones(4, 10, requires_grad=True)).square().mean()
             loss.backward()
             results.append(loss.detach())
-        results += [p.grad.to_local() for p in model.parameters()]
+        gradients: list[Any] = [p.grad for p in model.parameters()]
+        results += [gradient.to_local() for gradient in gradients]
     where = ("phase", "module", "op", "kind", "payload_bytes", "planned_bytes")
     comm = recording.trace().tables["comm"] if detail else {}
     return results, Counter(zip(*(comm[name] for name in where), strict=True) if detail else ())
