@@ -23,7 +23,6 @@ from dtensor_core.placement import (
     Shard,
     _StridedShard,
     sharded_dim,
-    split_factor,
 )
 from dtensor_core.spec import Spec
 
@@ -191,16 +190,3 @@ def remaining_sizes(
     left = dict(sizes)
     left[cutting.factor] = -(-left[cutting.factor] // ranks)
     return left
-
-
-__all__ = [
-    "Candidate",
-    "Cutting",
-    "Dim",
-    "LocalMaker",
-    "Operand",
-    "Rule",
-    "candidates",
-    "remaining_sizes",
-    "split_factor",
-]

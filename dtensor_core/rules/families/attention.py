@@ -37,9 +37,8 @@ def _forward(call: Call) -> Rule:
 
 
 def _backward(call: Call) -> Rule:
-    """Cutting the queries would make addends of the gradients of k and v: blocked."""
-    rule = _attention(call, _BACKWARD, f"{_Q}, {_KV}, {_KV}")
-    return rule
+    """Where queries are cut, the gradients of k and v are addends."""
+    return _attention(call, _BACKWARD, f"{_Q}, {_KV}, {_KV}")
 
 
 ROWS = {
