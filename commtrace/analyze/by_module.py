@@ -105,8 +105,9 @@ def _pieces(name: str) -> Iterable[str]:
 
 def _classes(frames: Frames) -> dict[str, str]:
     """The class of each module that a call or an operator named."""
-    named = pd.concat(
-        [table[["module", "module_class"]].drop_duplicates() for table in (frames.ops, frames.comm)]
-    ).astype(object)
-    named = named[named["module_class"] != ""]
-    return dict(zip(named["module"], named["module_class"], strict=True))
+    classes: dict[str, str] = {}
+    for table in (frames.ops, frames.comm):
+        named = table[["module", "module_class"]].drop_duplicates()
+        pairs = zip(named["module"], named["module_class"], strict=True)
+        classes |= {module: name for module, name in pairs if name}
+    return classes
