@@ -88,7 +88,7 @@ def dispatch(
         if op_id in _composites:
             return op.decompose(*args, **kwargs)
         entry = _miss(cls, op, args, kwargs, tuple(key))
-    if entry.place is not None and "_copied" in args[entry.place].__dict__:
+    if entry.place is not None and getattr(args[entry.place], "_copied", ""):
         raise _written_copy(op, args[entry.place])
     if entry.moves:
         _redistribute(entry, cls, args, kwargs, local, local_kwargs)
@@ -185,7 +185,7 @@ def _mixed(op: OpOverload, arg: torch.Tensor) -> MixedTensorError:
 
 def _mark(view: Any, entry: Entry, args: Sequence[Any]) -> None:
     """Let a view remember that it is a copy, or a view of one."""
-    copied = entry.copied or args[0].__dict__.get("_copied")
+    copied = entry.copied or getattr(args[0], "_copied", "")
     if copied:
         view._copied = copied
 

@@ -48,6 +48,8 @@ class DTensor(torch.Tensor):
     _local_tensor: torch.Tensor
     _spec: Spec
     __slots__ = ("_local_tensor", "_spec")
+    # How this came to be a copy, where it should have been a view; set by `dispatch`.
+    _copied: str = ""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
