@@ -2,7 +2,7 @@
 
 A call is looked up by a key of its operator, the interned specs of its tensors and its static
 arguments; scalars count by type only, so a scalar that changes every step does not grow the
-cache. A miss asks `propagate` once. Called by `DTensor.__torch_dispatch__` alone.
+cache. A miss asks `propagate` once. It is the `__torch_dispatch__` of DTensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dtensor_core.rules.table import row_of
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
 # Types of schema arguments for which a Python number counts by its type only.
-_VALUES = ("number", "float", "Tensor")
+_VALUES = ("number", "float", "Tensor", "List[number")
 # A plain tensor that is copied into a DTensor is taken to be whole, as in a state dict.
 _copy = torch.ops.aten.copy_.default
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
@@ -38,15 +38,24 @@ _rewrites: dict[int, Callable[..., Any]] = {}
 # The threads on which rewrites, and plain tensors as replicas, were asked for.
 _rewriting: list[int] = []
 _plain_is_whole: list[int] = []
+# The DTensor class; `install` sets it, which `tensor` calls.
+_class: type[Any] = torch.Tensor
+
+
+def install(cls: type[torch.Tensor]) -> None:
+    """Let operators on tensors of class `cls` come here."""
+    global _class
+    _class = cls
+    cls.__torch_dispatch__ = staticmethod(dispatch)  # pyright: ignore
 
 
 def dispatch(
-    cls: type[torch.Tensor],
     op: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
+    types: Sequence[type],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The result of an operator of which at least one argument is a DTensor of class `cls`.
+    """The result of an operator of which at least one argument is a DTensor.
 
     Raises MixedTensorError, MeshError or RuleError before anything is communicated or written.
     """
@@ -59,49 +68,38 @@ def dispatch(
     local: list[Any] = []
     for arg in args:
         kind = type(arg)
-        if kind is cls:
+        if kind is _class:
             key.append(arg._spec)
             local.append(arg._local_tensor)
         elif kind in _SCALARS:
             key.append(kind if (op_id, len(key)) in _dynamic else arg)
             local.append(arg)
         else:
-            _other(cls, op, arg, key, local)
-    local_kwargs: dict[str, Any] = {}
-    if kwargs:
-        for name, arg in kwargs.items():
-            key.append(name)
-            if type(arg) in _SCALARS and (op_id, name) in _dynamic:
-                key.append(type(arg))
-                local_kwargs[name] = arg
-            else:
-                value: list[Any] = []
-                _other(cls, op, arg, key, value)
-                local_kwargs[name] = value[0]
-    else:
-        kwargs = {}
+            _other(op, len(key), arg, key, local)
+    local_kwargs = _named(op, kwargs, key) if kwargs else {}
     entry = _cache.get(tuple(key))
     if entry is None:
         if op_id not in _known:
             _learn(op)
-            return dispatch(cls, op, args, kwargs)
+            return dispatch(op, types, args, kwargs)
         if op_id in _composites:
-            return op.decompose(*args, **kwargs)
-        entry = _miss(cls, op, args, kwargs, tuple(key))
-    if entry.place is not None and getattr(args[entry.place], "_copied", ""):
-        raise _written_copy(op, args[entry.place])
+            return op.decompose(*args, **(kwargs or {}))
+        entry = _miss(op, args, kwargs or {}, tuple(key))
+    place = entry.place
+    if place is not None and args[place]._copied:
+        raise _written_copy(op, args[place])
     if entry.moves:
-        _redistribute(entry, cls, args, kwargs, local, local_kwargs)
-    result = entry.run(*local, **local_kwargs)
+        _redistribute(entry, args, kwargs or {}, local, local_kwargs)
+    result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
     single = entry.single
     if single is not None:
-        wrapped = _new(cls, result, single, requires_grad=False)
+        wrapped = _new(_class, result, single, False)
         if entry.view:
             _mark(wrapped, entry, args)
         return wrapped
-    if entry.place is not None:
-        return args[entry.place]
-    return _wrap(cls, entry, result, args, kwargs)
+    if place is not None:
+        return args[place]
+    return _wrap(entry, result, args, kwargs or {})
 
 
 @contextmanager
@@ -137,22 +135,42 @@ def _applies(asked: list[int]) -> bool:
     return threading.get_ident() in asked or torch._C._current_graph_task_id() >= 0
 
 
-def _other(
-    cls: type[torch.Tensor], op: OpOverload, arg: Any, key: list[Any], local: list[Any]
-) -> None:
-    """Add to key and local arguments one that is neither a DTensor nor a positional scalar."""
-    if isinstance(arg, cls):
-        key.append(arg._spec)  # pyright: ignore[reportAttributeAccessIssue]
-        local.append(arg._local_tensor)  # pyright: ignore[reportAttributeAccessIssue]
+def _named(op: OpOverload, kwargs: Mapping[str, Any], key: list[Any]) -> dict[str, Any]:
+    """The local keyword arguments; each is added to the key with its name."""
+    local_kwargs: dict[str, Any] = {}
+    for name, arg in kwargs.items():
+        key.append(name)
+        if type(arg) in _SCALARS and (id(op), name) in _dynamic:
+            key.append(type(arg))
+            local_kwargs[name] = arg
+        else:
+            value: list[Any] = []
+            _other(op, name, arg, key, value)
+            local_kwargs[name] = value[0]
+    return local_kwargs
+
+
+def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: list[Any]) -> None:
+    """Add to key and local arguments one that is neither a DTensor nor a positional scalar.
+
+    `place` is where `_dynamic` knows it by.
+    """
+    if isinstance(arg, _class):
+        key.append(arg._spec)
+        local.append(arg._local_tensor)
     elif isinstance(arg, (list, tuple)):
         inner_key: list[Any] = []
         inner: list[Any] = []
         for each in arg:
-            if type(each) is int:
-                inner_key.append(each)
+            kind = type(each)
+            if kind is _class:
+                inner_key.append(each._spec)
+                inner.append(each._local_tensor)
+            elif kind in _SCALARS:
+                inner_key.append(kind if (id(op), place) in _dynamic else each)
                 inner.append(each)
             else:
-                _other(cls, op, each, inner_key, inner)
+                _other(op, place, each, inner_key, inner)
         key.append(tuple(inner_key))
         local.append(inner)
     elif isinstance(arg, torch.Tensor):
@@ -217,23 +235,32 @@ def _learn(op: OpOverload) -> None:
     """
     for position, argument in enumerate(op._schema.arguments):
         if str(argument.type).removeprefix("Optional[").rstrip("]") in _VALUES:
-            _dynamic.add((id(op), position + 1))
-            _dynamic.add((id(op), argument.name))
+            _dynamic.update(_places(op, position))
     implicit = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
     if row_of(op) is None and op.has_kernel_for_dispatch_key(implicit):
         _composites.add(id(op))
     _known.add(id(op))
 
 
+def _places(op: OpOverload, position: int) -> tuple[tuple[int, int], tuple[int, str]]:
+    """How `_dynamic` knows an argument: by its place in a key, and by its name."""
+    return (id(op), position + 1), (id(op), op._schema.arguments[position].name)
+
+
 def _miss(
-    cls: type[torch.Tensor],
-    op: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    key: tuple[Any, ...],
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], key: tuple[Any, ...]
 ) -> Entry:
-    """Decide a call that was not seen before, and remember it."""
-    entry = make_entry(cls, op, args, kwargs)
+    """Decide a call that was not seen before, and remember it.
+
+    A number that the decision rests on is part of the operator's keys from then on.
+    """
+    entry = make_entry(op, args, kwargs)
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.name in entry.read and (id(op), argument.name) in _dynamic:
+            _dynamic.difference_update(_places(op, position))
+            key = ()
+    if not key:
+        return entry
     if len(_cache) >= _CACHE_LIMIT:
         del _cache[next(iter(_cache))]
     _cache[key] = entry
@@ -242,7 +269,6 @@ def _miss(
 
 def _redistribute(
     entry: Entry,
-    cls: type[torch.Tensor],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     local: list[Any],
@@ -252,7 +278,7 @@ def _redistribute(
     moves = {number: (plan, cause) for number, plan, cause in entry.moves}
     done: dict[tuple[int, int], torch.Tensor] = {}
     counter = iter(range(1 << 30))
-    mesh = first_mesh(cls, args, kwargs)
+    mesh = first_mesh(args, kwargs)
 
     def moved(given: Any, value: Any) -> Any:
         if isinstance(given, (list, tuple)):
@@ -275,13 +301,7 @@ def _redistribute(
             local_kwargs[name] = moved(given, local_kwargs[name])
 
 
-def _wrap(
-    cls: type[torch.Tensor],
-    entry: Entry,
-    result: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Any:
+def _wrap(entry: Entry, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """DTensors for local results; what was written in place is the argument itself."""
     if entry.returns_nothing:
         return None
@@ -289,25 +309,22 @@ def _wrap(
         places = [args[p] if isinstance(p, int) else kwargs[p] for p in entry.written]
         return places[0] if len(places) == 1 else tuple(places)
     if entry.outputs is None:
-        return tree_map_only(torch.Tensor, lambda t: _whole(cls, t, args, kwargs), result)
+        return tree_map_only(torch.Tensor, lambda t: _whole(t, args, kwargs), result)
+    several = result if isinstance(result, (list, tuple)) else [result]
     specs = iter(entry.outputs)
-
-    def wrap(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        wrapped = _new(cls, value, next(specs), requires_grad=False)
-        if entry.view:
-            _mark(wrapped, entry, args)
-        return wrapped
-
-    if isinstance(result, (list, tuple)):
-        return type(result)([wrap(value) for value in result])
-    return wrap(result)
+    wrapped = [
+        _new(_class, value, next(specs), False) if isinstance(value, torch.Tensor) else value
+        for value in several
+    ]
+    if entry.view:
+        for view in wrapped:
+            _mark(view, entry, args)
+    if several is not result:
+        return wrapped[0]
+    return wrapped if type(result) is list else tuple(wrapped)
 
 
-def _whole(
-    cls: type[torch.Tensor], local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> torch.Tensor:
+def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
     """A result whose shape only its data decides: whole on every rank."""
-    spec = spec_on(first_mesh(cls, args, kwargs), local)
-    return _new(cls, local, spec, requires_grad=False)
+    spec = spec_on(first_mesh(args, kwargs), local)
+    return _new(_class, local, spec, False)

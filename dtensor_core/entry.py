@@ -43,7 +43,8 @@ class Entry:
     `moves` are the redistributions of tensor arguments, by number. What is returned is the
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
     arguments written in place, or results to wrap (None: whole, as they come). A `view` whose
-    argument had to move is a copy; `copied` says how, for the error of writing to it.
+    argument had to move is a copy; `copied` says how, for the error of writing to it. `read` are
+    the names of the arguments whose values were looked at.
     """
 
     run: Callable[..., Any]
@@ -55,16 +56,15 @@ class Entry:
     returns_nothing: bool
     view: bool = False
     copied: str = ""
+    read: frozenset[str] = frozenset()
 
 
-def make_entry(
-    cls: type[torch.Tensor], op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Entry:
+def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
     """The entry of a call with these arguments.
 
     Raises MeshError or RuleError where the call can't be decided.
     """
-    mesh = first_mesh(cls, args, kwargs)
+    mesh = first_mesh(args, kwargs)
 
     def spec_of(tensor: torch.Tensor) -> Spec:
         return spec_on(mesh, tensor)
@@ -87,18 +87,20 @@ def make_entry(
         for number, plan in enumerate(decision.plans)
         if plan.steps
     )
+    run = local_operator(op, decision.rule, decision.inputs, decision.outputs)
     return Entry(
-        run=local_operator(op, decision.rule, decision.inputs, decision.outputs),
+        run=op._op if run is op else run,
         moves=moves,
         outputs=None if outputs is None else decision.outputs,
         single=decision.outputs[0]
         if outputs is not None and _returns_one_tensor(op) and not written
         else None,
         written=written,
-        place=_only_place(op, written),
+        place=_only_place(op, written, args),
         returns_nothing=not op._schema.returns,
         view=_is_view(op),
         copied=_how_copied(call, decision) if moves and _is_view(op) else "",
+        read=frozenset(call.read),
     )
 
 
@@ -135,6 +137,7 @@ def _list_entry(
         written=written,
         place=None,
         returns_nothing=not op._schema.returns,
+        read=frozenset().union(*(element.call.read for element in elements)),
     )
 
 
@@ -147,13 +150,12 @@ def spec_on(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
     return Spec(mesh, (Replicate(),) * mesh.ndim, meta)
 
 
-def first_mesh(
-    cls: type[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> DeviceMesh:
+def first_mesh(args: Sequence[Any], kwargs: Mapping[str, Any]) -> DeviceMesh:
     """The mesh of the first DTensor among the arguments."""
     for arg in tree_leaves((args, kwargs)):
-        if isinstance(arg, cls):
-            return arg._spec.mesh  # pyright: ignore[reportAttributeAccessIssue]
+        spec = getattr(arg, "_spec", None)
+        if isinstance(spec, Spec):
+            return spec.mesh
     raise AssertionError("dispatched without a DTensor")
 
 
@@ -221,10 +223,10 @@ def _output_metadata(
     )
 
 
-def _only_place(op: OpOverload, written: Sequence[int | str]) -> int | None:
-    """The position of the argument that an in-place operator returns."""
+def _only_place(op: OpOverload, written: Sequence[int | str], args: Sequence[Any]) -> int | None:
+    """The position of the DTensor that an in-place operator returns."""
     if op._schema.returns and len(written) == 1 and isinstance(written[0], int):
-        return written[0]
+        return written[0] if hasattr(args[written[0]], "_spec") else None
     return None
 
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core import composites
-from dtensor_core.dispatch import dispatch
+from dtensor_core import composites, dispatch
 from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.layout import stride_like
 from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh
@@ -64,12 +63,6 @@ class DTensor(torch.Tensor):
     ) -> DTensor:
         """Wrap a local tensor that lies as `spec` says; nothing is checked."""
         return _new(cls, local_tensor, spec, requires_grad=requires_grad)
-
-    @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        return dispatch(DTensor, func, args, kwargs)
 
     @staticmethod
     def from_local(
@@ -216,6 +209,7 @@ class DTensor(torch.Tensor):
 
 
 composites.install(DTensor)
+dispatch.install(DTensor)
 torch.serialization.add_safe_globals(
     [DTensor, Spec, TensorMeta, DeviceMesh, Shard, Replicate, Partial, strided_shard]
 )

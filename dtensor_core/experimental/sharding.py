@@ -23,7 +23,7 @@ def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[Sharding],
     It gets the operator's arguments, specs standing for tensors (`shape`, `ndim`, `placements`,
     ...), and returns pairs for one mesh axis: placements of the results, and placements of the
     flattened arguments with None for what is no tensor. Only these are considered from then on,
-    the cheapest is taken; nothing is checked. Static arguments are part of what is cached.
+    the cheapest is taken; nothing is checked. All arguments are part of what is cached.
     """
 
     def register(function: Sharding) -> Sharding:
@@ -36,6 +36,7 @@ def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[Sharding],
 
 
 def _rule(call: Call, function: Sharding) -> Rule:
+    call.read.update(argument.name for argument in call.op._schema.arguments)
     offered = tuple(
         Candidate(
             tuple(placement for placement in inputs if placement is not None),

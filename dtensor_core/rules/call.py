@@ -7,7 +7,7 @@ numbered in the order in which they stand, lists flattened, `out=` arguments lef
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch._ops import OpOverload
@@ -20,7 +20,8 @@ class Call:
     """`args` and `kwargs` hold a `Spec` where the call has a tensor.
 
     `specs` are those of the numbered tensor arguments, `outputs` the metadata of the tensor
-    results in order, both global.
+    results in order, both global. `read` collects the names of the arguments that were asked for:
+    a number among them is part of what is cached.
     """
 
     op: OpOverload
@@ -28,6 +29,7 @@ class Call:
     kwargs: Mapping[str, Any]
     specs: tuple[Spec, ...]
     outputs: tuple[TensorMeta, ...]
+    read: set[str] = field(default_factory=set, compare=False)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -36,6 +38,7 @@ class Call:
 
     def argument(self, name: str, default: Any = None) -> Any:
         """The value of a named argument of the operator's schema, or `default` if not given."""
+        self.read.add(name)
         for position, argument in enumerate(self.op._schema.arguments):
             if argument.name == name:
                 if position < len(self.args):

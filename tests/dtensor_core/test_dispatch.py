@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import warnings
 from collections.abc import Callable
@@ -251,14 +252,16 @@ def test_mixed_tensors_are_refused_with_the_plain_one_named(mesh) -> None:
         "implicit_replication()"
     )
     with implicit_replication():
-        assert (x + torch.ones(4, 4)).to_local().tolist() == [[2.0] * 4]
+        total: Any = x + torch.ones(4, 4)
+    assert total.to_local().tolist() == [[2.0] * 4]
     with pytest.raises(MixedTensorError):
         x + torch.ones(4, 4)
 
 
 def test_a_plain_tensor_of_one_element_may_take_part(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
-    assert (x * torch.tensor(2.0)).to_local().tolist() == [[2.0] * 4]
+    product: Any = x * torch.tensor(2.0)
+    assert product.to_local().tolist() == [[2.0] * 4]
 
 
 def test_tensors_of_two_meshes_are_refused(mesh) -> None:
@@ -282,6 +285,26 @@ def test_a_scalar_that_changes_every_step_does_not_grow_the_cache(mesh) -> None:
     for step in range(100):
         x.mul(float(step)).add(step).add_(step, alpha=step + 2)
     assert len(dispatching._cache) == before
+
+
+def test_lists_of_scalars_that_change_do_not_grow_the_cache(mesh) -> None:
+    ones = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+    x, y = (ones + 1, ones + 2), (ones, ones)
+    torch._foreach_addcdiv_(x, y, y, [0.5, 0.25])
+    before = len(dispatching._cache)
+    for step in range(100):
+        torch._foreach_addcdiv_(x, y, y, [0.5 + step, 0.25 * step])
+    assert len(dispatching._cache) == before
+
+
+def test_a_number_that_the_result_rests_on_is_told_apart(mesh) -> None:
+    x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+    kinds = [
+        torch.linalg.vector_norm(x, order).placements for order in (2, 3, 0, 2.0, math.inf, 3.0, 0)
+    ]
+    assert kinds == [
+        (Partial(kind),) for kind in ("norm2", "norm3", "sum", "norm2", "max", "norm3", "sum")
+    ]
 
 
 def test_static_arguments_are_told_apart(mesh) -> None:
@@ -341,7 +364,7 @@ def test_inference_mode_meets_composites_whole() -> None:
         mesh = kept_mesh((2,))
         q, k, v = (distribute_tensor(t, mesh, [Shard(1)], src_data_rank=None) for t in _HEADS)
         with torch.inference_mode():
-            result = _attend(q, k, v)
+            result: Any = _attend(q, k, v)
         torch.testing.assert_close(result.full_tensor(), _attend(*_HEADS))
 
     body()

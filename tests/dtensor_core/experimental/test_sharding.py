@@ -45,6 +45,18 @@ def test_static_arguments_are_seen_by_value(mesh) -> None:
     assert x.softmax(0).placements == (Shard(1),)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_numbers_are_seen_by_value(mesh) -> None:
+    @register_sharding(aten.leaky_relu.default)
+    def rows_if_steep(x, slope=0.01):
+        placement = Shard(0) if slope > 0.5 else Replicate()
+        return [([placement], [placement, None])]
+
+    x = distribute_tensor(torch.ones(4, 6), mesh, [Shard(0)])
+    for slope, placement in ((0.75, Shard(0)), (0.25, Replicate()), (0.875, Shard(0))):
+        result = torch.nn.functional.leaky_relu(x, slope)
+        assert result.placements == (placement,)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def test_a_custom_operator_can_be_given_a_rule(mesh) -> None:
     @torch.library.custom_op("dtensor_core_test::twice", mutates_args=())
     def twice(x: torch.Tensor) -> torch.Tensor:
