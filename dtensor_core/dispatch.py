@@ -28,6 +28,8 @@ _VALUES = ("number", "float", "Tensor", "List[number")
 # A plain tensor that is copied into a DTensor is taken to be whole, as in a state dict.
 _copy = torch.ops.aten.copy_.default
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
+# The note on a tensor, in the place where a copy says how it came to be one.
+GIVEN_ADDENDS = "addends given by the user"
 
 
 _cache: dict[tuple[Any, ...], Entry] = {}
@@ -87,7 +89,7 @@ def dispatch(
         entry = _miss(op, args, kwargs or {}, tuple(key))
     place = entry.place
     if place is not None and args[place]._copied:
-        raise _written_copy(op, args[place])
+        _check_write(entry, op, args[place])
     if entry.moves:
         _redistribute(entry, args, kwargs or {}, local, local_kwargs)
     result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
@@ -214,6 +216,23 @@ def forget(op: OpOverload) -> None:
         del _cache[key]
     _known.discard(id(op))
     _composites.discard(id(op))
+
+
+def _check_write(entry: Entry, op: OpOverload, target: Any) -> None:
+    """Refuse to write to a copy, or to finish the reduction of addends that the user gave."""
+    if target._copied != GIVEN_ADDENDS:
+        raise _written_copy(op, target)
+    if entry.settles:
+        raise RuleError(
+            four_parts(
+                asked=f"{op} to write its result in place to {target._spec.text}",
+                found="addends that were given to DTensor.from_local",
+                why="in-place operations that require placement changes are not supported: the "
+                "operator needs the reduced value, and these addends would be gone",
+                hint="redistribute to Replicate() or Shard(dim) first, or use the operator's "
+                "out-of-place form",
+            )
+        )
 
 
 def _written_copy(op: OpOverload, target: Any) -> RuleError:

@@ -29,6 +29,7 @@ from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.local import local_operator
+from dtensor_core.settle import settles, settling
 from dtensor_core.spec import Spec, TensorMeta
 
 
@@ -44,7 +45,8 @@ class Entry:
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
     arguments written in place, or results to wrap (None: whole, as they come). A `view` whose
     argument had to move is a copy; `copied` says how, for the error of writing to it. `read` are
-    the names of the arguments whose values were looked at.
+    the names of the arguments whose values were looked at. `settles` is true where the argument at `place` is a
+    pending reduction that has to be finished first.
     """
 
     run: Callable[..., Any]
@@ -57,6 +59,7 @@ class Entry:
     view: bool = False
     copied: str = ""
     read: frozenset[str] = frozenset()
+    settles: bool = False
 
 
 def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
@@ -75,19 +78,23 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     outs = {name for name in written if isinstance(name, str)}
     names, specs = _numbered(op, spec_args, {k: v for k, v in spec_kwargs.items() if k not in outs})
     if is_list_operator(op):
-        return _list_entry(op, spec_args, spec_kwargs, names, written)
+        plain = _plain_numbers(tuple(args), dict(kwargs))
+        return _list_entry(op, spec_args, spec_kwargs, names, written, plain)
     outputs = _output_metadata(op, spec_args, spec_kwargs)
     call = Call(op, spec_args, spec_kwargs, specs, outputs or ())
     fixed = _fixed(call, written)
     decision = decide(call, fixed)
     if decision.rule is None and decision.communicates:
         _warn_missing(op)
+    run = local_operator(op, decision.rule, decision.inputs, decision.outputs)
+    settled = settles(decision, fixed)
+    if settled:
+        run = settling(run, str(op), specs[0], decision.inputs[0])
     moves = tuple(
         (number, plan, Cause(str(op), names[number], decision.considered))
         for number, plan in enumerate(decision.plans)
-        if plan.steps
+        if plan.steps and not (settled and number == 0)
     )
-    run = local_operator(op, decision.rule, decision.inputs, decision.outputs)
     return Entry(
         run=op._op if run is op else run,
         moves=moves,
@@ -101,6 +108,7 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         view=_is_view(op),
         copied=_how_copied(call, decision) if moves and _is_view(op) else "",
         read=frozenset(call.read),
+        settles=settled,
     )
 
 
@@ -120,9 +128,10 @@ def _list_entry(
     kwargs: Mapping[str, Any],
     names: Sequence[str],
     written: tuple[int | str, ...],
+    plain: frozenset[int],
 ) -> Entry:
     """The entry of a list operator, put together from its elements' decisions."""
-    elements = decide_elements(op, args, kwargs, written)
+    elements = decide_elements(op, args, kwargs, written, plain)
     if any(e.decision.rule is None and e.decision.communicates for e in elements):
         _warn_missing(op)
     moves = tuple(
@@ -221,6 +230,12 @@ def _output_metadata(
         for leaf in leaves
         if isinstance(leaf, torch.Tensor)
     )
+
+
+def _plain_numbers(args: Any, kwargs: Mapping[str, Any]) -> frozenset[int]:
+    """The numbers of the plain tensors among the arguments."""
+    found = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+    return frozenset(n for n, each in enumerate(found) if not hasattr(each, "_spec"))
 
 
 def _only_place(op: OpOverload, written: Sequence[int | str], args: Sequence[Any]) -> int | None:

@@ -7,18 +7,20 @@ layout. The local lists then go through the list operator in one call. Used by `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.rules.call import Call, tensors
 from dtensor_core.rules.local import local_operator
+from dtensor_core.settle import settles, settling
 from dtensor_core.spec import Spec, TensorMeta
 
 _FOREACH = "aten::_foreach_"
@@ -31,11 +33,15 @@ _KEYWORDS = {name: 3 for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")}
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element's call, the numbers of its tensors in the whole call, and its decision."""
+    """One element's call, the numbers of its tensors in the whole call, and its decision.
+
+    `settles` is true where the element is written in place while its reduction is pending.
+    """
 
     call: Call
     numbers: tuple[int, ...]
     decision: Decision
+    settles: bool = False
 
 
 def is_list_operator(op: OpOverload) -> bool:
@@ -46,9 +52,15 @@ def is_list_operator(op: OpOverload) -> bool:
 
 
 def decide_elements(
-    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], written: Sequence[int | str]
+    op: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    written: Sequence[int | str],
+    plain: Collection[int],
 ) -> list[Element]:
     """A decision for every element; `args` and `kwargs` hold specs for tensors.
+
+    `plain` are the numbers of plain tensors: each is whole on the mesh of its element.
 
     Raises RuleError where an element can't be decided.
     """
@@ -56,16 +68,24 @@ def decide_elements(
     counted = iter(range(1 << 30))
     numbers = tree_map_only(Spec, lambda _: next(counted), (list(args), dict(kwargs)))
     return [
-        _element(op, index, (list(args), dict(kwargs)), numbers, written) for index in range(length)
+        _element(op, index, (list(args), dict(kwargs)), numbers, written, plain)
+        for index in range(length)
     ]
 
 
 def _element(
-    op: OpOverload, index: int, given: Any, numbers: Any, written: Sequence[int | str]
+    op: OpOverload,
+    index: int,
+    given: Any,
+    numbers: Any,
+    written: Sequence[int | str],
+    plain: Collection[int],
 ) -> Element:
     args, kwargs = (_at(part, index) for part in given)
-    specs = tuple(tensors((*args, *kwargs.values())))
     number_args, number_kwargs = (_at(part, index) for part in numbers)
+    if plain:
+        args, kwargs = _on_one_mesh((args, kwargs), (number_args, number_kwargs), plain)
+    specs = tuple(tensors((*args, *kwargs.values())))
     held = [*number_args, *number_kwargs.values()]
     given_specs = [*args, *kwargs.values()]
     mine = tuple(n for n, spec in zip(held, given_specs, strict=True) if isinstance(spec, Spec))
@@ -80,7 +100,34 @@ def _element(
         result: Fixed(call.number_at(place), args[place].placements)
         for result, place in enumerate(places)
     }
-    return Element(call, mine, decide(call, fixed))
+    decision = decide(call, fixed)
+    return Element(call, mine, decision, settles(decision, fixed))
+
+
+def _on_one_mesh(given: Any, numbers: Any, plain: Collection[int]) -> Any:
+    """The arguments of one element, its plain tensors whole on the mesh of the others."""
+    leaves, structure = tree_flatten(given)
+    counted = tree_flatten(numbers)[0]
+    alone = [
+        isinstance(leaf, Spec) and number in plain
+        for leaf, number in zip(leaves, counted, strict=True)
+    ]
+    meshes = (
+        leaf.mesh
+        for leaf, is_plain in zip(leaves, alone, strict=True)
+        if isinstance(leaf, Spec) and not is_plain
+    )
+    mesh = next(meshes, None)
+    if mesh is None:
+        return given
+    whole = (Replicate(),) * mesh.ndim
+    return tree_unflatten(
+        [
+            Spec(mesh, whole, leaf.tensor_meta) if is_plain else leaf
+            for leaf, is_plain in zip(leaves, alone, strict=True)
+        ],
+        structure,
+    )
 
 
 def _stays(op: OpOverload, place: int, value: Any) -> bool:
@@ -123,26 +170,45 @@ def _meta(spec: Spec) -> torch.Tensor:
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
 
 
+def _local_element(op: OpOverload, element: Element) -> Callable[..., Any]:
+    call, decision = element.call, element.decision
+    run = local_operator(call.op, decision.rule, decision.inputs, decision.outputs)
+    if element.settles:
+        return settling(run, str(op), call.specs[0], decision.inputs[0])
+    return run
+
+
 def plans_by_number(elements: Sequence[Element]) -> dict[int, tuple[Plan, Decision]]:
     """The plan of every tensor of the whole call, by its number, and whose decision it is."""
     return {
         number: (plan, element.decision)
         for element in elements
-        for number, plan in zip(element.numbers, element.decision.plans, strict=True)
-        if plan.steps
+        for position, (number, plan) in enumerate(
+            zip(element.numbers, element.decision.plans, strict=True)
+        )
+        if plan.steps and not (element.settles and position == 0)
     }
 
 
 def local_list_operator(op: OpOverload, elements: Sequence[Element]) -> Callable[..., Any]:
     """The list operator itself, or a loop where an element's rule has an operator of its own."""
-    runs = [
-        local_operator(e.call.op, e.decision.rule, e.decision.inputs, e.decision.outputs)
-        for e in elements
-    ]
+    runs = [_local_element(op, element) for element in elements]
     if all(run is element.call.op for run, element in zip(runs, elements, strict=True)):
         return op
+    base = op._schema.name.removeprefix(_FOREACH)
+    positional = _KEYWORDS.get(base)
+    writes = op._schema.is_mutable
 
     def each(*args: Any, **kwargs: Any) -> list[Any]:
-        return [run(*_at(args, index), **_at(kwargs, index)) for index, run in enumerate(runs)]
+        results = []
+        for index, (run, element) in enumerate(zip(runs, elements, strict=True)):
+            mine, named = _at(args, index), _at(kwargs, index)
+            if positional is not None and len(mine) > positional:
+                named["value"] = mine.pop()
+            result = run(*mine, **named)
+            if writes and not element.call.op._schema.is_mutable and result.numel():
+                mine[0].copy_(result)
+            results.append(result)
+        return results
 
     return each

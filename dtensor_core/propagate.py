@@ -8,7 +8,7 @@ decision; nothing here runs on a cached call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
@@ -123,10 +123,27 @@ def _choose(
                 return candidate, []
             allowed.append(candidate)
     if not allowed:
+        allowed = _settling(candidates(rule, sizes, ranks, present), axis, fixed)
+    if not allowed:
         raise _cannot_keep(call, rule, axis, ranks, sizes, fixed)
     costs = [_seconds(call.specs, axis, candidate) for candidate in allowed]
     ranked = sorted(range(len(allowed)), key=costs.__getitem__)
     return allowed[ranked[0]], [(_text(allowed[index]), costs[index]) for index in ranked]
+
+
+def _settling(
+    offered: Iterable[Candidate], axis: int, fixed: Mapping[int, Fixed]
+) -> list[Candidate]:
+    """The candidates on whole tensors, if what is written in place is a pending reduction.
+
+    See `settle` for what then happens.
+    """
+    keep = fixed.get(0)
+    if len(fixed) != 1 or keep is None or keep.argument != 0:
+        return []
+    if not keep.placements[axis].is_partial():
+        return []
+    return [each for each in offered if each.outputs[0].is_replicate()]
 
 
 def _seconds(specs: Sequence[Spec], axis: int, candidate: Candidate) -> float:
@@ -160,7 +177,8 @@ def _cannot_keep(
         four_parts(
             asked=f"{call.op} to write its result in place, laid out as {kept} on axis {axis}",
             found=f"arguments {', '.join(spec.text for spec in call.specs)}",
-            why=f"the operator offers only {offered}",
+            why="in-place operations that require placement changes are not supported, and the "
+            f"operator offers only {offered}",
             hint="redistribute the tensor that is written to first, or use the operator's "
             "out-of-place form",
         )

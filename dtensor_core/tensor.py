@@ -107,8 +107,12 @@ class DTensor(torch.Tensor):
         meta = _global_meta(local_tensor, mesh, normal, shape, stride)
         spec = Spec(mesh, normal, meta)
         if torch.is_grad_enabled() and local_tensor.requires_grad:
-            return _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
-        return _new(DTensor, local_tensor.detach(), spec, requires_grad=False)
+            made = _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
+        else:
+            made = _new(DTensor, local_tensor.detach(), spec, requires_grad=False)
+        if spec.sums:
+            made._copied = dispatch.GIVEN_ADDENDS
+        return made
 
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The local part, aliased; differentiable.

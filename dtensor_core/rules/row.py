@@ -12,9 +12,12 @@ from dtensor_core.rules.rule import LocalMaker, Rule
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How an operator's rule is built, and the text that the printed table shows for it."""
+    """How an operator's rule is built, and the text that the printed table shows for it.
 
-    build: Callable[[Call], Rule]
+    `build` returns None for a call of the operator that has no rule.
+    """
+
+    build: Callable[[Call], Rule | None]
     text: str
 
 

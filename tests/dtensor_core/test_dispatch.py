@@ -186,17 +186,36 @@ def mesh():
 
 def test_an_in_place_operator_that_would_lose_its_layout_raises_before_writing(mesh) -> None:
     local = torch.ones(2, 4)
-    x = DTensor.from_local(local, mesh, [Partial()])
+    x = DTensor.from_local(local, mesh, [Shard(0)])
     with pytest.raises(RuleError) as error:
-        x.exp_()
+        x.cumsum_(0)
     assert str(error.value) == (
-        "aten.exp_.default to write its result in place, laid out as P(sum) on axis 0\n"
-        "  Found: arguments f32[2,4] tp:P(sum)\n"
-        "  Why: the operator offers only R -> R; S(0) -> S(0); S(1) -> S(1)\n"
+        "aten.cumsum_.default to write its result in place, laid out as S(0) on axis 0\n"
+        "  Found: arguments f32[8,4] tp:S(0)\n"
+        "  Why: in-place operations that require placement changes are not supported, and the "
+        "operator offers only R -> R; S(1) -> S(1)\n"
         "  Try: redistribute the tensor that is written to first, or use the operator's "
         "out-of-place form"
     )
     assert local.eq(1).all()
+
+
+def test_addends_that_the_user_gave_are_not_reduced_by_writing_in_place(mesh) -> None:
+    local = torch.ones(2, 4)
+    x = DTensor.from_local(local, mesh, [Partial()])
+    with pytest.raises(RuleError) as error:
+        x.exp_()
+    assert str(error.value) == (
+        "aten.exp_.default to write its result in place to f32[2,4] tp:P(sum)\n"
+        "  Found: addends that were given to DTensor.from_local\n"
+        "  Why: in-place operations that require placement changes are not supported: the "
+        "operator needs the reduced value, and these addends would be gone\n"
+        "  Try: redistribute to Replicate() or Shard(dim) first, or use the operator's "
+        "out-of-place form"
+    )
+    assert local.eq(1).all()
+    x.mul_(2)  # passes through the sum
+    assert local.eq(2).all()
 
 
 def test_a_shape_can_not_change_in_place(mesh) -> None:

@@ -19,7 +19,6 @@ from dtensor_core import (
     init_device_mesh,
     observe,
 )
-from dtensor_core.errors import RuleError
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
 
@@ -96,70 +95,20 @@ def test_elements_may_lie_on_different_meshes(mesh) -> None:
     assert [each.device_mesh for each in doubled] == [mesh, other]
 
 
-def test_a_list_that_is_written_keeps_its_layouts_or_raises_before_writing(mesh) -> None:
-    x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
-    y = DTensor.from_local(torch.ones(4), mesh, [Partial()])
-    with pytest.raises(RuleError, match="to write its result in place"):
-        torch._foreach_exp_([x, y])
-    assert x.to_local().eq(1).all()
-
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "AdamW": torch.optim.AdamW,
-    "Adam, amsgrad": lambda p, **how: torch.optim.Adam(p, amsgrad=True, **how),
-    "SGD, momentum": lambda p, **how: torch.optim.SGD(p, lr=0.1, momentum=0.9, **how),
-    "Adagrad": torch.optim.Adagrad,
-}
-
-
-@pytest.mark.parametrize("how", ["foreach", "fused", "for-loop"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_trains_shards_as_it_trains_the_whole(name: str, how: str) -> None:
-    options = {} if how == "for-loop" else {how: True}
-    shapes = ((5, 4), (4,), (3, 2))
-    layouts: tuple[Placement, ...] = (Shard(0), Replicate(), Shard(1))
-
-    def train(parameters: list[nn.Parameter], gradients: list[Tensors]) -> None:
-        optimizer = OPTIMIZERS[name](parameters, **options)
-        for step in gradients:
-            for parameter, gradient in zip(parameters, step, strict=True):
-                parameter.grad = gradient
-            optimizer.step()
-
-    start = [_t(*shape) for shape in shapes]
-    steps = [[_t(*shape) * (k + 1) for shape in shapes] for k in range(3)]
-    plain = [nn.Parameter(t.clone()) for t in start]
-    train(plain, steps)
-
+def test_a_list_that_is_written_keeps_its_layouts() -> None:
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))
-
-        def laid_out(tensors: Tensors, how: tuple[Placement, ...]) -> list[DTensor]:
-            return [
-                distribute_tensor(t.clone(), mesh, [p], src_data_rank=None)
-                for t, p in zip(tensors, how, strict=True)
-            ]
-
-        parameters = [nn.Parameter(each) for each in laid_out(start, layouts)]
-        # Fused SGD keeps its momentum where the first gradient was, so that must fit.
-        first = Shard(0) if name.startswith("SGD") else Replicate()
-        reduced: tuple[Placement, ...] = (first, Partial(), Shard(1))
-        train(parameters, [list(laid_out(step, reduced)) for step in steps])
-        for got, want in zip(parameters, plain, strict=True):
-            assert isinstance(got, DTensor)
-            torch.testing.assert_close(got.full_tensor(), want.detach())
+        x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+        y = distribute_tensor(torch.ones(4), mesh, [Partial()])
+        view = y.view(2, 2)
+        torch._foreach_exp_([x, y])
+        assert (x.placements, y.placements) == ((Shard(0),), (Partial(),))
+        for each in (x, y, view):
+            whole = each.full_tensor()
+            torch.testing.assert_close(whole, torch.ones(whole.shape).exp())
 
     body()
-
-
-def test_a_fused_step_moves_each_partial_gradient_once(mesh) -> None:
-    parameter = nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Replicate()]))
-    parameter.grad = DTensor.from_local(torch.ones(4), mesh, [Partial()])
-    told: list[observe.Announcement] = []
-    with observe.listening(told.append):
-        torch.optim.AdamW([parameter], fused=True).step()
-    assert [(news.argument, news.step) for news in told] == [("grads[0]", "all_reduce")]
 
 
 def test_gradients_are_clipped_by_one_reduction_of_one_number(mesh) -> None:

@@ -165,6 +165,10 @@ SAMPLES: dict[str, list[Sample]] = {
     "copy": [_call(aten.copy_.default, _t(6, 5), _t(6, 5) * 2)],
     "fill": [_call(aten.fill_.Scalar, _t(6, 5), 2.5)],
     "zero": [_call(aten.zero_.default, _t(6, 5))],
+    "index_put": [
+        _call(aten.index_put.default, _t(6, 5), [_t(6, 5) > 0], torch.tensor(2.5)),
+        _call(aten.index_put_.default, _t(6, 5), [_t(6, 5) > 0], torch.tensor([2.5])),
+    ],
     "masked_fill": [
         _call(aten.masked_fill.Scalar, _t(6, 5), _t(6, 5) > 0, 2.5),
         _call(aten.masked_fill_.Scalar, _t(6, 5), _t(5) > 0, 2.5),
