@@ -45,8 +45,8 @@ class Entry:
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
     arguments written in place, or results to wrap (None: whole, as they come). A `view` whose
     argument had to move is a copy; `copied` says how, for the error of writing to it. `read` are
-    the names of the arguments whose values were looked at. `settles` is true where the argument at `place`
-    is a pending reduction that has to be finished first.
+    the names of the arguments whose values were looked at. `settles` is true where the
+    argument at `place` is a pending reduction that has to be finished first.
     """
 
     run: Callable[..., Any]
