@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.optim import optimizer as torch_optimizer
+import torch.optim.optimizer as torch_optimizer  # pyright: ignore[reportMissingImports]
 from torch.utils import _foreach_utils as torch_foreach
 
 from dtensor_core.tensor import DTensor, _Redistribute

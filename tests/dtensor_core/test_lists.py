@@ -22,7 +22,7 @@ from dtensor_core import (
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
 
-Tensors = list[torch.Tensor]
+Tensors = list[Any]
 
 
 def _t(*shape: int) -> torch.Tensor:
@@ -67,7 +67,7 @@ def test_a_list_operator_equals_its_plain_run(name: str) -> None:
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))
-        lists = [
+        lists: list[Any] = [
             [
                 distribute_tensor(t.clone(), mesh, [placement], src_data_rank=None)
                 for t, placement in zip(tensors, layout, strict=True)
@@ -91,7 +91,7 @@ def test_elements_may_lie_on_different_meshes(mesh) -> None:
     other = init_device_mesh("cpu", (2, 2))
     x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
     y = distribute_tensor(torch.ones(4), other, [Replicate(), Shard(0)])
-    doubled = torch._foreach_mul([x, y], 2)
+    doubled: Tensors = list(torch._foreach_mul([x, y], 2))
     assert [each.device_mesh for each in doubled] == [mesh, other]
 
 
@@ -105,6 +105,7 @@ def test_a_list_that_is_written_keeps_its_layouts() -> None:
         torch._foreach_exp_([x, y])
         assert (x.placements, y.placements) == ((Shard(0),), (Partial(),))
         for each in (x, y, view):
+            assert isinstance(each, DTensor)
             whole = each.full_tensor()
             torch.testing.assert_close(whole, torch.ones(whole.shape).exp())
 
