@@ -2,8 +2,10 @@
 
 `decide` walks the mesh axes from the first to the last. On each it takes the cheapest of the
 candidates that the operator's rule offers, the cost being the planner's for bringing every
-argument there. It reads global metadata only, so every rank decides alike. `dispatch` caches the
-decision; nothing here runs on a cached call.
+argument there. Where something has to move though no argument is cut along the axis, no result
+becomes cut, and making a Partial result whole counts too: leaving half of the work to whoever
+needs the result is no saving. `decide` reads global metadata only, so every rank decides alike.
+`dispatch` caches the decision; nothing here runs on a cached call.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
-from dtensor_core.placement import Placement
+from dtensor_core.placement import Placement, Replicate, sharded_dim
 from dtensor_core.redistribute.plan import Plan, plan_between, plan_placements
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Rule, candidates, remaining_sizes
@@ -126,7 +128,15 @@ def _choose(
         allowed = _settling(candidates(rule, sizes, ranks, present), axis, fixed)
     if not allowed:
         raise _cannot_keep(call, rule, axis, ranks, sizes, fixed)
+    uncut = not any(sharded_dim(placement) is not None for placement in present)
+    if uncut:
+        allowed = _without_new_cuts(allowed)
     costs = [_seconds(call.specs, axis, candidate) for candidate in allowed]
+    if uncut and min(costs) > 0:
+        costs = [
+            cost + _seconds_to_whole(call, axis, candidate)
+            for cost, candidate in zip(costs, allowed, strict=True)
+        ]
     ranked = sorted(range(len(allowed)), key=costs.__getitem__)
     return allowed[ranked[0]], [(_text(allowed[index]), costs[index]) for index in ranked]
 
@@ -153,6 +163,28 @@ def _seconds(specs: Sequence[Spec], axis: int, candidate: Candidate) -> float:
         if placement is not spec.placements[axis]:
             target = (*spec.placements[:axis], placement, *spec.placements[axis + 1 :])
             total += plan_placements(spec, target).seconds
+    return total
+
+
+def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
+    """The candidates that cut no result, whole results first; all, if each cuts one."""
+    uncut = [
+        candidate
+        for candidate in allowed
+        if all(sharded_dim(placement) is None for placement in candidate.outputs)
+    ]
+    return sorted(uncut, key=lambda each: sum(p is not Replicate() for p in each.outputs)) or allowed
+
+
+def _seconds_to_whole(call: Call, axis: int, candidate: Candidate) -> float:
+    """The cost of making whole, on one axis, the results that a candidate leaves otherwise."""
+    mesh = call.specs[0].mesh
+    whole = (Replicate(),) * mesh.ndim
+    total = 0.0
+    for placement, meta in zip(candidate.outputs, call.outputs, strict=True):
+        if placement is not Replicate():
+            result = Spec(mesh, (*whole[:axis], placement, *whole[axis + 1 :]), meta)
+            total += plan_placements(result, whole).seconds
     return total
 
 

@@ -359,7 +359,7 @@ def test_a_tensor_that_is_given_twice_moves_once(mesh) -> None:
     told: list[observe.Announcement] = []
     with observe.listening(told.append):
         x * x
-    assert [(news.step, news.argument) for news in told] == [("reduce_scatter", "self")]
+    assert [(news.step, news.argument) for news in told] == [("all_reduce", "self")]
 
 
 def test_what_was_considered_is_told_with_its_cost(mesh) -> None:

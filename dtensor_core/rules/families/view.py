@@ -57,13 +57,20 @@ def reshape_factors(
     i = j = 0
     here, there = _size_at(before, 0), _size_at(after, 0)
     while i < len(before) and j < len(after):
+        name = f"f{len(sizes)}"
+        if before[i] == here == there == after[j]:  # a dimension of both, even of size 1
+            left[i].append(name)
+            right[j].append(name)
+            sizes[name] = here
+            i, here = i + 1, _size_at(before, i + 1)
+            j, there = j + 1, _size_at(after, j + 1)
+            continue
         if here == 1:
             i, here = i + 1, _size_at(before, i + 1)
             continue
         if there == 1:
             j, there = j + 1, _size_at(after, j + 1)
             continue
-        name = f"f{len(sizes)}"
         left[i].append(name)
         right[j].append(name)
         common = min(here, there)
