@@ -173,7 +173,9 @@ def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
         for candidate in allowed
         if all(sharded_dim(placement) is None for placement in candidate.outputs)
     ]
-    return sorted(uncut, key=lambda each: sum(p is not Replicate() for p in each.outputs)) or allowed
+    return (
+        sorted(uncut, key=lambda each: sum(p is not Replicate() for p in each.outputs)) or allowed
+    )
 
 
 def _seconds_to_whole(call: Call, axis: int, candidate: Candidate) -> float:

@@ -27,7 +27,7 @@ from dtensor_core.placement import (
     sharded_dim,
     strided_shard,
 )
-from dtensor_core.redistribute.distribute import broadcast
+from dtensor_core.redistribute.agree import agreed
 from dtensor_core.redistribute.execute import cause_of, execute
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
@@ -78,11 +78,13 @@ class DTensor(torch.Tensor):
         """The DTensor whose local part is `local_tensor`, aliased; differentiable.
 
         `placements` default to Replicate on every axis. Without `shape` and `stride` all shards
-        are taken to be equal: a dim cut over n ranks is n times as long. With `run_check`,
-        replicated axes receive the data of their first rank, which communicates.
+        are taken to be equal: a dim cut over n ranks is n times as long. `run_check` communicates:
+        all ranks' dtypes, and without `shape` their local shapes, must be the same, and
+        replicated axes receive the data of their first rank.
         `grad_placements` is how the gradient arrives (default: as `placements`, Partial whole).
 
-        Raises PlacementError (a ValueError) for placements that don't fit.
+        Raises PlacementError (a ValueError) for placements that don't fit, and for ranks that
+        `run_check` finds to differ.
         """
         mesh = current_mesh(device_mesh)
         normal = normalize_placements(placements, mesh, local_tensor.ndim)
@@ -94,7 +96,7 @@ class DTensor(torch.Tensor):
         if mesh.get_coordinate() is None:
             local_tensor = local_tensor.new_empty(0, requires_grad=local_tensor.requires_grad)
         elif run_check:
-            local_tensor = _made_equal(local_tensor, mesh, normal)
+            local_tensor = agreed(local_tensor, mesh, normal, with_shape=shape is None)
         if (shape is None) != (stride is None):
             raise PlacementError(
                 four_parts(
@@ -284,18 +286,6 @@ def _global_meta(
                 strides[other] *= mesh.size(axis)
         sizes[dim] *= mesh.size(axis)
     return TensorMeta(torch.Size(sizes), tuple(strides), local.dtype)
-
-
-def _made_equal(
-    local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
-) -> torch.Tensor:
-    """The local tensor, with the first rank's data along replicated axes."""
-    for axis, placement in enumerate(placements):
-        if placement.is_replicate() and mesh.size(axis) > 1:
-            local = broadcast(local.detach(), mesh, axis, 0, "from_local").requires_grad_(
-                local.requires_grad
-            )
-    return local
 
 
 def _moved(tensor: DTensor, target: tuple[Placement, ...], operator: str) -> DTensor:

@@ -1,4 +1,4 @@
-"""Bringing one rank's data to all: what `distribute_tensor` and `from_local(run_check)` send.
+"""Bringing one rank's data to all: what `distribute_tensor` sends.
 
 Each mesh axis in turn scatters or broadcasts from its coordinate `source`, so that in the end all
 data comes from the rank that has this coordinate on every axis.
@@ -47,7 +47,7 @@ def broadcast(
     local: torch.Tensor, mesh: DeviceMesh, axis: int, source: int, operator: str
 ) -> torch.Tensor:
     """The tensor of the rank at coordinate `source` of the axis."""
-    with observe.announced(_announcement(operator, "broadcast", mesh, axis, local)):
+    with observe.announced(announcement(operator, "broadcast", mesh, axis, local)):
         return collectives.broadcast(local.contiguous(), source, mesh, axis)
 
 
@@ -72,7 +72,7 @@ def _scatter(
     out = local.new_empty(longest)
     parts = [_padded(piece, longest) for piece in pieces] if coord == source else None
     sent = local.new_empty((ranks, *longest), device="meta")
-    with observe.announced(_announcement(operator, "scatter", spec.mesh, axis, sent)):
+    with observe.announced(announcement(operator, "scatter", spec.mesh, axis, sent)):
         received = collectives.scatter(parts, out, source, spec.mesh, axis)
     return received.narrow(dim, 0, pieces[coord].shape[dim]).contiguous()
 
@@ -85,9 +85,10 @@ def _padded(piece: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return padded
 
 
-def _announcement(
+def announcement(
     operator: str, step: str, mesh: DeviceMesh, axis: int, payload: torch.Tensor
 ) -> observe.Announcement:
+    """What is told of data that goes from one rank of an axis to all."""
     return observe.Announcement(
         operator=operator,
         argument="tensor",

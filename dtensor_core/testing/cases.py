@@ -166,6 +166,16 @@ class DTensorOpTestBase(MultiRankTestCase):
         """Where tensors are. Threads can share a GPU."""
         return DEVICE_TYPE
 
+    def assertEqualOnRank(self, x: Any, y: Any, msg: Any = None, *, rank: int = 0) -> None:
+        """Fail unless the two are equal; looked at on one rank only."""
+        if self.rank == rank:
+            self.assertEqual(x, y, msg)  # noqa: PT009
+
+    def assertNotEqualOnRank(self, x: Any, y: Any, msg: Any = None, *, rank: int = 0) -> None:
+        """Fail if the two are equal; looked at on one rank only."""
+        if self.rank == rank:
+            self.assertNotEqual(x, y, msg)  # noqa: PT009
+
     def perThreadSetUp(self) -> None:
         """Called on each rank before the test."""
 

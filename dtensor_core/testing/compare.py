@@ -7,7 +7,8 @@ float), and sequences and mappings of them, compared item by item; everything el
 from __future__ import annotations
 
 import unittest
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
@@ -33,7 +34,8 @@ class Tolerance:
 def assert_equal(actual: Any, expected: Any, tolerance: Tolerance | None = None) -> None:
     """Raise AssertionError, naming the item and the difference, unless the two are equal.
 
-    Two DTensors are equal if mesh, placements and this rank's parts are; nothing is communicated.
+    Two DTensors on one mesh are equal if the tensors that they make up are. Laid out alike, this
+    rank's parts are compared; else they are gathered, so that every rank has to come here.
     """
     _compare(actual, expected, tolerance or Tolerance(), "")
 
@@ -65,9 +67,10 @@ def _compare_dtensors(actual: Any, expected: Any, tolerance: Tolerance, path: st
         )
     _require(actual.device_mesh == expected.device_mesh, actual.device_mesh, expected.device_mesh)
     _require(actual.shape == expected.shape, actual.shape, expected.shape, f"{path}.shape")
-    placements = actual.placements, expected.placements
-    _require(placements[0] == placements[1], *placements, f"{path}.placements")
-    _compare_tensors(actual.to_local(), expected.to_local(), tolerance, path)
+    if actual.placements == expected.placements:
+        _compare_tensors(actual.to_local(), expected.to_local(), tolerance, path)
+    else:
+        _compare_tensors(actual.full_tensor(), expected.full_tensor(), tolerance, path)
 
 
 def _compare_tensors(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> None:
@@ -152,6 +155,15 @@ class TestCase(unittest.TestCase):
         except AssertionError as error:
             text = msg(str(error)) if callable(msg) else self._formatMessage(msg, str(error))
             raise self.failureException(text) from None
+
+    def assertNotWarn(self, callable: Callable[[], Any], msg: str = "") -> None:
+        """Fail, with `msg`, if calling it warns of anything."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            callable()
+        if caught:
+            said = "; ".join(str(each.message) for each in caught)
+            raise self.failureException(self._formatMessage(msg, f"warned: {said}"))
 
     def assertNotEqual(self, first: Any, second: Any, msg: Any = None, **tolerances: Any) -> None:
         """Fail if the two are equal."""

@@ -80,6 +80,17 @@ def test_the_cheaper_argument_moves(mesh) -> None:
     assert placements == (Shard(0), Replicate())
 
 
+def test_where_no_argument_is_cut_no_result_becomes_cut(mesh) -> None:
+    addends = ((64, 64), (Replicate(), Partial()))
+    assert decided(torch.relu, mesh, addends) == (
+        (Replicate(), Replicate()),
+        ["self all_reduce tp"],
+    )
+    product, steps = decided(torch.mul, mesh, addends, addends)
+    assert product == (Replicate(), Replicate())
+    assert steps == ["self all_reduce tp", "other all_reduce tp"]
+
+
 def test_a_head_cut_passes_through_flattening_and_back(mesh) -> None:
     """[b, h, l, d] cut by heads: bmm sees (b h), and the cut is a strided shard there."""
     by_heads: Layout = (Replicate(), Shard(1))

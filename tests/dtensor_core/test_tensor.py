@@ -231,6 +231,40 @@ def test_from_local_checked_takes_the_first_rank_for_replicas() -> None:
     body()
 
 
+def test_from_local_checked_gives_the_gradient_to_each_ranks_own_tensor() -> None:
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        local = torch.full((2,), float(mesh.get_rank()), requires_grad=True)
+        x = DTensor.from_local(local, mesh, [Replicate()], run_check=True)
+        assert x.to_local().tolist() == [0.0, 0.0]
+        (x * 3).sum().backward()
+        assert local.grad is not None
+        assert local.grad.tolist() == [3.0, 3.0]
+
+    body()
+
+
+@pytest.mark.parametrize("what", ["dtype", "requires_grad", "shape", "stride"])
+def test_from_local_checked_says_on_every_rank_which_ranks_differ(what: str) -> None:
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((2, 2))
+        local = torch.ones(3, 3)
+        if mesh.get_rank() == 1:
+            local = {
+                "dtype": local.double(),
+                "requires_grad": local.clone().requires_grad_(),
+                "shape": torch.ones(2, 3),
+                "stride": local.t(),
+            }[what]
+        with pytest.raises(ValueError, match=r"Inconsistent.* on ranks \[0, 2, 3\]; .*\[1\]"):
+            DTensor.from_local(local, mesh, [Replicate(), Shard(0)], run_check=True)
+        DTensor.from_local(local, mesh, [Replicate(), Shard(0)], run_check=False)
+
+    body()
+
+
 def test_full_tensor_is_the_whole_on_every_rank_and_differentiable() -> None:
     @on_threads(3)
     def body() -> None:

@@ -24,6 +24,13 @@ def test_dims_of_size_one_have_no_factor() -> None:
     assert after == (("f0", "f1"),)
 
 
+def test_a_dim_of_size_one_that_stays_keeps_its_factor() -> None:
+    before, after, sizes, _ = reshape_factors((1, 2, 3), (1, 6))
+    assert before == (("f0",), ("f1",), ("f2",))
+    assert after == (("f0",), ("f1", "f2"))
+    assert sizes["f0"] == 1
+
+
 def test_dims_without_common_factorisation_are_blocked_together() -> None:
     before, after, _, blocked = reshape_factors((5, 2, 3), (5, 3, 2))
     assert before == (("f0",), ("f1",), ("f1",))

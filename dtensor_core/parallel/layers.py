@@ -23,7 +23,7 @@ from torch import nn
 from dtensor_core.api import distribute_module, distribute_tensor
 from dtensor_core.errors import four_parts
 from dtensor_core.mesh import DeviceMesh
-from dtensor_core.parallel.style import (
+from dtensor_core.parallel.base import (
     Layouts,
     ParallelStyle,
     StyleInputError,

@@ -11,7 +11,7 @@ from torch import nn
 
 from dtensor_core.errors import DTensorError, four_parts
 from dtensor_core.mesh import DeviceMesh, current_mesh
-from dtensor_core.parallel.style import ParallelStyle
+from dtensor_core.parallel.base import ParallelStyle
 
 
 class PlanError(DTensorError, TypeError):
