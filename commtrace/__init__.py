@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commtrace.analyze import load
+    from commtrace.comm_mode import CommDebugMode
     from commtrace.errors import CommtraceError
     from commtrace.session import Recording, record
     from commtrace.tracefile import Trace, merge_spools, read_trace
 
 __all__ = [
+    "CommDebugMode",
     "CommtraceError",
     "Recording",
     "Trace",
@@ -30,6 +32,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CommDebugMode": "commtrace.comm_mode",
     "CommtraceError": "commtrace.errors",
     "Recording": "commtrace.session",
     "Trace": "commtrace.tracefile",

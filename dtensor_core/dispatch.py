@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from dtensor_core import observe
 from dtensor_core.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.errors import MixedTensorError, RuleError, four_parts
+from dtensor_core.mesh import DeviceMesh
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
 
@@ -176,9 +178,8 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
         key.append(tuple(inner_key))
         local.append(inner)
     elif isinstance(arg, torch.Tensor):
-        if arg.numel() != 1 and op is not _copy and not _applies(_plain_is_whole):
-            raise _mixed(op, arg)
-        key.append((torch.Tensor, arg.shape, arg.stride(), arg.dtype))
+        whole = arg.numel() == 1 or op is _copy or _applies(_plain_is_whole)
+        key.append((torch.Tensor if whole else None, arg.shape, arg.stride(), arg.dtype))
         local.append(arg)
     else:
         key.append(_hashable(arg))
@@ -189,18 +190,39 @@ def _hashable(arg: Any) -> Any:
     return id(arg) if type(arg).__hash__ is None else arg
 
 
-def _mixed(op: OpOverload, arg: torch.Tensor) -> MixedTensorError:
-    return MixedTensorError(
-        four_parts(
-            asked=f"{op} on DTensors",
-            found=f"got mixed torch.Tensor and DTensor: one argument is a plain tensor of shape "
-            f"{tuple(arg.shape)} and dtype {arg.dtype}",
-            why="how a plain tensor lies on the mesh is not known",
-            hint="make it a DTensor: DTensor.from_local(t, mesh, [Replicate()]) if it is the same "
-            "on every rank, distribute_tensor(t, mesh, placements) to split it; or run under "
-            "implicit_replication()",
+def _refuse_mixed(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise MixedTensorError if a plain tensor is given that can't be taken to be whole."""
+    if op is _copy or _applies(_plain_is_whole):
+        return
+    schema = op._schema.arguments
+    named = [*((schema[place].name, arg) for place, arg in enumerate(args)), *kwargs.items()]
+    each = [
+        (f"{name}[{index}]" if isinstance(arg, (list, tuple)) else name, tensor)
+        for name, arg in named
+        for index, tensor in enumerate(arg if isinstance(arg, (list, tuple)) else [arg])
+        if isinstance(tensor, torch.Tensor)
+    ]
+    plain = [
+        f"{name}, a torch.Tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
+        for name, tensor in each
+        if not isinstance(tensor, _class) and tensor.numel() != 1
+    ]
+    if plain:
+        known: Any = {name: t for name, t in each if isinstance(t, _class)}
+        raise MixedTensorError(
+            four_parts(
+                asked=f"{op}: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor "
+                "to DTensor before calling distributed operators!",
+                found="; ".join(
+                    [*plain, *(f"{n}, a DTensor {t._spec.text}" for n, t in known.items())]
+                ),
+                why="how a plain tensor lies on the mesh is not known",
+                hint=f"if {plain[0].partition(',')[0]} is the same on every rank, "
+                "DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim), or run under "
+                "dtensor_core.experimental.implicit_replication(); "
+                "distribute_tensor(tensor, mesh, placements) to split it",
+            )
         )
-    )
 
 
 def _mark(view: Any, entry: Entry, args: Sequence[Any]) -> None:
@@ -271,8 +293,11 @@ def _miss(
 ) -> Entry:
     """Decide a call that was not seen before, and remember it.
 
-    A number that the decision rests on is part of the operator's keys from then on.
+    A number that the decision rests on is part of the operator's keys from then on. A call that
+    mixes DTensors with plain tensors is refused here: it never becomes an entry, and one that
+    `implicit_replication` allowed has a key of its own.
     """
+    _refuse_mixed(op, args, kwargs)
     entry = make_entry(op, args, kwargs)
     for position, argument in enumerate(op._schema.arguments):
         if argument.name in entry.read and (id(op), argument.name) in _dynamic:
@@ -298,6 +323,9 @@ def _redistribute(
     done: dict[tuple[int, int], torch.Tensor] = {}
     counter = iter(range(1 << 30))
     mesh = first_mesh(args, kwargs)
+    guard = observe.guard()
+    if guard is not None:
+        guard(entry.moves[0][2].operator, _as_moves(entry, mesh, args, kwargs))
 
     def moved(given: Any, value: Any) -> Any:
         if isinstance(given, (list, tuple)):
@@ -318,6 +346,18 @@ def _redistribute(
     for name, given in kwargs.items():
         if name not in entry.written:
             local_kwargs[name] = moved(given, local_kwargs[name])
+
+
+def _as_moves(
+    entry: Entry, mesh: DeviceMesh, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[observe.Move]:
+    """What `_redistribute` is about to do, for a guard."""
+    inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.written})
+    tensors = [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
+    return [
+        observe.Move(cause.argument, spec_on(mesh, tensors[number]), plan.steps, cause.candidates)
+        for number, plan, cause in entry.moves
+    ]
 
 
 def _wrap(entry: Entry, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -9,10 +9,11 @@ they may also refuse by raising. Nothing here costs anything when no communicati
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,22 @@ class Announcement:
 
 
 Listener = Callable[[Announcement], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An argument that an operator needs in another layout: its spec now, and the planned steps.
+
+    `candidates` are those of the operator, as in an announcement.
+    """
+
+    argument: str
+    spec: Any
+    steps: Sequence[Any]
+    candidates: tuple[tuple[str, float], ...]
+
+
+Guard = Callable[[str, Sequence[Move]], None]
 
 _force = threading.local()
 _listeners: tuple[Listener, ...] = ()
@@ -87,3 +104,39 @@ def listening(listener: Listener) -> Iterator[None]:
         remaining = list(_listeners)
         remaining.remove(listener)
         _listeners = tuple(remaining)
+
+
+class _Guards(threading.local):
+    """The guards of one thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[Guard | None] = []
+
+
+_here = _Guards()
+_guards: list[Guard | None] = []
+
+
+@contextmanager
+def guarding(guard: Guard | None) -> Iterator[None]:
+    """Show `guard` what operators of this thread are about to redistribute; it may raise.
+
+    None lifts the guard around. The innermost one counts.
+    """
+    _guards.append(guard)
+    _here.stack.append(guard)
+    try:
+        yield
+    finally:
+        _here.stack.pop()
+        _guards.remove(guard)
+
+
+def guard() -> Guard | None:
+    """The guard of this thread; on a thread that autograd made for a device, the newest one."""
+    if not _guards:
+        return None
+    if _here.stack:
+        return _here.stack[-1]
+    is_of_autograd = isinstance(threading.current_thread(), threading._DummyThread)  # pyright: ignore
+    return _guards[-1] if is_of_autograd else None

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("commtrace", "dtensor_core", "cli/commtrace_cli")
 
 FORBIDDEN = {
-    "dtensor_core/debug.py": ("import commtrace.errors", "Packages:"),
+    "dtensor_core/debug/explicit.py": ("import commtrace.errors", "Packages:"),
     "commtrace/units.py": ("import commtrace.schema", "commtrace: one way"),
     "commtrace/tracefile/trace.py": ("import torch", "commtrace: reading and reporting"),
     "commtrace/recorder/clock.py": ("import pandas", "commtrace: recording needs"),

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import threading
 
-from commtrace.recorder.buffer import Buffer
+from commtrace.recorder.buffer import Buffer, Sink, Span
+from commtrace.recorder.calls import Call
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.intercept import Interception
 from commtrace.recorder.operators import OperatorMode
 from commtrace.recorder.recorder import RECORDER
 
-__all__ = ["HERE", "RECORDER", "Buffer", "Listening", "listen"]
+__all__ = ["HERE", "RECORDER", "Buffer", "Call", "Listening", "Sink", "Span", "listen"]
 
 _lock = threading.RLock()
 _interception = Interception(RECORDER)
@@ -26,7 +27,7 @@ _interception = Interception(RECORDER)
 class Listening:
     """A buffer's connection to the recorder, and the dispatch mode that it may have needed."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: Sink) -> None:
         self._buffer = buffer
         self._mode: OperatorMode | None = None
         self._state: ThreadState | None = None
@@ -54,7 +55,7 @@ class Listening:
                 RECORDER.locator.uninstall()
 
 
-def listen(buffer: Buffer, *, again: bool = False) -> Listening:
+def listen(buffer: Sink, *, again: bool = False) -> Listening:
     """Give `buffer` every communication call from now on; `again` if it has listened before."""
     with _lock:
         if not RECORDER.buffers:

@@ -13,7 +13,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from commtrace.event import StepRow
 from commtrace.recorder.calls import Call, Numbering
@@ -25,9 +25,29 @@ _MAX_OPS_PER_CALL = 10
 NO_STEP = -1
 
 
-Span = tuple[int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int]
+Span = tuple[int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int, tuple[Any, ...]]
 """One operator that has ended: rank, id, parent, operator, level, start, duration, phase, regions,
-module call, thread."""
+module call, thread, and the layouts of its distributed arguments where a sink wants them."""
+
+
+class Sink(Protocol):
+    """What the recorder reports to: calls as they are issued, operators when they have ended.
+
+    `rank` is None, or the only rank of which anything is wanted.
+    """
+
+    rank: int | None
+    wants_spans: bool
+    wants_layouts: bool
+    keep_span: Callable[[Span], None]
+
+    def add(self, call: Call) -> None:
+        """Take a call."""
+        ...
+
+    def end_step(self, rank: int) -> None:
+        """Take note of the end of a step."""
+        ...
 
 
 class Buffer:
@@ -56,6 +76,7 @@ class Buffer:
         self.num_dropped = 0
         self.num_ops_dropped = 0
         self.wants_spans = wants_spans
+        self.wants_layouts = False
         self._num_kept = 0
         self._num_ops_kept = 0
         self._max_calls = max_calls
@@ -182,7 +203,7 @@ def _take_all(entries: deque[Any]) -> list[Any]:
 
 def _op_row(span: Span, step: int, numbering: Numbering, epoch: int) -> tuple[Any, ...]:
     """An operator as a row of table `ops`, in the order of its columns."""
-    rank, number, parent, op, level, start, duration, phase, regions, call, thread = span
+    rank, number, parent, op, level, start, duration, phase, regions, call, thread, _ = span
     place = call[0] if call else None
     return (
         rank,

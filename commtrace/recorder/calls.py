@@ -51,6 +51,7 @@ class Call:
     is_watched = False
     work: Any = None
     announcement: Any = None
+    functional_op = ""  # the functional collective that issued it, where one did
     op: Any = None
     group: Group
     location: Location

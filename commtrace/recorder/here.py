@@ -22,14 +22,15 @@ class ThreadState:
     module call made the autograd nodes from a sequence number on (see `modules`). `op_id` and `op`
     are the innermost operator span, `dtensor_op` the innermost one on distributed tensors, and
     `is_passing` asks the dispatch mode to decline one operator.
-    `functional` collects the calls that a functional collective in progress has issued. `last`
-    holds the handle of the newest call until Python has it too.
+    `functional` collects the calls that the functional collective in progress, `functional_op`, has
+    issued. `last` holds the handle of the newest call until Python has it too.
     """
 
     __slots__ = (
         "__weakref__",
         "dtensor_op",
         "functional",
+        "functional_op",
         "has_operator_mode",
         "is_passing",
         "last",
@@ -52,6 +53,7 @@ class ThreadState:
         self.op: Any = None
         self.dtensor_op: Any = None
         self.functional: list[Call] | None = None
+        self.functional_op = ""
         self.last: Any = None
         self.regions: tuple[str, ...] = ()
         self.optimizer_depth = 0

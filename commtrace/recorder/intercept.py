@@ -98,8 +98,9 @@ def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Ke
         if not recorder.buffers:
             return pass_on(keyset & _BELOW, *args, **kwargs)
         state = HERE.state
-        outer, begin = state.functional, now()
+        outer, outer_op, begin = state.functional, state.functional_op, now()
         state.functional = calls = []
+        state.functional_op = name
         try:
             result = pass_on(keyset & _BELOW, *args, **kwargs)
             if not calls:
@@ -108,7 +109,7 @@ def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Ke
                     call.issue = begin
                     recorder.returned(call, result, state)
         finally:
-            state.functional = outer
+            state.functional, state.functional_op = outer, outer_op
         if calls:
             recorder.returned_functional(calls, result)
         return result

@@ -187,6 +187,16 @@ class ModuleTracker:
         self._roots.append((here, place))
         return place
 
+    def places(self) -> list[Place]:
+        """The places of this rank's modules: an outermost one, then those below it, and so on."""
+        here = _rank_here()
+        return [
+            place
+            for rank, root in list(self._roots)
+            if rank in (here, _NO_RANK)
+            for place in (root, *(part for part in list(root.parts.values()) if part is not root))
+        ]
+
     def call_that_made(self, node: Any) -> ModuleCall | None:
         """The module call of the forward pass that made an autograd node; None if none did."""
         seqs, calls = self._marks()

@@ -70,6 +70,7 @@ class OperatorMode(TorchDispatchMode):
         state.op_id = number = recorder.num_ops
         recorder.num_ops = number + 1
         state.op = func
+        layouts = _layouts(distributed, args) if distributed and recorder.wants_layouts else ()
         begin = now()
         try:
             if distributed is not None:
@@ -89,7 +90,7 @@ class OperatorMode(TorchDispatchMode):
             level = LOCAL if distributed is None else DTENSOR
             span = (
                 self._rank, number, parent, func, level, begin, duration, phase,
-                state.regions, call, state.native_id,
+                state.regions, call, state.native_id, layouts,
             )  # fmt: skip
             for keep in recorder.span_keepers:
                 keep(span)
@@ -130,6 +131,17 @@ def _distributed_class(types: Any) -> type | None:
         if distributed:
             return cls
     return None
+
+
+def _layouts(cls: type, args: Any) -> tuple[Any, ...]:
+    """Shape, placements and mesh of the distributed arguments that are no part of a list."""
+    return tuple(
+        [
+            (arg.shape, arg.placements, arg.device_mesh)  # type: ignore[attr-defined]
+            for arg in args
+            if isinstance(arg, cls)
+        ]
+    )
 
 
 def _learn(func: Any) -> bool:

@@ -20,7 +20,7 @@ from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.recorder.bridge import announcement
-from commtrace.recorder.buffer import Buffer, Span
+from commtrace.recorder.buffer import Sink, Span
 from commtrace.recorder.calls import Call, Numbering, read_arguments, read_result, tensors_of
 from commtrace.recorder.clock import now
 from commtrace.recorder.groups import Groups, resolve
@@ -36,8 +36,9 @@ class Recorder:
     """Makes calls of what the interception sees, and hands them to the buffers."""
 
     def __init__(self) -> None:
-        self.buffers: tuple[Buffer, ...] = ()
+        self.buffers: tuple[Sink, ...] = ()
         self.span_keepers: tuple[Callable[[Span], None], ...] = ()
+        self.wants_layouts = False
         self.groups = Groups()
         self.locator = Locator()
         self.device = "cpu"
@@ -48,10 +49,11 @@ class Recorder:
         self._works: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
 
-    def set_buffers(self, buffers: tuple[Buffer, ...]) -> None:
+    def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
         """Report to these buffers from now on."""
         self.buffers = buffers
         self.span_keepers = tuple([each.keep_span for each in buffers if each.wants_spans])
+        self.wants_layouts = any(each.wants_layouts for each in buffers)
 
     def forget(self) -> None:
         """Drop what only matters while someone listens; names are given anew."""
@@ -104,6 +106,8 @@ class Recorder:
             call.group.learn_axis(told.axis)
         call.region = state.regions[-1] if state.regions else ""
         call.thread = state.native_id
+        if state.functional_op:
+            call.functional_op = state.functional_op
         call.op = state.dtensor_op or state.op
         call.op_id = state.op_id
 

@@ -262,13 +262,14 @@ def test_mixed_tensors_are_refused_with_the_plain_one_named(mesh) -> None:
     with pytest.raises(MixedTensorError) as error:
         x + torch.ones(4, 4)
     assert str(error.value) == (
-        "aten.add.Tensor on DTensors\n"
-        "  Found: got mixed torch.Tensor and DTensor: one argument is a plain tensor of shape "
-        "(4, 4) and dtype torch.float32\n"
+        "aten.add.Tensor: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor to "
+        "DTensor before calling distributed operators!\n"
+        "  Found: other, a torch.Tensor of shape (4, 4) and dtype torch.float32; self, a DTensor "
+        "f32[4,4] tp:S(0)\n"
         "  Why: how a plain tensor lies on the mesh is not known\n"
-        "  Try: make it a DTensor: DTensor.from_local(t, mesh, [Replicate()]) if it is the same "
-        "on every rank, distribute_tensor(t, mesh, placements) to split it; or run under "
-        "implicit_replication()"
+        "  Try: if other is the same on every rank, DTensor.from_local(tensor, mesh, [Replicate()] "
+        "* mesh.ndim), or run under dtensor_core.experimental.implicit_replication(); "
+        "distribute_tensor(tensor, mesh, placements) to split it"
     )
     with implicit_replication():
         total: Any = x + torch.ones(4, 4)

@@ -1,0 +1,68 @@
+"""Counts by operator, under the names that programs ask for.
+
+A functional collective is counted under `torch.ops.c10d_functional`, whatever its variant (in
+place, with an output given), everything else under the operator of `c10d` that was called.
+`torch.ops._c10d_functional`, and the name that an all-to-all between two cuts has in torch's
+DTensor, are answered too.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed._functional_collectives  # defines the operators of `c10d_functional`
+
+_FUNCTIONAL = "_c10d_functional"
+_CUT_TO_CUT = "_dtensor.shard_dim_alltoall"
+
+
+@lru_cache(maxsize=256)
+def packet_of(native_op: str) -> Any:
+    """The operator packet under which calls of an operator are counted."""
+    namespace, _, name = native_op.partition("::")
+    if namespace == _FUNCTIONAL:
+        plain = name.removesuffix("_out").rstrip("_")
+        if _exists("c10d_functional", plain):
+            return getattr(torch.ops.c10d_functional, plain)
+        name = plain if _exists(namespace, plain) else name
+    return getattr(getattr(torch.ops, namespace), name)
+
+
+def _exists(namespace: str, name: str) -> bool:
+    return bool(torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"))
+
+
+@lru_cache(maxsize=256)
+def _counted_as(key: str) -> Any:
+    """The packet that a packet's name stands for; None for one that stands for itself."""
+    if key == _CUT_TO_CUT:
+        return packet_of("_c10d_functional::all_to_all_single")
+    namespace, _, name = key.partition(".")
+    found = packet_of(f"{namespace}::{name}") if namespace == _FUNCTIONAL else None
+    return None if str(found) == key else found
+
+
+class Counts(dict[Any, int]):
+    """How many calls there were, by operator packet; 0 where there was none.
+
+    Asking adds no entry.
+    """
+
+    def __missing__(self, key: Any) -> int:
+        return self.get(key, 0)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The number of calls of an operator, by any of its names."""
+        if key in self.keys():
+            return super().__getitem__(key)
+        other = _counted_as(str(key))
+        return super().__getitem__(other) if other in self.keys() else default
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None
+
+    def count(self, key: Any) -> None:
+        """Count one more."""
+        self[key] = super().get(key, 0) + 1

@@ -1,0 +1,88 @@
+"""What the recorder reports to while a CommDebugMode is on: calls are counted, operators listed.
+
+Everything is kept by place (a module as reached by one path, None outside of all modules) and
+pass, which is `forward`, `backward` or `recompute`. Calls are counted only, so that memory does
+not grow with them; operators are listed up to a bound, and counted beyond it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from commtrace.comm_mode.counts import Counts, packet_of
+from commtrace.recorder import HERE, RECORDER, Call, Span
+
+PASSES = ("forward", "backward", "recompute")
+MAX_OPERATORS = 200_000
+_CUT_TO_CUT = "_dtensor.shard_dim_alltoall.default"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator that ran: in which order it started, where, and its arguments' layouts.
+
+    A layout is shape, placements and mesh of an argument that is a DTensor.
+    """
+
+    order: int
+    name: str
+    place: Any
+    in_pass: str
+    layouts: tuple[Any, ...] = ()
+
+
+class Tally:
+    """Counts calls and lists operators of one rank; a sink of the recorder."""
+
+    wants_spans = True
+    wants_layouts = True
+
+    def __init__(self, rank: int | None, total: Counts) -> None:
+        total.clear()
+        self.rank = rank
+        self.total = total
+        self.at: dict[tuple[Any, str], Counts] = defaultdict(Counts)
+        self.operators: list[Operator] = []
+        self.num_not_listed = 0
+        self._lock = threading.Lock()
+        self.keep_span = self._keep_span
+
+    def add(self, call: Call) -> None:
+        """Count a call; one that a functional collective issues is a call of that."""
+        if self.rank is not None and call.group.rank != self.rank:
+            return
+        native_op = call.functional_op or call.native_op
+        operator = str(HERE.state.op)
+        if operator == _CUT_TO_CUT:
+            native_op = operator.removesuffix(".default").replace(".", "::")
+        phase, module_call, _, _ = call.location
+        place, in_pass = module_call[0] if module_call else None, _pass_of(phase)
+        packet = packet_of(native_op)
+        with self._lock:
+            self.total.count(packet)
+            self.at[place, in_pass].count(packet)
+        name = native_op.replace("::", ".") + ".default"
+        self._list(Operator(RECORDER.num_ops, name, place, in_pass))
+
+    def _keep_span(self, span: Span) -> None:
+        rank, number, _, operator, _, _, _, phase, _, module_call, _, layouts = span
+        if self.rank is None or rank == self.rank:
+            place = module_call[0] if module_call else None
+            self._list(Operator(number, str(operator), place, _pass_of(phase), layouts))
+
+    def _list(self, operator: Operator) -> None:
+        if len(self.operators) < MAX_OPERATORS:
+            self.operators.append(operator)
+        else:
+            self.num_not_listed += 1
+
+    def end_step(self, rank: int) -> None:
+        """Steps don't matter here."""
+
+
+def _pass_of(phase: str) -> str:
+    """Optimizer steps and everything outside of modules count as forward, as in torch."""
+    return phase if phase in PASSES else PASSES[0]

@@ -1,0 +1,47 @@
+"""Tools that show what a program with DTensors communicates, where its tensors lie, and why.
+
+`CommDebugMode` counts communication; it is commtrace's, looked up when it is asked for.
+`visualize_sharding` draws a layout. `ExplicitRedistributionContext` refuses communication that
+nobody asked for. `explain` tells what a function would communicate without running it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from dtensor_core.debug.explicit import (
+    ExplicitRedistributionContext,
+    ImplicitRedistributionError,
+)
+from dtensor_core.debug.visualize import visualize_sharding
+from dtensor_core.errors import four_parts
+
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
+    "CommDebugMode",
+    "ExplicitRedistributionContext",
+    "ImplicitRedistributionError",
+    "visualize_sharding",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "CommDebugMode":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return importlib.import_module("commtrace").CommDebugMode
+    except ModuleNotFoundError as error:
+        if error.name != "commtrace":
+            raise
+        raise ImportError(
+            four_parts(
+                asked="dtensor_core.debug.CommDebugMode",
+                found="no package commtrace",
+                why="it is commtrace that sees communication",
+                hint="install commtrace, or put it on the import path",
+            )
+        ) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

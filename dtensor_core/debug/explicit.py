@@ -1,0 +1,102 @@
+"""`ExplicitRedistributionContext`: no redistribution but those that the program asks for.
+
+Asked for is what `redistribute`, `full_tensor`, parallel styles and their backward do. What an
+operator needs for its arguments is not: it raises, or warns, before anything is communicated. That
+depends on global metadata only, so every rank raises alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from dtensor_core import observe
+from dtensor_core.errors import DTensorError, four_parts
+from dtensor_core.mesh import axis_name
+from dtensor_core.redistribute.transitions import Step
+from dtensor_core.spec import Spec
+
+logger = logging.getLogger(__name__)
+
+_MODES = ("raise", "warn")
+_SHOWN = 3
+
+
+class ImplicitRedistributionError(DTensorError, RuntimeError):
+    """An operator needs an argument in another layout, and nobody asked for that."""
+
+
+class ModeError(DTensorError, RuntimeError):
+    """A mode that does not exist."""
+
+
+class ExplicitRedistributionContext:
+    """Refuses redistributions that operators need and nobody asked for, while it is in force.
+
+    It counts for the thread that enters it, and for the backward passes that this thread starts.
+    With `enable=False` it lifts the one around it. With `strict` it refuses also what needs no
+    communication. With `mode="warn"` it logs a warning instead of raising.
+
+    Raises ImplicitRedistributionError (a RuntimeError) in its body.
+    """
+
+    def __init__(self, enable: bool = True, strict: bool = False, mode: str = "raise") -> None:
+        if mode not in _MODES:
+            raise ModeError(f"Invalid mode {mode!r}: a mode is one of {', '.join(_MODES)}")
+        self._enable = enable
+        self._strict = strict
+        self._mode = mode
+        self._entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> ExplicitRedistributionContext:
+        """Be in force."""
+        guarding = observe.guarding(self._refuse if self._enable else None)
+        guarding.__enter__()
+        self._entered.append(guarding)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give way to the one around."""
+        self._entered.pop().__exit__(None, None, None)
+
+    def _refuse(self, operator: str, moves: Sequence[observe.Move]) -> None:
+        for move in moves:
+            steps: Sequence[Step] = move.steps
+            if self._strict or any(step.communicates for step in steps):
+                text = _text(operator, move, steps)
+                if self._mode == "raise":
+                    raise ImplicitRedistributionError(text)
+                logger.warning(text)
+
+
+def _text(operator: str, move: observe.Move, steps: Sequence[Step]) -> str:
+    argument, target = move.argument, steps[-1].target
+    spec: Spec = move.spec
+    ways = "; ".join(
+        f"{way} in {seconds * 1e6:.3g} µs" for way, seconds in move.candidates[:_SHOWN]
+    )
+    listed = ", ".join(map(repr, target))
+    return four_parts(
+        asked=f"Implicit redistribution of {argument} for {operator}, while "
+        "ExplicitRedistributionContext was active",
+        found=f"{argument} is {spec.text} and is needed as "
+        f"{spec.with_placements(target).layout_text} ({_told(spec, steps)})",
+        why=f"of the ways to lay out arguments -> results, the cheapest was taken: {ways}"
+        if ways
+        else "",
+        hint=f"{argument}.redistribute(placements=[{listed}]) before, or "
+        "ExplicitRedistributionContext(enable=False) around the operator",
+    )
+
+
+def _told(spec: Spec, steps: Sequence[Step]) -> str:
+    """The steps with their bytes, those of the rank that moves most."""
+    origin = (0,) * len(spec.mesh_shape)
+    told: list[str] = []
+    for step in steps:
+        size = step.payload_bytes(spec.shape, spec.dtype.itemsize, spec.mesh_shape, origin)
+        told.append(f"{step.kind} on {axis_name(spec.mesh, step.axis)}")
+        if step.communicates:
+            told[-1] += f", {size} bytes"
+    return ", ".join(told)
