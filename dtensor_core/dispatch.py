@@ -187,6 +187,8 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
 
 
 def _hashable(arg: Any) -> Any:
+    if type(arg) is torch.Generator:  # no layout depends on which; a key would keep it alive
+        return torch.Generator
     return id(arg) if type(arg).__hash__ is None else arg
 
 

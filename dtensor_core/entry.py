@@ -80,8 +80,11 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if is_list_operator(op):
         plain = _plain_numbers(tuple(args), dict(kwargs))
         return _list_entry(op, spec_args, spec_kwargs, names, written, plain)
+    if not specs:
+        return _factory_entry(op, spec_args, spec_kwargs, written)
     outputs = _output_metadata(op, spec_args, spec_kwargs)
     call = Call(op, spec_args, spec_kwargs, specs, outputs or ())
+    returned = _returned(op, written)
     fixed = _fixed(call, written)
     decision = decide(call, fixed)
     if decision.rule is None and decision.communicates:
@@ -100,10 +103,10 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         moves=moves,
         outputs=None if outputs is None else decision.outputs,
         single=decision.outputs[0]
-        if outputs is not None and _returns_one_tensor(op) and not written
+        if outputs is not None and _returns_one_tensor(op) and not returned
         else None,
-        written=written,
-        place=_only_place(op, written, args),
+        written=returned,
+        place=_only_place(op, returned, args),
         returns_nothing=not op._schema.returns,
         view=_is_view(op),
         copied=_how_copied(call, decision) if moves and _is_view(op) else "",
@@ -150,6 +153,41 @@ def _list_entry(
     )
 
 
+def _factory_entry(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    written: tuple[int | str, ...],
+) -> Entry:
+    """The entry of a call that has no tensor but `out=`: all make the whole, and keep their part.
+
+    Raises RuleError where the result does not fit `out`, or that is Partial.
+    """
+    (place,) = written
+    spec: Spec = kwargs[str(place)]
+    call = Call(op, args, kwargs, (), _output_metadata(op, args, kwargs) or ())
+    _fixed(call, written)
+    if spec.sums:
+        raise RuleError(
+            four_parts(
+                asked=f"{op} to write to {spec.text}",
+                found="addends that are not yet added up",
+                why="what is written would be added up again",
+                hint="write to a tensor that is Replicate or Shard",
+            )
+        )
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        out = kwargs[str(place)]
+        if spec.coords is not None:
+            whole = out.new_empty_strided(spec.shape, spec.stride)
+            op(*args, **{**kwargs, str(place): whole})
+            out.copy_(spec.part_of(whole))
+        return out
+
+    return Entry(run, (), None, None, written, None, returns_nothing=False)
+
+
 def spec_on(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
     """The spec of an argument; a plain tensor counts as replicated on `mesh`."""
     spec = getattr(tensor, "_spec", None)
@@ -176,7 +214,7 @@ def _returns_one_tensor(op: OpOverload) -> bool:
 def _written(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int | str, ...]:
-    """The arguments that the call writes to and returns: positions, or names of `out=`."""
+    """The arguments that the call writes to: positions, or names of `out=`."""
     found: list[int | str] = []
     for position, argument in enumerate(op._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -185,6 +223,18 @@ def _written(
             elif argument.name in kwargs:
                 found.append(argument.name)
     return tuple(found)
+
+
+def _returned(op: OpOverload, written: Sequence[int | str]) -> tuple[int | str, ...]:
+    """Those of the written arguments that are the results; all of them if nothing is returned."""
+    aliases = [_alias(each) for each in op._schema.returns]
+    schema = dict(enumerate(op._schema.arguments)) | {a.name: a for a in op._schema.arguments}
+    return tuple(place for place in written if not aliases or _alias(schema[place]) in aliases)
+
+
+def _alias(argument: Any) -> Any:
+    """What an argument and a result that share their memory have in common."""
+    return argument.alias_info and argument.alias_info.before_set
 
 
 def _numbered(

@@ -177,6 +177,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "zeros_like": [_call(aten.zeros_like.default, _t(6, 5))],
     "full_like": [_call(aten.full_like.default, _t(6, 5), 2.5)],
     "empty_like": [_call(aten.empty_like.default, _t(6, 5), compare_values=False)],
+    "resize": [_call(aten.resize_.default, _t(6, 5), [6, 5])],
     "new_zeros": [
         _call(aten.new_zeros.default, _t(6, 5), [6, 5]),
         _call(aten.new_zeros.default, _t(6, 5), [3]),
@@ -191,15 +192,56 @@ SAMPLES: dict[str, list[Sample]] = {
     "randn_like": [_call(aten.randn_like.default, _t(7, 5))],
     "randint_like": [_call(aten.randint_like.default, _t(7, 5), 9)],
     "bernoulli.float": [_call(aten.bernoulli_.float, _t(7, 5), 0.4)],
-    "bernoulli.default": [_call(aten.bernoulli.default, _t(7, 5).sigmoid())],
+    "bernoulli.p": [_call(aten.bernoulli.p, _t(7, 5), 0.4)],
+    "bernoulli": [_call(aten.bernoulli.default, _t(7, 5).sigmoid())],
+    "bernoulli.Tensor": [
+        _call(aten.bernoulli_.Tensor, _t(7, 5), _t(5).sigmoid()),
+        _call(aten.bernoulli.Tensor, _t(7, 5), _t(7, 5).sigmoid()),
+    ],
     "normal": [_call(aten.normal_.default, _t(7, 5), 1.0, 2.0)],
-    "uniform": [_call(aten.uniform_.default, _t(7, 5), 1.0, 2.0)],
+    "normal_functional": [_call(aten.normal_functional.default, _t(7, 5), 1.0, 2.0)],
+    "normal.Tensor_Tensor": [_call(aten.normal.Tensor_Tensor, _t(7, 5), _t(5).sigmoid())],
+    "normal.Tensor_float": [_call(aten.normal.Tensor_float, _t(7, 5), 2.0)],
+    "normal.float_Tensor": [_call(aten.normal.float_Tensor, 1.0, _t(7, 5).sigmoid())],
+    "uniform": [
+        _call(aten.uniform_.default, _t(7, 5), 1.0, 2.0),
+        _call(aten.uniform.default, _t(7, 5), 1.0, 2.0),
+    ],
     "exponential": [_call(aten.exponential_.default, _t(7, 5))],
     "cauchy": [_call(aten.cauchy_.default, _t(7, 5))],
     "geometric": [_call(aten.geometric_.default, _t(7, 5), 0.4)],
     "log_normal": [_call(aten.log_normal_.default, _t(7, 5))],
     "random": [_call(aten.random_.default, _t(7, 5))],
+    "random.to": [_call(aten.random_.to, _t(7, 5), 9)],
+    "random.from": [_call(getattr(aten.random_, "from"), _t(7, 5), 3, 9)],
+    "randint_like.low_dtype": [_call(aten.randint_like.low_dtype, _t(7, 5), 3, 9)],
+    "randint_like.low_generator_dtype": [
+        _call(aten.randint_like.low_generator_dtype, _t(7, 5), 3, 9, generator=None)
+    ],
     "native_dropout": [_call(aten.native_dropout.default, _t(7, 5), 0.4, True)],
+    "multinomial": [
+        _call(aten.multinomial.default, _t(7, 5).sigmoid(), 2),
+        _call(aten.multinomial.default, _t(7, 5).sigmoid(), 9, True),
+        _call(aten.multinomial.default, _t(5).sigmoid(), 2),
+    ],
+    "poisson": [_call(aten.poisson.default, _t(7, 5).abs() * 4)],
+    "binomial": [_call(aten.binomial.default, _t(7, 5) * 0 + 9, _t(7, 5).sigmoid())],
+    "_standard_gamma": [_call(aten._standard_gamma.default, _t(7, 5).sigmoid())],
+    "_standard_gamma_grad": [
+        _call(aten._standard_gamma_grad.default, _t(7, 5).sigmoid(), _t(7, 5).sigmoid() * 2)
+    ],
+    "_sample_dirichlet": [_call(aten._sample_dirichlet.default, _t(7, 5).sigmoid())],
+    "rrelu_with_noise": [
+        _call(aten.rrelu_with_noise.default, _t(7, 5), _t(7, 5) * 0, 0.1, 0.3, True),
+        _call(aten.rrelu_with_noise.default, _t(7, 5), _t(7, 5) * 0, 0.1, 0.3, False),
+    ],
+    "rrelu_with_noise_backward": [
+        _call(
+            aten.rrelu_with_noise_backward.default,
+            *(_t(7, 5), _t(7, 5) * 2, _t(7, 5).sigmoid()),
+            *(0.1, 0.3, True, False),
+        )
+    ],
     "view": [
         _call(aten.view.default, _t(6, 12), [6, 3, 4]),
         _call(aten.view.default, _t(2, 6, 4), [12, 4]),
