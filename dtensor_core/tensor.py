@@ -24,6 +24,7 @@ from dtensor_core.placement import (
     Replicate,
     Shard,
     _StridedShard,
+    as_placement,
     sharded_dim,
     strided_shard,
 )
@@ -248,6 +249,7 @@ def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement
 
 
 def _normalize(placement: Placement, ndim: int) -> Placement:
+    placement = as_placement(placement)
     dim = sharded_dim(placement)
     if dim is None:
         return placement
