@@ -26,11 +26,11 @@ from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
-from dtensor_core.redistribute.plan import Plan
+from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.local import local_operator
-from dtensor_core.settle import settles, settling
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.written import Back
 
 
 class MissingRuleWarning(UserWarning):
@@ -43,10 +43,10 @@ class Entry:
 
     `moves` are the redistributions of tensor arguments, by number. What is returned is the
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
-    arguments written in place, or results to wrap (None: whole, as they come). A `view` whose
-    argument had to move is a copy; `copied` says how, for the error of writing to it. `read` are
-    the names of the arguments whose values were looked at. `settles` is true where the
-    argument at `place` is a pending reduction that has to be finished first.
+    arguments written in place, or results to wrap (None: whole, as they come). `backs` bring what
+    had to be written elsewhere to where it belongs. An operator that `reshapes` its first argument
+    in place gives it the spec of its result. A `view` whose argument had to move is a copy. `read`
+    are the names of the arguments whose values were looked at.
     """
 
     run: Callable[..., Any]
@@ -57,9 +57,10 @@ class Entry:
     place: int | None
     returns_nothing: bool
     view: bool = False
-    copied: str = ""
+    copied: bool = False
     read: frozenset[str] = frozenset()
-    settles: bool = False
+    backs: tuple[Back, ...] = ()
+    reshapes: bool = False
 
 
 def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
@@ -85,19 +86,20 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     outputs = _output_metadata(op, spec_args, spec_kwargs)
     call = Call(op, spec_args, spec_kwargs, specs, outputs or ())
     returned = _returned(op, written)
-    fixed = _fixed(call, written)
+    reshapes = torch.Tag.inplace_view in op.tags
+    fixed = [] if reshapes else _fixed(call, written)
     decision = decide(call, fixed)
     if decision.rule is None and decision.communicates:
         _warn_missing(op)
-    run = local_operator(op, decision.rule, decision.inputs, decision.outputs)
-    settled = settles(decision, fixed)
-    if settled:
-        run = settling(run, str(op), specs[0], decision.inputs[0])
     moves = tuple(
         (number, plan, Cause(str(op), names[number], decision.considered))
         for number, plan in enumerate(decision.plans)
-        if plan.steps and not (settled and number == 0)
+        if plan.steps
     )
+    run = local_operator(
+        _functional(op) if reshapes else op, decision.rule, decision.inputs, decision.outputs
+    )
+    backs = _backs(op, fixed, decision, specs)
     return Entry(
         run=op._op if run is op else run,
         moves=moves,
@@ -106,23 +108,48 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         if outputs is not None and _returns_one_tensor(op) and not returned
         else None,
         written=returned,
-        place=_only_place(op, returned, args),
+        place=None if backs or reshapes else _only_place(op, returned, args),
         returns_nothing=not op._schema.returns,
         view=_is_view(op),
-        copied=_how_copied(call, decision) if moves and _is_view(op) else "",
+        copied=bool(moves) and _is_view(op),
         read=frozenset(call.read),
-        settles=settled,
+        backs=backs,
+        reshapes=reshapes,
     )
+
+
+def _backs(
+    op: OpOverload, fixed: Sequence[Fixed], decision: Decision, specs: Sequence[Spec]
+) -> tuple[Back, ...]:
+    """What was written in another layout than its own."""
+    backs: list[Back] = []
+    for each in fixed:
+        if isinstance(each.whose, int):
+            now, home = decision.inputs[each.whose], specs[each.whose]
+        else:
+            assert each.result is not None
+            now = decision.outputs[each.result]
+            home = now.with_placements(each.placements)
+        if now is not home:
+            backs.append(Back(each.whose, now, plan_between(now, home), Cause(str(op), "written")))
+    return tuple(backs)
+
+
+def _functional(op: OpOverload) -> OpOverload:
+    """The operator that makes what this one does in place."""
+    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"))
+    wanted = [str(argument.type) for argument in op._schema.arguments]
+    for name in packet.overloads():
+        found = getattr(packet, name)
+        if [str(argument.type) for argument in found._schema.arguments] == wanted:
+            return found
+    raise RuleError(f"{op} changes a shape in place and has no form that does not")
 
 
 def _is_view(op: OpOverload) -> bool:
     """True if a result shares its elements with an argument that is not written."""
     alias = op._schema.returns[0].alias_info if op._schema.returns else None
     return alias is not None and not alias.is_write
-
-
-def _how_copied(call: Call, decision: Decision) -> str:
-    return f"{call.op} needed {call.specs[0].text} as {decision.inputs[0].layout_text}"
 
 
 def _list_entry(
@@ -141,6 +168,12 @@ def _list_entry(
         (number, plan, Cause(str(op), names[number], decision.considered))
         for number, (plan, decision) in plans_by_number(elements).items()
     )
+    backs = tuple(
+        Back(e.numbers[back.whose], back.spec, back.plan, back.cause)
+        for e in elements
+        for back in _backs(op, e.fixed, e.decision, e.call.specs)
+        if isinstance(back.whose, int)
+    )
     return Entry(
         run=local_list_operator(op, elements),
         moves=moves,
@@ -150,6 +183,7 @@ def _list_entry(
         place=None,
         returns_nothing=not op._schema.returns,
         read=frozenset().union(*(element.call.read for element in elements)),
+        backs=backs,
     )
 
 
@@ -234,7 +268,7 @@ def _returned(op: OpOverload, written: Sequence[int | str]) -> tuple[int | str, 
 
 def _alias(argument: Any) -> Any:
     """What an argument and a result that share their memory have in common."""
-    return argument.alias_info and argument.alias_info.before_set
+    return argument.alias_info and tuple(argument.alias_info.before_set)
 
 
 def _numbered(
@@ -295,26 +329,32 @@ def _only_place(op: OpOverload, written: Sequence[int | str], args: Sequence[Any
     return None
 
 
-def _fixed(call: Call, written: Sequence[int | str]) -> dict[int, Fixed]:
-    """Results that keep the layout of what they are written to."""
-    fixed: dict[int, Fixed] = {}
-    for result, place in enumerate(written):
-        if result >= len(call.outputs):
-            break
+def _fixed(call: Call, written: Sequence[int | str]) -> list[Fixed]:
+    """What keeps its layout because it is written to, and which result it is returned as."""
+    results = {_alias(each): number for number, each in enumerate(call.op._schema.returns)}
+    schema = dict(enumerate(call.op._schema.arguments)) | {
+        argument.name: argument for argument in call.op._schema.arguments
+    }
+    fixed: list[Fixed] = []
+    for place in written:
         spec = call.args[place] if isinstance(place, int) else call.kwargs[place]
         if not isinstance(spec, Spec):
             continue
-        if call.outputs[result].shape != spec.shape:
+        result = results.get(_alias(schema[place]))
+        result = None if result is None or result >= len(call.outputs) else result
+        whose = call.number_at(place) if isinstance(place, int) else place
+        assert whose is not None
+        if result is not None and call.outputs[result].shape != spec.shape:
             raise RuleError(
                 four_parts(
                     asked=f"{call.op} to change the shape of {spec.text} in place",
                     found=f"a result of shape {tuple(call.outputs[result].shape)}",
-                    why="a DTensor keeps its global shape for life",
+                    why="what is written keeps its shape",
                     hint="use the operator's out-of-place form",
                 )
             )
-        number = call.number_at(place) if isinstance(place, int) else None
-        fixed[result] = Fixed(number, spec.placements)
+        if result is not None or isinstance(whose, int):
+            fixed.append(Fixed(whose, spec.placements, result))
     return fixed
 
 
