@@ -102,7 +102,7 @@ def dispatch(
         return wrapped
     if place is not None:
         if copied is not None:
-            write_through(copied)
+            write_through(copied, op, args)
         return args[place]
     return _finish(op, entry, result, args, kwargs or {}, local, local_kwargs)
 
@@ -356,7 +356,7 @@ def _finish(
         places = [args[p] if isinstance(p, int) else kwargs[p] for p in entry.written]
         for place in places:
             if getattr(place, "_copied", None) is not None:
-                write_through(place._copied)
+                write_through(place._copied, op, args)
         return places[0] if len(places) == 1 else tuple(places)
     if entry.outputs is None:
         return tree_map_only(torch.Tensor, lambda t: _whole(t, args, kwargs), result)

@@ -2,9 +2,9 @@
 
 An operator that can't write into a tensor as it lies writes into a redistributed copy, and
 `bring_back` takes this rank's part of it: a shard, or an addend of a pending reduction, so that the
-tensor keeps its layout and whatever shares its elements sees the same value. A view that needs communication is a copy too, and
-remembers of what; after an operator has written to it `write_through` scatters it into that tensor.
-Called by `dispatch`.
+tensor keeps its layout and whatever shares its elements sees the same value. A view that needs
+communication is a copy too, and remembers of what; after an operator has written to it
+`write_through` scatters it into that tensor. Called by `dispatch`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import Plan
-from dtensor_core.spec import Spec
+from dtensor_core.spec import Spec, TensorMeta
 
 aten = torch.ops.aten
 
@@ -99,10 +99,49 @@ def check_writable(copied: Copied) -> None:
         )
 
 
-def write_through(copied: Copied) -> None:
-    """Write the copy into the tensor that it should have been a view of."""
-    part = type(copied.base)(copied.local, copied.spec)
+def write_through(copied: Copied, op: OpOverload, args: Sequence[Any]) -> None:
+    """Write the copy, which `op` has written, into the tensor that it should have been a view of.
+
+    What overwrites all of the copy is written as it is given: the copy need not be gathered. A view
+    of the copy shares its elements, and overwrites only some.
+    """
+    make = _OVERWRITING.get(op) if args[0]._local_tensor is copied.local else None
+    part = make(copied, args) if make else None
+    if part is None:
+        part = type(copied.base)(copied.local, copied.spec)
     aten.copy_.default(copied.base, _SCATTERS[_name(copied)](copied, part))
+
+
+def _constant(copied: Copied, args: Sequence[Any]) -> Any:
+    """What `fill_` writes, whole; None if it is a DTensor."""
+    value = args[1] if len(args) > 1 else 0
+    if hasattr(value, "_spec"):
+        return None
+    shape, dtype = copied.spec.shape, copied.spec.dtype
+    return _whole(copied, copied.local.new_full((), 0, dtype=dtype).fill_(value).expand(shape))
+
+
+def _source(copied: Copied, args: Sequence[Any]) -> Any:
+    """What `copy_` writes, in the layout of its source."""
+    shape, dtype = list(copied.spec.shape), copied.spec.dtype
+    if hasattr(args[1], "_spec"):
+        return aten._to_copy.default(aten.expand.default(args[1], shape), dtype=dtype)
+    return _whole(copied, args[1].to(dtype).expand(shape))
+
+
+def _whole(copied: Copied, value: torch.Tensor) -> Any:
+    meta = TensorMeta(value.shape, value.stride(), value.dtype)
+    return type(copied.base)(
+        value, Spec(copied.spec.mesh, copied.spec.placements, meta).replicated()
+    )
+
+
+_OVERWRITING: dict[Any, Callable[[Copied, Sequence[Any]], Any]] = {
+    aten.zero_.default: _constant,
+    aten.fill_.Scalar: _constant,
+    aten.fill_.Tensor: _constant,
+    aten.copy_.default: _source,
+}
 
 
 def _name(copied: Copied) -> str:

@@ -98,7 +98,7 @@ def candidates(
         if _fits(rule, cutting, sizes, ranks):
             yield from _cut(rule, cutting, sizes)
     waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
-    for reduce_op in waiting:
+    for reduce_op in waiting if rule.terms else ():
         if rule.algebra == "structural" or reduce_op in PASSING.get(rule.algebra, (rule.algebra,)):
             yield from _passing(rule, reduce_op)
 
