@@ -98,7 +98,7 @@ def dispatch(
     if single is not None:
         wrapped = _new(_class, result, single, False)
         if entry.view:
-            _link(op, entry, wrapped, 0, args, kwargs)
+            _link(op, entry, wrapped, 0, args, kwargs or {})
         return wrapped
     if place is not None:
         if copied is not None:

@@ -60,7 +60,7 @@ def check_given(
         if getattr(target, "_given_addends", False):
             raise RuleError(
                 four_parts(
-                    asked=f"{op} to write its result in place to {target._spec.text}",
+                    asked=f"{op} to write its result in place to {target._spec.text}",  # pyright: ignore
                     found="addends that were given to DTensor.from_local",
                     why="in-place operations that require placement changes are not supported: the "
                     "operator needs the reduced value, and these addends would be gone",
