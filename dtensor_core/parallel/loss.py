@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from dtensor_core.dispatch import implicit_replication, rewriting
+from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.factories import full
 from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
 from dtensor_core.tensor import DTensor
@@ -32,7 +33,8 @@ def loss_parallel() -> Iterator[None]:
 
     `F.cross_entropy` and its backward go inside. All reductions, `ignore_index`, `weight` and
     `label_smoothing` work on meshes of any number of axes; targets are class indices, as a
-    DTensor or as a plain tensor that is the same on every rank.
+    DTensor or as a plain tensor that is the same on every rank. Raises PlacementError (a
+    ValueError) for a loss of logits whose classes no axis cuts.
     """
     with rewriting(_REWRITES), implicit_replication():
         yield
@@ -58,7 +60,16 @@ def _nll_loss(
 ) -> Any:
     """The loss and the total weight: minus the log probability of each sample's class."""
     if not _is_cut(log_probabilities, _class_dim(log_probabilities)):
-        return NotImplemented
+        raise PlacementError(
+            four_parts(
+                asked="cross entropy under loss_parallel()",
+                found=f"log probabilities {log_probabilities._spec.text}, classes in dim "
+                f"{_class_dim(log_probabilities)}",
+                why="loss_parallel() requires an axis of the mesh to shard the class dimension",
+                hint="shard the logits by class, as ColwiseParallel(use_local_output=False) on "
+                "the last layer does; or compute this loss outside of loss_parallel()",
+            )
+        )
     one_hot, weights = _selection(log_probabilities, target, weight, ignore_index)
     losses = -(log_probabilities * one_hot).sum(_class_dim(log_probabilities)) * weights
     if reduction == _NONE:

@@ -98,10 +98,12 @@ def test_it_ends_with_an_exception() -> None:
         assert [news.step for news in told] == ["all_to_all"]
 
 
-def test_logits_that_are_not_cut_by_class_are_left_to_the_operators() -> None:
+def test_logits_that_are_not_cut_by_class_have_no_parallel_loss() -> None:
     with fake_world(4):
         mesh = init_device_mesh("cpu", (4,))
         logits = distribute_tensor(_t(8, 10), mesh, [Shard(0)])
         with loss_parallel():
             out = F.log_softmax(logits, 1)
+            with pytest.raises(ValueError, match=r"loss_parallel\(\) requires an axis"):
+                F.cross_entropy(logits, torch.zeros(8, dtype=torch.long))
         assert out.placements == (Shard(0),)  # pyright: ignore[reportAttributeAccessIssue]
