@@ -35,7 +35,7 @@ _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssu
 _cache: dict[tuple[Any, ...], Entry] = {}
 _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
-_composites: set[int] = set()
+_instead: dict[int, Callable[..., Any]] = {}
 _rewrites: dict[int, Callable[..., Any]] = {}
 # The threads on which rewrites, and plain tensors as replicas, were asked for.
 _rewriting: list[int] = []
@@ -84,8 +84,8 @@ def dispatch(
         if op_id not in _known:
             _learn(op)
             return dispatch(op, types, args, kwargs)
-        if op_id in _composites:
-            return op.decompose(*args, **(kwargs or {}))
+        if op_id in _instead:
+            return _instead[op_id](*args, **(kwargs or {}))
         entry = _miss(op, args, kwargs or {}, tuple(key))
     place = entry.place
     copied = None if place is None else args[place]._copied
@@ -233,21 +233,28 @@ def forget(op: OpOverload) -> None:
     for key in [key for key in _cache if key[0] == id(op)]:
         del _cache[key]
     _known.discard(id(op))
-    _composites.discard(id(op))
+    _instead.pop(id(op), None)
 
 
 def _learn(op: OpOverload) -> None:
     """Note which arguments of an operator are scalars, whose values don't matter for layouts.
 
-    Also whether it is a composite without a row: in inference mode those arrive undivided.
+    Also what to call instead: a composite without a row, which in inference mode arrives undivided,
+    is taken apart, and what reads only shapes needs no layout.
     """
     for position, argument in enumerate(op._schema.arguments):
         if str(argument.type).removeprefix("Optional[").rstrip("]") in _VALUES:
             _dynamic.update(_places(op, position))
     implicit = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
     if row_of(op) is None and op.has_kernel_for_dispatch_key(implicit):
-        _composites.add(id(op))
+        _instead[id(op)] = op.decompose
+    if op is torch.ops.aten.is_same_size.default:
+        _instead[id(op)] = _is_same_size
     _known.add(id(op))
+
+
+def _is_same_size(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    return tensor.shape == other.shape
 
 
 def _places(op: OpOverload, position: int) -> tuple[tuple[int, int], tuple[int, str]]:

@@ -16,6 +16,10 @@ class PlacementError(DTensorError, ValueError):
     """A placement that can't be: unknown reduction, bad dim, wrong number of placements."""
 
 
+class RedistributeError(PlacementError, RuntimeError):
+    """A redistribution that was asked for without its target, or to addends."""
+
+
 class LayoutError(DTensorError, ValueError):
     """Integers that describe no shard: a coordinate outside of the axis, a bad shape."""
 

@@ -2,8 +2,8 @@
 
 `decide` walks the mesh axes from the first to the last. On each it takes the cheapest of the
 candidates that the operator's rule offers, the cost being the planner's for bringing every
-argument there. Where something has to move though no argument is cut along the axis, no result
-becomes cut, and making a Partial result whole counts too: leaving half of the work to whoever
+argument there. Where something has to move, ending the Partials that it leaves counts too, and
+where no argument is cut along the axis no result becomes cut: to leave half of the work to whoever
 needs the result is no saving. `decide` reads global metadata only, so every rank decides alike.
 `dispatch` caches the decision; nothing here runs on a cached call.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
-from dtensor_core.placement import Placement, Replicate, sharded_dim
+from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
 from dtensor_core.redistribute.plan import Plan, plan_between, plan_placements
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Rule, candidates, remaining_sizes
@@ -140,9 +140,9 @@ def _choose(
     if uncut:
         allowed = _without_new_cuts(allowed)
     costs = [_seconds(call.specs, axis, candidate) for candidate in allowed]
-    if uncut and min(costs) > 0:
+    if min(costs) > 0:
         costs = [
-            cost + _seconds_to_whole(call, axis, candidate)
+            cost + _pending_seconds(call, axis, candidate, whole=uncut)
             for cost, candidate in zip(costs, allowed, strict=True)
         ]
     ranked = sorted(range(len(allowed)), key=costs.__getitem__)
@@ -196,16 +196,21 @@ def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
     )
 
 
-def _seconds_to_whole(call: Call, axis: int, candidate: Candidate) -> float:
-    """The cost of making whole, on one axis, the results that a candidate leaves otherwise."""
+def _pending_seconds(call: Call, axis: int, candidate: Candidate, *, whole: bool) -> float:
+    """The cost of ending the Partials of a candidate's results: made `whole`, or else cut."""
     mesh = call.specs[0].mesh
-    whole = (Replicate(),) * mesh.ndim
     total = 0.0
     for placement, meta in zip(candidate.outputs, call.outputs, strict=True):
-        if placement is not Replicate():
-            result = Spec(mesh, (*whole[:axis], placement, *whole[axis + 1 :]), meta)
-            total += plan_placements(result, whole).seconds
+        if placement.is_partial():
+            ended = Replicate() if whole or not meta.shape else Shard(_longest_dim(meta.shape))
+            uncut = (Replicate(),) * mesh.ndim
+            result = Spec(mesh, (*uncut[:axis], placement, *uncut[axis + 1 :]), meta)
+            total += plan_placements(result, (*uncut[:axis], ended, *uncut[axis + 1 :])).seconds
     return total
+
+
+def _longest_dim(shape: Sequence[int]) -> int:
+    return max(range(len(shape)), key=shape.__getitem__)
 
 
 def _text(candidate: Candidate) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dtensor_core import composites, dispatch
-from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.errors import PlacementError, RedistributeError, four_parts
 from dtensor_core.layout import stride_like
 from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh
 from dtensor_core.placement import (
@@ -148,8 +148,8 @@ class DTensor(torch.Tensor):
 
         `forward_dtype` and `backward_dtype` convert before communicating. `async_op` is a hint.
 
-        Raises PlacementError for a target that is Partial where this tensor is not, or a mesh
-        other than this tensor's.
+        Raises RedistributeError (a RuntimeError) for a target that is Partial where this tensor is
+        not, and PlacementError for a mesh other than this tensor's.
         """
         mesh = device_mesh or self._spec.mesh
         if mesh != self._spec.mesh:
@@ -161,15 +161,15 @@ class DTensor(torch.Tensor):
                 )
             )
         if placements is None:
-            raise PlacementError("redistribute takes placements: one per mesh axis")
+            raise RedistributeError("placements is needed for redistribute: one per mesh axis")
         target = normalize_placements(placements, mesh, self.ndim)
         for axis, (before, after) in enumerate(zip(self._spec.placements, target, strict=True)):
             if isinstance(after, Partial) and before is not after:
-                raise PlacementError(
+                raise RedistributeError(
                     four_parts(
                         asked=f"redistribute {self._spec.text} to {after} on "
                         f"{axis_name(mesh, axis)}",
-                        found=f"{before} there",
+                        found=f"Can not redistribute from {before} to {after}",
                         why="redistributing to Partial is for internal use only: addends have "
                         "no meaning of their own",
                         hint="redistribute to Replicate() or Shard(dim)",

@@ -391,6 +391,12 @@ def test_numbers_of_addends_are_reduced_first() -> None:
     body()
 
 
+def test_sizes_are_compared_with_plain_tensors_too(mesh) -> None:
+    x = distribute_tensor(torch.ones(8), mesh, [Shard(0)])
+    assert x.is_same_size(torch.ones(8))
+    assert not torch.ones(2).is_same_size(x)
+
+
 def test_a_tensor_that_is_given_twice_moves_once(mesh) -> None:
     x = DTensor.from_local(torch.ones(4), mesh, [Partial()])
     told: list[observe.Announcement] = []

@@ -91,6 +91,14 @@ def test_where_no_argument_is_cut_no_result_becomes_cut(mesh) -> None:
     assert steps == ["self all_reduce tp", "other all_reduce tp"]
 
 
+def test_a_cheap_move_is_not_paid_for_with_a_large_pending_sum(mesh) -> None:
+    """Cutting x by columns would be cheap, but leaves [64, 256] addends to be summed."""
+    x, w = ((64, 64), (Shard(0), Replicate())), ((64, 256), (Shard(0), Replicate()))
+    placements, steps = decided(torch.mm, mesh, x, w)
+    assert steps == ["mat2 all_gather dp"]
+    assert placements == (Shard(0), Replicate())
+
+
 def test_a_head_cut_passes_through_flattening_and_back(mesh) -> None:
     """[b, h, l, d] cut by heads: bmm sees (b h), and the cut is a strided shard there."""
     by_heads: Layout = (Replicate(), Shard(1))
