@@ -1,31 +1,45 @@
-"""Prints each case's time, plain, with dtensor_core and with torch's DTensor, and the ratios."""
+"""Prints each case's figures with dtensor_core and with torch's DTensor, and their ratio."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.distributed.device_mesh import DeviceMesh
 
-from benchmarks.cases import CASES, RANKS, Case, fake_ranks, kits
-from benchmarks.measure import Contender, Timing, alternate
+from benchmarks.cases import CASES, Case
+from benchmarks.kit import OURS, RANKS, TORCHS, fake_ranks, kits, mesh_of
+from benchmarks.measure import Figures, bytes_each, first_calls, repeated
 from commtrace.units import NANOSECONDS_PER_SECOND, text_of_duration
 
-PLAIN = "plain"
-PIPED_WIDTH = 140
+PIPED_WIDTH = 120
+HEADINGS = ("case", "what", "dtensor_core", "torch", "ratio", "bar", "verdict")
 
 
-def contenders_of(case: Case, mesh: DeviceMesh) -> tuple[dict[str, Contender], list[str]]:
-    """What runs of a case, and a sentence on each that does not."""
-    able: dict[str, Contender] = {PLAIN: case.plain(mesh)}
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long is measured: rounds, the seconds of a turn, and how many objects are made."""
+
+    num_rounds: int = 60
+    turn_s: float = 0.005
+    num_first: int = 12
+    num_objects: int = 20_000
+
+
+def contenders_of(case: Case) -> tuple[dict[str, Any], list[str]]:
+    """What runs of a case, by package, and a sentence on what does not."""
+    mesh = mesh_of(case.mesh_shape)
+    able: dict[str, Any] = {}
     unable = []
     for name, kit in kits().items():
         try:
-            contender = case.sharded(kit, mesh)
-            contender()
+            contender = case.make(kit, mesh)
+            (contender(0) if case.kind == "first" else contender)()
         except Exception as error:  # what the other DTensor cannot do is part of the answer
             first_line = str(error).strip().partition("\n")[0]
             unable.append(f"{case.name} with {name}: {type(error).__name__}: {first_line}")
@@ -34,26 +48,44 @@ def contenders_of(case: Case, mesh: DeviceMesh) -> tuple[dict[str, Contender], l
     return able, unable
 
 
-def row(case: Case, times: dict[str, Timing]) -> list[str]:
+def measured(case: Case, contenders: dict[str, Any], effort: Effort) -> dict[str, Figures]:
+    """The figures of a case."""
+    if case.kind == "first":
+        return first_calls(contenders, num_rounds=effort.num_first)
+    if case.kind == "bytes":
+        return bytes_each(contenders, num_rounds=4, num_objects=effort.num_objects)
+    return repeated(contenders, num_rounds=effort.num_rounds, turn_s=effort.turn_s)
+
+
+def verdict(case: Case, figures: dict[str, Figures]) -> str:
+    """Whether a case keeps to its bar; without the other contender there is nothing to keep to."""
+    if OURS not in figures:
+        return "missed"
+    if TORCHS not in figures:
+        return "torch can't"
+    return "ok" if figures[OURS].ratio(figures[TORCHS]) <= case.bar else "missed"
+
+
+def row(case: Case, figures: dict[str, Figures]) -> list[str]:
     """The cells of one case."""
 
     def text(name: str) -> str:
-        timing = times.get(name)
-        return text_of_duration(timing.seconds * NANOSECONDS_PER_SECOND) if timing else "-"
+        if name not in figures:
+            return "-"
+        median = figures[name].median
+        if case.kind == "bytes":
+            return f"{median:.0f} B"
+        return text_of_duration(median * NANOSECONDS_PER_SECOND)
 
-    def ratio(name: str, to: str) -> str:
-        known = name in times and to in times
-        return f"{times[name].ratio(times[to]):.2f}" if known else "-"
+    both = len(figures) == 2
+    ratio = f"{figures[OURS].ratio(figures[TORCHS]):.2f}" if both else "-"
+    cells = [case.name, case.about, text(OURS), text(TORCHS), ratio]
+    return [*cells, f"{case.bar:.2f}", verdict(case, figures)]
 
-    return [
-        case.name,
-        case.about,
-        text(PLAIN),
-        text("dtensor_core"),
-        text("torch"),
-        ratio("dtensor_core", "torch"),
-        ratio("dtensor_core", PLAIN),
-    ]
+
+def chosen(names: Sequence[str]) -> list[Case]:
+    """The cases of these names; all for none."""
+    return [case for case in CASES if not names or case.name in names]
 
 
 def main() -> None:
@@ -61,35 +93,39 @@ def main() -> None:
     names = [case.name for case in CASES]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, default=15, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=60, help="default: 60")
     parser.add_argument(
-        "--turn", type=float, default=0.05, metavar="SECONDS", help="of a contender in a round"
+        "--check", action="store_true", help="end with code 1 if a case is above its bar"
     )
     given = parser.parse_args()
     if unknown := set(given.cases) - set(names):
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    effort = Effort(num_rounds=given.rounds, num_first=max(2, given.rounds // 5))
     torch.set_num_threads(1)  # what is compared is overhead, not kernels
     table = Table(
-        title=f"time per call on one core, rank 0 of {RANKS}, torch {torch.__version__}",
-        caption=f"medians of {given.rounds} rounds, measured alternately in one process",
+        title=f"per call on one core, rank 0 of {RANKS}, torch {torch.__version__}",
+        caption="medians; a ratio is the median of those within rounds, in which both alternate",
     )
-    for heading in ("case", "what"):
-        table.add_column(heading)
-    for heading in (PLAIN, "dtensor_core", "torch", "/ torch", "/ plain"):
-        table.add_column(heading, justify="right")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in HEADINGS[:2] else "right")
     notes: list[str] = []
-    with fake_ranks() as mesh:
-        for case in CASES:
-            if given.cases and case.name not in given.cases:
-                continue
-            able, unable = contenders_of(case, mesh)
+    missed: list[str] = []
+    with fake_ranks():
+        for case in chosen(given.cases):
+            able, unable = contenders_of(case)
             notes += unable
-            times = alternate(able, num_rounds=given.rounds, turn_s=given.turn)
-            table.add_row(*row(case, times))
+            figures = measured(case, able, effort)
+            table.add_row(*row(case, figures))
+            if verdict(case, figures) == "missed":
+                missed.append(case.name)
     console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
     console.print(table)
     for note in notes:
         console.print(f"did not run: {note}", markup=False, soft_wrap=True)
+    if missed:
+        console.print(f"above the bar: {', '.join(missed)}")
+    if missed and given.check:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,187 +1,218 @@
-"""What is timed: each case on plain tensors, on dtensor_core and on torch.distributed.tensor.
+"""What is measured: each case on dtensor_core and on torch.distributed.tensor, with its bar.
 
-Both DTensors have the same public names, so a case is written once, against `Kit`; plain is what
-one rank would do by hand, with tensors of the size of its shard, and for a training step the whole
-model on one rank. All run as rank 0 of a fake process group of 4, which computes and dispatches
-like a real one, and sends nothing.
+Both have the same public names, so a case is written once, against `Kit`. All run as rank 0 of a
+fake process group of 4, which computes and dispatches like a real one, and sends nothing. The bar
+is the ratio to torch's DTensor that a case must not exceed.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
+from benchmarks.kit import RANKS, Kit
 from benchmarks.measure import Contender
-from dtensor_core.testing import MLPModule, ModelArgs, Transformer, fake_world
+from benchmarks.models import MODEL, parallel_transformer, step_of, transformer_args
+from dtensor_core.testing import MLPModule
 
-RANKS = 4
 ROWS, COLUMNS = 64, 32
-BATCH, SEQUENCE = 4, 32
-MODEL = ModelArgs(
-    n_layers=2,
-    vocab_size=64,
-    max_seq_len=SEQUENCE,
-    dim=64,
-    n_heads=RANKS,
-    dropout_p=0.0,
-    weight_tying=False,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Kit:
-    """One DTensor: its tensors and placements, and its tensor-parallel styles."""
-
-    tensor: Any
-    parallel: Any
-
-
-def kits() -> dict[str, Kit]:
-    """The DTensors to compare, by the name of their package."""
-    homes = {
-        "dtensor_core": ("dtensor_core", "dtensor_core.parallel"),
-        "torch": ("torch.distributed.tensor", "torch.distributed.tensor.parallel"),
-    }
-    return {
-        name: Kit(*(importlib.import_module(module) for module in modules))
-        for name, modules in homes.items()
-    }
-
-
-@contextmanager
-def fake_ranks() -> Iterator[DeviceMesh]:
-    """A mesh of `RANKS` in a fake world, for as long as the body runs."""
-    with fake_world(RANKS):
-        yield init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
+FLAT, SQUARE = (RANKS,), (2, RANKS // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that is timed: `plain(mesh)` and `sharded(kit, mesh)` make what is called."""
+    """One thing that is measured.
+
+    `kind` says what `make(kit, mesh)` gives: "repeated" a function that is called again and
+    again, "first" one that makes such a function of a number, at sizes not seen before, and
+    "bytes" a function whose result is kept.
+    """
 
     name: str
     about: str
-    plain: Callable[[DeviceMesh], Contender]
-    sharded: Callable[[Kit, DeviceMesh], Contender]
+    bar: float
+    make: Callable[[Kit, DeviceMesh], Any]
+    kind: str = "repeated"
+    mesh_shape: tuple[int, ...] = FLAT
 
 
-def _operator(
-    name: str,
-    about: str,
-    operator: Callable[..., object],
-    *,
-    weights: tuple[int, ...] | None = None,
-) -> Case:
-    """A case of an operator on `[ROWS, COLUMNS]` cut by rows, and perhaps on whole weights."""
-
-    def plain(mesh: DeviceMesh) -> Contender:
-        local = torch.ones(ROWS // RANKS, COLUMNS)
-        arguments = (local,) if weights is None else (local, torch.ones(weights))
-        return lambda: operator(*arguments)
-
-    def sharded(kit: Kit, mesh: DeviceMesh) -> Contender:
-        api = kit.tensor
-        cut = api.distribute_tensor(torch.ones(ROWS, COLUMNS), mesh, [api.Shard(0)])
-        if weights is None:
-            return lambda: operator(cut)
-        whole = api.distribute_tensor(torch.ones(weights), mesh, [api.Replicate()])
-        return lambda: operator(cut, whole)
-
-    return Case(name, about, plain, sharded)
-
-
-def _double(x: torch.Tensor) -> torch.Tensor:
-    return torch.add(x, x)
-
-
-def _gather_by_hand(mesh: DeviceMesh) -> Contender:
-    local = torch.ones(ROWS // RANKS, COLUMNS)
-    group = mesh.get_group().group_name
-    ops = torch.ops._c10d_functional
-    return lambda: ops.wait_tensor(ops.all_gather_into_tensor(local, RANKS, group))
-
-
-def _gather(kit: Kit, mesh: DeviceMesh) -> Contender:
+def _tensor(
+    kit: Kit, mesh: DeviceMesh, shape: tuple[int, ...] = (ROWS, COLUMNS), *, cut: bool = True
+) -> Any:
+    """A DTensor cut by rows along the first axis, or whole."""
     api = kit.tensor
-    cut = api.distribute_tensor(torch.ones(ROWS, COLUMNS), mesh, [api.Shard(0)])
-    return lambda: cut.redistribute(mesh, [api.Replicate()]).to_local()
+    placements = [api.Replicate()] * mesh.ndim
+    if cut:
+        placements[0] = api.Shard(0)
+    return api.distribute_tensor(torch.ones(shape), mesh, placements)
 
 
-def _step(model: torch.nn.Module, loss_of: Callable[[torch.nn.Module], torch.Tensor]) -> Contender:
-    """A training step that leaves the weights as they are, so that every step is alike."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+def _of_one(operator: Callable[[Any], object]) -> Callable[[Kit, DeviceMesh], Contender]:
+    """An operator on x [ROWS, COLUMNS] cut by rows."""
 
-    def step() -> None:
-        optimizer.zero_grad()
-        loss_of(model).backward()
-        optimizer.step()
+    def make(kit: Kit, mesh: DeviceMesh) -> Contender:
+        x = _tensor(kit, mesh)
+        return lambda: operator(x)
 
-    return step
+    return make
 
 
-def _mlp_loss(model: torch.nn.Module) -> torch.Tensor:
-    return model(torch.ones(ROWS, 10)).square().sum()
+def _of_two(operator: Callable[[Any, Any], object]) -> Callable[[Kit, DeviceMesh], Contender]:
+    """An operator on x and y, both [ROWS, COLUMNS] cut by rows."""
+
+    def make(kit: Kit, mesh: DeviceMesh) -> Contender:
+        x, y = _tensor(kit, mesh), _tensor(kit, mesh)
+        return lambda: operator(x, y)
+
+    return make
 
 
-def _mlp(mesh: DeviceMesh) -> Contender:
-    return _step(MLPModule("cpu"), _mlp_loss)
+def _mm(kit: Kit, mesh: DeviceMesh) -> Contender:
+    x, weight = _tensor(kit, mesh), _tensor(kit, mesh, (COLUMNS, COLUMNS), cut=False)
+    return lambda: torch.mm(x, weight)
 
 
-def _parallel_mlp(kit: Kit, mesh: DeviceMesh) -> Contender:
+def _linear(kit: Kit, mesh: DeviceMesh) -> Contender:
+    x = _tensor(kit, mesh).requires_grad_()
+    weight = _tensor(kit, mesh, (COLUMNS, COLUMNS), cut=False).requires_grad_()
+
+    def both_ways() -> None:
+        result: Any = nn.functional.linear(x, weight).sum()
+        result.to_local().backward()
+        x.grad = weight.grad = None
+
+    return both_ways
+
+
+def _from_local(kit: Kit, mesh: DeviceMesh) -> Contender:
+    local, placements = torch.ones(ROWS // RANKS, COLUMNS), [kit.tensor.Shard(0)]
+    return lambda: kit.tensor.DTensor.from_local(local, mesh, placements)
+
+
+def _redistribute(kit: Kit, mesh: DeviceMesh) -> Contender:
+    x, whole = _tensor(kit, mesh), [kit.tensor.Replicate()]
+    return lambda: x.redistribute(mesh, whole)
+
+
+def _crossing(kit: Kit, mesh: DeviceMesh) -> Contender:
+    """Into a DTensor, to another layout and out again, forward and backward."""
+    local = torch.ones(ROWS // RANKS, COLUMNS, requires_grad=True)
+    cut, whole = [kit.tensor.Shard(0)], [kit.tensor.Replicate()]
+
+    def both_ways() -> None:
+        x = kit.tensor.DTensor.from_local(local, mesh, cut)
+        x.redistribute(mesh, whole).to_local().sum().backward()
+        local.grad = None
+
+    return both_ways
+
+
+def _foreach_add(kit: Kit, mesh: DeviceMesh) -> Contender:
+    xs, ys = ([_tensor(kit, mesh) for _ in range(10)] for _ in range(2))
+    return lambda: torch._foreach_add(xs, ys)
+
+
+def _first(operator: Callable[..., object]) -> Callable[[Kit, DeviceMesh], Any]:
+    """An operator on x of a new shape, cut by rows, and a square matrix that is whole."""
+
+    def make(kit: Kit, mesh: DeviceMesh) -> Callable[[int], Contender]:
+        def at(number: int) -> Contender:
+            size = COLUMNS + 4 * number
+            x = _tensor(kit, mesh, (2 * size, size))
+            weight = _tensor(kit, mesh, (size, size), cut=False)
+            return lambda: operator(x, weight)
+
+        return at
+
+    return make
+
+
+def _step(by_sequence: bool) -> Callable[[Kit, DeviceMesh], Contender]:
+    def make(kit: Kit, mesh: DeviceMesh) -> Contender:
+        return step_of(parallel_transformer(kit, mesh, MODEL, by_sequence=by_sequence))
+
+    return make
+
+
+def _first_step(by_sequence: bool) -> Callable[[Kit, DeviceMesh], Any]:
+    def make(kit: Kit, mesh: DeviceMesh) -> Callable[[int], Contender]:
+        def at(number: int) -> Contender:
+            args = transformer_args(dim=MODEL.dim + 4 * RANKS * number)
+            return step_of(parallel_transformer(kit, mesh, args, by_sequence=by_sequence))
+
+        return at
+
+    return make
+
+
+def _adamw(form: dict[str, Any]) -> Callable[[Kit, DeviceMesh], Contender]:
+    """The update of the Transformer's parameters."""
+
+    def make(kit: Kit, mesh: DeviceMesh) -> Contender:
+        model = parallel_transformer(kit, mesh, MODEL, by_sequence=True)
+        optimizer = torch.optim.AdamW(model.parameters(), **form)
+        step_of(model)()
+        return optimizer.step
+
+    return make
+
+
+def _mlp_step(kit: Kit, mesh: DeviceMesh) -> Contender:
     styles = kit.parallel
     model = MLPModule("cpu")
     plan = {"net1": styles.ColwiseParallel(), "net2": styles.RowwiseParallel()}
     styles.parallelize_module(model, mesh, plan)
-    return _step(model, _mlp_loss)
+    x = torch.ones(ROWS, 10)
+
+    def step() -> None:
+        model.zero_grad()
+        model(x).square().sum().backward()
+
+    return step
 
 
-def _transformer_loss(model: torch.nn.Module) -> torch.Tensor:
-    tokens = torch.arange(BATCH * SEQUENCE).view(BATCH, SEQUENCE) % MODEL.vocab_size
-    return F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-
-
-def _transformer(mesh: DeviceMesh) -> Contender:
-    return _step(Transformer(MODEL), _transformer_loss)
-
-
-def _parallel_transformer(kit: Kit, mesh: DeviceMesh) -> Contender:
-    """Matrices in pairs, by columns and then by rows; whole activations between the pairs."""
-    api, styles = kit.tensor, kit.parallel
-    whole = api.Replicate()
-    plan = {
-        "tok_embeddings": styles.RowwiseParallel(input_layouts=whole, output_layouts=whole),
-        "pos_embeddings": styles.RowwiseParallel(input_layouts=whole, output_layouts=whole),
-        "layers.*.attention": styles.PrepareModuleInput(
-            input_layouts=whole, desired_input_layouts=whole
-        ),
-        "layers.*.attention.w[qkv]": styles.ColwiseParallel(use_local_output=False),
-        "layers.*.attention.wo": styles.RowwiseParallel(output_layouts=whole),
-        "layers.*.feed_forward.w1": styles.ColwiseParallel(),
-        "layers.*.feed_forward.w2": styles.RowwiseParallel(output_layouts=whole),
-        "output": styles.ColwiseParallel(output_layouts=whole),
-    }
-    model = Transformer(MODEL)
-    styles.parallelize_module(model, mesh, plan)
-    return _step(model, _transformer_loss)
+def _kept(kit: Kit, mesh: DeviceMesh) -> Contender:
+    """A DTensor around a local tensor that is there already."""
+    local = _tensor(kit, mesh).to_local()
+    placements = [kit.tensor.Shard(0)]
+    return lambda: kit.tensor.DTensor.from_local(local, mesh, placements)
 
 
 CASES = (
-    _operator("add", "x + x, x [64, 32] cut by rows", _double),
-    _operator("mm", "x @ w, w [32, 32] on every rank", torch.mm, weights=(COLUMNS, COLUMNS)),
-    _operator("relu", "relu(x)", torch.relu),
-    Case("redistribute", "x from S(0) to R: an all-gather", _gather_by_hand, _gather),
-    Case("mlp", "a training step of two layers, tensor parallel", _mlp, _parallel_mlp),
-    Case(
-        "transformer",
-        "a training step of a 2-layer Transformer, tensor parallel",
-        _transformer,
-        _parallel_transformer,
-    ),
+    Case("add", "x + y, both cut by rows", 0.85, _of_two(torch.add)),
+    Case("mm", "x @ w, w whole", 0.85, _mm),
+    Case("relu", "relu(x)", 0.85, _of_one(torch.relu)),
+    Case("sum", "x.sum()", 0.85, _of_one(torch.sum)),
+    Case("add_scalar", "x + 2", 0.7, _of_one(lambda x: x + 2)),
+    Case("view", "x.view(64, 4, 8)", 0.7, _of_one(lambda x: x.view(ROWS, 4, COLUMNS // 4))),
+    Case("add_", "x += y", 0.7, _of_two(lambda x, y: x.add_(y))),
+    Case("add_scalar_", "x += 2", 0.7, _of_one(lambda x: x.add_(2))),
+    Case("from_local", "DTensor.from_local", 0.7, _from_local),
+    Case("to_local", "x.to_local()", 0.7, _of_one(lambda x: x.to_local())),
+    Case("redistribute", "x from S(0) to R", 0.5, _redistribute),
+    Case("foreach_add", "_foreach_add of ten pairs", 0.7, _foreach_add),
+    Case("linear", "linear and sum, forward and backward", 0.85, _linear),
+    Case("crossing", "from_local, S(0) to R, to_local, and back", 0.7, _crossing),
+    Case("first_add", "x + w at a new shape", 0.3, _first(lambda x, w: x + x), "first"),
+    Case("first_mm", "x @ w at a new shape", 0.3, _first(torch.mm), "first"),
+    Case("first_sum", "x.sum(0) at a new shape", 0.3, _first(lambda x, w: x.sum(0)), "first"),
+    Case("first_softmax", "", 0.3, _first(lambda x, w: x.softmax(1)), "first"),
+    Case("first_add_2d", "the same on 2x2", 0.1, _first(lambda x, w: x + x), "first", SQUARE),
+    Case("first_mm_2d", "", 0.1, _first(torch.mm), "first", SQUARE),
+    Case("first_sum_2d", "", 0.1, _first(lambda x, w: x.sum(0)), "first", SQUARE),
+    Case("first_softmax_2d", "", 0.1, _first(lambda x, w: x.softmax(1)), "first", SQUARE),
+    Case("mlp", "a step of two layers", 0.65, _mlp_step),
+    Case("transformer", "a step of 4 layers, tensor parallel", 0.65, _step(False)),
+    Case("transformer_sp", "the same with sequence parallelism", 0.65, _step(True)),
+    Case("first_step", "the first one, at a new size", 0.4, _first_step(False), "first"),
+    Case("first_step_sp", "the same with SP", 0.4, _first_step(True), "first"),
+    Case("adamw", "AdamW over its parameters, one by one", 0.8, _adamw({"foreach": False})),
+    Case("adamw_foreach", "the same with foreach", 0.8, _adamw({"foreach": True})),
+    Case("adamw_fused", "the same fused", 0.8, _adamw({"fused": True})),
+    Case("memory", "a DTensor beyond its local tensor", 1.0, _kept, "bytes"),
 )

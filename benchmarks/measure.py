@@ -1,8 +1,9 @@
 """Contenders timed alternately, so that what slows the machine down slows all of them down.
 
-Functions come in, a `Timing` of each goes out. In every round each contender runs for about the
-same time, the order turning from round to round; a ratio is taken within a round, and its median
-over rounds is what counts.
+Functions come in, numbers a round come out. In every round each contender runs for about the same
+time, the order turning from round to round; a ratio is taken within a round, and its median over
+rounds is what counts. Rounds are short and many, so a disturbance spoils few of them, and the clock
+counts the processor's time for this process: what others run on the machine is left out.
 """
 
 from __future__ import annotations
@@ -12,51 +13,108 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from resource import getpagesize
 
 Contender = Callable[[], object]
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds per call, a number for each round."""
+class Figures:
+    """Seconds per call, or bytes per object, a number for each round."""
 
     rounds: tuple[float, ...]
 
     @property
-    def seconds(self) -> float:
+    def median(self) -> float:
         """The median."""
         return statistics.median(self.rounds)
 
-    def ratio(self, other: Timing) -> float:
-        """How many times as long as `other`: the median of the ratios within a round.
+    def ratio(self, other: Figures) -> float:
+        """How many times as much as `other`: the median of the ratios within a round.
 
-        >>> Timing((2.0, 4.0, 100.0)).ratio(Timing((1.0, 2.0, 10.0)))
+        >>> Figures((2.0, 4.0, 100.0)).ratio(Figures((1.0, 2.0, 10.0)))
         2.0
         """
         pairs = zip(self.rounds, other.rounds, strict=True)
         return statistics.median(mine / theirs for mine, theirs in pairs)
 
 
-def alternate(
+def repeated(
     contenders: Mapping[str, Contender],
     *,
     num_rounds: int,
     turn_s: float,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Timing]:
-    """The time of each contender, from `num_rounds` rounds with turns of `turn_s` each."""
-    gc.collect()
+    clock: Clock = time.process_time,
+) -> dict[str, Figures]:
+    """Seconds per call of each contender, from turns of about `turn_s`."""
     counts = {name: _calls_in(call, turn_s, clock) for name, call in contenders.items()}
-    found: dict[str, list[float]] = {name: [] for name in contenders}
-    order = list(contenders)
-    for _ in range(num_rounds):
+
+    def seconds(name: str, _: int) -> float:
+        return _seconds_per_call(contenders[name], counts[name], clock)
+
+    return _alternately(list(contenders), num_rounds, seconds)
+
+
+def first_calls(
+    makers: Mapping[str, Callable[[int], Contender]],
+    *,
+    num_rounds: int,
+    clock: Clock = time.process_time,
+) -> dict[str, Figures]:
+    """Seconds of one call of what each maker makes of a number that was not there before.
+
+    Number 0 is called without being timed: what a program does once is not what is asked.
+    """
+    for maker in makers.values():
+        maker(0)()
+
+    def seconds(name: str, number: int) -> float:
+        return _seconds_per_call(makers[name](number + 1), 1, clock)
+
+    return _alternately(list(makers), num_rounds, seconds)
+
+
+def bytes_each(
+    makers: Mapping[str, Contender],
+    *,
+    num_rounds: int,
+    num_objects: int,
+    resident_bytes: Callable[[], int] | None = None,
+) -> dict[str, Figures]:
+    """By how many bytes the process grows with each object that is made.
+
+    All stay alive until the end, so that none is put where another one was.
+    """
+    measure = resident_bytes or _resident_bytes
+    kept: list[object] = []
+
+    def growth(name: str, _: int) -> float:
+        made: list[object] = [None] * num_objects
+        kept.append(made)
+        before = measure()
+        for index in range(num_objects):
+            made[index] = makers[name]()
+        return (measure() - before) / num_objects
+
+    return _alternately(list(makers), num_rounds, growth)
+
+
+def _alternately(
+    names: list[str], num_rounds: int, measure: Callable[[str, int], float]
+) -> dict[str, Figures]:
+    gc.collect()
+    found: dict[str, list[float]] = {name: [] for name in names}
+    order = list(names)
+    for number in range(num_rounds):
         for name in order:
-            found[name].append(_seconds_per_call(contenders[name], counts[name], clock))
+            found[name].append(measure(name, number))
         order = order[1:] + order[:1]
-    return {name: Timing(tuple(seconds)) for name, seconds in found.items()}
+    return {name: Figures(tuple(numbers)) for name, numbers in found.items()}
 
 
-def _calls_in(call: Contender, turn_s: float, clock: Callable[[], float]) -> int:
+def _calls_in(call: Contender, turn_s: float, clock: Clock) -> int:
     """How many calls fill a turn; finding out warms the contender up."""
     count = 1
     while True:
@@ -66,7 +124,7 @@ def _calls_in(call: Contender, turn_s: float, clock: Callable[[], float]) -> int
         count *= 4
 
 
-def _seconds_per_call(call: Contender, count: int, clock: Callable[[], float]) -> float:
+def _seconds_per_call(call: Contender, count: int, clock: Clock) -> float:
     gc.disable()
     try:
         start = clock()
@@ -75,3 +133,8 @@ def _seconds_per_call(call: Contender, count: int, clock: Callable[[], float]) -
         return (clock() - start) / count
     finally:
         gc.enable()
+
+
+def _resident_bytes() -> int:
+    """The memory of this process that is in use, as Linux counts it."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()

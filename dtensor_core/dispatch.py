@@ -14,25 +14,22 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.autograd.function import BackwardCFunction
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core import observe
 from dtensor_core.entry import Entry, first_mesh, make_entry, spec_on
-from dtensor_core.errors import MixedTensorError, RuleError, four_parts
+from dtensor_core.errors import MixedTensorError, four_parts
 from dtensor_core.mesh import DeviceMesh
+from dtensor_core.plain import is_whole
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
+from dtensor_core.written import Copied, bring_back, check_given, check_writable, write_through
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
 # Types of schema arguments for which a Python number counts by its type only.
 _VALUES = ("number", "float", "Tensor", "List[number")
-# A plain tensor that is copied into a DTensor is taken to be whole, as in a state dict.
-_copy = torch.ops.aten.copy_.default
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
-# The note on a tensor, in the place where a copy says how it came to be one.
-GIVEN_ADDENDS = "addends given by the user"
 
 
 _cache: dict[tuple[Any, ...], Entry] = {}
@@ -91,22 +88,23 @@ def dispatch(
             return _instead[op_id](*args, **(kwargs or {}))
         entry = _miss(op, args, kwargs or {}, tuple(key))
     place = entry.place
-    if place is not None and args[place]._copied:
-        _check_write(entry, op, args[place])
-    if entry.moves:
-        _redistribute(entry, args, kwargs or {}, local, local_kwargs)
+    copied = None if place is None else args[place]._copied
+    if copied is not None:
+        check_writable(copied)
+    if entry.moves or entry.backs:
+        _redistribute(op, entry, args, kwargs or {}, local, local_kwargs)
     result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
     single = entry.single
     if single is not None:
         wrapped = _new(_class, result, single, False)
         if entry.view:
-            _mark(wrapped, entry, args)
+            _link(op, entry, wrapped, 0, args, kwargs or {})
         return wrapped
     if place is not None:
+        if copied is not None:
+            write_through(copied, op, args)
         return args[place]
-    if entry.reshapes:
-        return _reshape(op, entry, result, args, kwargs or {})
-    return _wrap(entry, result, args, kwargs or {})
+    return _finish(op, entry, result, args, kwargs or {}, local, local_kwargs)
 
 
 @contextmanager
@@ -181,7 +179,7 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
         key.append(tuple(inner_key))
         local.append(inner)
     elif isinstance(arg, torch.Tensor):
-        whole = arg.numel() == 1 or _takes_plain(op)
+        whole = is_whole(op, arg) or _applies(_plain_is_whole)
         key.append((torch.Tensor if whole else None, arg.shape, arg.stride(), arg.dtype))
         local.append(arg)
     else:
@@ -189,26 +187,15 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
         local.append(arg)
 
 
-def _takes_plain(op: OpOverload) -> bool:
-    """True where plain tensors are the same on every rank: copied ones, or where that was asked.
-
-    Also inside of a gradient formula of torch's own, which makes zeros of sizes alone; not where
-    gradients are accumulated, nor in a user's autograd function.
-    """
-    if op is _copy or _applies(_plain_is_whole):
-        return True
-    node = torch._C._current_autograd_node()
-    accumulates = type(node).__name__ == "AccumulateGrad"
-    return node is not None and not accumulates and not isinstance(node, BackwardCFunction)
-
-
 def _hashable(arg: Any) -> Any:
+    if type(arg) is torch.Generator:  # no layout depends on which; a key would keep it alive
+        return torch.Generator
     return id(arg) if type(arg).__hash__ is None else arg
 
 
 def _refuse_mixed(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise MixedTensorError if a plain tensor is given that can't be taken to be whole."""
-    if _takes_plain(op):
+    if _applies(_plain_is_whole):
         return
     schema = op._schema.arguments
     named = [*((schema[place].name, arg) for place, arg in enumerate(args)), *kwargs.items()]
@@ -221,7 +208,7 @@ def _refuse_mixed(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     plain = [
         f"{name}, a torch.Tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
         for name, tensor in each
-        if not isinstance(tensor, _class) and tensor.numel() != 1
+        if not isinstance(tensor, _class) and not is_whole(op, tensor)
     ]
     if plain:
         known: Any = {name: t for name, t in each if isinstance(t, _class)}
@@ -241,48 +228,12 @@ def _refuse_mixed(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
         )
 
 
-def _mark(view: Any, entry: Entry, args: Sequence[Any]) -> None:
-    """Let a view remember that it is a copy, or a view of one."""
-    copied = entry.copied or getattr(args[0], "_copied", "")
-    if copied:
-        view._copied = copied
-
-
 def forget(op: OpOverload) -> None:
     """Drop what is cached of an operator, whose rule has changed."""
     for key in [key for key in _cache if key[0] == id(op)]:
         del _cache[key]
     _known.discard(id(op))
     _instead.pop(id(op), None)
-
-
-def _check_write(entry: Entry, op: OpOverload, target: Any) -> None:
-    """Refuse to write to a copy, or to finish the reduction of addends that the user gave."""
-    if target._copied != GIVEN_ADDENDS:
-        raise _written_copy(op, target)
-    if entry.settles:
-        raise RuleError(
-            four_parts(
-                asked=f"{op} to write its result in place to {target._spec.text}",
-                found="addends that were given to DTensor.from_local",
-                why="in-place operations that require placement changes are not supported: the "
-                "operator needs the reduced value, and these addends would be gone",
-                hint="redistribute to Replicate() or Shard(dim) first, or use the operator's "
-                "out-of-place form",
-            )
-        )
-
-
-def _written_copy(op: OpOverload, target: Any) -> RuleError:
-    return RuleError(
-        four_parts(
-            asked=f"{op} to write to a view of a DTensor",
-            found=f"a copy, {target._spec.text}: {target._copied}",
-            why="what is written would not reach the tensor that the view is of",
-            hint="redistribute that tensor first so that the view needs no communication, or use "
-            "the operator's out-of-place form",
-        )
-    )
 
 
 def _learn(op: OpOverload) -> None:
@@ -335,6 +286,7 @@ def _miss(
 
 
 def _redistribute(
+    op: OpOverload,
     entry: Entry,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -342,12 +294,13 @@ def _redistribute(
     local_kwargs: dict[str, Any],
 ) -> None:
     """Bring the local arguments to their decided layouts; a tensor given twice moves once."""
+    check_given(op, entry.backs, args, kwargs)
     moves = {number: (plan, cause) for number, plan, cause in entry.moves}
     done: dict[tuple[int, int], torch.Tensor] = {}
     counter = iter(range(1 << 30))
     mesh = first_mesh(args, kwargs)
     guard = observe.guard()
-    if guard is not None:
+    if guard is not None and entry.moves:
         guard(entry.moves[0][2].operator, _as_moves(entry, mesh, args, kwargs))
 
     def moved(given: Any, value: Any) -> Any:
@@ -369,6 +322,9 @@ def _redistribute(
     for name, given in kwargs.items():
         if name not in entry.written:
             local_kwargs[name] = moved(given, local_kwargs[name])
+    for back in entry.backs:
+        if isinstance(back.whose, str):
+            local_kwargs[back.whose] = local_kwargs[back.whose].new_empty(back.spec.local_shape)
 
 
 def _as_moves(
@@ -383,12 +339,31 @@ def _as_moves(
     ]
 
 
-def _wrap(entry: Entry, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _finish(
+    op: OpOverload,
+    entry: Entry,
+    result: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    local: Sequence[Any],
+    local_kwargs: Mapping[str, Any],
+) -> Any:
     """DTensors for local results; what was written in place is the argument itself."""
+    if entry.backs:
+        bring_back(entry.backs, (args, kwargs), (local, local_kwargs))
+    if entry.reshapes:
+        with torch._C._DisableTorchDispatch():
+            op(*args, **kwargs)
+        assert entry.outputs is not None
+        args[0]._local_tensor, args[0]._spec = result, entry.outputs[0]
+        return args[0]
     if entry.returns_nothing:
         return None
     if entry.written:
         places = [args[p] if isinstance(p, int) else kwargs[p] for p in entry.written]
+        for place in places:
+            if getattr(place, "_copied", None) is not None:
+                write_through(place._copied, op, args)
         return places[0] if len(places) == 1 else tuple(places)
     if entry.outputs is None:
         return tree_map_only(torch.Tensor, lambda t: _whole(t, args, kwargs), result)
@@ -399,27 +374,27 @@ def _wrap(entry: Entry, result: Any, args: Sequence[Any], kwargs: Mapping[str, A
         for value in several
     ]
     if entry.view:
-        for view in wrapped:
-            _mark(view, entry, args)
+        for number, view in enumerate(wrapped):
+            _link(op, entry, view, number, args, kwargs)
     if several is not result:
         return wrapped[0]
     return wrapped if type(result) is list else tuple(wrapped)
 
 
-def _reshape(
+def _link(
     op: OpOverload,
     entry: Entry,
-    result: torch.Tensor,
+    view: Any,
+    number: int,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-) -> Any:
-    """The first argument itself, with the shape, layout and local part of the result."""
-    target = args[0]
-    with torch._C._DisableTorchDispatch():
-        op(*args, **kwargs)
-    assert entry.outputs is not None
-    target._local_tensor, target._spec = result, entry.outputs[0]
-    return target
+) -> None:
+    """Let a view that is a copy, or a view of one, know what it should have been a view of."""
+    if entry.copied:
+        given = (tuple(args[1:]), dict(kwargs))
+        view._copied = Copied(args[0], op, number, *given, view._local_tensor, view._spec)
+    elif getattr(args[0], "_copied", None) is not None:
+        view._copied = args[0]._copied
 
 
 def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,11 +26,11 @@ from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
-from dtensor_core.redistribute.plan import Plan
+from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.local import local_operator
-from dtensor_core.settle import settles, settling
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.written import Back
 
 
 class MissingRuleWarning(UserWarning):
@@ -43,11 +43,10 @@ class Entry:
 
     `moves` are the redistributions of tensor arguments, by number. What is returned is the
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
-    arguments written in place, or results to wrap (None: whole, as they come). A `view` whose
-    argument had to move is a copy; `copied` says how, for the error of writing to it. `read` are
-    the names of the arguments whose values were looked at. `settles` is true where the
-    argument at `place` is a pending reduction that has to be finished first. What `reshapes` gives
-    its first argument the shape and the local part of its result.
+    arguments written in place, or results to wrap (None: whole, as they come). `backs` bring what
+    had to be written elsewhere to where it belongs. An operator that `reshapes` its first argument
+    in place gives it the spec of its result. A `view` whose argument had to move is a copy. `read`
+    are the names of the arguments whose values were looked at.
     """
 
     run: Callable[..., Any]
@@ -58,9 +57,9 @@ class Entry:
     place: int | None
     returns_nothing: bool
     view: bool = False
-    copied: str = ""
+    copied: bool = False
     read: frozenset[str] = frozenset()
-    settles: bool = False
+    backs: tuple[Back, ...] = ()
     reshapes: bool = False
 
 
@@ -69,9 +68,6 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
     Raises MeshError or RuleError where the call can't be decided.
     """
-    if torch.Tag.inplace_view in op.tags:
-        made = make_entry(_out_of_place(op), args, kwargs)
-        return replace(made, single=None, view=False, copied="", reshapes=True)
     mesh = first_mesh(args, kwargs)
 
     def spec_of(tensor: torch.Tensor) -> Spec:
@@ -85,54 +81,75 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if is_list_operator(op):
         plain = _plain_numbers(tuple(args), dict(kwargs))
         return _list_entry(op, spec_args, spec_kwargs, names, written, plain)
+    if not specs:
+        return _factory_entry(op, spec_args, spec_kwargs, written)
     outputs = _output_metadata(op, spec_args, spec_kwargs)
     call = Call(op, spec_args, spec_kwargs, specs, outputs or ())
-    fixed = _fixed(call, written)
+    returned = _returned(op, written)
+    reshapes = torch.Tag.inplace_view in op.tags
+    fixed = [] if reshapes else _fixed(call, written)
     decision = decide(call, fixed)
     if decision.rule is None and decision.communicates:
         _warn_missing(op)
-    run = local_operator(op, decision.rule, decision.inputs, decision.outputs)
-    settled = settles(decision, fixed)
-    if settled:
-        run = settling(run, str(op), specs[0], decision.inputs[0])
     moves = tuple(
         (number, plan, Cause(str(op), names[number], decision.considered))
         for number, plan in enumerate(decision.plans)
-        if plan.steps and not (settled and number == 0)
+        if plan.steps
     )
+    run = local_operator(
+        _functional(op) if reshapes else op, decision.rule, decision.inputs, decision.outputs
+    )
+    backs = _backs(op, fixed, decision, specs)
     return Entry(
         run=op._op if run is op else run,
         moves=moves,
         outputs=None if outputs is None else decision.outputs,
         single=decision.outputs[0]
-        if outputs is not None and _returns_one_tensor(op) and not written
+        if outputs is not None and _returns_one_tensor(op) and not returned
         else None,
-        written=written,
-        place=_only_place(op, written, args),
+        written=returned,
+        place=None if backs or reshapes else _only_place(op, returned, args),
         returns_nothing=not op._schema.returns,
         view=_is_view(op),
-        copied=_how_copied(call, decision) if moves and _is_view(op) else "",
+        copied=bool(moves) and _is_view(op),
         read=frozenset(call.read),
-        settles=settled,
+        backs=backs,
+        reshapes=reshapes,
     )
 
 
-def _out_of_place(op: OpOverload) -> OpOverload:
-    """The form of an operator that returns a view, of one that changes its argument's shape."""
+def _backs(
+    op: OpOverload, fixed: Sequence[Fixed], decision: Decision, specs: Sequence[Spec]
+) -> tuple[Back, ...]:
+    """What was written in another layout than its own."""
+    backs: list[Back] = []
+    for each in fixed:
+        if isinstance(each.whose, int):
+            now, home = decision.inputs[each.whose], specs[each.whose]
+        else:
+            assert each.result is not None
+            now = decision.outputs[each.result]
+            home = now.with_placements(each.placements)
+        if now is not home:
+            backs.append(Back(each.whose, now, plan_between(now, home), Cause(str(op), "written")))
+    return tuple(backs)
+
+
+def _functional(op: OpOverload) -> OpOverload:
+    """The operator that makes what this one does in place."""
     packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"))
-    names = [argument.name for argument in op._schema.arguments]
-    forms = [getattr(packet, overload) for overload in packet.overloads()]
-    return next(f for f in forms if [each.name for each in f._schema.arguments] == names)
+    wanted = [str(argument.type) for argument in op._schema.arguments]
+    for name in packet.overloads():
+        found = getattr(packet, name)
+        if [str(argument.type) for argument in found._schema.arguments] == wanted:
+            return found
+    raise RuleError(f"{op} changes a shape in place and has no form that does not")
 
 
 def _is_view(op: OpOverload) -> bool:
     """True if a result shares its elements with an argument that is not written."""
     alias = op._schema.returns[0].alias_info if op._schema.returns else None
     return alias is not None and not alias.is_write
-
-
-def _how_copied(call: Call, decision: Decision) -> str:
-    return f"{call.op} needed {call.specs[0].text} as {decision.inputs[0].layout_text}"
 
 
 def _list_entry(
@@ -151,6 +168,12 @@ def _list_entry(
         (number, plan, Cause(str(op), names[number], decision.considered))
         for number, (plan, decision) in plans_by_number(elements).items()
     )
+    backs = tuple(
+        Back(e.numbers[back.whose], back.spec, back.plan, back.cause)
+        for e in elements
+        for back in _backs(op, e.fixed, e.decision, e.call.specs)
+        if isinstance(back.whose, int)
+    )
     return Entry(
         run=local_list_operator(op, elements),
         moves=moves,
@@ -160,7 +183,43 @@ def _list_entry(
         place=None,
         returns_nothing=not op._schema.returns,
         read=frozenset().union(*(element.call.read for element in elements)),
+        backs=backs,
     )
+
+
+def _factory_entry(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    written: tuple[int | str, ...],
+) -> Entry:
+    """The entry of a call that has no tensor but `out=`: all make the whole, and keep their part.
+
+    Raises RuleError where the result does not fit `out`, or that is Partial.
+    """
+    (place,) = written
+    spec: Spec = kwargs[str(place)]
+    call = Call(op, args, kwargs, (), _output_metadata(op, args, kwargs) or ())
+    _fixed(call, written)
+    if spec.sums:
+        raise RuleError(
+            four_parts(
+                asked=f"{op} to write to {spec.text}",
+                found="addends that are not yet added up",
+                why="what is written would be added up again",
+                hint="write to a tensor that is Replicate or Shard",
+            )
+        )
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        out = kwargs[str(place)]
+        if spec.coords is not None:
+            whole = out.new_empty_strided(spec.shape, spec.stride)
+            op(*args, **{**kwargs, str(place): whole})
+            out.copy_(spec.part_of(whole))
+        return out
+
+    return Entry(run, (), None, None, written, None, returns_nothing=False)
 
 
 def spec_on(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
@@ -189,7 +248,7 @@ def _returns_one_tensor(op: OpOverload) -> bool:
 def _written(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int | str, ...]:
-    """The arguments that the call writes to and returns: positions, or names of `out=`."""
+    """The arguments that the call writes to: positions, or names of `out=`."""
     found: list[int | str] = []
     for position, argument in enumerate(op._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -198,6 +257,18 @@ def _written(
             elif argument.name in kwargs:
                 found.append(argument.name)
     return tuple(found)
+
+
+def _returned(op: OpOverload, written: Sequence[int | str]) -> tuple[int | str, ...]:
+    """Those of the written arguments that are the results; all of them if nothing is returned."""
+    aliases = [_alias(each) for each in op._schema.returns]
+    schema = dict(enumerate(op._schema.arguments)) | {a.name: a for a in op._schema.arguments}
+    return tuple(place for place in written if not aliases or _alias(schema[place]) in aliases)
+
+
+def _alias(argument: Any) -> Any:
+    """What an argument and a result that share their memory have in common."""
+    return argument.alias_info and tuple(argument.alias_info.before_set)
 
 
 def _numbered(
@@ -258,26 +329,32 @@ def _only_place(op: OpOverload, written: Sequence[int | str], args: Sequence[Any
     return None
 
 
-def _fixed(call: Call, written: Sequence[int | str]) -> dict[int, Fixed]:
-    """Results that keep the layout of what they are written to."""
-    fixed: dict[int, Fixed] = {}
-    for result, place in enumerate(written):
-        if result >= len(call.outputs):
-            break
+def _fixed(call: Call, written: Sequence[int | str]) -> list[Fixed]:
+    """What keeps its layout because it is written to, and which result it is returned as."""
+    results = {_alias(each): number for number, each in enumerate(call.op._schema.returns)}
+    schema = dict(enumerate(call.op._schema.arguments)) | {
+        argument.name: argument for argument in call.op._schema.arguments
+    }
+    fixed: list[Fixed] = []
+    for place in written:
         spec = call.args[place] if isinstance(place, int) else call.kwargs[place]
         if not isinstance(spec, Spec):
             continue
-        if call.outputs[result].shape != spec.shape:
+        result = results.get(_alias(schema[place]))
+        result = None if result is None or result >= len(call.outputs) else result
+        whose = call.number_at(place) if isinstance(place, int) else place
+        assert whose is not None
+        if result is not None and call.outputs[result].shape != spec.shape:
             raise RuleError(
                 four_parts(
                     asked=f"{call.op} to change the shape of {spec.text} in place",
                     found=f"a result of shape {tuple(call.outputs[result].shape)}",
-                    why="a DTensor keeps its global shape for life",
+                    why="what is written keeps its shape",
                     hint="use the operator's out-of-place form",
                 )
             )
-        number = call.number_at(place) if isinstance(place, int) else None
-        fixed[result] = Fixed(number, spec.placements)
+        if result is not None or isinstance(whose, int):
+            fixed.append(Fixed(whose, spec.placements, result))
     return fixed
 
 

@@ -8,10 +8,12 @@ Replicate on every axis.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from dtensor_core.draws import draw
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.mesh import DeviceMesh, current_mesh
 from dtensor_core.placement import Placement, Replicate
@@ -90,10 +92,12 @@ def rand(
     layout: torch.layout = torch.strided,
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
+    generator: torch.Generator | None = None,
 ) -> DTensor:
     """A DTensor of global shape `size`, drawn uniformly from [0, 1)."""
     options = {"dtype": dtype, "layout": layout}
-    return _make(_whole(torch.rand), size, options, device_mesh, placements, requires_grad)
+    sampled = _Sampled(torch.Tensor.uniform_, 1, generator)
+    return _make(sampled, size, options, device_mesh, placements, requires_grad)
 
 
 def randn(
@@ -103,21 +107,28 @@ def randn(
     layout: torch.layout = torch.strided,
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
+    generator: torch.Generator | None = None,
 ) -> DTensor:
     """A DTensor of global shape `size`, drawn from the standard normal distribution."""
     options = {"dtype": dtype, "layout": layout}
-    return _make(_whole(torch.randn), size, options, device_mesh, placements, requires_grad)
+    sampled = _Sampled(torch.Tensor.normal_, 16, generator)
+    return _make(sampled, size, options, device_mesh, placements, requires_grad)
 
 
-class _whole:
-    """A function whose values depend on the whole shape, so that it is cut after drawing."""
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    """An in-place sampler, its grain (see `draws`), and where it draws from."""
 
-    def __init__(self, draw: Callable[..., torch.Tensor]) -> None:
-        self.draw = draw
+    sampler: Callable[..., torch.Tensor]
+    grain: int
+    generator: torch.Generator | None
+
+    def __call__(self, whole: torch.Tensor) -> torch.Tensor:
+        return self.sampler(whole, generator=self.generator)
 
 
 def _make(
-    make: Callable[..., torch.Tensor] | _whole,
+    make: Callable[..., torch.Tensor] | _Sampled,
     size: Sequence[Size],
     options: dict[str, Any],
     device_mesh: DeviceMesh | None,
@@ -132,8 +143,9 @@ def _make(
     # Addends are made of a tensor that is whole along their axes.
     before = goal.with_placements([Replicate() if p.is_partial() else p for p in normal])
     options = {**options, "device": mesh.device_type}
-    if isinstance(make, _whole):
-        local = before.part_of(make.draw(shape, **options)).contiguous()
+    if isinstance(make, _Sampled):
+        local = torch.empty(before.local_shape, **options)
+        local = local if before.coords is None else draw(make, local, before, make.grain)
     else:
         local = make(before.local_shape, **options)
     if local.dtype is not dtype:

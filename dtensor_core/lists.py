@@ -20,7 +20,6 @@ from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.rules.call import Call, tensors
 from dtensor_core.rules.local import local_operator
-from dtensor_core.settle import settles, settling
 from dtensor_core.spec import Spec, TensorMeta
 
 _FOREACH = "aten::_foreach_"
@@ -35,13 +34,13 @@ _KEYWORDS = {name: 3 for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")}
 class Element:
     """One element's call, the numbers of its tensors in the whole call, and its decision.
 
-    `settles` is true where the element is written in place while its reduction is pending.
+    `fixed` is what it writes in place.
     """
 
     call: Call
     numbers: tuple[int, ...]
+    fixed: tuple[Fixed, ...]
     decision: Decision
-    settles: bool = False
 
 
 def is_list_operator(op: OpOverload) -> bool:
@@ -96,12 +95,12 @@ def _element(
     else:
         places = [0] if op._schema.is_mutable else []
         call = _plain_call(op, args, kwargs, specs)
-    fixed = {
-        result: Fixed(call.number_at(place), args[place].placements)
+    fixed = tuple(
+        Fixed(number, args[place].placements, result)
         for result, place in enumerate(places)
-    }
-    decision = decide(call, fixed)
-    return Element(call, mine, decision, settles(decision, fixed))
+        if (number := call.number_at(place)) is not None
+    )
+    return Element(call, mine, fixed, decide(call, fixed))
 
 
 def _on_one_mesh(given: Any, numbers: Any, plain: Collection[int]) -> Any:
@@ -170,29 +169,22 @@ def _meta(spec: Spec) -> torch.Tensor:
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
 
 
-def _local_element(op: OpOverload, element: Element) -> Callable[..., Any]:
-    call, decision = element.call, element.decision
-    run = local_operator(call.op, decision.rule, decision.inputs, decision.outputs)
-    if element.settles:
-        return settling(run, str(op), call.specs[0], decision.inputs[0])
-    return run
-
-
 def plans_by_number(elements: Sequence[Element]) -> dict[int, tuple[Plan, Decision]]:
     """The plan of every tensor of the whole call, by its number, and whose decision it is."""
     return {
         number: (plan, element.decision)
         for element in elements
-        for position, (number, plan) in enumerate(
-            zip(element.numbers, element.decision.plans, strict=True)
-        )
-        if plan.steps and not (element.settles and position == 0)
+        for number, plan in zip(element.numbers, element.decision.plans, strict=True)
+        if plan.steps
     }
 
 
 def local_list_operator(op: OpOverload, elements: Sequence[Element]) -> Callable[..., Any]:
     """The list operator itself, or a loop where an element's rule has an operator of its own."""
-    runs = [_local_element(op, element) for element in elements]
+    runs = [
+        local_operator(e.call.op, e.decision.rule, e.decision.inputs, e.decision.outputs)
+        for e in elements
+    ]
     if all(run is element.call.op for run, element in zip(runs, elements, strict=True)):
         return op
     base = op._schema.name.removeprefix(_FOREACH)

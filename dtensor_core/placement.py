@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
+import torch._C._distributed as _torch  # pyright: ignore[reportMissingModuleSource]
+
 from dtensor_core.errors import PlacementError
 
 REDUCE_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
@@ -180,6 +182,24 @@ class Partial(Placement):
 
     def __str__(self) -> str:
         return f"P({self.reduce_op})"
+
+
+def as_placement(value: Any) -> Placement:
+    """A placement of ours: itself, or the equal of one of torch's DTensor.
+
+    Raises PlacementError for anything else.
+    """
+    if isinstance(value, Placement):
+        return value
+    if isinstance(value, _torch.Shard):
+        return Shard(value.dim)
+    if isinstance(value, _torch.StridedShard):
+        return _StridedShard(value.dim, split_factor=value.split_factor)
+    if isinstance(value, _torch.Replicate):
+        return Replicate()
+    if type(value).__name__ == "Partial" and isinstance(value, _torch.Partial):
+        return Partial(value.reduce_op)
+    raise PlacementError(f"{value!r} is no placement; use Shard(dim), Replicate() or Partial()")
 
 
 def sharded_dim(placement: Placement) -> int | None:

@@ -10,7 +10,7 @@ needs the result is no saving. `decide` reads global metadata only, so every ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
@@ -26,10 +26,15 @@ Placements = tuple[Placement, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Results that must keep a layout: argument number (or None) and placements, by result."""
+    """What is written in place: it is to keep its layout.
 
-    argument: int | None
+    `whose` is the number of a tensor argument, or the name of an `out=`; `result` is the number of
+    the result that it is returned as, None where it is written but not returned.
+    """
+
+    whose: int | str
     placements: Placements
+    result: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Decision:
     """The layout of every tensor argument and result of a call, and how the arguments get there.
 
     `considered` has the candidates of the axes where something had to move, cheapest first, each
-    with its cost in seconds. `missing` is true where the operator has no rule.
+    with its cost in seconds.
     """
 
     rule: Rule | None
@@ -52,11 +57,14 @@ class Decision:
         return any(each.communicates for each in self.plans)
 
 
-def decide(call: Call, fixed: Mapping[int, Fixed]) -> Decision:
-    """The cheapest decision for a call; `fixed` are the results written in place, by number.
+def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
+    """The cheapest decision for a call; `fixed` is what it writes in place.
 
-    Raises MeshError for arguments on different meshes, RuleError where a result written in place
-    can't keep its layout.
+    What is written keeps its layout where the rule allows it. Where not, it is written in another
+    one and brought back, see `written`.
+
+    Raises MeshError for arguments on different meshes, RuleError where what is written can't come
+    back.
     """
     mesh = _common_mesh(call)
     rule = rule_of(call)
@@ -110,22 +118,22 @@ def _choose(
     sizes: Mapping[str, int],
     axis: int,
     ranks: int,
-    fixed: Mapping[int, Fixed],
+    fixed: Sequence[Fixed],
 ) -> tuple[Candidate, list[tuple[str, float]]]:
     """The cheapest candidate on one axis; what it was compared with, if it costs anything."""
     present = tuple(spec.placements[axis] for spec in call.specs)
     allowed: list[Candidate] = []
     for candidate in candidates(rule, sizes, ranks, present):
-        if all(
-            candidate.outputs[result] is keep.placements[axis]
-            and (keep.argument is None or candidate.inputs[keep.argument] is present[keep.argument])
-            for result, keep in fixed.items()
-        ):
+        if all(_keeps(candidate, each, axis) for each in fixed):
             if candidate.inputs == present:
                 return candidate, []
             allowed.append(candidate)
     if not allowed:
-        allowed = _settling(candidates(rule, sizes, ranks, present), axis, fixed)
+        allowed = [
+            candidate
+            for candidate in candidates(rule, sizes, ranks, present)
+            if all(_comes_back(candidate, each, axis) for each in fixed)
+        ]
     if not allowed:
         raise _cannot_keep(call, rule, axis, ranks, sizes, fixed)
     uncut = not any(sharded_dim(placement) is not None for placement in present)
@@ -141,19 +149,29 @@ def _choose(
     return allowed[ranked[0]], [(_text(allowed[index]), costs[index]) for index in ranked]
 
 
-def _settling(
-    offered: Iterable[Candidate], axis: int, fixed: Mapping[int, Fixed]
-) -> list[Candidate]:
-    """The candidates on whole tensors, if what is written in place is a pending reduction.
+def _keeps(candidate: Candidate, each: Fixed, axis: int) -> bool:
+    """True if what is written stays as it lies on this axis."""
+    placement = each.placements[axis]
+    return all(now is placement for now in _placements_of(candidate, each))
 
-    See `settle` for what then happens.
+
+def _comes_back(candidate: Candidate, each: Fixed, axis: int) -> bool:
+    """True if what was written elsewhere can be brought back to where it belongs.
+
+    What a pending reduction is written as is its value, whole.
     """
-    keep = fixed.get(0)
-    if len(fixed) != 1 or keep is None or keep.argument != 0:
-        return []
-    if not keep.placements[axis].is_partial():
-        return []
-    return [each for each in offered if each.outputs[0].is_replicate()]
+    found = _placements_of(candidate, each)
+    if isinstance(each.whose, str):
+        return True
+    if each.placements[axis].is_partial():
+        return all(now.is_replicate() for now in found)
+    return found[0] is found[-1] and not found[0].is_partial()
+
+
+def _placements_of(candidate: Candidate, each: Fixed) -> list[Placement]:
+    """How a candidate has what is written, as an argument and as a result."""
+    found = [candidate.inputs[each.whose]] if isinstance(each.whose, int) else []
+    return found if each.result is None else [*found, candidate.outputs[each.result]]
 
 
 def _seconds(specs: Sequence[Spec], axis: int, candidate: Candidate) -> float:
@@ -207,11 +225,11 @@ def _cannot_keep(
     axis: int,
     ranks: int,
     sizes: Mapping[str, int],
-    fixed: Mapping[int, Fixed],
+    fixed: Sequence[Fixed],
 ) -> RuleError:
     present = tuple(spec.placements[axis] for spec in call.specs)
     offered = "; ".join(_text(each) for each in candidates(rule, sizes, ranks, present))
-    kept = ", ".join(str(keep.placements[axis]) for keep in fixed.values())
+    kept = ", ".join(str(each.placements[axis]) for each in fixed)
     return RuleError(
         four_parts(
             asked=f"{call.op} to write its result in place, laid out as {kept} on axis {axis}",

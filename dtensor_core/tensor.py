@@ -24,6 +24,7 @@ from dtensor_core.placement import (
     Replicate,
     Shard,
     _StridedShard,
+    as_placement,
     sharded_dim,
     strided_shard,
 )
@@ -32,6 +33,7 @@ from dtensor_core.redistribute.execute import cause_of, execute
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.written import Copied
 
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -47,8 +49,10 @@ class DTensor(torch.Tensor):
     _local_tensor: torch.Tensor
     _spec: Spec
     __slots__ = ("_local_tensor", "_spec")
-    # How this came to be a copy, where it should have been a view; set by `dispatch`.
-    _copied: str = ""
+    # What this should have been a view of, where it is a copy; set by `dispatch`.
+    _copied: Copied | None = None
+    # True for addends that the user gave: they are not reduced in place.
+    _given_addends: bool = False
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
@@ -113,7 +117,7 @@ class DTensor(torch.Tensor):
         else:
             made = _new(DTensor, local_tensor.detach(), spec, requires_grad=False)
         if spec.sums:
-            made._copied = dispatch.GIVEN_ADDENDS
+            made._given_addends = True
         return made
 
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
@@ -182,6 +186,30 @@ class DTensor(torch.Tensor):
         replicate = (Replicate(),) * self._spec.mesh.ndim
         return self.redistribute(placements=replicate).to_local(grad_placements=grad_placements)
 
+    def __getitem__(self, index: Any) -> Any:
+        return _getitem(self, index if type(index) in _SIMPLE else _indices(self, index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _setitem(self, index if type(index) in _SIMPLE else _indices(self, index), value)
+
+    def tolist(self) -> Any:
+        """The whole tensor as nested lists, on every rank."""
+        return self.full_tensor().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """Only of the whole tensor or of the local part: an array is neither of them.
+
+        Raises RuntimeError.
+        """
+        raise RuntimeError(
+            four_parts(
+                asked=f".numpy() of {self._spec.text}",
+                found=".numpy() is not supported for tensor subclasses",
+                why="an array has no layout",
+                hint="full_tensor().numpy() for the whole, to_local().numpy() for this rank's part",
+            )
+        )
+
     @property
     def device_mesh(self) -> DeviceMesh:
         """The mesh that this tensor lies on."""
@@ -212,6 +240,24 @@ class DTensor(torch.Tensor):
             Spec(spec.mesh, spec.placements, meta),
             requires_grad=requires_grad,
         )
+
+
+_getitem, _setitem = torch.Tensor.__getitem__, torch.Tensor.__setitem__
+_SIMPLE = frozenset((int, slice, type(None), type(Ellipsis), bool, DTensor))
+
+
+def _indices(tensor: DTensor, index: Any) -> Any:
+    """An index in which lists, which are the same on every rank, are replicated tensors."""
+    if isinstance(index, tuple):
+        return tuple(each if type(each) in _SIMPLE else _indices(tensor, each) for each in index)
+    if not isinstance(index, (list, range)):
+        return index
+    if any(isinstance(each, (torch.Tensor, slice, type(None), type(Ellipsis))) for each in index):
+        return index
+    local = torch.tensor(index, device=tensor._local_tensor.device)
+    local = local.long() if local.numel() == 0 else local
+    meta = TensorMeta(local.shape, local.stride(), local.dtype)
+    return DTensor(local, Spec(tensor._spec.mesh, tensor._spec.placements, meta).replicated())
 
 
 composites.install(DTensor)
@@ -248,6 +294,7 @@ def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement
 
 
 def _normalize(placement: Placement, ndim: int) -> Placement:
+    placement = as_placement(placement)
     dim = sharded_dim(placement)
     if dim is None:
         return placement

@@ -24,12 +24,12 @@ def local_operator(
 ) -> Callable[..., Any]:
     """What this rank runs, once the layouts of arguments and results are known."""
     if inputs[0].coords is None:
-        return _empty_results(op, outputs)
+        return _outside(op, outputs)
     if rule is not None and rule.local is not None:
         return rule.local(op, inputs, outputs)
     written = op._schema.is_mutable
     if outputs and not written and all(_is_empty_here(spec) for spec in outputs):
-        return _empty_results(op, outputs)
+        return _results(op, [spec.local_shape for spec in outputs], outputs)
     return op
 
 
@@ -37,28 +37,30 @@ def _is_empty_here(spec: Spec) -> bool:
     return 0 in spec.local_shape and 0 not in spec.shape
 
 
-def _empty_results(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
-    """Empty tensors in the layouts of the results."""
+def _outside(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
+    """What a rank that is not part of the mesh has: nothing, zero, or True of a comparison."""
+    if not outputs:
+        nothing = True if str(op._schema.returns[0].type) == "bool" else 0
+        return lambda *args, **kwargs: nothing
+    return _results(op, [(0,) if spec.ndim else () for spec in outputs], outputs)
+
+
+def _results(
+    op: OpOverload, shapes: Sequence[Sequence[int]], outputs: Sequence[Spec]
+) -> Callable[..., Any]:
+    """Zeros of these shapes in place of the results."""
     returns = op._schema.returns
     single = len(returns) == 1 and str(returns[0].type) == "Tensor"
 
     def make(*args: Any, **kwargs: Any) -> Any:
         device = next(leaf.device for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
-        made = [torch.empty(spec.local_shape, dtype=spec.dtype, device=device) for spec in outputs]
-        if single:
-            return made[0]
-        masks = [arg for arg in args if isinstance(arg, (list, tuple)) and _is_mask(op, arg)]
-        if not masks:
-            return made
-        wanted = iter(made)
-        return tuple(next(wanted) if asked else None for asked in masks[-1])
+        made = [
+            torch.zeros(shape, dtype=spec.dtype, device=device)
+            for shape, spec in zip(shapes, outputs, strict=True)
+        ]
+        return made[0] if single else made
 
     return make
-
-
-def _is_mask(op: OpOverload, arg: Sequence[Any]) -> bool:
-    """True for the argument that says which results are wanted."""
-    return len(arg) == len(op._schema.returns) and all(isinstance(each, bool) for each in arg)
 
 
 def with_local_size(position: int) -> LocalMaker:

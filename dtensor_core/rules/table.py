@@ -1,7 +1,8 @@
 """The table of operators: name -> row, gathered from the families.
 
 A row is named after the operator without namespace, overload or in-place underscore, so `add`
-serves `add.Tensor`, `add_.Scalar` and `add.out`; a row `max.dim` goes before `max`. An operator
+serves `add.Tensor`, `add_.Scalar` and `add.out`; a row `max.dim` goes before `max`, and serves
+`max.dim_out`. An operator
 without a row that torch tags as pointwise gets the pointwise rule; what then remains has no rule,
 and `propagate` runs it on whole tensors, announced.
 """
@@ -18,7 +19,7 @@ from dtensor_core.rules.families import (
     convert,
     embedding,
     factory,
-    mask,
+    index,
     matmul,
     norm,
     pointwise,
@@ -34,7 +35,7 @@ _FAMILIES = (
     convert,
     embedding,
     factory,
-    mask,
+    index,
     matmul,
     norm,
     pointwise,
@@ -71,7 +72,7 @@ def _key(op: OpOverload) -> str:
 def row_of(op: OpOverload) -> Row | None:
     """The row that serves an operator, or None."""
     key = _key(op)
-    for name in (key, key.rpartition(".")[0]):
+    for name in (key, key.removesuffix("_out"), key.rpartition(".")[0]):
         if name in TABLE:
             return TABLE[name]
     return pointwise.OPAQUE if torch.Tag.pointwise in op.tags else None

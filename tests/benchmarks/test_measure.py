@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.measure import Timing, alternate
+from benchmarks.measure import Figures, bytes_each, first_calls, repeated
 
 
 class Machine:
@@ -30,7 +30,7 @@ class Machine:
 def test_contenders_take_turns_and_each_comes_first_once() -> None:
     machine = Machine()
     contenders = {name: machine.work(name, 0.1) for name in "abc"}
-    alternate(contenders, num_rounds=3, turn_s=0.1, clock=machine.clock)
+    repeated(contenders, num_rounds=3, turn_s=0.1, clock=machine.clock)
     warming_up, *rounds = ("abc", "abc", "bca", "cab")
     assert "".join(machine.turns) == warming_up + "".join(rounds)
 
@@ -38,21 +38,53 @@ def test_contenders_take_turns_and_each_comes_first_once() -> None:
 def test_the_ratio_is_right_though_the_machine_slows_down() -> None:
     machine = Machine(drift=0.02)
     contenders = {"one": machine.work("one", 0.001), "two": machine.work("two", 0.002)}
-    times = alternate(contenders, num_rounds=20, turn_s=0.05, clock=machine.clock)
-    assert times["one"].rounds[-1] > 1.02 * times["one"].rounds[0], "the machine did slow down"
-    assert times["two"].ratio(times["one"]) == pytest.approx(2, rel=0.01)
+    figures = repeated(contenders, num_rounds=20, turn_s=0.05, clock=machine.clock)
+    assert figures["one"].rounds[-1] > 1.02 * figures["one"].rounds[0], "it did slow down"
+    assert figures["two"].ratio(figures["one"]) == pytest.approx(2, rel=0.01)
 
 
 def test_a_turn_lasts_about_as_long_as_asked() -> None:
     machine = Machine()
-    times = alternate(
+    figures = repeated(
         {"quick": machine.work("quick", 1e-5)}, num_rounds=4, turn_s=0.05, clock=machine.clock
     )
-    assert times["quick"].seconds == pytest.approx(1e-5)
+    assert figures["quick"].median == pytest.approx(1e-5)
     assert machine.now == pytest.approx(4 * 0.05, rel=0.5)
 
 
 def test_one_disturbed_round_does_not_move_the_result() -> None:
-    quiet, disturbed = Timing((1.0, 1.0, 1.0)), Timing((2.0, 90.0, 2.0))
-    assert disturbed.seconds == 2.0
+    quiet, disturbed = Figures((1.0, 1.0, 1.0)), Figures((2.0, 90.0, 2.0))
+    assert disturbed.median == 2.0
     assert disturbed.ratio(quiet) == 2.0
+
+
+def test_a_first_call_is_of_what_was_not_there_before_and_its_making_is_not_timed() -> None:
+    machine = Machine()
+    made: list[int] = []
+
+    def maker(number: int):
+        made.append(number)
+        machine.now += 100
+        return machine.work("first", 0.5)
+
+    figures = first_calls({"one": maker}, num_rounds=3, clock=machine.clock)
+    assert figures["one"].rounds == (0.5, 0.5, 0.5)
+    assert made == [0, 1, 2, 3]
+
+
+def test_bytes_are_those_of_objects_that_stay() -> None:
+    used = 1000
+
+    def make() -> object:
+        nonlocal used
+        used += 64
+        return object()
+
+    figures = bytes_each({"one": make}, num_rounds=2, num_objects=10, resident_bytes=lambda: used)
+    assert figures["one"].rounds == (64.0, 64.0)
+
+
+def test_the_process_grows_by_what_is_kept() -> None:
+    size = 1 << 20  # large enough to be given pages of its own
+    figures = bytes_each({"one": lambda: b"x" * size}, num_rounds=2, num_objects=20)
+    assert figures["one"].median == pytest.approx(size, rel=0.2)

@@ -184,20 +184,19 @@ def mesh():
         yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
 
 
-def test_an_in_place_operator_that_would_lose_its_layout_raises_before_writing(mesh) -> None:
-    local = torch.ones(2, 4)
-    x = DTensor.from_local(local, mesh, [Shard(0)])
-    with pytest.raises(RuleError) as error:
-        x.cumsum_(0)
-    assert str(error.value) == (
-        "aten.cumsum_.default to write its result in place, laid out as S(0) on axis 0\n"
-        "  Found: arguments f32[8,4] tp:S(0)\n"
-        "  Why: in-place operations that require placement changes are not supported, and the "
-        "operator offers only R -> R; S(1) -> S(1)\n"
-        "  Try: redistribute the tensor that is written to first, or use the operator's "
-        "out-of-place form"
-    )
-    assert local.eq(1).all()
+@pytest.mark.parametrize("name", ["cumsum_", "cumprod_"])
+def test_an_in_place_operator_that_needs_another_layout_brings_its_result_back(name: str) -> None:
+    @on_threads(4)
+    def body() -> None:
+        whole = _t(5, 3)
+        x = distribute_tensor(whole, kept_mesh((4,)), [Shard(0)], src_data_rank=None)
+        local = x.to_local()
+        assert getattr(x, name)(0) is x
+        assert x.placements == (Shard(0),)
+        assert x.to_local() is local
+        torch.testing.assert_close(x.full_tensor(), getattr(whole.clone(), name)(0))
+
+    body()
 
 
 def test_addends_that_the_user_gave_are_not_reduced_by_writing_in_place(mesh) -> None:
@@ -218,19 +217,62 @@ def test_addends_that_the_user_gave_are_not_reduced_by_writing_in_place(mesh) ->
     assert local.eq(2).all()
 
 
-def test_writing_to_a_view_that_is_a_copy_is_refused(mesh) -> None:
-    x = distribute_tensor(torch.zeros(8, 4), mesh, [Shard(0)])
-    with pytest.raises(RuleError) as error:
+@pytest.mark.parametrize(
+    ("name", "args", "placement"),
+    [
+        ("squeeze_", (0,), Shard(0)),
+        ("unsqueeze_", (0,), Shard(2)),
+        ("transpose_", (0, 1), Shard(0)),
+        ("t_", (), Shard(0)),
+    ],
+)
+def test_a_shape_that_changes_in_place_takes_the_placement_along(mesh, name, args, placement):
+    x = distribute_tensor(torch.arange(8.0).reshape(1, 8), mesh, [Shard(1)])
+    wanted = getattr(torch.arange(8.0).reshape(1, 8), name)(*args)
+    local = x.to_local()
+    assert getattr(x, name)(*args) is x
+    assert x.shape == wanted.shape
+    assert x.placements == (placement,)
+    assert x.to_local().shape == torch.Size([2 if n == 8 else n for n in wanted.shape])
+    assert local.shape == (1, 2)
+
+
+@pytest.mark.parametrize("layout", [Shard(0), Shard(1), Replicate()])
+def test_writing_to_a_view_that_is_a_copy_reaches_its_tensor(layout) -> None:
+    whole = torch.arange(20.0).reshape(5, 4)
+
+    def write(x: Any, y: Any) -> None:
         x[0] = 1.0
-    assert str(error.value) == (
-        "aten.fill_.Tensor to write to a view of a DTensor\n"
-        "  Found: a copy, f32[4] tp:S(0): aten.select.int needed f32[8,4] tp:S(0) as tp:S(1)\n"
-        "  Why: what is written would not reach the tensor that the view is of\n"
-        "  Try: redistribute that tensor first so that the view needs no communication, or use "
-        "the operator's out-of-place form"
-    )
-    with pytest.raises(RuleError, match="a view of a DTensor"):
-        x.unbind(0)[0][:2].add_(1)
+        x[1:3] = y
+        x[..., 1] = x[..., 2]
+        x[4].add_(5)
+        x.t()[2:].mul_(2)
+        x[3:, :2].zero_()
+        x[[0, 2], 3] = 7
+        x[x > 30] = 0
+        x.unbind(0)[1][2:].sub_(1)
+        x.split([2, 3])[1][:1] = -3
+        x.view(20)[18:] = 9
+
+    wanted = whole.clone()
+    write(wanted, whole[:2] * 3)
+
+    @on_threads(3)
+    def body() -> None:
+        mesh = kept_mesh((3,))
+        x = distribute_tensor(whole.clone(), mesh, [layout], src_data_rank=None)
+        write(x, distribute_tensor(whole[:2] * 3, mesh, [Shard(0)], src_data_rank=None))
+        assert x.placements == (layout,)
+        assert x.full_tensor().tolist() == wanted.tolist()
+
+    body()
+
+
+def test_a_view_without_inverse_is_not_written_to(mesh) -> None:
+    x = distribute_tensor(torch.zeros(8, 4), mesh, [Shard(0)])
+    view = x.unfold(0, 2, 1)
+    with pytest.raises(RuleError, match="what is written would not reach the tensor"):
+        view.add_(1)
 
 
 def test_writing_to_a_view_reaches_its_tensor(mesh) -> None:

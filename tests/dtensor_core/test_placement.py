@@ -6,6 +6,7 @@ import copy
 import pickle
 
 import pytest
+import torch.distributed.tensor as theirs
 
 from dtensor_core.errors import PlacementError
 from dtensor_core.placement import (
@@ -14,6 +15,7 @@ from dtensor_core.placement import (
     Replicate,
     Shard,
     _StridedShard,
+    as_placement,
     sharded_dim,
     split_factor,
 )
@@ -85,3 +87,11 @@ def test_a_dim_that_is_no_integer_is_refused() -> None:
         Shard("0")  # pyright: ignore[reportArgumentType]
     with pytest.raises(PlacementError, match="positive split_factor, got 0"):
         _StridedShard(0, split_factor=0)
+
+
+def test_the_placements_of_torch_are_taken_for_the_equal_ones() -> None:
+    given = [theirs.Shard(1), theirs.Replicate(), theirs.Partial("max")]
+    assert [as_placement(each) for each in given] == [Shard(1), Replicate(), Partial("max")]
+    assert as_placement(Shard(1)) is Shard(1)
+    with pytest.raises(PlacementError, match="'S' is no placement"):
+        as_placement("S")

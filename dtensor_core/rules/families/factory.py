@@ -6,12 +6,18 @@ shard stays a shard. Nothing is communicated for the argument, whose values are 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
 from dtensor_core.placement import Partial, Placement, Replicate
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.local import with_local_size
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Candidate, Rule
+from dtensor_core.spec import Spec
 
 
 def _like(call: Call) -> Rule:
@@ -56,8 +62,31 @@ def _new(call: Call) -> Rule:
     )
 
 
+def _resize(call: Call) -> Rule:
+    """To the shape that the tensor has, which `torch.randn(..., out=x)` asks for: nothing to do."""
+    shape = call.specs[0].shape
+    return Rule(
+        inputs=(full_operand(shape),),
+        outputs=(full_operand(shape),),
+        sizes=factor_sizes(shape),
+        algebra="structural",
+        terms=((0,),),
+        local=_untouched,
+    )
+
+
+def _untouched(
+    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Callable[..., Any]:
+    def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return x
+
+    return run
+
+
 _LIKE = "ones_like zeros_like empty_like full_like"
 _NEW = "new_empty new_zeros new_ones new_full new_empty_strided"
 
 ROWS = {name: Row(_like, "shape of the argument") for name in _LIKE.split()}
+ROWS["resize"] = Row(_resize, "in place, to the same shape")
 ROWS |= {name: Row(_new, "whole, or like the argument") for name in _NEW.split()}

@@ -1,134 +1,285 @@
 """Random operators: every layout gives the numbers that one device would have drawn.
 
-Each rank draws the whole tensor, in the memory order of the whole one, from the same generator
-state and keeps its part, so replicas agree, shards differ, and the generators of all ranks stay
-in step. Seeds must be equal on all ranks, as for any replicated computation.
+A row says which in-place operator fills the whole tensor; `draws` keeps this rank's part of it.
+Operators that draw as often as the values of their argument ask for run on whole arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from dtensor_core.draws import draw, embed
+from dtensor_core.layout import stride_like
 from dtensor_core.placement import Partial, Replicate
 from dtensor_core.rules.call import Call
-from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
+from dtensor_core.rules.families.pointwise import (
+    OPAQUE,
+    factor_sizes,
+    full_operand,
+    operand_of,
+)
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Candidate, LocalMaker, Rule
 from dtensor_core.spec import Spec
 
-
-def _draw_in_place(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
-    """`x.bernoulli_(p)` and its like: draw for the global shape, copy in what is held."""
-    spec = inputs[0]
-    if spec.local_shape == tuple(spec.shape):
-        return op
-
-    def draw(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        whole = x.new_empty_strided(spec.shape, spec.stride)
-        return x.copy_(spec.part_of(op(whole, *args, **kwargs)))
-
-    return draw
+aten = torch.ops.aten
+Local = Callable[..., Any]
+_ELEMENTWISE = "elementwise, drawn for the whole"
+# What a factory's options say is in its result's spec already.
+_OPTIONS = frozenset(("dtype", "layout", "device", "pin_memory", "memory_format"))
 
 
-def _draw_like(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
-    """`rand_like(x)` and its like: draw for the global shape, keep what is held."""
-    spec = outputs[0]
-    if spec is None or spec.local_shape == tuple(spec.shape):
-        return op
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """The in-place operator that fills a tensor, and its `grain` (see `draws`).
 
-    def draw(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        whole = op(x.new_empty_strided(spec.shape, spec.stride), *args, **kwargs)
-        return spec.part_of(whole).contiguous()
+    `first` are arguments that it takes before those of the call.
+    """
 
-    return draw
+    fill: Callable[..., Any]
+    grain: int | None = None
+    first: tuple[Any, ...] = ()
 
 
-def _draw_from(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
-    """`bernoulli(x)`: each element takes one draw whatever its parameter, so only ours matter."""
-    spec = inputs[0]
-    if spec.local_shape == tuple(spec.shape):
-        return op
-
-    def draw(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        whole = x.new_empty_strided(spec.shape, spec.stride).zero_()
-        spec.part_of(whole).copy_(x)
-        return spec.part_of(op(whole, *args, **kwargs)).contiguous()
-
-    return draw
-
-
-def _dropout(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
-    """native_dropout(x, p, train) -> (y, mask), the mask drawn for the global shape."""
-    spec = inputs[0]
-    if spec.local_shape == tuple(spec.shape):
-        return op
-
-    def dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-        _, whole = op(x.new_ones(spec.shape), p, train)
-        mask = spec.part_of(whole).contiguous()
-        scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
-        return x * mask * (scale if train else 1.0), mask
-
-    return dropout
+# On CPU one number follows the other, but for `normal_`, which works on 16 at a time and makes the
+# last 16 anew, and for those that MKL draws in one go.
+# Source: ATen/native/cpu/DistributionTemplates.h.
+_UNIFORM = Sampler(aten.uniform_.default, 1)
+_NORMAL = Sampler(aten.normal_.default, 16)
+_RANDOM_FROM = getattr(aten.random_, "from")
+_SAMPLERS = {
+    "uniform": _UNIFORM,
+    "normal": _NORMAL,
+    "normal_functional": _NORMAL,
+    "exponential": Sampler(aten.exponential_.default),
+    "cauchy": Sampler(aten.cauchy_.default, 1),
+    "geometric": Sampler(aten.geometric_.default, 1),
+    "log_normal": Sampler(aten.log_normal_.default, 1),
+    "random": Sampler(aten.random_.default, 1),
+    "random.from": Sampler(_RANDOM_FROM, 1),
+    "random.to": Sampler(aten.random_.to, 1),
+    "bernoulli.float": Sampler(aten.bernoulli_.float),
+    "bernoulli.p": Sampler(aten.bernoulli_.float),
+    "rand_like": _UNIFORM,
+    "randn_like": _NORMAL,
+    "randint_like": Sampler(_RANDOM_FROM, 1, (0,)),
+    "randint_like.low_dtype": Sampler(_RANDOM_FROM, 1),
+    "randint_like.low_generator_dtype": Sampler(_RANDOM_FROM, 1),
+}
 
 
-def _random(call: Call, local: LocalMaker) -> Rule:
-    """Shards stay; the values of Partials are not drawn as addends."""
+def _sampled(call: Call, sampler: Sampler) -> Rule:
+    """Fill the argument itself, what `out=` names, or a new tensor."""
+    in_place = _writes_first(call)
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        spec = _only(outputs)
+
+        def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            options = {name: value for name, value in kwargs.items() if name not in _OPTIONS}
+            target = x if in_place else options.pop("out", None)
+            bounds = [a.item() if isinstance(a, torch.Tensor) else a for a in args]
+
+            def fill(whole: torch.Tensor) -> None:
+                sampler.fill(whole, *sampler.first, *bounds, **options)
+
+            return draw(fill, _new_part(x, spec) if target is None else target, spec, sampler.grain)
+
+        return run
+
+    return _elementwise(call, maker)
+
+
+def _parametrized(call: Call, functional: Local) -> Rule:
+    """Numbers compared with parameters; those of other ranks don't matter, and are taken as 1."""
+    in_place = _writes_first(call)
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        spec = _only(outputs)
+
+        def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+            specs = iter(inputs)
+            wholes = [_whole(a, next(specs)) if isinstance(a, torch.Tensor) else a for a in args]
+            target = args[0] if in_place else kwargs.get("out")
+            options = {name: value for name, value in kwargs.items() if name != "out"}
+            part = spec.part_of(functional(*wholes, **options))
+            return part.contiguous() if target is None else target.copy_(part)
+
+        return run
+
+    return _elementwise(call, maker)
+
+
+def _bernoulli(call: Call) -> Rule:
+    return _parametrized(call, aten.bernoulli.default)
+
+
+def _bernoulli_of_tensor(call: Call) -> Rule:
+    return _parametrized(call, aten.bernoulli.Tensor)
+
+
+def _multinomial(call: Call) -> Rule:
+    """Rows of weights, [rows, classes] -> [rows, samples]; one row is drawn whole."""
+    rule = _parametrized(call, aten.multinomial.default)
+    classes, samples = ("classes",), ("samples",)
+    rows = (("rows",),) * (call.specs[0].ndim - 1)
+    sizes = {"rows": call.specs[0].shape[0]} if rows else {}
+    return Rule(
+        inputs=((*rows, classes),), outputs=((*rows, samples),), sizes=sizes, local=rule.local
+    )
+
+
+def _normal_of_tensors(call: Call) -> Rule:
+    """normal(mean, std): standard numbers, scaled and moved.
+
+    With a scalar std they are drawn with it. Source: ATen/native/DistributionTemplates.h.
+    """
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        spec = _only(outputs)
+
+        def run(
+            mean: Any, std: Any = 1.0, *, generator: Any = None, out: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            like = mean if isinstance(mean, torch.Tensor) else std
+            scale = std if not isinstance(std, torch.Tensor) else 1.0
+
+            def fill(whole: torch.Tensor) -> None:
+                whole.normal_(0.0, scale, generator=generator)
+
+            part = draw(fill, _new_part(like, spec), spec, _NORMAL.grain)
+            part = part.mul_(std) if isinstance(std, torch.Tensor) else part
+            part = part.add_(mean)
+            return part if out is None else out.copy_(part)
+
+        return run
+
+    return _elementwise(call, maker)
+
+
+def _dropout(call: Call) -> Rule:
+    """native_dropout(x, p, train) -> (y, mask), the mask drawn for the whole."""
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        spec = inputs[0]
+
+        def run(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+            if spec.local_shape == tuple(spec.shape) and x.stride() == spec.stride:
+                return op(x, p, train)
+            _, whole = op(_ones(x, spec), p, train)
+            mask = spec.part_of(whole).contiguous()
+            scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
+            return x * mask * (scale if train else 1.0), mask
+
+        return run
+
+    return _elementwise(call, maker)
+
+
+def _rrelu(call: Call) -> Rule:
+    """rrelu_with_noise(x, noise, ...): drawn where x is not positive; noise keeps its layout."""
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        spec = inputs[1]
+
+        def run(x: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if spec.local_shape == tuple(spec.shape):
+                return op(x, noise, *args, **kwargs)
+            whole = torch.zeros_like(x)
+            result = spec.part_of(op(x, whole, *args, **kwargs)).contiguous()
+            noise.copy_(spec.part_of(whole))
+            return result
+
+        return run
+
+    present = dict.fromkeys(call.specs[1].placements)
+    return Rule(
+        inputs=((), ()),
+        outputs=((),),
+        sizes={},
+        extra=tuple(Candidate((Replicate(), p), (p,)) for p in present if not p.is_partial()),
+        offers_whole=False,
+        local=maker,
+    )
+
+
+def _by_value(call: Call) -> Rule:
+    """How many numbers are drawn depends on the values: everything is whole."""
+    return Rule(
+        inputs=tuple(full_operand(spec.shape) for spec in call.specs),
+        outputs=tuple(full_operand(meta.shape) for meta in call.outputs),
+        sizes={},
+    )
+
+
+def _elementwise(call: Call, local: LocalMaker) -> Rule:
+    """Shards stay. A Partial argument of which only the shape is asked for is left as it is."""
     shape = call.outputs[0].shape
-    ignored = call.op._schema.name.endswith("_like")
+    like = call.op._schema.name.endswith("_like") and len(call.specs) == 1
     partials = dict.fromkeys(p for p in call.specs[0].placements if isinstance(p, Partial))
     return Rule(
         inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
         outputs=(full_operand(shape),) * len(call.outputs),
         sizes=factor_sizes(shape),
-        extra=tuple(Candidate((p,), (Replicate(),)) for p in partials) if ignored else (),
+        extra=tuple(Candidate((p,), (Replicate(),)) for p in partials) if like else (),
         local=local,
     )
 
 
-def _in_place(call: Call) -> Rule:
-    return _random(call, _draw_in_place)
+def _writes_first(call: Call) -> bool:
+    """True for an in-place operator."""
+    alias = call.op._schema.arguments[0].alias_info
+    return alias is not None and alias.is_write
 
 
-def _like(call: Call) -> Rule:
-    return _random(call, _draw_like)
+def _only(outputs: Sequence[Spec | None]) -> Spec:
+    (spec,) = outputs
+    assert spec is not None
+    return spec
 
 
-def _native_dropout(call: Call) -> Rule:
-    return _random(call, _dropout)
+def _new_part(like: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """An unset tensor for this rank's part."""
+    stride = stride_like(spec.local_shape, spec.stride)
+    return like.new_empty_strided(spec.local_shape, stride, dtype=spec.dtype)
 
 
-def _from(call: Call) -> Rule:
-    return _random(call, _draw_from)
+def _whole(part: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """A whole tensor in the memory order of `spec`: our part, and 1 elsewhere."""
+    return embed(part, spec, _ones(part, spec))
 
 
-ROWS = {
-    name: Row(_in_place, "elementwise, drawn whole")
-    for name in [
-        "bernoulli.float",
-        "normal",
-        "uniform",
-        "exponential",
-        "cauchy",
-        "geometric",
-        "log_normal",
-        "random",
-    ]
-}
+def _ones(like: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """The whole tensor in the memory order that `empty_like` gives it, filled with 1."""
+    given = torch.empty_strided(spec.shape, spec.stride, device="meta")
+    return like.new_empty_strided(spec.shape, torch.empty_like(given).stride()).fill_(1)
+
+
+def _row_of(sampler: Sampler) -> Row:
+    def build(call: Call) -> Rule:
+        return _sampled(call, sampler)
+
+    return Row(build, _ELEMENTWISE)
+
+
+ROWS = {name: _row_of(sampler) for name, sampler in _SAMPLERS.items()}
 ROWS |= {
-    name: Row(_like, "elementwise, drawn whole")
-    for name in ("rand_like", "randn_like", "randint_like")
+    "normal.Tensor_Tensor": Row(_normal_of_tensors, _ELEMENTWISE),
+    "normal.Tensor_float": Row(_normal_of_tensors, _ELEMENTWISE),
+    "normal.float_Tensor": Row(_normal_of_tensors, _ELEMENTWISE),
+    "bernoulli": Row(_bernoulli, _ELEMENTWISE),
+    "bernoulli.Tensor": Row(_bernoulli_of_tensor, _ELEMENTWISE),
+    "multinomial": Row(_multinomial, "rows, drawn for the whole"),
+    "native_dropout": Row(_dropout, "elementwise, mask drawn for the whole"),
+    "rrelu_with_noise": Row(_rrelu, "whole, the noise as it lies"),
+    "rrelu_with_noise_backward": OPAQUE,
+    "_standard_gamma_grad": OPAQUE,
+    "poisson": Row(_by_value, "whole"),
+    "binomial": Row(_by_value, "whole"),
+    "_standard_gamma": Row(_by_value, "whole"),
+    "_sample_dirichlet": Row(_by_value, "whole"),
 }
-ROWS["bernoulli.default"] = Row(_from, "elementwise, drawn whole")
-ROWS["native_dropout"] = Row(_native_dropout, "elementwise, mask drawn whole")

@@ -259,6 +259,16 @@ def _stack(call: Call) -> Rule:
     return _whole_dim(call, dim=dim, added=True)
 
 
+def _unfold(call: Call) -> Rule:
+    """x, dim, size, step -> windows of dim, whose elements are a new last dim."""
+    shape = call.specs[0].shape
+    whole, dim = full_operand(shape), int(call.args[1]) % max(len(shape), 1)
+    if not shape:
+        return _structural(call, ((),), ((),), {})
+    out = (*whole[:dim], (), *whole[dim + 1 :], ())
+    return _structural(call, (whole,), (out,), factor_sizes(shape), (f"d{dim}",))
+
+
 def _inserted(call: Call) -> Rule:
     """The gradient of a slice or selection: zeros but for a part of one dimension."""
     shape = call.outputs[0].shape
@@ -282,6 +292,7 @@ _BUILDERS = {
     "select": (_select, "dim whole, removed"),
     "split split_with_sizes": (_split, "dim whole"),
     "unbind": (_unbind, "dim whole, removed"),
+    "unfold": (_unfold, "dim whole, windows"),
     "cat": (_cat, "dim whole"),
     "stack": (_stack, "dim added"),
     "slice_backward select_backward": (_inserted, "dim whole"),

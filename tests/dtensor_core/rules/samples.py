@@ -25,6 +25,14 @@ def _ids(high: int, *shape: int) -> torch.Tensor:
     return torch.randint(high, shape, generator=torch.Generator().manual_seed(3))
 
 
+def _rows(high: int, *shape: int) -> torch.Tensor:
+    """Positions that differ along every dimension, so that it does not matter who writes last."""
+    count = max(shape)
+    order = torch.randperm(high, generator=torch.Generator().manual_seed(3))
+    grid = torch.arange(shape[0]).view(-1, 1) + torch.arange(shape[1]).view(1, -1)
+    return order[grid % high] if count <= high else _ids(high, *shape)
+
+
 def _call(op: Any, *args: Any, compare_values: bool = True, **kwargs: Any) -> Sample:
     return Sample(op, args, kwargs, compare_values)
 
@@ -165,10 +173,6 @@ SAMPLES: dict[str, list[Sample]] = {
     "copy": [_call(aten.copy_.default, _t(6, 5), _t(6, 5) * 2)],
     "fill": [_call(aten.fill_.Scalar, _t(6, 5), 2.5)],
     "zero": [_call(aten.zero_.default, _t(6, 5))],
-    "index_put": [
-        _call(aten.index_put.default, _t(6, 5), [_t(6, 5) > 0], torch.tensor(2.5)),
-        _call(aten.index_put_.default, _t(6, 5), [_t(6, 5) > 0], torch.tensor([2.5])),
-    ],
     "masked_fill": [
         _call(aten.masked_fill.Scalar, _t(6, 5), _t(6, 5) > 0, 2.5),
         _call(aten.masked_fill_.Scalar, _t(6, 5), _t(5) > 0, 2.5),
@@ -177,6 +181,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "zeros_like": [_call(aten.zeros_like.default, _t(6, 5))],
     "full_like": [_call(aten.full_like.default, _t(6, 5), 2.5)],
     "empty_like": [_call(aten.empty_like.default, _t(6, 5), compare_values=False)],
+    "resize": [_call(aten.resize_.default, _t(6, 5), [6, 5])],
     "new_zeros": [
         _call(aten.new_zeros.default, _t(6, 5), [6, 5]),
         _call(aten.new_zeros.default, _t(6, 5), [3]),
@@ -191,15 +196,56 @@ SAMPLES: dict[str, list[Sample]] = {
     "randn_like": [_call(aten.randn_like.default, _t(7, 5))],
     "randint_like": [_call(aten.randint_like.default, _t(7, 5), 9)],
     "bernoulli.float": [_call(aten.bernoulli_.float, _t(7, 5), 0.4)],
-    "bernoulli.default": [_call(aten.bernoulli.default, _t(7, 5).sigmoid())],
+    "bernoulli.p": [_call(aten.bernoulli.p, _t(7, 5), 0.4)],
+    "bernoulli": [_call(aten.bernoulli.default, _t(7, 5).sigmoid())],
+    "bernoulli.Tensor": [
+        _call(aten.bernoulli_.Tensor, _t(7, 5), _t(5).sigmoid()),
+        _call(aten.bernoulli.Tensor, _t(7, 5), _t(7, 5).sigmoid()),
+    ],
     "normal": [_call(aten.normal_.default, _t(7, 5), 1.0, 2.0)],
-    "uniform": [_call(aten.uniform_.default, _t(7, 5), 1.0, 2.0)],
+    "normal_functional": [_call(aten.normal_functional.default, _t(7, 5), 1.0, 2.0)],
+    "normal.Tensor_Tensor": [_call(aten.normal.Tensor_Tensor, _t(7, 5), _t(5).sigmoid())],
+    "normal.Tensor_float": [_call(aten.normal.Tensor_float, _t(7, 5), 2.0)],
+    "normal.float_Tensor": [_call(aten.normal.float_Tensor, 1.0, _t(7, 5).sigmoid())],
+    "uniform": [
+        _call(aten.uniform_.default, _t(7, 5), 1.0, 2.0),
+        _call(aten.uniform.default, _t(7, 5), 1.0, 2.0),
+    ],
     "exponential": [_call(aten.exponential_.default, _t(7, 5))],
     "cauchy": [_call(aten.cauchy_.default, _t(7, 5))],
     "geometric": [_call(aten.geometric_.default, _t(7, 5), 0.4)],
     "log_normal": [_call(aten.log_normal_.default, _t(7, 5))],
     "random": [_call(aten.random_.default, _t(7, 5))],
+    "random.to": [_call(aten.random_.to, _t(7, 5), 9)],
+    "random.from": [_call(getattr(aten.random_, "from"), _t(7, 5), 3, 9)],
+    "randint_like.low_dtype": [_call(aten.randint_like.low_dtype, _t(7, 5), 3, 9)],
+    "randint_like.low_generator_dtype": [
+        _call(aten.randint_like.low_generator_dtype, _t(7, 5), 3, 9, generator=None)
+    ],
     "native_dropout": [_call(aten.native_dropout.default, _t(7, 5), 0.4, True)],
+    "multinomial": [
+        _call(aten.multinomial.default, _t(7, 5).sigmoid(), 2),
+        _call(aten.multinomial.default, _t(7, 5).sigmoid(), 9, True),
+        _call(aten.multinomial.default, _t(5).sigmoid(), 2),
+    ],
+    "poisson": [_call(aten.poisson.default, _t(7, 5).abs() * 4)],
+    "binomial": [_call(aten.binomial.default, _t(7, 5) * 0 + 9, _t(7, 5).sigmoid())],
+    "_standard_gamma": [_call(aten._standard_gamma.default, _t(7, 5).sigmoid())],
+    "_standard_gamma_grad": [
+        _call(aten._standard_gamma_grad.default, _t(7, 5).sigmoid(), _t(7, 5).sigmoid() * 2)
+    ],
+    "_sample_dirichlet": [_call(aten._sample_dirichlet.default, _t(7, 5).sigmoid())],
+    "rrelu_with_noise": [
+        _call(aten.rrelu_with_noise.default, _t(7, 5), _t(7, 5) * 0, 0.1, 0.3, True),
+        _call(aten.rrelu_with_noise.default, _t(7, 5), _t(7, 5) * 0, 0.1, 0.3, False),
+    ],
+    "rrelu_with_noise_backward": [
+        _call(
+            aten.rrelu_with_noise_backward.default,
+            *(_t(7, 5), _t(7, 5) * 2, _t(7, 5).sigmoid()),
+            *(0.1, 0.3, True, False),
+        )
+    ],
     "view": [
         _call(aten.view.default, _t(6, 12), [6, 3, 4]),
         _call(aten.view.default, _t(2, 6, 4), [12, 4]),
@@ -228,10 +274,76 @@ SAMPLES: dict[str, list[Sample]] = {
     "split": [_call(aten.split.Tensor, _t(6, 5), 2, -1)],
     "split_with_sizes": [_call(aten.split_with_sizes.default, _t(6, 5), [2, 4])],
     "unbind": [_call(aten.unbind.int, _t(6, 5), 1)],
+    "unfold": [_call(aten.unfold.default, _t(6, 5), 1, 2, 2)],
     "cat": [_call(aten.cat.default, [_t(6, 5), _t(6, 2)], 1)],
     "stack": [_call(aten.stack.default, [_t(6, 5), _t(6, 5) * 2], 1)],
     "slice_backward": [_call(aten.slice_backward.default, _t(6, 2), [6, 5], 1, 1, 3, 1)],
     "select_backward": [_call(aten.select_backward.default, _t(5), [6, 5], 0, 2)],
+    "index_select": [
+        _call(aten.index_select.default, _t(7, 5), 0, _ids(7, 4)),
+        _call(aten.index_select.default, _t(2, 5), -2, _ids(2, 6)),
+        _call(aten.index_select.default, _t(4, 5, 3), 1, torch.tensor(2)),
+    ],
+    "gather": [
+        _call(aten.gather.default, _t(7, 5), 0, _ids(7, 4, 5)),
+        _call(aten.gather.default, _t(2, 5), 1, _ids(5, 2, 6)),
+        _call(aten.gather.default, _t(4, 5), 1, _ids(5, 3, 5)),
+    ],
+    "index": [
+        _call(aten.index.Tensor, _t(7, 5, 4), [_ids(7, 4)]),
+        _call(aten.index.Tensor, _t(7, 5, 4), [None, _ids(5, 4) - 2, _ids(4, 3, 1)]),
+        _call(aten.index.Tensor, _t(2, 5, 4), [_ids(2, 6), None, _ids(4, 6)]),
+    ],
+    "_unsafe_index": [_call(aten._unsafe_index.Tensor, _t(7, 5), [None, _ids(5, 4)])],
+    "scatter": [
+        _call(aten.scatter.src, _t(7, 5), 0, _rows(7, 4, 5), _t(4, 5)),
+        _call(aten.scatter.value, _t(2, 5), 1, _rows(5, 2, 3), 1.5),
+        _call(aten.scatter_.src, _t(7, 5), 0, _rows(7, 4, 3), _t(5, 4)),
+        _call(aten.scatter.reduce, _t(7, 5), 0, _ids(7, 4, 5), _t(4, 5), reduce="add"),
+    ],
+    "scatter_add": [
+        _call(aten.scatter_add.default, _t(7, 5), 0, _ids(7, 9, 5), _t(9, 5)),
+        _call(aten.scatter_add_.default, _t(2, 5), 1, _ids(5, 2, 3), _t(2, 3)),
+    ],
+    "scatter_reduce": [
+        _call(aten.scatter_reduce.two, _t(7, 5), 0, _ids(7, 9, 5), _t(9, 5), how, include_self=own)
+        for how in ("sum", "prod", "mean", "amax")
+        for own in (True, False)
+    ],
+    "index_add": [
+        _call(aten.index_add.default, _t(7, 5), 0, _ids(7, 4), _t(4, 5), alpha=2),
+        _call(aten.index_add_.default, _t(2, 5), -1, _ids(5, 7), _t(2, 7)),
+    ],
+    "index_copy": [_call(aten.index_copy.default, _t(7, 5), 0, torch.tensor([5, 0, 3]), _t(3, 5))],
+    "index_fill": [
+        _call(aten.index_fill.int_Scalar, _t(7, 5), 0, torch.tensor([5, 0, 3]), 1.5),
+        _call(aten.index_fill_.int_Tensor, _t(2, 5), 1, torch.tensor([0, 3]), torch.tensor(2.5)),
+    ],
+    "index_reduce": [
+        _call(aten.index_reduce.default, _t(7, 5), 0, _ids(7, 4), _t(4, 5), reduce)
+        for reduce in ("prod", "mean", "amax")
+    ],
+    "index_put": [
+        _call(aten.index_put.default, _t(7, 5, 4), [torch.tensor([6, 0, -4])], _t(3, 5, 4)),
+        _call(aten.index_put_.default, _t(7, 5, 4), [None, _ids(5, 6), _ids(4, 6)], _t(7, 6), True),
+        _call(aten.index_put.default, _t(2, 5), [torch.tensor([1]), torch.tensor([3])], _t(1)),
+        _call(aten.index_put.default, _t(6, 5), [_t(6, 5) > 0], _t(1)),
+    ],
+    "_unsafe_index_put": [
+        _call(aten._unsafe_index_put.default, _t(7, 5), [torch.tensor([6, 0])], _t(2, 5))
+    ],
+    "_index_put_impl": [
+        _call(aten._index_put_impl_.default, _t(7, 5), [torch.tensor([6, 0])], _t(2, 5))
+    ],
+    "slice_scatter": [
+        _call(aten.slice_scatter.default, _t(7, 5), _t(2, 5), 0, 1, 6, 3),
+        _call(aten.slice_scatter.default, _t(7, 5), _t(7, 5) * 2),
+        _call(aten.slice_scatter.default, _t(2, 5), _t(2, 2), 1, -2, None),
+    ],
+    "select_scatter": [
+        _call(aten.select_scatter.default, _t(7, 5), _t(5), 0, -2),
+        _call(aten.select_scatter.default, _t(2, 5), _t(2), 1, 3),
+    ],
     "embedding": [
         _call(aten.embedding.default, _t(7, 6), _ids(7, 4, 3)),
         _call(aten.embedding.default, _t(4, 6), _ids(4, 5)),

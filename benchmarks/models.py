@@ -1,0 +1,104 @@
+"""The tensor-parallel Transformer that is timed: one model and one plan for both DTensors.
+
+Attention is written in matrix products and a softmax, without a mask, because torch's DTensor
+runs no fused attention on CPU. Activations between the pairs of matrices are whole, or with
+sequence parallelism cut along the sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from benchmarks.kit import RANKS, Kit
+from benchmarks.measure import Contender
+from dtensor_core.testing import ModelArgs, Transformer
+
+BATCH, SEQUENCE = 4, 32
+
+
+def transformer_args(dim: int) -> ModelArgs:
+    """A model of 4 layers."""
+    return ModelArgs(
+        n_layers=4,
+        vocab_size=64,
+        max_seq_len=SEQUENCE,
+        dim=dim,
+        n_heads=RANKS,
+        dropout_p=0.0,
+        weight_tying=False,
+    )
+
+
+MODEL = transformer_args(dim=64)
+
+
+class _Attention(nn.Module):
+    """What `F.scaled_dot_product_attention` computes, in operators that both DTensors know."""
+
+    def __init__(self, fused: Any, num_heads: int) -> None:
+        super().__init__()
+        self.wq, self.wk, self.wv, self.wo = fused.wq, fused.wk, fused.wv, fused.wo
+        self.num_heads = num_heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[B, L, D] -> [B, L, D]."""
+        batch, length, dim = x.shape
+        size = dim // self.num_heads
+        queries, keys, values = (
+            each.view(batch, length, self.num_heads, size).transpose(1, 2)
+            for each in (self.wq(x), self.wk(x), self.wv(x))
+        )  # [B, H, L, E]
+        weights = (queries @ keys.transpose(-2, -1) * size**-0.5).softmax(-1)
+        return self.wo((weights @ values).transpose(1, 2).reshape(batch, length, dim))
+
+
+def parallel_transformer(
+    kit: Kit, mesh: DeviceMesh, args: ModelArgs, *, by_sequence: bool
+) -> Transformer:
+    """A new model on the mesh."""
+    torch.manual_seed(0)
+    model = Transformer(args)
+    for layer in model.layers:
+        layer.attention = _Attention(layer.attention, args.n_heads)  # pyright: ignore
+    kit.parallel.parallelize_module(model, mesh, _plan(kit, by_sequence))
+    return model
+
+
+def _plan(kit: Kit, by_sequence: bool) -> dict[str, object]:
+    """Matrices in pairs, by columns and then by rows."""
+    api, styles = kit.tensor, kit.parallel
+    whole = api.Replicate()
+    between = api.Shard(1) if by_sequence else whole
+    positions = api.Shard(0) if by_sequence else whole
+    plan: dict[str, object] = {
+        "tok_embeddings": styles.RowwiseParallel(input_layouts=whole, output_layouts=between),
+        "pos_embeddings": styles.RowwiseParallel(input_layouts=whole, output_layouts=positions),
+        "layers.*.attention": styles.PrepareModuleInput(
+            input_layouts=between, desired_input_layouts=whole
+        ),
+        "layers.*.attention.w[qkv]": styles.ColwiseParallel(use_local_output=False),
+        "layers.*.attention.wo": styles.RowwiseParallel(output_layouts=between),
+        "layers.*.feed_forward.w1": styles.ColwiseParallel(input_layouts=between),
+        "layers.*.feed_forward.w2": styles.RowwiseParallel(output_layouts=between),
+        "output": styles.ColwiseParallel(input_layouts=between, output_layouts=whole),
+    }
+    if by_sequence:
+        norms = ("norm", "layers.*.attention_norm", "layers.*.ffn_norm")
+        plan |= {name: styles.SequenceParallel() for name in norms}
+    return plan
+
+
+def step_of(model: Transformer) -> Contender:
+    """Forward and backward; the gradients are new ones every time."""
+    tokens = torch.arange(BATCH * SEQUENCE).view(BATCH, SEQUENCE) % model.model_args.vocab_size
+
+    def step() -> None:
+        model.zero_grad()
+        F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+
+    return step

@@ -1,0 +1,432 @@
+"""Reading and writing at positions that a tensor holds: gather, scatter, index operators.
+
+Where the indexed dimension is cut, every rank has some of the positions. A rank that reads answers
+zeros for what it has not, so that results are addends; a rank that writes does so into a tensor
+that is longer by one, where what belongs to others lands and is dropped. Neither communicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+from dtensor_core.spec import Spec
+
+aten = torch.ops.aten
+Local = Callable[..., Any]
+
+
+def _dim(call: Call) -> int:
+    return int(call.argument("dim", 0)) % max(call.specs[0].ndim, 1)
+
+
+def _zero_is_neutral(spec: Spec) -> bool:
+    """Addends can't be made of truth values."""
+    return spec.dtype is not torch.bool
+
+
+def _with(operand: Operand, dim: int, *names: str) -> Operand:
+    """The operand with one dimension replaced: by a factor, or by none."""
+    return tuple(tuple(names) if each == dim else found for each, found in enumerate(operand))
+
+
+class Held:
+    """Which positions of dimension `dim` of an argument this rank holds, in local order."""
+
+    def __init__(self, spec: Spec, dim: int) -> None:
+        self.dim, self.size = dim, spec.shape[dim] if spec.ndim else 1
+        self.pieces = spec.held(dim) if spec.ndim else ()
+        self.count = sum(piece.size for piece in self.pieces) if spec.ndim else 1
+        self.all = self.count == self.size
+
+    def local(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Local positions, 0 where the rank has none, and where it has none."""
+        index = torch.where(index < 0, index + self.size, index)
+        found, elsewhere, start = (
+            torch.zeros_like(index),
+            torch.ones_like(index, dtype=torch.bool),
+            0,
+        )
+        for piece in self.pieces:
+            here = (index >= piece.offset) & (index < piece.offset + piece.size)
+            found = torch.where(here, index - piece.offset + start, found)
+            elsewhere &= ~here
+            start += piece.size
+        return found, elsewhere
+
+    def dumped(self, index: torch.Tensor) -> torch.Tensor:
+        """Local positions; those of others are the one behind the last."""
+        found, elsewhere = self.local(index)
+        return found.masked_fill_(elsewhere, self.count)
+
+    def longer(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor with a place for what belongs to others."""
+        shape = list(x.shape)
+        shape[self.dim] = 1
+        return torch.cat([x, x.new_zeros(shape)], self.dim)
+
+    def shorter(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor without that place."""
+        return x.narrow(self.dim, 0, self.count)
+
+    def not_empty(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor, or zeros to read from where the rank holds nothing."""
+        if self.count:
+            return x
+        return x.new_zeros([1 if dim == self.dim else size for dim, size in enumerate(x.shape)])
+
+
+def _reading(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Read by an index along a dimension; where it points elsewhere the result is zero."""
+
+    def read(x: torch.Tensor, dim: int, index: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        held = Held(inputs[0], dim % max(x.ndim, 1))
+        if held.all:
+            return op(x, dim, index, **kwargs)
+        found, elsewhere = held.local(index)
+        result = op(held.not_empty(x), dim, found, **kwargs)
+        if elsewhere.ndim != result.ndim or elsewhere.shape != result.shape:
+            elsewhere = elsewhere.reshape(-1, *[1] * (result.ndim - held.dim - elsewhere.ndim))
+        return result.masked_fill_(elsewhere, 0)
+
+    return read
+
+
+def _index_select(call: Call) -> Rule:
+    """x, dim, index [i] -> x with the dimension as long as the index."""
+    spec, dim = call.specs[0], _dim(call)
+    whole = full_operand(spec.shape)
+    index = (("i",),) if call.specs[1].ndim else ()
+    return Rule(
+        inputs=(whole, index),
+        outputs=(_with(whole, dim, "i") if index or not whole else _with(whole, dim),),
+        sizes={**factor_sizes(spec.shape), **({"i": call.specs[1].shape[0]} if index else {})},
+        blocked=frozenset() if whole and _zero_is_neutral(spec) else frozenset({f"d{dim}"}),
+        terms=((0,),),
+        algebra="linear",
+        local=_reading if whole else None,
+    )
+
+
+def _aligned(call: Call, *, index: int) -> tuple[Operand, Operand, dict[str, int], set[str]]:
+    """X and an index that has its dims, perhaps shorter: those of equal size share a factor."""
+    spec, at, dim = call.specs[0], call.specs[index], _dim(call)
+    names = [
+        (f"d{each}",) if each != dim and at.shape[each] == size else (f"x{each}",)
+        for each, size in enumerate(spec.shape)
+    ]
+    other = [
+        (f"d{each}",) if each != dim and spec.shape[each] == size else (f"i{each}",)
+        for each, size in enumerate(at.shape)
+    ]
+    sizes = {name: size for (name,), size in zip(names, spec.shape, strict=True)}
+    sizes |= {name: size for (name,), size in zip(other, at.shape, strict=True)}
+    unequal = {name for name in sizes if name[0] in "xi" and name not in (f"x{dim}", f"i{dim}")}
+    return tuple(names), tuple(other), sizes, unequal
+
+
+def _gather(call: Call) -> Rule:
+    """x, dim, index -> one element of x for each of the index."""
+    spec, at = call.specs[0], call.specs[1]
+    if not spec.ndim or not at.ndim:
+        return _whole(call)
+    x, index, sizes, blocked = _aligned(call, index=1)
+    blocked |= {name for name in sizes if name[0] == "x" and name != f"x{_dim(call)}"}
+    if not _zero_is_neutral(spec):
+        blocked.add(f"x{_dim(call)}")
+    return Rule(
+        inputs=(x, index),
+        outputs=(index,),
+        sizes=sizes,
+        blocked=frozenset(blocked),
+        terms=((0,),),
+        algebra="linear",
+        local=_reading,
+    )
+
+
+def _whole(call: Call) -> Rule:
+    return Rule(
+        inputs=tuple(() for _ in call.specs), outputs=tuple(() for _ in call.outputs), sizes={}
+    )
+
+
+def _writing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Write by the index at position 2 along the dimension at position 1."""
+    in_place = op._schema.is_mutable  # pyright: ignore[reportFunctionMemberAccess]
+    functional = getattr(aten, op._schema.name.removeprefix("aten::").removesuffix("_"))  # pyright: ignore
+
+    def write(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        held = Held(inputs[0], dim % max(x.ndim, 1))
+        if held.all:
+            return op(x, dim, index, *args, **kwargs)
+        made = held.shorter(functional(held.longer(x), dim, held.dumped(index), *args, **kwargs))
+        return x.copy_(made) if in_place else made.contiguous()
+
+    return write
+
+
+def _scatter(call: Call) -> Rule:
+    """x, dim, index, source? -> x, overwritten or added to at the index."""
+    spec, at = call.specs[0], call.specs[1]
+    if (
+        not spec.ndim
+        or not at.ndim
+        or any(each.ndim != spec.ndim for each in call.specs[1:3] if each.ndim)
+    ):
+        return _whole(call)
+    x, index, sizes, blocked = _aligned(call, index=1)
+    dim = _dim(call)
+    blocked.add(f"i{dim}")
+    sources: list[Operand] = []
+    for source in call.specs[2:]:
+        if not source.ndim:
+            sources.append(())
+            continue
+        if source.shape != at.shape:
+            blocked |= {
+                f"d{each}" for each in range(spec.ndim) if source.shape[each] != at.shape[each]
+            }
+        sources.append(index)
+    return Rule(
+        inputs=(x, index, *sources),
+        outputs=(x,),
+        sizes=sizes,
+        blocked=frozenset(blocked),
+        terms=((0,), (2,)) if call.op._schema.name.startswith("aten::scatter_add") else (),
+        algebra="linear",
+        local=_writing,
+    )
+
+
+def _index_write(call: Call) -> Rule:
+    """x, dim, index [i], source? -> x, overwritten or added to at whole slices."""
+    spec, dim = call.specs[0], _dim(call)
+    whole = full_operand(spec.shape)
+    if not spec.ndim or not call.specs[1].ndim:
+        return _whole(call)
+    index = (("i",),)
+    sources = [_with(whole, dim, "i") if source.ndim else () for source in call.specs[2:]]
+    adds = call.op._schema.name.startswith("aten::index_add")
+    return Rule(
+        inputs=(whole, index, *sources),
+        outputs=(whole,),
+        sizes={**factor_sizes(spec.shape), "i": call.specs[1].shape[0]},
+        blocked=frozenset({"i"}),
+        terms=((0,), (2,)) if adds else (),
+        algebra="linear",
+        local=_writing,
+    )
+
+
+def _parts(call: Call, *, gone: bool) -> Rule:
+    """x, part, dim, ... -> x with the part in its place; a part of the cut dimension is whole."""
+    spec, dim = call.specs[0], _dim(call)
+    whole = full_operand(spec.shape)
+    part = whole[:dim] + whole[dim + 1 :] if gone else _with(whole, dim)
+    return Rule(
+        inputs=(whole, part),
+        outputs=(whole,),
+        sizes=factor_sizes(spec.shape),
+        terms=((0,), (1,)),
+        algebra="structural",
+        local=_select_into if gone else _slice_into,
+    )
+
+
+def _slice_scatter(call: Call) -> Rule:
+    return _parts(call, gone=False)
+
+
+def _select_scatter(call: Call) -> Rule:
+    return _parts(call, gone=True)
+
+
+def _slice_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Each rank writes the positions of the slice that it holds."""
+
+    def into(
+        x: torch.Tensor,
+        part: torch.Tensor,
+        dim: int = 0,
+        start: Any = None,
+        end: Any = None,
+        step: int = 1,
+    ) -> torch.Tensor:
+        held = Held(inputs[0], dim % x.ndim)
+        if held.all:
+            return op(x, part, dim, start, end, step)
+        wanted = range(held.size)[slice(start, end, step)]
+        made, at = x.clone(), 0
+        for piece in held.pieces:
+            first = next((k for k, p in enumerate(wanted) if p >= piece.offset), len(wanted))
+            count = sum(piece.offset <= p < piece.offset + piece.size for p in wanted)
+            if count:
+                local = at + wanted[first] - piece.offset
+                target = made.narrow(dim, local, (count - 1) * step + 1)
+                aten.slice.Tensor(target, dim, 0, None, step).copy_(part.narrow(dim, first, count))
+            at += piece.size
+        return made
+
+    return into
+
+
+def _select_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    def into(x: torch.Tensor, part: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+        held = Held(inputs[0], dim % x.ndim)
+        if held.all:
+            return op(x, part, dim, index)
+        made, at, index = x.clone(), 0, index % held.size
+        for piece in held.pieces:
+            if piece.offset <= index < piece.offset + piece.size:
+                made.select(dim, at + index - piece.offset).copy_(part)
+            at += piece.size
+        return made
+
+    return into
+
+
+def _masked_put(call: Call) -> Rule | None:
+    """`x[mask] = 0` is elementwise where mask and tensor have one shape."""
+    target, indices, value = call.args[:3]
+    mask = indices[0]
+    if len(indices) != 1 or mask.shape != target.shape or value.shape.numel() != 1:
+        return None
+    return Rule(
+        inputs=(*(full_operand(target.shape),) * 2, operand_of(value.shape, target.shape)),
+        outputs=(full_operand(target.shape),),
+        sizes=factor_sizes(target.shape),
+    )
+
+
+def _is_mask(indices: Sequence[Any]) -> bool:
+    masks = (torch.bool, torch.uint8)
+    return any(isinstance(each, Spec) and each.dtype in masks for each in indices)
+
+
+def _advanced(call: Call) -> tuple[Operand, Operand, list[Operand], dict[str, int], list[int]]:
+    """X and x[indices]: the dims that are indexed, and those that both have.
+
+    The dims of the indices, broadcast, stand first in the result, or where the indexed ones stood
+    if those are neighbours.
+    """
+    spec, indices = call.specs[0], call.args[1]
+    dims = [dim for dim, each in enumerate(indices) if isinstance(each, Spec)]
+    shape = torch.broadcast_shapes(*(indices[dim].shape for dim in dims))
+    x = full_operand(spec.shape)
+    broadcast = tuple((f"i{dim}",) for dim in range(len(shape)))
+    kept = [names for dim, names in enumerate(x) if dim not in dims]
+    first = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+    out = (*kept[:first], *broadcast, *kept[first:])
+    sizes = {**factor_sizes(spec.shape), **{f"i{dim}": size for dim, size in enumerate(shape)}}
+    given = [_spread(each.shape, broadcast, shape) for each in indices if isinstance(each, Spec)]
+    return x, out, given, sizes, dims
+
+
+def _index(call: Call) -> Rule | None:
+    """x[indices]: of the indexed dims the first may be cut."""
+    if _is_mask(call.args[1]):
+        return None
+    x, out, given, sizes, dims = _advanced(call)
+    blocked = {f"d{dim}" for dim in dims[1:]}
+    if not _zero_is_neutral(call.specs[0]):
+        blocked.add(f"d{dims[0]}")
+    first = out.index(("i0",)) if ("i0",) in out else dims[0]
+    return Rule(
+        inputs=(x, *given),
+        outputs=(out,),
+        sizes=sizes,
+        blocked=frozenset(blocked),
+        terms=((0,),),
+        algebra="linear",
+        local=_index_reading(dims[0], first),
+    )
+
+
+def _index_reading(dim: int, first: int) -> LocalMaker:
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        held = Held(inputs[0], dim)
+        if held.all:
+            return op
+
+        def read(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+            mine = indices[dim]
+            assert mine is not None
+            index, elsewhere = held.local(mine)
+            result = op(held.not_empty(x), [*indices[:dim], index, *indices[dim + 1 :]])
+            others = [each for each in indices if each is not None]
+            wide = torch.broadcast_shapes(*(each.shape for each in others))
+            elsewhere = elsewhere.expand(wide)
+            behind = result.ndim - first - elsewhere.ndim
+            return result.masked_fill_(elsewhere.reshape(*elsewhere.shape, *[1] * behind), 0)
+
+        return read
+
+    return maker
+
+
+def _index_put(call: Call) -> Rule | None:
+    """x[indices] = values: of the indexed dims the first may be cut."""
+    indices = call.args[1]
+    if _is_mask(indices):
+        return _masked_put(call)
+    x, out, given, sizes, dims = _advanced(call)
+    blocked = {f"d{dim}" for dim in dims[1:]} | {name for name in sizes if name.startswith("i")}
+    values = call.specs[-1]
+    shape = [sizes[name] for (name,) in out]
+    adds = bool(call.argument("accumulate", False))
+    return Rule(
+        inputs=(x, *given, _spread(values.shape, out, shape)),
+        outputs=(x,),
+        sizes=sizes,
+        blocked=frozenset(blocked),
+        terms=((0,), (len(call.specs) - 1,)) if adds else (),
+        algebra="linear",
+        local=_putting(dims[0]),
+    )
+
+
+def _spread(shape: Sequence[int], operand: Operand, sizes: Sequence[int]) -> Operand:
+    first = len(sizes) - len(shape)
+    return tuple(
+        () if size == 1 and sizes[first + dim] != 1 else operand[first + dim]
+        for dim, size in enumerate(shape)
+    )
+
+
+def _putting(dim: int) -> LocalMaker:
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        held = Held(inputs[0], dim)
+        if held.all:
+            return op
+        in_place = op._schema.is_mutable  # pyright: ignore[reportFunctionMemberAccess]
+
+        def put(
+            x: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, *rest: Any
+        ) -> torch.Tensor:
+            mine = [*indices[:dim], held.dumped(indices[dim]), *indices[dim + 1 :]]
+            made = held.shorter(aten.index_put(held.longer(x), mine, values, *rest[:1]))
+            return x.copy_(made) if in_place else made.contiguous()
+
+        return put
+
+    return maker
+
+
+_ROWS: dict[str, tuple[Callable[[Call], Rule | None], str]] = {
+    "index_select": (_index_select, "elements read where they lie; a cut dim gives addends"),
+    "gather": (_gather, "elements read where they lie; a cut dim gives addends"),
+    "index _unsafe_index": (_index, "elements read where they lie; a cut dim gives addends"),
+    "scatter scatter_add scatter_reduce": (_scatter, "elements written where they lie"),
+    "index_add index_copy index_fill index_reduce": (_index_write, "slices written where they lie"),
+    "index_put _unsafe_index_put _index_put_impl": (_index_put, "elements written where they lie"),
+    "slice_scatter": (_slice_scatter, "a part written where it lies"),
+    "select_scatter": (_select_scatter, "a part written where it lies"),
+}
+ROWS = {name: Row(build, text) for names, (build, text) in _ROWS.items() for name in names.split()}

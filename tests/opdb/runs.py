@@ -1,0 +1,58 @@
+"""What a scan of torch's operator database varies: how arguments are laid out, and what is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from dtensor_core.placement import Partial, Placement, Replicate, Shard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One pass over the database.
+
+    `uneven` and `empty` allow cuts that give ranks unequal shards, or none; `partials` are the
+    reductions whose addends are tried. `variant` is the operator, its gradient ("backward"), its
+    in-place form ("inplace") or its form with `out=` ("out").
+    """
+
+    name: str
+    mesh: tuple[int, ...] = (4,)
+    uneven: bool = False
+    partials: tuple[str, ...] = ()
+    variant: str = "forward"
+    dtype: torch.dtype = torch.float32
+
+
+RUNS = {
+    run.name: run
+    for run in (
+        Run(name="forward"),
+        Run(name="uneven", uneven=True),
+        Run(name="partial", partials=("sum", "avg", "max", "min")),
+        Run(name="backward", uneven=True, partials=("sum",), variant="backward"),
+        Run(name="inplace", uneven=True, partials=("sum", "max"), variant="inplace"),
+        Run(name="out", uneven=True, variant="out"),
+        Run(name="mesh2x2", mesh=(2, 2), uneven=True, partials=("sum",)),
+        Run(name="float64", uneven=True, partials=("sum",), dtype=torch.float64),
+        Run(name="bfloat16", uneven=True, dtype=torch.bfloat16),
+        Run(name="int64", uneven=True, partials=("sum",), dtype=torch.int64),
+        Run(name="bool", uneven=True, dtype=torch.bool),
+        Run(name="complex64", uneven=True, partials=("sum",), dtype=torch.complex64),
+    )
+}
+
+
+def placements_of(tensor: torch.Tensor, run: Run, axis_size: int) -> Iterator[Placement]:
+    """How one mesh axis may hold a tensor in a run."""
+    yield Replicate()
+    for dim, size in enumerate(tensor.shape):
+        if run.uneven or (size > 0 and size % axis_size == 0):
+            yield Shard(dim)
+    floating = tensor.dtype.is_floating_point
+    for reduce_op in run.partials:
+        if floating or (reduce_op == "sum" and tensor.dtype is not torch.bool):
+            yield Partial(reduce_op)
