@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from dtensor_core import observe
 from dtensor_core.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.errors import MixedTensorError, four_parts
-from dtensor_core.mesh import DeviceMesh
+from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.plain import is_whole
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
@@ -40,6 +40,7 @@ _rewrites: dict[int, Callable[..., Any]] = {}
 # The threads on which rewrites, and plain tensors as replicas, were asked for.
 _rewriting: list[int] = []
 _plain_is_whole: list[int] = []
+on_change(_cache.clear)
 # The DTensor class; `install` sets it, which `tensor` calls.
 _class: type[Any] = torch.Tensor
 

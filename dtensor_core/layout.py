@@ -8,7 +8,7 @@ axis to the last, each on what the ones before it left. A strided cut takes its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dtensor_core.errors import LayoutError
@@ -70,7 +70,16 @@ def held_extents(global_size: int, cuts: Sequence[Cut]) -> tuple[Extent, ...]:
     Without a strided cut that is one piece, perhaps empty:
     held_extents(8, [Cut(2, 1), Cut(2, 0)]) == (Extent(4, 2),).
     """
-    held: tuple[Extent, ...] = (Extent(0, global_size),)
+    offset, size = 0, global_size
+    for number, cut in enumerate(cuts):
+        if cut.split_factor != 1:
+            return _strided_extents((Extent(offset, size),), cuts[number:])
+        piece = local_extent(size, cut.num_shards, cut.coord)
+        offset, size = offset + piece.offset, piece.size
+    return (Extent(offset, size),)
+
+
+def _strided_extents(held: tuple[Extent, ...], cuts: Sequence[Cut]) -> tuple[Extent, ...]:
     for cut in cuts:
         total = sum(piece.size for piece in held)
         block = chunk_size(total, cut.split_factor)
@@ -106,9 +115,31 @@ def _append(pieces: list[Extent], piece: Extent) -> None:
         pieces.append(piece)
 
 
+def united(extents: Iterable[Extent]) -> list[Extent]:
+    """The extents in ascending order, without empty ones, joined where they touch or overlap."""
+    joined: list[Extent] = []
+    for extent in sorted(extent for extent in extents if extent.size):
+        last = joined[-1] if joined else extent
+        if joined and extent.offset <= last.offset + last.size:
+            end = max(last.offset + last.size, extent.offset + extent.size)
+            joined[-1] = Extent(last.offset, end - last.offset)
+        else:
+            joined.append(extent)
+    return joined
+
+
 def held_size(global_size: int, cuts: Sequence[Cut]) -> int:
     """How many elements of a dimension are held after `cuts`."""
-    return sum(piece.size for piece in held_extents(global_size, cuts))
+    size = global_size
+    for cut in cuts:
+        block = chunk_size(size, cut.split_factor)
+        blocks, rest = divmod(size, block) if block else (0, 0)
+        size = sum(
+            count * local_extent(each, cut.num_shards, cut.coord).size
+            for count, each in ((blocks, block), (1, rest))
+            if count and each
+        )
+    return size
 
 
 def local_shape(

@@ -9,15 +9,33 @@ was made in its place. What caches by mesh uses `identity`, which tells them apa
 
 from __future__ import annotations
 
+import itertools
 import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, _mesh_resources, init_device_mesh
 
 from dtensor_core.errors import MeshError, four_parts
 
-__all__ = ["DeviceMesh", "axis_name", "current_mesh", "identity", "init_device_mesh", "mesh_shape"]
+__all__ = [
+    "Channel",
+    "DeviceMesh",
+    "axes_name",
+    "axis_name",
+    "axis_number",
+    "channel",
+    "current_mesh",
+    "flattened",
+    "forget_decisions",
+    "identity",
+    "init_device_mesh",
+    "mesh_shape",
+    "num_flattened",
+    "on_change",
+]
 
 
 def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
@@ -44,9 +62,113 @@ def axis_name(mesh: DeviceMesh, axis: int) -> str:
     return names[axis] if names else f"axis{axis}"
 
 
+def axes_name(mesh: DeviceMesh, axes: Sequence[int]) -> str:
+    """The name of an axis, or of several that are joined: `dp+tp`."""
+    return "+".join(axis_name(mesh, axis) for axis in axes)
+
+
 def mesh_shape(mesh: DeviceMesh) -> tuple[int, ...]:
     """The number of ranks on each axis."""
     return tuple(mesh.shape)
+
+
+def axis_number(mesh: DeviceMesh, axis: int | str) -> int:
+    """The number of a mesh axis that is given by name or, perhaps negative, by number.
+
+    Raises MeshError for an axis that the mesh does not have.
+    """
+    names = [axis_name(mesh, number) for number in range(mesh.ndim)]
+    if isinstance(axis, str) and axis in names:
+        return names.index(axis)
+    if isinstance(axis, int) and -mesh.ndim <= axis < mesh.ndim:
+        return axis % mesh.ndim
+    raise MeshError(
+        four_parts(
+            asked=f"axis {axis!r} of {mesh}",
+            found=f"axes {', '.join(names)}",
+            hint="name one of them, or give its number",
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A process group that joins the ranks along some axes, and where each of its ranks stands.
+
+    `coords` are the coordinates on those axes, in order of rank in the group: torch numbers the
+    ranks of a group by their global rank, whatever the order of the mesh.
+    """
+
+    group: dist.ProcessGroup
+    name: str
+    coords: tuple[tuple[int, ...], ...]
+
+
+def channel(mesh: DeviceMesh, axes: Sequence[int]) -> Channel:
+    """The channel along one axis, or along several that were flattened into one.
+
+    Raises MeshError on a rank outside of the mesh, and where no group joins the axes.
+    """
+    coords = mesh.get_coordinate()
+    if coords is None:
+        raise MeshError(f"this rank is not part of {mesh}")
+    joined = mesh if len(axes) == 1 else flattened(mesh).get(tuple(axes))
+    if joined is None:
+        raise MeshError(f"no process group joins the axes {tuple(axes)} of {mesh}")
+    group = joined.get_group(axes[0] if joined is mesh else 0)
+    line = mesh.mesh[tuple(slice(None) if a in axes else coord for a, coord in enumerate(coords))]
+    places = itertools.product(*(range(mesh.size(axis)) for axis in axes))
+    at = dict(zip(line.flatten().tolist(), places, strict=True))
+    ranks = dist.get_process_group_ranks(group)
+    return Channel(group, group.group_name, tuple(at[rank] for rank in ranks))
+
+
+def num_flattened(mesh: DeviceMesh) -> int:
+    """How often `_flatten` has joined axes of this mesh, or of the one it was sliced from."""
+    return len((mesh._root_mesh or mesh)._flatten_mapping)
+
+
+def flattened(mesh: DeviceMesh) -> dict[tuple[int, ...], DeviceMesh]:
+    """The meshes of one axis that `_flatten` made of several axes, by the numbers of these.
+
+    Axes of one rank are left out. No group is made here: making one takes all ranks of the
+    world, which need not be here; `mesh["dp", "tp"]._flatten()` is where they all are.
+    """
+    made = (mesh._root_mesh or mesh)._flatten_mapping
+    live = [axis for axis in range(mesh.ndim) if mesh.size(axis) > 1]
+    if not made or len(live) < 2:
+        return {}
+    by_offsets = {tuple(sorted(_offsets([each._layout[0]]))): each for each in made.values()}
+    found: dict[tuple[int, ...], DeviceMesh] = {}
+    for count in range(2, len(live) + 1):
+        for axes in itertools.combinations(live, count):
+            offsets = tuple(sorted(_offsets([mesh._layout[axis] for axis in axes])))
+            if offsets in by_offsets:
+                found[axes] = by_offsets[offsets]
+    return found
+
+
+def _offsets(layouts: Sequence[Any]) -> list[int]:
+    """Where the ranks along some axes stand in the list of all ranks, counted from the first."""
+    offsets = [0]
+    for layout in layouts:
+        for size, stride in layout.sizes_and_strides:
+            offsets = [offset + place * stride for offset in offsets for place in range(size)]
+    return offsets
+
+
+_forgetful: list[Callable[[], object]] = []
+
+
+def on_change(forget: Callable[[], object]) -> None:
+    """Have `forget` called when what plans depend on has changed: costs, or flattened axes."""
+    _forgetful.append(forget)
+
+
+def forget_decisions() -> None:
+    """Forget all that was decided by costs and groups that are no longer those of the mesh."""
+    for forget in _forgetful:
+        forget()
 
 
 @dataclass(frozen=True, eq=False)

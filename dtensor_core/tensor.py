@@ -17,7 +17,7 @@ import torch
 from dtensor_core import composites, dispatch
 from dtensor_core.errors import PlacementError, RedistributeError, four_parts
 from dtensor_core.layout import stride_like
-from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh
+from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh, on_change
 from dtensor_core.placement import (
     Partial,
     Placement,
@@ -29,7 +29,8 @@ from dtensor_core.placement import (
     strided_shard,
 )
 from dtensor_core.redistribute.agree import agreed
-from dtensor_core.redistribute.execute import cause_of, execute
+from dtensor_core.redistribute.execute import cause_of, execute, execute_async
+from dtensor_core.redistribute.pending import Pending
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
@@ -176,9 +177,9 @@ class DTensor(torch.Tensor):
                     )
                 )
         if forward_dtype is None and backward_dtype is None and not self.requires_grad:
-            return _moved(self, target, "redistribute")
+            return _moved(self, target, "redistribute", async_op)
         return _Redistribute.apply(  # pyright: ignore[reportReturnType]
-            self, target, forward_dtype, backward_dtype
+            self, target, forward_dtype, backward_dtype, async_op
         )
 
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
@@ -335,12 +336,20 @@ def _global_meta(
     return TensorMeta(torch.Size(sizes), tuple(strides), local.dtype)
 
 
-def _moved(tensor: DTensor, target: tuple[Placement, ...], operator: str) -> DTensor:
+def _moved(
+    tensor: DTensor, target: tuple[Placement, ...], operator: str, async_op: bool = False
+) -> DTensor:
     """Another layout of a tensor, outside of autograd; the same layout aliases."""
     goal, plan = _journey(tensor._spec, target)
     before = tensor._local_tensor
-    local = execute(before, tensor._spec, plan, cause_of(operator))
-    return _new(DTensor, local.detach() if local is before else local, goal, requires_grad=False)
+    run = execute_async if async_op else execute
+    local = run(before, tensor._spec, plan, cause_of(operator))
+    if local is before:
+        local = local.detach()
+    moved = _new(DTensor, local, goal, requires_grad=False)
+    if async_op and type(local) is Pending:
+        local.owned_by(moved)
+    return moved
 
 
 @lru_cache(maxsize=16384)
@@ -348,6 +357,9 @@ def _journey(spec: Spec, target: tuple[Placement, ...]) -> tuple[Spec, Plan]:
     """The spec with other placements, and the plan that leads there."""
     goal = spec.with_placements(target)
     return goal, plan_between(spec, goal)
+
+
+on_change(_journey.cache_clear)
 
 
 def _gradient_target(
@@ -372,7 +384,7 @@ class _FromLocal(torch.autograd.Function):
     def backward(ctx: Any, grad: DTensor) -> Any:  # pyright: ignore
         if grad._spec.placements != ctx.placements:
             grad = _Redistribute.apply(  # pyright: ignore
-                grad, ctx.placements, None, None, "from_local.backward"
+                grad, ctx.placements, None, None, False, "from_local.backward"
             )
         return grad.to_local(), None, None
 
@@ -406,19 +418,21 @@ class _Redistribute(torch.autograd.Function):
         target: tuple[Placement, ...],
         forward_dtype: torch.dtype | None,
         backward_dtype: torch.dtype | None,
+        async_op: bool,
         operator: str = "redistribute",
     ) -> DTensor:
         ctx.placements = tensor._spec.placements
         ctx.dtype = tensor.dtype
         ctx.backward_dtype = backward_dtype
+        ctx.async_op = async_op
         if forward_dtype is not None:
             tensor = tensor.to(forward_dtype)  # pyright: ignore[reportAssignmentType]
-        return _moved(tensor, target, operator)
+        return _moved(tensor, target, operator, async_op)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
         if ctx.backward_dtype is not None:
             grad = grad.to(ctx.backward_dtype)
         target = _gradient_target(ctx.placements, grad._spec.placements)
-        moved = _Redistribute.apply(grad, target, None, None, "redistribute.backward")
-        return moved.to(ctx.dtype), None, None, None, None  # pyright: ignore
+        moved = _Redistribute.apply(grad, target, None, None, ctx.async_op, "redistribute.backward")
+        return moved.to(ctx.dtype), None, None, None, None, None  # pyright: ignore

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 
 from dtensor_core import observe
 from dtensor_core.errors import DTensorError, four_parts
-from dtensor_core.mesh import axis_name
+from dtensor_core.mesh import axes_name
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
@@ -96,7 +96,7 @@ def _told(spec: Spec, steps: Sequence[Step]) -> str:
     told: list[str] = []
     for step in steps:
         size = step.payload_bytes(spec.shape, spec.dtype.itemsize, spec.mesh_shape, origin)
-        told.append(f"{step.kind} on {axis_name(spec.mesh, step.axis)}")
+        told.append(f"{step.kind} on {axes_name(spec.mesh, step.axes)}")
         if step.communicates:
             told[-1] += f", {size} bytes"
     return ", ".join(told)

@@ -13,7 +13,7 @@ import torch
 
 from dtensor_core import collectives, observe
 from dtensor_core.errors import PlacementError, four_parts
-from dtensor_core.mesh import DeviceMesh
+from dtensor_core.mesh import DeviceMesh, channel
 from dtensor_core.placement import Placement
 from dtensor_core.redistribute.distribute import announcement, broadcast
 
@@ -84,7 +84,11 @@ def _said_by_all(text: str, mesh: DeviceMesh, operator: str) -> list[str]:
     gathered = said.to(mesh.device_type)
     for axis in reversed(range(mesh.ndim)):
         if mesh.size(axis) > 1:
+            line = channel(mesh, (axis,))
+            ranks = mesh.size(axis)
             with observe.announced(announcement(operator, "all_gather", mesh, axis, gathered)):
-                gathered = collectives.all_gather(gathered, mesh, axis)
+                arrived = collectives.wait(collectives.all_gather(gathered, ranks, line.name))
+            numbers = sorted(range(ranks), key=line.coords.__getitem__)
+            gathered = arrived.view(ranks, -1)[numbers].flatten()
     rows = gathered.view(-1, 256).tolist()
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]

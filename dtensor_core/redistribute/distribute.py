@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from dtensor_core import collectives, observe
-from dtensor_core.mesh import DeviceMesh, axis_name
-from dtensor_core.placement import Placement, Replicate, sharded_dim
+from dtensor_core import collectives, layout, observe
+from dtensor_core.mesh import DeviceMesh, axis_name, channel
+from dtensor_core.placement import Placement, Replicate, sharded_dim, split_factor
 from dtensor_core.redistribute.execute import cause_of, execute
-from dtensor_core.redistribute.pieces import split
+from dtensor_core.redistribute.pieces import common, part, take
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec
 
@@ -47,8 +47,10 @@ def broadcast(
     local: torch.Tensor, mesh: DeviceMesh, axis: int, source: int, operator: str
 ) -> torch.Tensor:
     """The tensor of the rank at coordinate `source` of the axis."""
+    line = channel(mesh, (axis,))
+    root = line.coords.index((source,))
     with observe.announced(announcement(operator, "broadcast", mesh, axis, local)):
-        return collectives.broadcast(local.contiguous(), source, mesh, axis)
+        return collectives.wait(collectives.broadcast(local.contiguous(), root, line.name))
 
 
 def _addends(local: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
@@ -67,14 +69,32 @@ def _scatter(
     assert dim is not None
     assert spec.coords is not None
     coord, ranks = spec.coords[axis], spec.mesh_shape[axis]
+    line = channel(spec.mesh, (axis,))
     pieces = split(local, placement, ranks)
     longest = list(pieces[0].shape)
     out = local.new_empty(longest)
-    parts = [_padded(piece, longest) for piece in pieces] if coord == source else None
+    parts = None
+    if coord == source:
+        parts = [_padded(pieces[place], longest) for (place,) in line.coords]
     sent = local.new_empty((ranks, *longest), device="meta")
+    root = line.coords.index((source,))
     with observe.announced(announcement(operator, "scatter", spec.mesh, axis, sent)):
-        received = collectives.scatter(parts, out, source, spec.mesh, axis)
+        received = collectives.scatter(parts, out, root, line.group)
     return received.narrow(dim, 0, pieces[coord].shape[dim]).contiguous()
+
+
+def split(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[torch.Tensor]:
+    """The piece of every coordinate, along the dimension that `placement` cuts."""
+    dim = sharded_dim(placement)
+    assert dim is not None
+    whole = (layout.Extent(0, tensor.shape[dim]),)
+    blocks = split_factor(placement)
+    pieces: list[torch.Tensor] = []
+    for coord in range(ranks):
+        held = layout.held_extents(tensor.shape[dim], (layout.Cut(ranks, coord, blocks),))
+        runs = common(whole, held)
+        pieces.append(take(tensor, part(tensor.shape, [(dim, runs)])))
+    return pieces
 
 
 def _padded(piece: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

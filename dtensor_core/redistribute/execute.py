@@ -7,17 +7,19 @@ by `DTensor.redistribute`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
+from torch.distributed._functional_collectives import _are_we_tracing
 
-from dtensor_core import layout, observe
-from dtensor_core.mesh import axis_name
-from dtensor_core.placement import sharded_dim
-from dtensor_core.redistribute.plan import Plan
-from dtensor_core.redistribute.steps import STEPS, Site
+from dtensor_core import collectives, observe
+from dtensor_core.mesh import axes_name, forget_decisions, num_flattened
+from dtensor_core.redistribute.pending import Arrival, Pending
+from dtensor_core.redistribute.plan import Plan, plan_placements
+from dtensor_core.redistribute.site import site_of
+from dtensor_core.redistribute.steps import STEPS, Act, Site
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
@@ -37,11 +39,12 @@ def cause_of(operator: str) -> Cause:
     return Cause(operator)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Leg:
-    """One step as this rank runs it; `news` is announced if it sends."""
+    """One step as this rank runs it: what sends has `news`, and may have to `finish`."""
 
-    run: Callable[[torch.Tensor, Site], torch.Tensor]
+    begin: Act
+    finish: Act | None
     site: Site
     news: observe.Announcement | None
 
@@ -53,52 +56,81 @@ def execute(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> torch.
     """
     if not plan.steps:
         return local
-    for leg in _legs(spec, plan, cause):
-        if leg.news is None:
-            local = leg.run(local, leg.site)
-        else:
-            with observe.announced(leg.news):
-                local = leg.run(local, leg.site)
+    for leg in _legs(spec, _in_force(plan, spec), cause):
+        local = _run(local, leg)
+    return local
+
+
+def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> torch.Tensor:
+    """Like `execute`, but nobody waits for the last collective: the result is `Pending`.
+
+    Where nothing is sent it is there at once; so it is while a compiler traces.
+    """
+    legs: Sequence[_Leg] = _legs(spec, _in_force(plan, spec), cause) if plan.steps else ()
+    sending = [number for number, leg in enumerate(legs) if leg.news is not None]
+    if not sending or _are_we_tracing():
+        return execute(local, spec, plan, cause)
+    last = sending[-1]
+    for leg in legs[:last]:
+        local = _run(local, leg)
+    leg = legs[last]
+    assert leg.news is not None
+    with observe.announced(leg.news):
+        issued = leg.begin(local, leg.site)
+    arrival = Arrival(issued, partial(_finish, legs[last:]))
+    return Pending(arrival, legs[-1].site.after, local)
+
+
+def _in_force(plan: Plan, spec: Spec) -> Plan:
+    """The plan, or the one to take now that axes of the mesh have been flattened."""
+    if plan.num_flattened == num_flattened(spec.mesh) or len(spec.placements) == 1:
+        return plan
+    forget_decisions()
+    return plan_placements(spec, plan.target)
+
+
+def _run(local: torch.Tensor, leg: _Leg) -> torch.Tensor:
+    if leg.news is None:
+        return leg.begin(local, leg.site)
+    with observe.announced(leg.news):
+        return _arrived(collectives.wait(leg.begin(local, leg.site)), leg)
+
+
+def _arrived(arrived: torch.Tensor, leg: _Leg) -> torch.Tensor:
+    return arrived if leg.finish is None else leg.finish(arrived, leg.site)
+
+
+def _finish(legs: Sequence[_Leg], arrived: torch.Tensor) -> torch.Tensor:
+    """What is left of a journey after its last collective."""
+    local = _arrived(arrived, legs[0])
+    for leg in legs[1:]:
+        local = leg.begin(local, leg.site)
     return local
 
 
 @lru_cache(maxsize=16384)
 def _legs(spec: Spec, plan: Plan, cause: Cause) -> tuple[_Leg, ...]:
-    """What this rank does: nothing if it is not part of the mesh, or alone on an axis."""
-    coords = spec.coords
-    if coords is None:
+    """What this rank does: nothing if it is not part of the mesh."""
+    if spec.coords is None:
         return ()
     return tuple(
-        _Leg(STEPS[step.kind], _site(step, spec, coords), _news(step, spec, plan, cause, coords))
+        _Leg(*STEPS[step.kind], site_of(step, spec), _news(step, spec, plan, cause))
         for step in plan.steps
-        if spec.mesh_shape[step.axis] > 1
     )
 
 
-def _news(
-    step: Step, spec: Spec, plan: Plan, cause: Cause, coords: Sequence[int]
-) -> observe.Announcement | None:
+def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcement | None:
     if not step.communicates:
         return None
+    assert spec.coords is not None
+    itemsize = spec.dtype.itemsize
     return observe.Announcement(
         operator=cause.operator,
         argument=cause.argument,
         source=spec.text,
-        target=spec.with_placements(plan.steps[-1].target).text,
+        target=spec.with_placements(plan.target).text,
         step=step.kind,
-        axis=axis_name(spec.mesh, step.axis),
-        payload_bytes=step.payload_bytes(spec.shape, spec.dtype.itemsize, spec.mesh_shape, coords),
+        axis=axes_name(spec.mesh, step.axes),
+        payload_bytes=step.payload_bytes(spec.shape, itemsize, spec.mesh_shape, spec.coords),
         candidates=cause.candidates,
     )
-
-
-def _site(step: Step, spec: Spec, coords: Sequence[int]) -> Site:
-    before, after = step.source[step.axis], step.target[step.axis]
-    cut = after if sharded_dim(after) is not None else before
-    dim = sharded_dim(before if step.kind == "all_to_all" else cut)
-    size = 0
-    if dim is not None:
-        cuts = layout.cuts_of(step.source[: step.axis], spec.mesh_shape, coords, dim)
-        size = layout.held_size(spec.shape[dim], cuts)
-    ranks = spec.mesh_shape[step.axis]
-    return Site(spec.mesh, step.axis, coords[step.axis], ranks, before, after, cut, size)

@@ -1,70 +1,118 @@
-"""Cutting a local tensor into the pieces of an axis, and joining them again."""
+"""Which part of one local tensor is which part of another: what is cut out, sent and joined.
+
+A shard holds, along every dimension, some extents of the global one, in ascending order. What
+two shards have in common is therefore, along every dimension, a few runs that both hold in the
+same order; a `Part` says where they lie in one local tensor. Used by `steps`, made by `execute`.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 
 import torch
 
-from dtensor_core import layout
-from dtensor_core.placement import Placement, sharded_dim, split_factor
+from dtensor_core.layout import Extent
 
-Pieces = tuple[tuple[layout.Extent, ...], ...]
-
-
-@lru_cache(maxsize=16384)
-def pieces_of(size: int, num_shards: int, factor: int = 1) -> Pieces:
-    """What each coordinate holds of a dimension, as extents in the order of local storage."""
-    return tuple(
-        layout.held_extents(size, (layout.Cut(num_shards, coord, factor),))
-        for coord in range(num_shards)
-    )
+# Where something lies in a dimension: (start, size), ascending.
+Runs = tuple[tuple[int, int], ...]
 
 
-@lru_cache(maxsize=16384)
-def piece_sizes(size: int, num_shards: int, factor: int = 1) -> tuple[int, ...]:
-    """The size of every coordinate's piece of a dimension; the first one is the longest."""
-    pieces = pieces_of(size, num_shards, factor)
-    return tuple(sum(extent.size for extent in held) for held in pieces)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a local tensor: its shape, and the dimensions where it is less than all."""
+
+    shape: tuple[int, ...]
+    cuts: tuple[tuple[int, Runs], ...]
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
 
 
-def split(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[torch.Tensor]:
-    """The piece of every coordinate, along the dimension that `placement` cuts."""
-    dim = sharded_dim(placement)
-    assert dim is not None
-    held = pieces_of(tensor.shape[dim], ranks, split_factor(placement))
-    return [part_of(tensor, dim, extents) for extents in held]
+def common(held: Sequence[Extent], wanted: Sequence[Extent]) -> Runs:
+    """Where in the extents that are held of a dimension lies what is wanted of them."""
+    runs: list[tuple[int, int]] = []
+    start = 0
+    for piece in held:
+        for want in wanted:
+            low = max(piece.offset, want.offset)
+            size = min(piece.offset + piece.size, want.offset + want.size) - low
+            if size > 0:
+                _append(runs, start + low - piece.offset, size)
+        start += piece.size
+    return tuple(runs)
 
 
-def part_of(tensor: torch.Tensor, dim: int, extents: Sequence[layout.Extent]) -> torch.Tensor:
-    """The extents of one dimension, joined; a view where there is only one."""
-    parts = [tensor.narrow(dim, extent.offset, extent.size) for extent in extents]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+def _append(runs: list[tuple[int, int]], start: int, size: int) -> None:
+    """Add a run, joined to the last one where they touch."""
+    if runs and runs[-1][0] + runs[-1][1] == start:
+        start, size = runs[-1][0], runs.pop()[1] + size
+    runs.append((start, size))
 
 
-def join(pieces: Sequence[torch.Tensor], placement: Placement, size: int) -> torch.Tensor:
-    """The whole, from the pieces of every coordinate; pieces may be padded at their end."""
-    dim = sharded_dim(placement)
-    assert dim is not None
+def part(shape: Sequence[int], runs: Sequence[tuple[int, Runs]]) -> Part:
+    """The part of a tensor of local `shape` that `runs` of some dimensions are."""
+    sizes = list(shape)
+    for dim, here in runs:
+        sizes[dim] = sum(size for _, size in here)
+    cuts = tuple((dim, here) for dim, here in runs if here != ((0, shape[dim]),))
+    return Part(tuple(sizes), cuts)
+
+
+def take(tensor: torch.Tensor, wanted: Part) -> torch.Tensor:
+    """A part of a tensor; a view where it is in one piece."""
+    for dim, runs in wanted.cuts:
+        pieces = [tensor.narrow(dim, start, size) for start, size in runs or ((0, 0),)]
+        tensor = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
+    return tensor
+
+
+def join(blocks: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequence[int]):
+    """The tensor of `shape` that has each block as its part; together they are all of it."""
+    dims = {dim for each in parts for dim, _ in each.cuts}
+    if len(dims) > 1:
+        return _filled(blocks, parts, shape)
     located: list[tuple[int, torch.Tensor]] = []
-    held = pieces_of(size, len(pieces), split_factor(placement))
-    for piece, extents in zip(pieces, held, strict=True):
+    dim = dims.pop() if dims else 0
+    for block, each in zip(blocks, parts, strict=True):
+        if not each.cuts and (each.numel or len(parts) == 1):
+            return block  # all of it
         start = 0
-        for extent in extents:
-            if extent.size:
-                located.append((extent.offset, piece.narrow(dim, start, extent.size)))
-            start += extent.size
+        for place, size in each.cuts[0][1] if each.cuts else ():
+            whole = size == block.shape[dim]
+            located.append((place, block if whole else block.narrow(dim, start, size)))
+            start += size
     if not located:
-        return pieces[0].narrow(dim, 0, 0)
-    return torch.cat([part for _, part in sorted(located, key=lambda entry: entry[0])], dim)
+        return blocks[0].new_empty(shape)
+    located.sort(key=_place)
+    return torch.cat([piece for _, piece in located], dim)
 
 
-def pad(piece: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """The piece, contiguous, with zeros behind it up to `size`."""
-    missing = size - piece.shape[dim]
-    if missing == 0:
-        return piece.contiguous()
-    shape = list(piece.shape)
-    shape[dim] = missing
-    return torch.cat([piece, piece.new_zeros(shape)], dim)
+def _place(entry: tuple[int, torch.Tensor]) -> int:
+    return entry[0]
+
+
+def _filled(blocks: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequence[int]):
+    """Blocks that lie in several dimensions are copied to their places."""
+    out = blocks[0].new_empty(shape)
+    for block, each in zip(blocks, parts, strict=True):
+        runs = [here for _, here in each.cuts]
+        for chosen in itertools.product(*runs):
+            target, source = out, block
+            for (dim, here), run in zip(each.cuts, chosen, strict=True):
+                start = sum(size for place, size in here if place < run[0])
+                target = target.narrow(dim, *run)
+                source = source.narrow(dim, start, run[1])
+            target.copy_(source)
+    return out
+
+
+def pad(piece: torch.Tensor, numel: int) -> torch.Tensor:
+    """The elements of a piece in one dimension, with zeros behind them up to `numel`."""
+    flat = piece.reshape(-1)
+    missing = numel - flat.shape[0]
+    return torch.cat([flat, flat.new_zeros(missing)]) if missing else flat

@@ -1,35 +1,51 @@
 """The planner: the cheapest sequence of steps between two layouts of one tensor.
 
-A state is a tuple of placements, an edge is a row of the transition table on one axis, its weight
-comes from `cost`; the plan is the shortest path. Pure and cached: integers and placements in, a
-frozen `Plan` out, the same on every rank.
+A state is a tuple of placements, an edge is a row of the transition table on one axis or on axes
+that one group joins, its weight comes from `cost`; the plan is the shortest path. Pure and cached:
+integers, placements and a topology in, a frozen `Plan` out, the same on every rank.
 
-Law of nesting: axes that cut the same dimension nest from the first to the last, so an axis may
-change its cut of a dimension only while no later axis cuts that dimension.
+Axes that cut the same dimension nest from the first to the last. Where an axis has to cut inside
+of later ones, it does so as a strided shard, of as many blocks as the later ones make: on axes
+(2, 4), `[_StridedShard(0, split_factor=4), Shard(0)]` has the second axis outermost.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dtensor_core.placement import Partial, Placement, Replicate, Shard, sharded_dim
-from dtensor_core.redistribute.cost import Link, link_of, step_seconds
-from dtensor_core.redistribute.transitions import Step, transition
+from dtensor_core.placement import (
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    _StridedShard,
+    sharded_dim,
+)
+from dtensor_core.redistribute.cost import Topology, step_seconds, topology_of
+from dtensor_core.redistribute.transitions import SCALED, Step, closed, transition
 from dtensor_core.spec import Spec
 
 Placements = tuple[Placement, ...]
+# Layouts of joined axes that are looked at; where there are more, only the destination is.
+_LOOKED_AT = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The steps from one layout to another, and their estimated time."""
+    """The steps from one layout to another, and their estimated time.
+
+    `num_flattened` is that of the topology, for which there may be a better one by now.
+    """
 
     steps: tuple[Step, ...]
     seconds: float
+    target: Placements = ()
+    num_flattened: int = 0
 
     @property
     def communicates(self) -> bool:
@@ -49,48 +65,125 @@ def plan_placements(source: Spec, target: Placements) -> Plan:
     """The cheapest plan from a spec to other placements of the same tensor."""
     if source.placements == target:
         return EMPTY
-    return plan(
-        source.placements,
-        target,
-        tuple(source.shape),
-        source.dtype.itemsize,
-        source.mesh_shape,
-        link_of(source.mesh),
-    )
+    mesh = topology_of(source.mesh)
+    return plan(source.placements, target, tuple(source.shape), source.dtype.itemsize, mesh)
 
 
 @lru_cache(maxsize=16384)
 def plan(
-    source: Placements,
-    target: Placements,
-    shape: tuple[int, ...],
-    itemsize: int,
-    mesh_shape: tuple[int, ...],
-    link: Link,
+    source: Placements, target: Placements, shape: tuple[int, ...], itemsize: int, mesh: Topology
 ) -> Plan:
     """The cheapest plan from `source` to `target` for a tensor of global `shape`.
 
-    Axes of size 1 communicate nothing: their steps are local relabelings.
+    Nothing has to be done on axes of one rank.
     """
-    if source == target:
+    start = tuple(
+        before if ranks > 1 else after
+        for before, after, ranks in zip(source, target, mesh.shape, strict=True)
+    )
+    if start == target:
         return EMPTY
+    changing = tuple(axis for axis in range(len(start)) if start[axis] is not target[axis])
+    steps, seconds = _cheapest(start, target, changing, shape, itemsize, mesh)
+    return Plan(steps, seconds, target, mesh.num_flattened)
+
+
+def _cheapest(
+    source: Placements,
+    target: Placements,
+    changing: tuple[int, ...],
+    shape: tuple[int, ...],
+    itemsize: int,
+    mesh: Topology,
+) -> tuple[tuple[Step, ...], float]:
+    """The shortest path (A*), found among those that may beat the obvious ones.
+
+    No path is looked at further that would cost as much even if one latency were all there is
+    left to pay.
+    """
+    known = [_at_once(source, target, changing, shape, mesh)]
+    if known[0] is None or len(changing) > 1:
+        known.append(_by_way_of_whole(source, target, shape, mesh))
+    priced = [
+        (sum(step_seconds(step, shape, itemsize, mesh) for step in steps), number, steps)
+        for number, steps in enumerate(known)
+        if steps is not None
+    ]
+    bound, _, steps = min(priced)
+    if len(steps) == 1:
+        return steps, bound
+    latency = min(link.latency_s for link in (*mesh.links, *mesh.joined.values()))
+    stops = _Stops(source, target, mesh)
     order = itertools.count()
     frontier = [(0.0, next(order), source)]
     best: dict[Placements, float] = {source: 0.0}
     arrived_by: dict[Placements, Step] = {}
     while frontier:
-        seconds, _, state = heapq.heappop(frontier)
+        _, _, state = heapq.heappop(frontier)
+        seconds = best[state]
         if state == target:
-            return Plan(_path(arrived_by, source, target), seconds)
-        if seconds > best[state]:
-            continue
-        for step in _steps_from(state, source, target, mesh_shape):
-            reached = seconds + step_seconds(step, shape, itemsize, mesh_shape, link)
-            if reached < best.get(step.target, float("inf")):
-                best[step.target] = reached
-                arrived_by[step.target] = step
-                heapq.heappush(frontier, (reached, next(order), step.target))
-    raise AssertionError(f"no plan from {source} to {target}")  # R is reachable from anywhere
+            return _path(arrived_by, source, target), seconds
+        for axes, reached in stops.after(state):
+            left = latency if _must_send(reached, target) else 0.0
+            least = seconds + (latency if _must_send(state, reached) else 0.0)
+            if least + left >= bound or least >= best.get(reached, math.inf):
+                continue
+            step = _step(state, reached, axes, shape, mesh)
+            if step is None:
+                continue
+            total = seconds + step_seconds(step, shape, itemsize, mesh)
+            if total + left < bound and total < best.get(reached, math.inf):
+                best[reached] = total
+                arrived_by[reached] = step
+                heapq.heappush(frontier, (total + left, next(order), reached))
+    return steps, bound
+
+
+def _at_once(
+    source: Placements,
+    target: Placements,
+    changing: tuple[int, ...],
+    shape: tuple[int, ...],
+    mesh: Topology,
+) -> tuple[Step, ...] | None:
+    """The one step that does it all: on the only axis that changes, or on joined axes."""
+    if len(changing) == 1:
+        step = _step(source, target, changing, shape, mesh)
+        return None if step is None else (step,)
+    for axes in mesh.joined:
+        if set(changing) <= set(axes):
+            step = _step(source, target, axes, shape, mesh)
+            if step is not None:
+                return (step,)
+    return None
+
+
+def _by_way_of_whole(
+    source: Placements, target: Placements, shape: tuple[int, ...], mesh: Topology
+) -> tuple[Step, ...]:
+    """Make everything whole, last axis first, then cut it, first axis first: always possible."""
+    live = [axis for axis, ranks in enumerate(mesh.shape) if ranks > 1]
+    steps: list[Step] = []
+    state = source
+    for axis, end in (*((a, Replicate()) for a in reversed(live)), *((a, target[a]) for a in live)):
+        kept = source[axis] is target[axis] and source[axis].is_partial()
+        if state[axis] is not end and not kept:
+            reached = (*state[:axis], end, *state[axis + 1 :])
+            step = _step(state, reached, (axis,), shape, mesh)
+            assert step is not None
+            steps.append(step)
+            state = reached
+    return tuple(steps)
+
+
+def _must_send(state: Placements, target: Placements) -> bool:
+    """True if some axis can't get to its end without communication."""
+    return any(
+        here is not there
+        and not here.is_replicate()
+        and not (here.is_partial() and there.is_partial())
+        for here, there in zip(state, target, strict=True)
+    )
 
 
 def _path(arrived_by: dict[Placements, Step], source: Placements, target: Placements):
@@ -102,34 +195,119 @@ def _path(arrived_by: dict[Placements, Step], source: Placements, target: Placem
     return tuple(reversed(steps))
 
 
-def _steps_from(
-    state: Placements, source: Placements, target: Placements, mesh_shape: tuple[int, ...]
-) -> Iterator[Step]:
-    """Every step out of a state towards a placement that this tensor may pass through."""
-    for axis, placement in enumerate(state):
-        for other in _stops(axis, source, target):
-            if other is placement or not _is_innermost(state, axis, placement, other):
-                continue
-            row = transition(placement, other)
-            if row is None:
-                continue
-            reached = (*state[:axis], other, *state[axis + 1 :])
-            communicates = row.communicates and mesh_shape[axis] > 1
-            yield Step(row.kind, axis, state, reached, communicates)
+def _step(
+    state: Placements,
+    reached: Placements,
+    axes: tuple[int, ...],
+    shape: tuple[int, ...],
+    mesh: Topology,
+) -> Step | None:
+    """The one step from a state to another on some axes, if there is one."""
+    rows = [_row(state[axis], reached[axis]) for axis in axes]
+    kinds = {row for row in rows if row is not None}
+    if len(kinds) != 1 or None in rows:
+        return None
+    kind, communicates = kinds.pop()
+    if len(axes) > 1 and not (communicates and _reduce_together(state[axis] for axis in axes)):
+        return None  # what is local is done axis by axis
+    if not closed(state, reached, axes, shape, mesh.shape):
+        return None
+    return Step(kind, axes, state, reached, communicates)
 
 
-def _stops(axis: int, source: Placements, target: Placements) -> tuple[Placement, ...]:
-    """Placements worth passing through on an axis: its own two ends, R, and plain cuts in play."""
-    stops = {target[axis]: None, Replicate(): None}
-    for placement in (*source, *target):
-        if isinstance(placement, Shard):
-            stops[placement] = None
-    if isinstance(target[axis], Partial) and target[axis] is not source[axis]:
+def _row(source: Placement, target: Placement) -> tuple[str, bool] | None:
+    """Kind and whether it sends; among joined axes a shard may also stay as it is."""
+    if source is target:
+        return ("all_to_all", True) if sharded_dim(source) is not None else None
+    row = transition(source, target)
+    return None if row is None else (row.kind, row.communicates)
+
+
+def _reduce_together(placements: Iterable[Placement]) -> bool:
+    """True unless there are addends of reductions that don't mix."""
+    reductions = {each.reduce_op for each in placements if isinstance(each, Partial)}
+    return len(reductions) < 2 or reductions <= SCALED
+
+
+class _Stops:
+    """The layouts that lead from a source to a target: which of them come after which.
+
+    On its own an axis may stop at its two ends, at R, and at the cuts in play; those inside of
+    later axes count where axes nest in an end, or may be joined.
+    """
+
+    def __init__(self, source: Placements, target: Placements, mesh: Topology) -> None:
+        self.source, self.target, self.mesh = source, target, mesh
+        cuts = [sharded_dim(placement) for placement in (*source, *target)]
+        self.dims = tuple(dict.fromkeys(dim for dim in cuts if dim is not None))
+        self.plain = tuple(
+            dict.fromkeys(each for each in (*source, *target) if isinstance(each, Shard))
+        )
+        half = len(source)
+        self.nested = tuple(
+            dim
+            for dim in self.dims
+            if mesh.joined or max(cuts[:half].count(dim), cuts[half:].count(dim)) > 1
+        )
+
+    def after(self, state: Placements) -> Iterator[tuple[tuple[int, ...], Placements]]:
+        """The axes to step on and the layouts to step to, one by one."""
+        for axis, placement in enumerate(state):
+            if self.mesh.shape[axis] > 1:
+                for other in self._alone(axis, state):
+                    if other is not placement:
+                        yield (axis,), (*state[:axis], other, *state[axis + 1 :])
+        for axes in self.mesh.joined:
+            for chosen in self._together(axes, state):
+                reached = list(state)
+                for axis, other in zip(axes, chosen, strict=True):
+                    reached[axis] = other
+                if tuple(reached) != state:
+                    yield axes, tuple(reached)
+
+    def _alone(self, axis: int, state: Placements) -> tuple[Placement, ...]:
+        end = self.target[axis]
+        stops = {end: None, Replicate(): None, **dict.fromkeys(self.plain)}
+        for dim in self.nested:
+            stops[_inside(dim, self._blocks(dim, axis, state))] = None
+        if isinstance(end, Partial) and end is self.source[axis] and end is not state[axis]:
+            del stops[end]  # addends that were reduced stay so
         return tuple(stops)
-    return tuple(stop for stop in stops if not isinstance(stop, Partial))
+
+    def _blocks(self, dim: int, axis: int, placements: Sequence[Placement]) -> int:
+        """How many pieces later axes make of a dimension."""
+        later = range(axis + 1, len(placements))
+        sizes = (self.mesh.shape[each] for each in later if sharded_dim(placements[each]) == dim)
+        return math.prod(sizes)
+
+    def _together(self, axes: tuple[int, ...], state: Placements) -> Iterator[Placements]:
+        """What joined axes may step to: all whole, or all cut."""
+        now = [state[axis] for axis in axes]
+        if any(placement.is_replicate() for placement in now):
+            return
+        yield tuple(Replicate() for _ in axes)
+        ends = tuple(self.target[axis] for axis in axes)
+        yield ends
+        choices = [
+            [
+                (dim, inside)
+                for dim in self.dims
+                for inside in (False, True)[: 1 + (axis < axes[-1])]
+            ]
+            for axis in axes
+        ]
+        if math.prod(len(each) for each in choices) > _LOOKED_AT:
+            return
+        seen = {ends}
+        for picked in itertools.product(*choices):
+            cut = list(state)
+            for axis, (dim, inside) in reversed(list(zip(axes, picked, strict=True))):
+                cut[axis] = _inside(dim, self._blocks(dim, axis, cut) if inside else 1)
+            chosen = tuple(cut[axis] for axis in axes)
+            if chosen not in seen:
+                seen.add(chosen)
+                yield chosen
 
 
-def _is_innermost(state: Placements, axis: int, leaves: Placement, joins: Placement) -> bool:
-    """No later axis cuts a dimension whose cut by `axis` would change."""
-    touched = {sharded_dim(leaves), sharded_dim(joins)} - {None}
-    return not any(sharded_dim(later) in touched for later in state[axis + 1 :])
+def _inside(dim: int, blocks: int) -> Placement:
+    return Shard(dim) if blocks == 1 else _StridedShard(dim, split_factor=blocks)

@@ -1,7 +1,9 @@
-"""One function a step kind: what a rank does to its local tensor on one mesh axis.
+"""One pair of functions a step kind: what a rank does to its local tensor before and after waiting.
 
-Pieces that differ in length are padded to the longest for all-gather and reduce-scatter, and cut
-back after; all-to-all exchanges exact sizes. Called by `execute` through the table `STEPS`.
+`begin` issues the collective, or does all there is to do where nothing is sent; `finish` makes
+the local tensor of what arrived. Pieces that differ in size are padded to the longest for
+all-gather and reduce-scatter, and cut back after; all-to-all exchanges exact sizes. Called by
+`execute` through the table `STEPS`.
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from dtensor_core import collectives
-from dtensor_core.mesh import DeviceMesh
-from dtensor_core.placement import Partial, Placement, norm_exponent, sharded_dim, split_factor
-from dtensor_core.redistribute.pieces import join, pad, part_of, piece_sizes, pieces_of, split
+from dtensor_core.placement import norm_exponent
+from dtensor_core.redistribute.pieces import Part, join, pad, take
 
 # An addend that changes nothing, per reduction; None keeps the value on every rank.
 _NEUTRAL: dict[str, int | None] = {
@@ -29,127 +30,135 @@ _NEUTRAL: dict[str, int | None] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Site:
     """Where a step runs, for this rank.
 
-    `cut` is the sharded one of the two placements (of all-to-all the one that it arrives at), and
-    `size` the extent of the sharded dimension (of all-to-all the one that it leaves) before this
-    axis cuts it.
+    `before` and `after` are local shapes. For each of the `ranks` of the group, of which this is
+    `number`, `sent` has the part of the local tensor before that is for it, and `received` the
+    part of the one after that comes from it. `longest` is the number of elements to which pieces
+    are padded; `even` if none needs it, `in_order` if they also follow each other in memory.
+    `first` is the rank that keeps the value where the others hold what changes nothing. `factor`
+    is what tells an average from a sum.
     """
 
-    mesh: DeviceMesh
-    axis: int
-    coord: int
+    group: str
     ranks: int
-    before: Placement
-    after: Placement
-    cut: Placement
-    size: int
-
-    @property
-    def dim(self) -> int:
-        """The dimension that `cut` cuts."""
-        dim = sharded_dim(self.cut)
-        assert dim is not None
-        return dim
-
-    @property
-    def factor(self) -> int:
-        """The number of blocks that `cut` sees its dimension as."""
-        return split_factor(self.cut)
+    number: int
+    first: bool
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    sent: tuple[Part, ...]
+    received: tuple[Part, ...]
+    longest: int
+    even: bool
+    in_order: bool
+    reduce_op: str
+    factor: int
 
 
 def _slice(local: torch.Tensor, site: Site) -> torch.Tensor:
-    extents = pieces_of(site.size, site.ranks, site.factor)[site.coord]
-    return part_of(local, site.dim, extents).clone(memory_format=torch.contiguous_format)
+    return take(local, site.sent[0]).clone(memory_format=torch.contiguous_format)
 
 
 def _one_addend(local: torch.Tensor, site: Site) -> torch.Tensor:
-    """The value stays on coordinate 0; the others hold what changes nothing. Exact."""
-    assert isinstance(site.after, Partial)
-    neutral = _NEUTRAL.get(site.after.reduce_op, 0)  # of norms, 0
-    return local if neutral is None or site.coord == 0 else torch.full_like(local, neutral)
+    """The value stays on the first rank; the others hold what changes nothing. Exact."""
+    neutral = _NEUTRAL.get(site.reduce_op, 0)  # of norms, 0
+    return local if neutral is None or site.first else torch.full_like(local, neutral)
 
 
-def _all_gather(local: torch.Tensor, site: Site) -> torch.Tensor:
-    dim = site.dim
-    sizes = piece_sizes(site.size, site.ranks, site.factor)
-    padded = pad(local, dim, sizes[0])
-    gathered = collectives.all_gather(padded, site.mesh, site.axis)
-    if dim == 0 and site.factor == 1 and sizes[-1] == sizes[0]:
-        return gathered
-    return join(gathered.view(site.ranks, *padded.shape).unbind(0), site.cut, site.size)
+def _rescale(local: torch.Tensor, site: Site) -> torch.Tensor:
+    """Addends of a sum become addends of an average, or the other way."""
+    return local * site.factor if site.reduce_op == "sum" else _divided(local, site.factor)
 
 
-def _all_reduce(local: torch.Tensor, site: Site) -> torch.Tensor:
-    return _reduced(
-        site,
-        local.contiguous(),
-        lambda sent, op: collectives.all_reduce(sent, op, site.mesh, site.axis),
-    )
+def _gather(local: torch.Tensor, site: Site) -> torch.Tensor:
+    sent = local.contiguous() if site.in_order else pad(local, site.longest)
+    return collectives.all_gather(sent, site.ranks, site.group)
 
 
-def _reduce_scatter(local: torch.Tensor, site: Site) -> torch.Tensor:
-    dim = site.dim
-    sizes = piece_sizes(site.size, site.ranks, site.factor)
-    if dim == 0 and site.factor == 1 and sizes[-1] == sizes[0]:
+def _gathered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
+    if site.in_order:
+        return arrived
+    if site.even:
+        blocks = arrived.view(site.ranks, *site.before).unbind(0)
+    else:
+        rows = arrived.view(site.ranks, site.longest).unbind(0)
+        blocks = [
+            row[: each.numel].view(each.shape)
+            for row, each in zip(rows, site.received, strict=True)
+        ]
+    return join(blocks, site.received, site.after)
+
+
+def _reduce(local: torch.Tensor, site: Site) -> torch.Tensor:
+    sent, reduce_op = _as_addends(local.contiguous(), site)
+    return collectives.all_reduce(sent, reduce_op, site.group)
+
+
+def _scatter(local: torch.Tensor, site: Site) -> torch.Tensor:
+    if site.in_order:
         sent = local.contiguous()
     else:
-        pieces = split(local, site.cut, site.ranks)
-        sent = torch.cat([pad(piece, dim, sizes[0]) for piece in pieces], 0)
-    scattered = _reduced(
-        site,
-        sent,
-        lambda sent, op: collectives.reduce_scatter(sent, op, site.mesh, site.axis),
-    )
-    shape = list(local.shape)
-    shape[dim] = sizes[0]
-    return scattered.view(shape).narrow(dim, 0, sizes[site.coord]).contiguous()
+        sent = torch.cat([pad(take(local, each), site.longest) for each in site.sent])
+    sent, reduce_op = _as_addends(sent, site)
+    return collectives.reduce_scatter(sent, reduce_op, site.ranks, site.group)
 
 
-def _reduced(
-    site: Site, sent: torch.Tensor, reduce: Callable[[torch.Tensor, str], torch.Tensor]
-) -> torch.Tensor:
-    """An average is sent as a sum and divided here: not every backend averages.
+def _scattered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
+    arrived = _reduced(arrived, site)
+    if site.in_order:
+        return arrived
+    mine = site.sent[site.number]
+    return arrived[: mine.numel].view(mine.shape)
+
+
+def _as_addends(local: torch.Tensor, site: Site) -> tuple[torch.Tensor, str]:
+    """An average is sent as a sum and divided after: not every backend averages.
 
     Norms are sent as the sums of powers that they are made of.
     """
-    assert isinstance(site.before, Partial)
-    reduce_op = site.before.reduce_op
-    if reduce_op == "avg":
-        return reduce(sent, "sum") / site.ranks
-    exponent = norm_exponent(reduce_op)
+    exponent = norm_exponent(site.reduce_op)
+    return (local, site.reduce_op) if exponent is None else (local.pow(exponent), "sum")
+
+
+def _reduced(arrived: torch.Tensor, site: Site) -> torch.Tensor:
+    exponent = norm_exponent(site.reduce_op)
     if exponent is not None:
-        return reduce(sent.pow(exponent), "sum").pow_(1 / exponent)
-    return reduce(sent, reduce_op)
+        return arrived.pow_(1 / exponent)
+    return arrived if site.factor == 1 else _divided(arrived, site.factor)
 
 
-def _all_to_all(local: torch.Tensor, site: Site) -> torch.Tensor:
-    source = sharded_dim(site.before)
-    assert source is not None
-    pieces = split(local, site.cut, site.ranks)
-    mine = list(pieces[site.coord].shape)
-    shapes = []
-    for size in piece_sizes(site.size, site.ranks):
-        mine[source] = size
-        shapes.append(torch.Size(mine))
-    received = collectives.all_to_all(
-        torch.cat([piece.reshape(-1) for piece in pieces]),
-        [shape.numel() for shape in shapes],
-        [piece.numel() for piece in pieces],
-        site.mesh,
-        site.axis,
+def _divided(tensor: torch.Tensor, factor: int) -> torch.Tensor:
+    exact = tensor.is_floating_point() or tensor.is_complex()
+    return tensor / factor if exact else (tensor / factor).to(tensor.dtype)
+
+
+def _exchange(local: torch.Tensor, site: Site) -> torch.Tensor:
+    pieces = [take(local, each).reshape(-1) for each in site.sent]
+    return collectives.all_to_all(
+        torch.cat(pieces),
+        [each.numel for each in site.received],
+        [each.numel for each in site.sent],
+        site.group,
     )
-    parts = received.split([shape.numel() for shape in shapes])
-    return torch.cat([part.view(shape) for part, shape in zip(parts, shapes, strict=True)], source)
 
 
-STEPS: dict[str, Callable[[torch.Tensor, Site], torch.Tensor]] = {
-    "slice": _slice,
-    "one_addend": _one_addend,
-    "all_gather": _all_gather,
-    "all_reduce": _all_reduce,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
+def _exchanged(arrived: torch.Tensor, site: Site) -> torch.Tensor:
+    rows = arrived.split([each.numel for each in site.received])
+    blocks = [row.view(each.shape) for row, each in zip(rows, site.received, strict=True)]
+    return join(blocks, site.received, site.after)
+
+
+Act = Callable[[torch.Tensor, Site], torch.Tensor]
+
+# Kind -> (begin, finish); without a finish nothing is sent.
+STEPS: dict[str, tuple[Act, Act | None]] = {
+    "slice": (_slice, None),
+    "one_addend": (_one_addend, None),
+    "rescale": (_rescale, None),
+    "all_gather": (_gather, _gathered),
+    "all_reduce": (_reduce, _reduced),
+    "reduce_scatter": (_scatter, _scattered),
+    "all_to_all": (_exchange, _exchanged),
 }

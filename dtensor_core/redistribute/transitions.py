@@ -1,30 +1,41 @@
-"""THE table of transitions: what takes a tensor from one placement to another on one mesh axis.
+"""THE table of transitions: what takes a tensor from one placement to another.
 
 Each row says which `Step` kind does it and how many payload bytes that moves; a pair without a
-row has no direct step and is planned through others. Backward: the gradient of a transition goes
+row has no direct step and is planned through others. A step acts on one mesh axis, or on several
+that one group joins if all of them take the same row. Backward: the gradient of a transition goes
 the other way with Partial read as Replicate, since every addend receives the whole gradient.
 
     source  target  step            payload per rank        communicates
     R       S       slice           0                       no
     R       P       one_addend      0                       no
-    S       R       all_gather      n * chunk               yes
+    S       R       all_gather      n * longest piece       yes
     P       R       all_reduce      whole                   yes
-    P       S       reduce_scatter  n * chunk               yes
-    S(i)    S(j)    all_to_all      what the rank holds     yes
+    P       S       reduce_scatter  n * longest piece       yes
+    S       S'      all_to_all      what the rank holds     yes
+    P(sum)  P(avg)  rescale         0                       no, and the same back
 
-`chunk` is the padded local piece. Strided shards use the rows of S, except that they have no
-all_to_all. Read by `cost` (bytes), `plan` (legality) and `execute` (step).
+S is a shard of any kind, strided or not. Law: a step neither needs nor makes data outside of its
+group. That holds where the axes that the step leaves alone cut the same out of every dimension
+before and after (`is_closed`). Read by `cost` (bytes), `plan` (legality) and `execute` (step).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dtensor_core import layout
-from dtensor_core.placement import Partial, Placement, Replicate, Shard, sharded_dim, split_factor
-from dtensor_core.redistribute.pieces import piece_sizes
+from dtensor_core.placement import (
+    Partial,
+    Placement,
+    Replicate,
+    _StridedShard,
+    sharded_dim,
+    split_factor,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,12 @@ _ROWS: dict[tuple[str, str], Transition] = {
     ("P", "R"): Transition("all_reduce", True),
     ("P", "S"): Transition("reduce_scatter", True),
     ("S", "S"): Transition("all_to_all", True),
+    ("P", "P"): Transition("rescale", False),
 }
+# Reductions that differ by a factor only.
+SCALED = frozenset(("sum", "avg"))
+# How many coordinates `is_closed` compares where it can't reason; beyond it says no.
+_COMPARED = 512
 
 
 def _letter(placement: Placement) -> str:
@@ -53,11 +69,9 @@ def _letter(placement: Placement) -> str:
 
 def transition(source: Placement, target: Placement) -> Transition | None:
     """The row for a pair of different placements, or None if no single step does it."""
-    row = _ROWS.get((_letter(source), _letter(target)))
-    if row is not None and row.kind == "all_to_all":
-        plain = isinstance(source, Shard) and isinstance(target, Shard)
-        return row if plain else None
-    return row
+    if isinstance(source, Partial) and isinstance(target, Partial):
+        return _ROWS["P", "P"] if {source.reduce_op, target.reduce_op} <= SCALED else None
+    return _ROWS.get((_letter(source), _letter(target)))
 
 
 def gradient_placement(placement: Placement) -> Placement:
@@ -67,16 +81,21 @@ def gradient_placement(placement: Placement) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One transition on one axis, within a plan.
+    """One transition on one axis, or on several that are joined, within a plan.
 
-    `source` and `target` are all the placements before and after; they differ on `axis` only.
+    `source` and `target` are all the placements before and after; they differ on `axes` only.
     """
 
     kind: str
-    axis: int
+    axes: tuple[int, ...]
     source: tuple[Placement, ...]
     target: tuple[Placement, ...]
     communicates: bool
+
+    @property
+    def axis(self) -> int:
+        """The axis, the first one of several."""
+        return self.axes[0]
 
     def payload_bytes(
         self, shape: Sequence[int], itemsize: int, mesh_shape: Sequence[int], coords: Sequence[int]
@@ -88,15 +107,147 @@ class Step:
         """
         if not self.communicates:
             return 0
-        before = layout.local_shape(shape, self.source, mesh_shape, coords)
         if self.kind in ("all_reduce", "all_to_all"):
-            return math.prod(before) * itemsize
-        whole = before if self.kind == "reduce_scatter" else None
-        placement = (self.target if self.kind == "reduce_scatter" else self.source)[self.axis]
-        dim = sharded_dim(placement)
-        assert dim is not None
-        if whole is None:
-            whole = layout.local_shape(shape, self.target, mesh_shape, coords)
-        ranks = mesh_shape[self.axis]
-        padded = piece_sizes(whole[dim], ranks, split_factor(placement))[0]
-        return math.prod(whole[:dim] + whole[dim + 1 :]) * padded * ranks * itemsize
+            return math.prod(layout.local_shape(shape, self.source, mesh_shape, coords)) * itemsize
+        cut = self.target if self.kind == "reduce_scatter" else self.source
+        ranks = math.prod(mesh_shape[axis] for axis in self.axes)
+        return self.longest(shape, cut, mesh_shape, coords) * ranks * itemsize
+
+    def longest(
+        self,
+        shape: Sequence[int],
+        placements: Sequence[Placement],
+        mesh_shape: Sequence[int],
+        coords: Sequence[int],
+    ) -> int:
+        """The most elements that a rank of the group of the rank at `coords` has in a layout."""
+        numel = 1
+        for dim, size in enumerate(shape):
+            cutting = [axis for axis in self.axes if sharded_dim(placements[axis]) == dim]
+            strided = any(isinstance(each, _StridedShard) for each in placements)
+            choices = (range(mesh_shape[axis]) if strided else (0,) for axis in cutting)
+            numel *= max(
+                layout.held_size(
+                    size, layout.cuts_of(placements, mesh_shape, _at(coords, cutting, there), dim)
+                )
+                for there in itertools.product(*choices)
+            )
+        return numel
+
+
+def _at(coords: Sequence[int], axes: Sequence[int], there: Sequence[int]) -> list[int]:
+    moved = list(coords)
+    for axis, coord in zip(axes, there, strict=True):
+        moved[axis] = coord
+    return moved
+
+
+# A cut of a dimension as `is_closed` sees it: ranks, blocks, and whether its axis takes the step.
+_Cut = tuple[int, int, bool]
+
+
+def closed(
+    source: Sequence[Placement],
+    target: Sequence[Placement],
+    axes: Sequence[int],
+    shape: Sequence[int],
+    mesh_shape: Sequence[int],
+) -> bool:
+    """True if a step on `axes` between two layouts needs nothing from outside of its group."""
+    dims = {sharded_dim(placements[axis]) for placements in (source, target) for axis in axes}
+    return all(
+        is_closed(
+            shape[dim],
+            _cuts(source, dim, axes, mesh_shape),
+            _cuts(target, dim, axes, mesh_shape),
+        )
+        for dim in dims
+        if dim is not None
+    )
+
+
+def _cuts(
+    placements: Sequence[Placement], dim: int, axes: Sequence[int], mesh_shape: Sequence[int]
+) -> tuple[_Cut, ...]:
+    return tuple(
+        (mesh_shape[axis], split_factor(placement), axis in axes)
+        for axis, placement in enumerate(placements)
+        if mesh_shape[axis] > 1 and sharded_dim(placement) == dim
+    )
+
+
+@lru_cache(maxsize=16384)
+def is_closed(size: int, before: tuple[_Cut, ...], after: tuple[_Cut, ...]) -> bool:
+    """True if the axes outside of a step cut the same out of a dimension before and after it.
+
+    They do where they come first. Where everything divides, each axis owns digits of the index,
+    which must stay the same; and otherwise what is held is compared.
+    """
+    if size == 0 or (_outside_first(before) and _outside_first(after)):
+        return True
+    digits = _digits(size, before), _digits(size, after)
+    if digits[0] is not None and digits[1] is not None:
+        return digits[0] == digits[1]
+    outside = [cut[0] for cut in before if not cut[2]]
+    if math.prod(cut[0] for cut in before) + math.prod(cut[0] for cut in after) > _COMPARED:
+        return False
+    return all(
+        _held(size, before, there) == _held(size, after, there)
+        for there in itertools.product(*(range(ranks) for ranks in outside))
+    )
+
+
+def _outside_first(cuts: Sequence[_Cut]) -> bool:
+    inside = [cut[2] for cut in cuts]
+    return inside == sorted(inside)
+
+
+def _digits(size: int, cuts: Sequence[_Cut]) -> list[tuple[int, int]] | None:
+    """The digits (place value, base) of the index that outside axes own; None if not even.
+
+    An index of a dimension of 24, cut by 2 and then 3 ranks, has the digits 2, 3 and 4, of the
+    place values 12, 4 and 1; the axes own the first two.
+    """
+    free, owned = [(1, size)], []
+    for ranks, blocks, inside in cuts:
+        split = _split(free, blocks)
+        rest = None if split is None else _split(split[1], ranks)
+        if split is None or rest is None:
+            return None
+        free = [*split[0], *rest[1]]
+        if not inside:
+            owned += rest[0]
+    return owned
+
+
+def _split(digits: Sequence[tuple[int, int]], count: int):
+    """Digits parted so that the first ones count to `count`; None where they can't."""
+    first: list[tuple[int, int]] = []
+    rest = list(digits)
+    while count > 1:
+        if not rest:
+            return None
+        place, base = rest.pop(0)
+        if base and count % base == 0:
+            first.append((place, base))
+            count //= base
+        elif base % count == 0:
+            first.append((place * (base // count), count))
+            rest.insert(0, (place, base // count))
+            count = 1
+        else:
+            return None
+    return first, [digit for digit in rest if digit[1] != 1]
+
+
+def _held(size: int, cuts: Sequence[_Cut], outside: Sequence[int]) -> list[layout.Extent]:
+    """What a group holds together of a dimension, whose outside axes stand at `outside`."""
+    held: set[layout.Extent] = set()
+    for there in itertools.product(*(range(ranks) for ranks, _, within in cuts if within)):
+        mine, theirs = iter(there), iter(outside)
+        made = [
+            layout.Cut(ranks, next(mine if within else theirs), blocks)
+            for ranks, blocks, within in cuts
+        ]
+        held.update(layout.held_extents(size, made))
+    return layout.united(held)

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtensor_core import observe
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
 from dtensor_core.redistribute.distribute import keep
-from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.execute import Cause, execute, execute_async
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.testing import on_processes
 from dtensor_core.testing.threads import kept_mesh, on_threads
 
-MESHES = ((4,), (2, 2), (4, 1))
-SHAPES = ((8, 4), (7, 5), (1, 3), (0, 4), (2, 13), (12,))
+SHAPES = ((8, 4), (7, 5), (1, 3), (0, 4), (2, 13), (12,), (3, 2, 5))
 
 
 class SentBytes(TorchDispatchMode):
@@ -35,66 +36,8 @@ class SentBytes(TorchDispatchMode):
         name = func._schema.name.removeprefix("_c10d_functional::")
         if name != func._schema.name and name != "wait_tensor":
             payload = result if name == "all_gather_into_tensor" else args[0]
-            self.calls.append((name, payload.numel() * payload.element_size()))
+            self.calls.append((_KINDS[name], payload.numel() * payload.element_size()))
         return result
-
-
-def layouts(ndim: int, axes: int, partial: bool) -> list[tuple[Placement, ...]]:
-    one: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(ndim))]
-    if partial:
-        one += [Partial(), Partial("max")]
-    if ndim and axes == 1:
-        one.append(_StridedShard(0, split_factor=2))
-    every = itertools.product(one, repeat=axes)
-    return [each for each in every if len({p for p in each if p.is_partial()}) < 2]
-
-
-def laid_out(whole: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """The local part of `whole`; of partial layouts, addends that differ from rank to rank."""
-    local = keep(whole, spec, "test")
-    for axis, placement in enumerate(spec.placements):
-        assert spec.coords is not None
-        coord, ranks = spec.coords[axis], spec.mesh_shape[axis]
-        if placement.is_partial("sum") and ranks > 1:
-            local = local + (3.0 if coord == 0 else -3.0 if coord == 1 else 0.0)
-        if placement.is_partial("max") and coord != 0:
-            local = local - coord
-    return local
-
-
-@on_threads(4)
-def test_executing_a_plan_equals_making_the_destination_directly() -> None:
-    chance = random.Random(0)
-    for mesh_shape, shape in itertools.product(MESHES, SHAPES):
-        mesh = kept_mesh(mesh_shape)
-        whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 5
-        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
-        sources = layouts(len(shape), len(mesh_shape), partial=True)
-        targets = layouts(len(shape), len(mesh_shape), partial=False)
-        pairs = list(itertools.product(sources, targets))
-        for source, target in chance.sample(pairs, min(len(pairs), 40)):
-            before, after = Spec(mesh, source, meta), Spec(mesh, target, meta)
-            check(whole, before, after)
-
-
-def check(whole: torch.Tensor, before: Spec, after: Spec) -> None:
-    local = laid_out(whole, before)
-    with SentBytes() as sent:
-        announced: list[tuple[str, int]] = []
-        coords = before.coords
-        assert coords is not None
-        plan = plan_between(before, after)
-        for step in plan.steps:
-            if step.communicates:
-                payload = step.payload_bytes(
-                    before.shape, before.dtype.itemsize, before.mesh_shape, coords
-                )
-                announced.append((step.kind, payload))
-        moved = execute(local, before, plan, Cause("test"))
-    expected = keep(whole, after, "test")
-    torch.testing.assert_close(moved, expected, msg=lambda m: f"{before} -> {after}: {m}")
-    assert [nbytes for _, nbytes in sent.calls] == [nbytes for _, nbytes in announced]
-    assert [_KINDS[name] for name, _ in sent.calls] == [kind for kind, _ in announced]
 
 
 _KINDS = {
@@ -103,6 +46,153 @@ _KINDS = {
     "reduce_scatter_tensor": "reduce_scatter",
     "all_to_all_single": "all_to_all",
 }
+
+
+def layouts(ndim: int, axes: int, reductions: Sequence[str]) -> list[tuple[Placement, ...]]:
+    """Every layout: R, every shard and its strided forms, addends of reductions that mix."""
+    one: list[Placement] = [Replicate(), *(Partial(each) for each in reductions)]
+    for dim in range(ndim):
+        one += [Shard(dim), *(_StridedShard(dim, split_factor=f) for f in (2, 3))]
+    found = []
+    for each in itertools.product(one, repeat=axes):
+        awaited = {p.reduce_op for p in each if isinstance(p, Partial)}
+        if len(awaited) < 2 or awaited <= {"sum", "avg"}:
+            found.append(each)
+    return found
+
+
+def laid_out(whole: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """The local part of `whole`; of partial layouts, addends that differ from rank to rank."""
+    local = keep(whole, spec, "test")
+    for axis, placement in enumerate(spec.placements):
+        assert spec.coords is not None
+        coord, ranks = spec.coords[axis], spec.mesh_shape[axis]
+        if ranks == 1:
+            continue
+        if placement.is_partial("sum") or placement.is_partial("avg"):
+            local = local + (3.0 if coord == 0 else -3.0 if coord == 1 else 0.0)
+        if placement.is_partial("max") and coord != 0:
+            local = local - coord
+        if placement.is_partial("min") and coord != 0:
+            local = local + coord
+    return local
+
+
+def journeys(meshes: Sequence[DeviceMesh], each: int, seed: int) -> None:
+    """Random pairs of layouts on every mesh, for every shape."""
+    chance = random.Random(seed)
+    for mesh, shape in itertools.product(meshes, SHAPES):
+        whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 5
+        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        sources = layouts(len(shape), mesh.ndim, ("sum", "avg", "max", "min"))
+        targets = layouts(len(shape), mesh.ndim, ())
+        for _ in range(each):
+            before = Spec(mesh, chance.choice(sources), meta)
+            check(whole, before, before.with_placements(chance.choice(targets)))
+
+
+def check(whole: torch.Tensor, before: Spec, after: Spec) -> None:
+    local = laid_out(whole, before)
+    plan = plan_between(before, after)
+    run = execute if before.shape[0] % 2 else execute_async
+    with SentBytes() as sent:
+        moved = run(local, before, plan, Cause("test"))
+    coords = before.coords
+    assert coords is not None
+    planned = [
+        (
+            step.kind,
+            step.payload_bytes(before.shape, before.dtype.itemsize, before.mesh_shape, coords),
+        )
+        for step in plan.steps
+        if step.communicates
+    ]
+    expected = keep(whole, after, "test")
+    assert moved.shape == expected.shape
+    torch.testing.assert_close(
+        moved + 0, expected, msg=lambda m: f"{before} -> {after} by {plan.steps}: {m}"
+    )
+    assert sent.calls == planned
+
+
+@on_threads(4)
+def test_executing_a_plan_equals_making_the_destination_directly() -> None:
+    journeys([kept_mesh(shape) for shape in ((4,), (2, 2), (4, 1), (1, 2, 2))], 8, seed=0)
+
+
+@on_threads(6)
+def test_executing_a_plan_on_uneven_meshes_equals_making_the_destination_directly() -> None:
+    journeys([kept_mesh(shape) for shape in ((6,), (2, 3), (3, 2), (3, 1, 2))], 5, seed=1)
+
+
+def joined_mesh(shape: Sequence[int], ranks: Sequence[int] | None = None) -> DeviceMesh:
+    """A mesh of which any axes are joined by a group of their own."""
+    names = ("a", "b", "c")[: len(shape)]
+    every = torch.arange(torch.Size(shape).numel()) if ranks is None else torch.tensor(ranks)
+    mesh = DeviceMesh("cpu", every.reshape(tuple(shape)), mesh_dim_names=names)
+    for count in range(2, len(names) + 1):
+        for some in itertools.combinations(names, count):
+            mesh[some]._flatten()
+    return mesh
+
+
+@on_threads(6)
+def test_steps_on_joined_axes_equal_making_the_destination_directly() -> None:
+    journeys([joined_mesh((2, 3)), joined_mesh((3, 2))], 10, seed=2)
+
+
+@on_threads(8)
+def test_steps_on_three_joined_axes_equal_making_the_destination_directly() -> None:
+    journeys([joined_mesh((2, 2, 2))], 8, seed=3)
+
+
+@on_threads(4)
+def test_ranks_may_stand_in_any_order_on_the_mesh() -> None:
+    """torch numbers the ranks of a group by their global rank, not by their coordinate."""
+    orders = ((3, 1, 0, 2), (1, 0, 3, 2), (2, 3, 0, 1))
+    line = [DeviceMesh("cpu", list(order)) for order in orders]
+    journeys([*line, *(joined_mesh((2, 2), order) for order in orders)], 2, seed=4)
+
+
+def journeys_on_processes() -> None:
+    """Even and uneven, joined and apart, in few steps: gloo is slow."""
+    mesh = joined_mesh((2, 2), (2, 0, 3, 1))
+    journeys([mesh], 3, seed=5)
+
+
+test_journeys_hold_on_gloo = on_processes(4)(journeys_on_processes)
+
+
+@on_threads(4)
+def test_uneven_gathers_on_joined_axes_are_one_and_right() -> None:
+    mesh = joined_mesh((2, 2))
+    for shape in ((7, 3), (5, 1), (1, 1), (3, 0), (9, 2)):
+        whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+        spec = Spec(
+            mesh, (Shard(0), Shard(0)), TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        )
+        with SentBytes() as sent:
+            plan = plan_between(spec, spec.replicated())
+            moved = execute(keep(whole, spec, ""), spec, plan, Cause("test"))
+        assert torch.equal(moved, whole)
+        assert [kind for kind, _ in sent.calls] == ["all_gather"]
+
+
+@on_threads(4)
+def test_axes_that_are_joined_later_are_joined_from_then_on() -> None:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    whole = torch.arange(12.0)
+    spec = Spec(mesh, (Shard(0), Shard(0)), TensorMeta(whole.shape, whole.stride(), whole.dtype))
+    before = plan_between(spec, spec.replicated())
+    counts = []
+    for flatten in (False, True):
+        if flatten:
+            mesh._flatten()
+        with SentBytes() as sent:
+            moved = execute(keep(whole, spec, ""), spec, before, Cause("test"))
+        assert torch.equal(moved, whole)
+        counts.append(len(sent.calls))
+    assert counts == [2, 1]
 
 
 @on_threads(4)
@@ -128,16 +218,48 @@ def test_an_announcement_is_in_force_while_its_collective_runs() -> None:
     ]
 
 
+@on_threads(4)
+def test_an_announcement_names_the_axes_that_are_joined() -> None:
+    mesh = joined_mesh((2, 2))
+    meta = TensorMeta(torch.Size((8,)), (1,), torch.float32)
+    before = Spec(mesh, (Partial(), Partial()), meta)
+    told: list[observe.Announcement] = []
+    with observe.listening(told.append):
+        plan = plan_between(before, before.replicated())
+        execute(torch.ones(8), before, plan, Cause("op"))
+    assert {each.axis for each in told} == {"a+b"}
+
+
 @on_threads(2)
 def test_an_average_is_reduced_whatever_the_backend_knows() -> None:
     mesh = kept_mesh((2,))
-    local = torch.full((4,), float(mesh.get_local_rank()))
+    for dtype, mean in ((torch.float32, 1.5), (torch.int64, 1)):
+        local = torch.full((4,), 1 + mesh.get_local_rank(), dtype=dtype)
+        meta = TensorMeta(local.shape, local.stride(), local.dtype)
+        before = Spec(mesh, (Partial("avg"),), meta)
+        for target in (Replicate(), Shard(0)):
+            after = before.with_placements((target,))
+            moved = execute(local, before, plan_between(before, after), Cause("test"))
+            assert moved.dtype is dtype
+            assert moved.unique().tolist() == [mean]
+
+
+@on_threads(2)
+def test_sums_and_averages_become_each_other_without_communication() -> None:
+    mesh = kept_mesh((2,))
+    local = torch.tensor([1.0, 2.0]) * (1 + mesh.get_local_rank())
     meta = TensorMeta(local.shape, local.stride(), local.dtype)
-    before = Spec(mesh, (Partial("avg"),), meta)
-    for target in (Replicate(), Shard(0)):
-        after = before.with_placements((target,))
-        moved = execute(local, before, plan_between(before, after), Cause("test"))
-        assert moved.unique().tolist() == [0.5]
+    for one, other in itertools.permutations(("sum", "avg")):
+        before = Spec(mesh, (Partial(one),), meta)
+        after = before.with_placements((Partial(other),))
+        with SentBytes() as sent:
+            addends = execute(local, before, plan_between(before, after), Cause("test"))
+        assert not sent.calls
+        values = [
+            execute(t, spec, plan_between(spec, spec.replicated()), Cause("test"))
+            for t, spec in ((local, before), (addends, after))
+        ]
+        torch.testing.assert_close(*values)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,16 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from dtensor_core.placement import Partial, Placement, Replicate, norm_exponent, sharded_dim
-from dtensor_core.redistribute.pieces import join, split
+from dtensor_core.layout import Cut, held_extents
+from dtensor_core.placement import (
+    Partial,
+    Placement,
+    Replicate,
+    norm_exponent,
+    sharded_dim,
+    split_factor,
+)
+from dtensor_core.redistribute.distribute import split
 from dtensor_core.rules.call import Call, tensors
 from dtensor_core.rules.local import local_operator
 from dtensor_core.rules.rule import Candidate, candidates
@@ -112,10 +120,25 @@ def put_together(parts: list[torch.Tensor], placement: Placement, shape: torch.S
         return reduce[placement.reduce_op]()
     dim = sharded_dim(placement)
     if dim is not None:
-        return join(parts, placement, shape[dim])
+        return joined(parts, placement, shape)
     for part in parts[1:]:
         torch.testing.assert_close(part, parts[0], equal_nan=True)
     return parts[0]
+
+
+def joined(parts: list[torch.Tensor], placement: Placement, shape: torch.Size) -> torch.Tensor:
+    """The whole of what every coordinate holds."""
+    dim = sharded_dim(placement)
+    assert dim is not None
+    whole = parts[0].new_empty(shape)
+    for coord, piece in enumerate(parts):
+        cut = Cut(len(parts), coord, split_factor(placement))
+        start = 0
+        for extent in held_extents(shape[dim], (cut,)):
+            source = piece.narrow(dim, start, extent.size)
+            whole.narrow(dim, extent.offset, extent.size).copy_(source)
+            start += extent.size
+    return whole
 
 
 def offered(sample: Sample, ranks: int, present: Placement) -> list[Candidate]:

@@ -1,0 +1,122 @@
+"""A local tensor that is still arriving: what an asynchronous redistribution leaves behind.
+
+It is an `AsyncCollectiveTensor`, which is what programs ask for, but what has to be done with
+what arrives (cutting, joining, dividing) waits along with it. Its first use by an operator, or
+`wait()`, waits; a view that changes nothing does not. The DTensor that it is the local part of
+then holds the plain tensor. Made by `execute`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.utils._pytree import tree_map_only
+
+from dtensor_core import collectives
+
+_aten = torch.ops.aten
+# What autograd does to a tensor that passes through it, and needs no data for.
+_PASSED_ON = (_aten.detach.default, _aten.alias.default)
+
+
+class Arrival:
+    """What was issued, and what is left to do once it is there; done once for all its tensors."""
+
+    __slots__ = ("_finish", "_issued", "_result")
+
+    def __init__(
+        self, issued: torch.Tensor, finish: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        self._issued: torch.Tensor | None = issued
+        self._finish = finish
+        self._result: torch.Tensor | None = None
+
+    def result(self) -> torch.Tensor:
+        """The local tensor, waited for."""
+        if self._result is None:
+            assert self._issued is not None
+            self._result = self._finish(collectives.wait(self._issued))
+            self._issued = None
+        return self._result
+
+
+class Pending(AsyncCollectiveTensor):
+    """A tensor of known shape whose elements are on their way."""
+
+    _arrival: Arrival
+    _owner: weakref.ref[Any] | None
+
+    __slots__ = ("_arrival", "_owner")
+
+    @staticmethod
+    def __new__(cls, arrival: Arrival, shape: Sequence[int], like: torch.Tensor) -> Pending:
+        """Shape and dtype are those that the result will have; it is contiguous."""
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, torch.Size(shape), dtype=like.dtype, device=like.device
+        )
+        made._arrival, made._owner = arrival, None
+        return made
+
+    def owned_by(self, tensor: Any) -> None:
+        """Let a DTensor hold the plain tensor once it is there."""
+        self._owner = weakref.ref(tensor)
+
+    def passed_on(self) -> Pending:
+        """The same arrival as another tensor."""
+        return Pending(self._arrival, self.shape, self)
+
+    def trigger_wait(self) -> torch.Tensor:
+        """The plain tensor, waited for."""
+        result = self._arrival.result()
+        owner = self._owner and self._owner()
+        if owner is not None and owner._local_tensor is self:
+            owner._local_tensor = result
+        return result
+
+    wait = trigger_wait
+
+    @property
+    def elem(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The plain tensor, waited for."""
+        return self.trigger_wait()
+
+    @property
+    def completed(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether it was waited for."""
+        return self._arrival._result is not None
+
+    def _get_acs_underlying_tensor(self) -> torch.Tensor:
+        return self.trigger_wait()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # pyright: ignore
+        return f"AsyncCollectiveTensor({self.trigger_wait()})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.trigger_wait().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return self.trigger_wait().clone()
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: Any,
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        first = args[0] if args else None
+        if isinstance(first, Pending) and _changes_nothing(func, args):
+            return first.passed_on()
+        given = tree_map_only(Pending, Pending.trigger_wait, (tuple(args), dict(kwargs or {})))
+        return func(*given[0], **given[1])
+
+
+def _changes_nothing(func: Any, args: Sequence[Any]) -> bool:
+    if func in _PASSED_ON:
+        return True
+    return func is _aten.view.default and tuple(args[1]) == tuple(args[0].shape)
