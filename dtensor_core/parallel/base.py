@@ -52,10 +52,15 @@ def as_dtensor(tensor: torch.Tensor, mesh: DeviceMesh, layouts: Sequence[Placeme
 
 
 def brought_to(tensor: DTensor, layouts: Sequence[Placement]) -> DTensor:
-    """The tensor in another layout; itself where it has it already."""
-    if tensor.placements == normalize_placements(layouts, tensor.device_mesh, tensor.ndim):
+    """The tensor in another layout; itself where it has it already.
+
+    On an accelerator nobody waits for it before its first use. On a CPU that is the next operator,
+    mostly, and telling that it has to wait costs more than what would overlap.
+    """
+    mesh = tensor.device_mesh
+    if tensor.placements == normalize_placements(layouts, mesh, tensor.ndim):
         return tensor
-    return tensor.redistribute(placements=layouts, async_op=True)
+    return tensor.redistribute(placements=layouts, async_op=mesh.device_type != "cpu")
 
 
 def local_if(tensor: DTensor, use_local: bool) -> torch.Tensor:

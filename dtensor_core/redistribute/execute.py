@@ -67,18 +67,17 @@ def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> 
     Where nothing is sent it is there at once; so it is while a compiler traces.
     """
     legs: Sequence[_Leg] = _legs(spec, _in_force(plan, spec), cause) if plan.steps else ()
-    sending = [number for number, leg in enumerate(legs) if leg.news is not None]
-    if not sending or _are_we_tracing():
+    last = max((number for number, leg in enumerate(legs) if leg.news is not None), default=None)
+    if last is None or _are_we_tracing():
         return execute(local, spec, plan, cause)
-    last = sending[-1]
     for leg in legs[:last]:
         local = _run(local, leg)
-    leg = legs[last]
+    leg, end = legs[last], legs[len(legs) - 1]
     assert leg.news is not None
     with observe.announced(leg.news):
         issued = leg.begin(local, leg.site)
     arrival = Arrival(issued, partial(_finish, legs[last:]))
-    return Pending(arrival, legs[-1].site.after, local)
+    return Pending(arrival, end.site.after, local)
 
 
 def _in_force(plan: Plan, spec: Spec) -> Plan:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.utils._pytree import tree_map_only
 
 from dtensor_core import collectives
 
@@ -110,10 +109,19 @@ class Pending(AsyncCollectiveTensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         first = args[0] if args else None
-        if isinstance(first, Pending) and _changes_nothing(func, args):
+        if type(first) is Pending and _changes_nothing(func, args):
             return first.passed_on()
-        given = tree_map_only(Pending, Pending.trigger_wait, (tuple(args), dict(kwargs or {})))
-        return func(*given[0], **given[1])
+        plain = [_arrived(arg) for arg in args]
+        return func(*plain, **{name: _arrived(arg) for name, arg in (kwargs or {}).items()})
+
+
+def _arrived(arg: Any) -> Any:
+    """An argument of an operator, with plain tensors for those that were pending."""
+    if type(arg) is Pending:
+        return arg.trigger_wait()
+    if type(arg) in (list, tuple):
+        return type(arg)(_arrived(each) for each in arg)
+    return arg
 
 
 def _changes_nothing(func: Any, args: Sequence[Any]) -> bool:
