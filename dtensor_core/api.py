@@ -41,7 +41,6 @@ def distribute_tensor(
     don't fit and for a DTensor of another mesh or other placements.
     """
     mesh = current_mesh(device_mesh)
-    normal = normalize_placements(placements, mesh, tensor.ndim)
     if not tensor.is_leaf:
         raise LeafError(
             four_parts(
@@ -51,6 +50,7 @@ def distribute_tensor(
                 hint="distribute leaf tensors; inside of autograd use DTensor.from_local",
             )
         )
+    normal = normalize_placements(placements, mesh, tensor.ndim)
     if isinstance(tensor, DTensor):
         return _already(tensor, mesh, normal)
     if mesh.device_type not in (tensor.device.type, "meta") and not tensor.is_meta:
