@@ -17,7 +17,7 @@ class PlacementError(DTensorError, ValueError):
 
 
 class RedistributeError(PlacementError, RuntimeError):
-    """A redistribution that was asked for without its target, or to addends."""
+    """A layout that a tensor can't be made from, or brought to: addends, or half of a shape."""
 
 
 class LayoutError(DTensorError, ValueError):

@@ -10,7 +10,7 @@ needs the result is no saving. `decide` reads global metadata only, so every ran
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
@@ -140,7 +140,7 @@ def _choose(
     if uncut:
         allowed = _without_new_cuts(allowed)
     costs = [_seconds(call.specs, axis, candidate) for candidate in allowed]
-    if min(costs) > 0:
+    if all(_sends(call.specs, axis, candidate) for candidate in allowed):
         costs = [
             cost + _pending_seconds(call, axis, candidate, whole=uncut)
             for cost, candidate in zip(costs, allowed, strict=True)
@@ -176,12 +176,20 @@ def _placements_of(candidate: Candidate, each: Fixed) -> list[Placement]:
 
 def _seconds(specs: Sequence[Spec], axis: int, candidate: Candidate) -> float:
     """The cost of bringing every argument to a candidate's placement on one axis."""
-    total = 0.0
+    return sum(plan.seconds for plan in _plans(specs, axis, candidate))
+
+
+def _sends(specs: Sequence[Spec], axis: int, candidate: Candidate) -> bool:
+    """True if an argument has to be communicated; a slice of a replica has not."""
+    return any(plan.communicates for plan in _plans(specs, axis, candidate))
+
+
+def _plans(specs: Sequence[Spec], axis: int, candidate: Candidate) -> Iterator[Plan]:
+    """How the arguments get to a candidate's placement on one axis."""
     for spec, placement in zip(specs, candidate.inputs, strict=True):
         if placement is not spec.placements[axis]:
             target = (*spec.placements[:axis], placement, *spec.placements[axis + 1 :])
-            total += plan_placements(spec, target).seconds
-    return total
+            yield plan_placements(spec, target)
 
 
 def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:

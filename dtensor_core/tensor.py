@@ -72,6 +72,8 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     _copied: Copied | None = None
     # True for addends that the user gave: they are not reduced in place.
     _given_addends: bool = False
+    # Set by `nn.Parameter`.
+    _is_param = False
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
@@ -116,20 +118,20 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             if grad_placements is None
             else normalize_placements(grad_placements, mesh, local_tensor.ndim)
         )
-        if mesh.get_coordinate() is None:
-            local_tensor = local_tensor.new_empty(0, requires_grad=local_tensor.requires_grad)
-        elif run_check:
-            local_tensor = agreed(local_tensor, mesh, normal, with_shape=shape is None)
         if (shape is None) != (stride is None):
-            raise PlacementError(
+            raise RedistributeError(
                 four_parts(
                     asked="DTensor.from_local with a global shape",
                     found=f"shape={shape} and stride={stride}",
                     why="neither can be told from the other",
-                    hint="pass both shape and stride, or none",
+                    hint="Please pass both shape and stride at the same time. Or none",
                 )
             )
-        meta = _global_meta(local_tensor, mesh, normal, shape, stride)
+        meta = global_meta(local_tensor, mesh, normal, shape, stride)
+        if mesh.get_coordinate() is None:
+            local_tensor = local_tensor.new_empty(0, requires_grad=local_tensor.requires_grad)
+        elif run_check:
+            local_tensor = agreed(local_tensor, mesh, normal, with_shape=shape is None)
         spec = Spec(mesh, normal, meta)
         if torch.is_grad_enabled() and local_tensor.requires_grad:
             made = _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
@@ -143,16 +145,21 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         """The local part, aliased; differentiable.
 
         `grad_placements` is how the gradient of the local part is laid out (default: as this
-        tensor, Partial read as Replicate).
+        tensor, Partial read as Replicate). The local part of an `nn.Parameter` is one too.
         """
-        if not (torch.is_grad_enabled() and self.requires_grad):
-            return self._local_tensor
-        grads = (
-            None
-            if grad_placements is None
-            else normalize_placements(grad_placements, self._spec.mesh, self.ndim)
-        )
-        return _ToLocal.apply(self, grads)  # pyright: ignore[reportReturnType]
+        if torch.is_grad_enabled() and self.requires_grad:
+            grads = (
+                None
+                if grad_placements is None
+                else normalize_placements(grad_placements, self._spec.mesh, self.ndim)
+            )
+            local: Any = _ToLocal.apply(self, grads)
+        else:
+            local = self._local_tensor
+        if self._is_param:
+            local = local.view_as(local)
+            local._is_param = True
+        return local
 
     def redistribute(
         self,
@@ -186,9 +193,9 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             if isinstance(after, Partial) and before is not after:
                 raise RedistributeError(
                     four_parts(
-                        asked=f"redistribute {self._spec.text} to {after} on "
+                        asked=f"Can not redistribute from {before} to {after} on "
                         f"{axis_name(mesh, axis)}",
-                        found=f"Can not redistribute from {before} to {after}",
+                        found=self._spec.text,
                         why="redistributing to Partial is for internal use only: addends have "
                         "no meaning of their own",
                         hint="redistribute to Replicate() or Shard(dim)",
@@ -332,7 +339,7 @@ def _normalize(placement: Placement, ndim: int) -> Placement:
     return Shard(dim + ndim)
 
 
-def _global_meta(
+def global_meta(
     local: torch.Tensor,
     mesh: DeviceMesh,
     placements: Sequence[Placement],

@@ -99,6 +99,14 @@ def test_a_cheap_move_is_not_paid_for_with_a_large_pending_sum(mesh) -> None:
     assert placements == (Shard(0), Replicate())
 
 
+def test_nothing_is_sent_where_a_slice_is_enough(mesh) -> None:
+    """As for a weight's gradient: the cut of x is kept, and its replicated partner is sliced."""
+    x, grad = ((128, 8), (Shard(1), Replicate())), ((8, 128), (Replicate(), Replicate()))
+    placements, steps = decided(torch.mm, mesh, x, grad)
+    assert steps == []
+    assert placements == (Partial(), Replicate())
+
+
 def test_a_head_cut_passes_through_flattening_and_back(mesh) -> None:
     """[b, h, l, d] cut by heads: bmm sees (b h), and the cut is a strided shard there."""
     by_heads: Layout = (Replicate(), Shard(1))

@@ -19,11 +19,10 @@ def test_what_an_operator_needs_is_counted(run) -> None:
         mesh = init_device_mesh("cpu", (RANKS,))
         a, b = (distribute_tensor(torch.randn(8, 8), mesh, [Shard(0)]) for _ in range(2))
         with mode() as counter:
-            product = a @ b
+            a @ b
         assert counter.get_total_counts() == 1
-        assert counter.get_comm_counts()[functional.all_to_all_single] == 1
         with mode() as counter:
-            product.full_tensor()
+            a.sum().full_tensor()
         assert counter.get_comm_counts()[functional.all_reduce] == 1
 
     run(body)

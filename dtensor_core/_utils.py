@@ -1,0 +1,53 @@
+"""Functions on layouts under the module name that programs import them from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dtensor_core import layout
+from dtensor_core.mesh import DeviceMesh, mesh_shape
+from dtensor_core.placement import Placement
+from dtensor_core.tensor import global_meta, normalize_placements
+
+__all__ = ["compute_global_tensor_info", "compute_local_shape_and_global_offset"]
+
+
+def compute_local_shape_and_global_offset(
+    global_shape: Sequence[int],
+    mesh: DeviceMesh,
+    placements: Sequence[Placement],
+    skip_offset: bool = False,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of this rank's part, and where it begins in each dimension.
+
+    An empty part begins at the dimension's end. Of several pieces (a strided shard) it is the
+    first one's begin. A rank outside of the mesh has `((0,), ())`; with `skip_offset` there is no
+    offset.
+    """
+    coords = mesh.get_coordinate()
+    if coords is None:
+        return (0,), ()
+    normal = normalize_placements(placements, mesh, len(global_shape))
+    sizes = mesh_shape(mesh)
+    local = layout.local_shape(global_shape, normal, sizes, coords)
+    if skip_offset:
+        return local, ()
+    held = [
+        layout.held_extents(size, layout.cuts_of(normal, sizes, coords, dim))
+        for dim, size in enumerate(global_shape)
+    ]
+    offsets = tuple(
+        extents[0].offset if local[dim] else global_shape[dim] for dim, extents in enumerate(held)
+    )
+    return local, offsets
+
+
+def compute_global_tensor_info(
+    tensor: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
+) -> tuple[list[int], list[int]]:
+    """Global shape and stride, if every rank's part is like this one."""
+    normal = normalize_placements(placements, mesh, tensor.ndim)
+    meta = global_meta(tensor, mesh, normal, None, None)
+    return list(meta.shape), list(meta.stride)
