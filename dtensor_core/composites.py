@@ -1,8 +1,8 @@
 """Composite operators that make plain tensors inside, so that a DTensor would meet them mixed.
 
-`_scaled_dot_product_attention_math` builds its causal mask from sizes alone: here the mask is made
-as a replicated DTensor first. The composite's kernel is wrapped for all tensors, and passes plain
-ones on unchanged. Imported by `tensor`, once.
+Attention's math form builds its causal mask of sizes alone, `one_hot` its classes: here these are
+made as replicated DTensors. A composite's kernel is wrapped for all tensors, and passes plain ones
+on unchanged. Imported by `tensor`, once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 
 _math = torch.ops.aten._scaled_dot_product_attention_math.default
+_one_hot = torch.ops.aten.one_hot.default
 _composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
 _library = torch.library.Library("aten", "IMPL")
 
@@ -27,8 +28,25 @@ def install(cls: type[torch.Tensor]) -> None:
             rest, options = _mask_as_dtensor(query, key, rest, options)
         return _math._op_dk(_composite, query, key, *rest, **options)
 
+    def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        if not isinstance(indices, cls):
+            return _one_hot._op_dk(_composite, indices, num_classes)
+        if num_classes == -1:
+            num_classes = int(indices.max()) + 1
+        device = indices._local_tensor.device  # pyright: ignore
+        classes = _replicated(indices, torch.arange(num_classes, device=device))
+        return (indices.unsqueeze(-1) == classes).to(torch.int64)
+
     for key in ("AutogradCPU", "AutogradCUDA"):
         _library.impl("_scaled_dot_product_attention_math", attention, key)
+        _library.impl("one_hot", one_hot, key)
+
+
+def _replicated(like: Any, local: torch.Tensor) -> Any:
+    """A local tensor that is the same on every rank, as a DTensor on the mesh of another one."""
+    mesh = like._spec.mesh
+    meta = TensorMeta(local.shape, local.stride(), local.dtype)
+    return type(like)(local, Spec(mesh, (Replicate(),) * mesh.ndim, meta))
 
 
 def _mask_as_dtensor(
@@ -41,8 +59,7 @@ def _mask_as_dtensor(
     if len(rest) < 4 or not rest[3]:
         return rest, options
     shape = (query.shape[-2], key.shape[-2])
-    spec, device = query._spec, query._local_tensor.device
+    device = query._local_tensor.device
     local = torch.full(shape, -torch.inf, dtype=query.dtype, device=device).triu_(1)
-    meta = TensorMeta(torch.Size(shape), local.stride(), local.dtype)
-    mask = type(query)(local, Spec(spec.mesh, (Replicate(),) * spec.mesh.ndim, meta))
+    mask = _replicated(query, local)
     return (rest[0], mask, rest[2], False, *rest[4:]), options

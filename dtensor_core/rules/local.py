@@ -58,9 +58,20 @@ def _results(
             torch.zeros(shape, dtype=spec.dtype, device=device)
             for shape, spec in zip(shapes, outputs, strict=True)
         ]
-        return made[0] if single else made
+        if single:
+            return made[0]
+        masks = [arg for arg in args if isinstance(arg, (list, tuple)) and _is_mask(op, arg)]
+        if not masks:
+            return made
+        wanted = iter(made)
+        return tuple(next(wanted) if asked else None for asked in masks[-1])
 
     return make
+
+
+def _is_mask(op: OpOverload, arg: Sequence[Any]) -> bool:
+    """True for the argument that says which results are wanted."""
+    return len(arg) == len(op._schema.returns) and all(isinstance(each, bool) for each in arg)
 
 
 def with_local_size(position: int) -> LocalMaker:

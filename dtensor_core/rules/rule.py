@@ -22,6 +22,7 @@ from dtensor_core.placement import (
     Replicate,
     Shard,
     _StridedShard,
+    norm_exponent,
     sharded_dim,
 )
 from dtensor_core.spec import Spec
@@ -100,7 +101,7 @@ def candidates(
     waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
     for reduce_op in waiting if rule.terms else ():
         if rule.algebra == "structural" or reduce_op in PASSING.get(rule.algebra, (rule.algebra,)):
-            yield from _passing(rule, reduce_op)
+            yield from _passing(rule, reduce_op, present)
 
 
 def _cuttings(
@@ -171,10 +172,16 @@ def _cut(rule: Rule, cutting: Cutting, sizes: Mapping[str, int]) -> Iterator[Can
     )
 
 
-def _passing(rule: Rule, reduce_op: str) -> Iterator[Candidate]:
-    """Let a Partial through: one argument of every term is Partial."""
+def _passing(rule: Rule, reduce_op: str, present: Sequence[Placement]) -> Iterator[Candidate]:
+    """Let a Partial through: one argument of every term is Partial.
+
+    Nothing becomes an addend of a norm that is none: its sign would be lost.
+    """
     partial = Partial(reduce_op)
+    given = {number for number, placement in enumerate(present) if placement is partial}
     for chosen in itertools.product(*rule.terms):
+        if norm_exponent(reduce_op) is not None and not given.issuperset(chosen):
+            continue
         inputs = tuple(
             partial if number in chosen else Replicate() for number in range(len(rule.inputs))
         )

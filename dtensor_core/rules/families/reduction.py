@@ -92,7 +92,7 @@ def _mean_by_global_count(
     op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 ) -> Callable[..., Any]:
     """The mean as a sum over the global count, where a reduced dimension is cut."""
-    if not any(placement.is_shard() for placement in inputs[0].placements):
+    if not inputs[0].is_sharded():
         return op
     shape = inputs[0].shape
 
@@ -113,7 +113,7 @@ def _extreme(value: Callable[[torch.dtype], float]) -> LocalMaker:
         op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
     ) -> Callable[..., Any]:
         out = outputs[0]
-        if 0 in inputs[0].shape or 0 not in inputs[0].local_shape or out is None:
+        if 0 not in inputs[0].local_shape or out is None:
             return op
 
         def neutral(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

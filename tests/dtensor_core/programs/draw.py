@@ -1,0 +1,152 @@
+"""Random choices that fit: a tensor with some property, a partner for it, an axis, a layout.
+
+A `Draw` holds the tensors of a program in the making, as one device has them. What no tensor of
+the program offers is given anew.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core import Partial, Placement, Replicate, Shard
+from tests.dtensor_core.programs.program import Given
+
+MESHES = ((2,), (3,), (4,), (1,), (2, 2), (2, 3), (3, 1), (2, 1, 2), (2, 2, 2))
+_MESH_WEIGHTS = (8, 6, 6, 1, 8, 3, 1, 2, 2)
+_SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12)
+_SIZE_WEIGHTS = (1, 4, 6, 7, 8, 6, 5, 4, 4, 2)
+MOST_ELEMENTS = 3000
+
+
+class Draw:
+    """The state of a program in the making, and its dice."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.mesh_shape = self.dice.choices(MESHES, _MESH_WEIGHTS)[0]
+        self.rough = self.dice.random() < 0.1
+        self.values: dict[str, torch.Tensor] = {}
+        self.given: list[Given] = []
+        self.new(self.shape(self.one_of((2, 3))))
+
+    def chance(self, probability: float) -> bool:
+        """True so often."""
+        return self.dice.random() < probability
+
+    def one_of(self, choices: Sequence[Any]) -> Any:
+        """One of them."""
+        return self.dice.choice(choices)
+
+    def size(self) -> int:
+        """A size of a dimension."""
+        return self.dice.choices(_SIZES, _SIZE_WEIGHTS)[0]
+
+    def shape(self, ndim: int) -> tuple[int, ...]:
+        """A shape with few elements."""
+        return tuple(self.size() for _ in range(ndim))
+
+    def tensor(
+        self, fits: Callable[[torch.Tensor], bool] = lambda _: True, *, ndim: int | None = None
+    ) -> str:
+        """A floating tensor that fits, newer ones more often; new if there is none."""
+        found = [
+            name
+            for name, value in self.values.items()
+            if value.is_floating_point() and (ndim is None or value.ndim == ndim) and fits(value)
+        ]
+        if found and self.chance(0.9):
+            return self.dice.choices(found, range(1, len(found) + 1))[0]
+        while True:
+            shape = self.shape(self.dice.choice((1, 2, 2, 3, 3, 4)) if ndim is None else ndim)
+            if fits(torch.empty(shape)):
+                return self.new(shape)
+
+    def of_dtype(self, *dtypes: torch.dtype) -> str | None:
+        """Some tensor of the program of one of these types."""
+        found = [name for name, value in self.values.items() if value.dtype in dtypes]
+        return self.dice.choice(found) if found else None
+
+    def new(self, shape: Sequence[int], dtype: torch.dtype | None = None, high: int = 5) -> str:
+        """A tensor given anew, laid out at random."""
+        dtype = dtype or (
+            self.one_of((torch.float32, torch.float64)) if self.rough else torch.float64
+        )
+        given = Given(
+            name=f"a{len(self.given)}",
+            shape=tuple(shape),
+            dtype=dtype,
+            high=high,
+            seed=self.dice.randrange(1 << 30),
+            requires_grad=dtype.is_floating_point and self.chance(0.6),
+            placements=self.layout(len(shape), dtype, addends=high == 5),
+        )
+        self.given.append(given)
+        self.values[given.name] = given.whole().requires_grad_(given.requires_grad)
+        return given.name
+
+    def layout(self, ndim: int, dtype: torch.dtype, *, addends: bool) -> tuple[Placement, ...]:
+        """Placements for a tensor; the addends of all axes are of one kind."""
+        choices: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(ndim))]
+        if addends and dtype is not torch.bool and self.chance(0.35):
+            kinds = ("sum", "sum", "sum", "max", "min", "avg")
+            choices.append(Partial(self.one_of(kinds[: 6 if dtype.is_floating_point else 5])))
+        weights = [2, *(3 for _ in range(ndim)), 4]
+        return tuple(
+            self.dice.choices(choices, weights[: len(choices)])[0] for _ in self.mesh_shape
+        )
+
+    def partner(self, name: str) -> str:
+        """A floating tensor that broadcasts with this one."""
+        shape = self.values[name].shape
+        found = [
+            other
+            for other, value in self.values.items()
+            if value.is_floating_point() and _broadcast_size(shape, value.shape) <= MOST_ELEMENTS
+        ]
+        if found and self.chance(0.6):
+            return self.one_of(found)
+        return self.new(self.reduced(shape))
+
+    def reduced(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """A shape that broadcasts to this one."""
+        kept = shape[self.dice.randrange(len(shape) + 1) if self.chance(0.3) else 0 :]
+        return tuple(1 if self.chance(0.2) else size for size in kept)
+
+    def dim(self, name: str) -> int:
+        """A dimension of a tensor that has one, counted from either end."""
+        ndim = self.values[name].ndim
+        return self.dice.randrange(-ndim, ndim)
+
+    def dims(self, name: str) -> list[int]:
+        """One or more dimensions of a tensor that has some."""
+        ndim = self.values[name].ndim
+        return sorted(self.dice.sample(range(ndim), self.dice.randint(1, ndim)))
+
+    def scalar(self) -> float:
+        """A number that is not round."""
+        return self.one_of((0.5, 1.5, -0.75, 2.25, 0.3125))
+
+    def factors(self, count: int) -> list[int]:
+        """Sizes whose product this is."""
+        sizes: list[int] = []
+        while count > 1 and len(sizes) < 3:
+            divisors = [n for n in range(2, count + 1) if count % n == 0]
+            sizes.append(self.one_of(divisors))
+            count //= sizes[-1]
+        if count > 1:
+            sizes.append(count)
+        if self.chance(0.2):
+            sizes.insert(self.dice.randint(0, len(sizes)), 1)
+        return sizes
+
+
+def _broadcast_size(one: Sequence[int], other: Sequence[int]) -> float:
+    """How many elements two shapes make together; infinite if they don't fit."""
+    try:
+        return torch.broadcast_shapes(one, other).numel()
+    except RuntimeError:
+        return float("inf")

@@ -1,0 +1,167 @@
+"""Laying tensors out over a mesh, and putting them together again, by nothing but torch.chunk.
+
+It is what dtensor_core is compared with, so it uses none of its arithmetic, and communicates
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dtensor_core import DTensor, Partial, Placement, Replicate, Shard
+from dtensor_core.placement import norm_exponent, sharded_dim, split_factor
+from dtensor_core.redistribute.pieces import join, piece_sizes
+from tests.dtensor_core.programs.program import Given, placements_of
+
+
+class Mismatch(AssertionError):
+    """A result that is not what one device computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one rank holds of a result."""
+
+    local: torch.Tensor
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    placements: tuple[Placement, ...]
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: Any) -> Held:
+        """A copy of a DTensor's local part, and its layout."""
+        if not isinstance(tensor, DTensor):
+            raise Mismatch(f"a {type(tensor).__name__} where a DTensor was expected")
+        return cls(
+            tensor._local_tensor.detach().clone(),
+            tuple(tensor.shape),
+            tensor.dtype,
+            tensor.placements,
+            tensor.requires_grad,
+        )
+
+
+def lay(given: Given, mesh: Any) -> DTensor:
+    """The DTensor of a given tensor, a leaf; its addends differ from rank to rank."""
+    whole = given.whole()
+    local = whole
+    for axis, placement in enumerate(given.placements):
+        local = _part(
+            local, placement, mesh.size(axis), mesh.get_coordinate()[axis], given.seed + axis
+        )
+    laid = DTensor.from_local(
+        local.contiguous(), mesh, given.placements, shape=whole.shape, stride=whole.stride()
+    )
+    return laid.requires_grad_(given.requires_grad)
+
+
+def _part(
+    whole: torch.Tensor, placement: Placement, ranks: int, coord: int, seed: int
+) -> torch.Tensor:
+    """What one coordinate of one axis holds."""
+    if isinstance(placement, Shard):
+        pieces = whole.chunk(ranks, placement.dim)
+        return pieces[coord] if coord < len(pieces) else whole.narrow(placement.dim, 0, 0)
+    if isinstance(placement, Partial):
+        return _addend(whole, placement.reduce_op, ranks, coord, seed)
+    return whole
+
+
+def _addend(whole: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> torch.Tensor:
+    dice = torch.Generator().manual_seed(seed)
+    noise = [torch.randint(1, 4, whole.shape, generator=dice).to(whole.dtype) for _ in range(ranks)]
+    if op in ("max", "min"):
+        return whole if coord == 0 else whole - noise[coord] * (1 if op == "max" else -1)
+    wanted = whole * ranks if op == "avg" else whole
+    return noise[coord] if coord else wanted - sum(noise[1:])
+
+
+def redistribute(tensor: torch.Tensor, text: str) -> torch.Tensor:
+    """A DTensor in other placements (`"S0 R"`); a plain tensor as it is."""
+    if isinstance(tensor, DTensor):
+        return tensor.redistribute(placements=placements_of(text))
+    return tensor.clone()
+
+
+def put_together(held: Sequence[Held], mesh_shape: Sequence[int]) -> torch.Tensor:
+    """The whole tensor that the ranks of a mesh hold, in rank order.
+
+    Raises Mismatch where ranks differ about the layout or about what they hold in common, and
+    where a local part has not the shape that its layout says.
+    """
+    first = held[0]
+    for each in held:
+        if (each.shape, each.dtype, each.placements) != (
+            first.shape,
+            first.dtype,
+            first.placements,
+        ):
+            raise Mismatch(f"ranks differ: {first} and {each}")
+    parts = [each.local for each in held]
+    sizes = _sizes(first, mesh_shape)
+    for axis in reversed(range(len(mesh_shape))):
+        placement, ranks = first.placements[axis], mesh_shape[axis]
+        groups = [parts[start : start + ranks] for start in range(0, len(parts), ranks)]
+        parts = [
+            _joined(group, placement, size) for group, size in zip(groups, sizes[axis], strict=True)
+        ]
+    if tuple(parts[0].shape) != first.shape:
+        raise Mismatch(f"the parts make {tuple(parts[0].shape)}, the tensor has {first.shape}")
+    if parts[0].dtype != first.dtype:
+        raise Mismatch(f"the parts are {parts[0].dtype}, the tensor is {first.dtype}")
+    return parts[0]
+
+
+def _sizes(held: Held, mesh_shape: Sequence[int]) -> list[list[tuple[int, ...]]]:
+    """For each axis, the shape that each coordinate of the axes before it has to cut."""
+    shapes: list[list[tuple[int, ...]]] = []
+    level = [held.shape]
+    for placement, ranks in zip(held.placements, mesh_shape, strict=True):
+        shapes.append(level)
+        level = [piece for shape in level for piece in _pieces(shape, placement, ranks)]
+    return shapes
+
+
+def _pieces(shape: tuple[int, ...], placement: Placement, ranks: int) -> list[tuple[int, ...]]:
+    """The shape that each coordinate of one axis holds of a tensor of this shape."""
+    dim = sharded_dim(placement)
+    if dim is None:
+        return [shape] * ranks
+    if isinstance(placement, Shard):
+        whole = torch.empty(shape, device="meta")
+        return [tuple(_part(whole, placement, ranks, coord, 0).shape) for coord in range(ranks)]
+    sizes = piece_sizes(shape[dim], ranks, split_factor(placement))
+    return [(*shape[:dim], size, *shape[dim + 1 :]) for size in sizes]
+
+
+def _joined(
+    parts: list[torch.Tensor], placement: Placement, shape: tuple[int, ...]
+) -> torch.Tensor:
+    if isinstance(placement, Partial):
+        stacked = torch.stack(parts)
+        exponent = norm_exponent(placement.reduce_op)
+        if exponent is not None:
+            return stacked.abs().pow(exponent).sum(0).pow(1 / exponent)
+        return {
+            "sum": lambda: stacked.sum(0, dtype=stacked.dtype),
+            "avg": lambda: stacked.mean(0),
+            "max": lambda: stacked.amax(0),
+            "min": lambda: stacked.amin(0),
+            "product": lambda: stacked.prod(0, dtype=stacked.dtype),
+        }[placement.reduce_op]()
+    if isinstance(placement, Replicate):
+        for part in parts[1:]:
+            if not torch.equal(part.nan_to_num(), parts[0].nan_to_num()):
+                raise Mismatch(f"replicas differ: {parts[0]} and {part}")
+        return parts[0]
+    expected, found = _pieces(shape, placement, len(parts)), [tuple(p.shape) for p in parts]
+    if found != expected:
+        raise Mismatch(f"{placement} holds pieces of {found}, not of {expected}")
+    dim = sharded_dim(placement)
+    assert dim is not None
+    return join(parts, placement, shape[dim])
