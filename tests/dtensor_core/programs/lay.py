@@ -14,7 +14,6 @@ import torch
 
 from dtensor_core import DTensor, Partial, Placement, Replicate, Shard
 from dtensor_core.placement import norm_exponent, sharded_dim, split_factor
-from dtensor_core.redistribute.pieces import join, piece_sizes
 from tests.dtensor_core.programs.program import Given, placements_of
 
 
@@ -135,8 +134,22 @@ def _pieces(shape: tuple[int, ...], placement: Placement, ranks: int) -> list[tu
     if isinstance(placement, Shard):
         whole = torch.empty(shape, device="meta")
         return [tuple(_part(whole, placement, ranks, coord, 0).shape) for coord in range(ranks)]
-    sizes = piece_sizes(shape[dim], ranks, split_factor(placement))
-    return [(*shape[:dim], size, *shape[dim + 1 :]) for size in sizes]
+    held = [len(numbers) for numbers in _numbers(shape[dim], placement, ranks)]
+    return [(*shape[:dim], size, *shape[dim + 1 :]) for size in held]
+
+
+def _numbers(size: int, placement: Placement, ranks: int) -> list[torch.Tensor]:
+    """Which indices of a dim each coordinate holds: its chunk of each block."""
+    blocks = [
+        _chunks(block, ranks) for block in _chunks(torch.arange(size), split_factor(placement))
+    ]
+    return [torch.cat([block[coord] for block in blocks]) for coord in range(ranks)]
+
+
+def _chunks(indices: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """torch.chunk, with empty chunks at the end where it gives fewer."""
+    chunks = list(indices.chunk(count))
+    return chunks + [indices[:0]] * (count - len(chunks))
 
 
 def _joined(
@@ -164,4 +177,7 @@ def _joined(
         raise Mismatch(f"{placement} holds pieces of {found}, not of {expected}")
     dim = sharded_dim(placement)
     assert dim is not None
-    return join(parts, placement, shape[dim])
+    whole = parts[0].new_empty(shape)
+    for part, numbers in zip(parts, _numbers(shape[dim], placement, len(parts)), strict=True):
+        whole.index_copy_(dim, numbers, part)
+    return whole
