@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves, tree_map_only
 
+from dtensor_core.arguments import converted, flattened
 from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.lists import (
     decide_elements,
@@ -23,6 +23,7 @@ from dtensor_core.lists import (
     plans_by_number,
 )
 from dtensor_core.mesh import DeviceMesh
+from dtensor_core.metadata import output_metadata
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
@@ -73,8 +74,7 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     def spec_of(tensor: torch.Tensor) -> Spec:
         return spec_on(mesh, tensor)
 
-    spec_args = tree_map_only(torch.Tensor, spec_of, tuple(args))
-    spec_kwargs = tree_map_only(torch.Tensor, spec_of, dict(kwargs))
+    spec_args, spec_kwargs = converted(torch.Tensor, spec_of, args, kwargs)
     written = _written(op, args, kwargs)
     outs = {name for name in written if isinstance(name, str)}
     names, specs = _numbered(op, spec_args, {k: v for k, v in spec_kwargs.items() if k not in outs})
@@ -83,7 +83,7 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return _list_entry(op, spec_args, spec_kwargs, names, written, plain)
     if not specs:
         return _factory_entry(op, spec_args, spec_kwargs, written)
-    outputs = _output_metadata(op, spec_args, spec_kwargs)
+    outputs = output_metadata(op, spec_args, spec_kwargs)
     call = Call(op, spec_args, spec_kwargs, specs, outputs or ())
     returned = _returned(op, written)
     reshapes = torch.Tag.inplace_view in op.tags
@@ -199,7 +199,7 @@ def _factory_entry(
     """
     (place,) = written
     spec: Spec = kwargs[str(place)]
-    call = Call(op, args, kwargs, (), _output_metadata(op, args, kwargs) or ())
+    call = Call(op, args, kwargs, (), output_metadata(op, args, kwargs) or ())
     _fixed(call, written)
     if spec.sums:
         raise RuleError(
@@ -233,7 +233,7 @@ def spec_on(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
 
 def first_mesh(args: Sequence[Any], kwargs: Mapping[str, Any]) -> DeviceMesh:
     """The mesh of the first DTensor among the arguments."""
-    for arg in tree_leaves((args, kwargs)):
+    for arg in flattened(args, kwargs):
         spec = getattr(arg, "_spec", None)
         if isinstance(spec, Spec):
             return spec.mesh
@@ -291,34 +291,9 @@ def _numbered(
     return names, tuple(specs)
 
 
-def _output_metadata(
-    op: OpOverload, args: Any, kwargs: Mapping[str, Any]
-) -> tuple[TensorMeta, ...] | None:
-    """Global metadata of the results, by the operator's meta kernel; None if data decides it."""
-
-    def as_meta(spec: Spec) -> torch.Tensor:
-        return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
-
-    meta_args = tree_map_only(Spec, as_meta, args)
-    meta_kwargs = tree_map_only(Spec, as_meta, dict(kwargs))
-    meta_kwargs = {k: "meta" if k == "device" else v for k, v in meta_kwargs.items()}
-    try:
-        result = op(*meta_args, **meta_kwargs)
-    except (NotImplementedError, RuntimeError) as error:
-        if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
-            return None
-        raise
-    leaves = tree_leaves(result)
-    return tuple(
-        TensorMeta(leaf.shape, leaf.stride(), leaf.dtype)
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor)
-    )
-
-
 def _plain_numbers(args: Any, kwargs: Mapping[str, Any]) -> frozenset[int]:
     """The numbers of the plain tensors among the arguments."""
-    found = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+    found = [each for each in flattened(args, kwargs) if isinstance(each, torch.Tensor)]
     return frozenset(n for n, each in enumerate(found) if not hasattr(each, "_spec"))
 
 

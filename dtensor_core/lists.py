@@ -13,14 +13,16 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from dtensor_core.arguments import converted
+from dtensor_core.metadata import as_meta, output_metadata
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.rules.call import Call, tensors
 from dtensor_core.rules.local import local_operator
-from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.spec import Spec
 
 _FOREACH = "aten::_foreach_"
 _FUSED = "aten::_fused_"
@@ -65,7 +67,7 @@ def decide_elements(
     """
     length = max((len(arg) for arg in args if isinstance(arg, (list, tuple))), default=0)
     counted = iter(range(1 << 30))
-    numbers = tree_map_only(Spec, lambda _: next(counted), (list(args), dict(kwargs)))
+    numbers = converted(Spec, lambda _: next(counted), args, kwargs)
     return [
         _element(op, index, (list(args), dict(kwargs)), numbers, written, plain)
         for index in range(length)
@@ -157,16 +159,10 @@ def _plain_call(
     if not hasattr(torch.ops.aten, name):  # no in-place form: the other one has the same layouts
         name = name.removesuffix("_")
     args = args[: _KEYWORDS.get(name)]
-    metas = tree_map_only(Spec, _meta, args)
+    metas, _ = converted(Spec, as_meta, args, {})
     overload = torch._C._jit_resolve_packet(f"aten::{name}", *metas, **kwargs)
     plain = getattr(getattr(torch.ops.aten, name), overload)
-    result = plain(*metas, **kwargs)
-    meta = TensorMeta(result.shape, result.stride(), result.dtype)
-    return Call(plain, tuple(args), kwargs, specs, (meta,))
-
-
-def _meta(spec: Spec) -> torch.Tensor:
-    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+    return Call(plain, tuple(args), kwargs, specs, output_metadata(plain, args, kwargs) or ())
 
 
 def plans_by_number(elements: Sequence[Element]) -> dict[int, tuple[Plan, Decision]]:

@@ -1,0 +1,230 @@
+"""Global metadata of an operator's results: shape, stride and dtype, from that of its arguments.
+
+torch's meta kernels know all operators, but many of them are written in Python, take up to a
+millisecond, and load torch._dynamo, which takes seconds. So the operators that models are made of
+have their metadata worked out here, where their arguments are contiguous and of one floating
+type; for everything else the meta kernel is asked. Law: both say the same. Used by `entry` and
+`lists`, on a call that was not seen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from dtensor_core.arguments import converted, flattened
+from dtensor_core.layout import contiguous_stride
+from dtensor_core.spec import Spec, TensorMeta
+
+Metas = tuple[TensorMeta, ...]
+
+# Elementwise, and of the type of their arguments where that is floating.
+_ELEMENTWISE = (
+    "add sub mul div neg abs reciprocal sqrt rsqrt exp log sin cos tanh sigmoid relu gelu silu "
+    "pow maximum minimum lerp addcmul addcdiv threshold_backward gelu_backward silu_backward "
+    "sigmoid_backward tanh_backward"
+)
+_OPTIONS = frozenset(("alpha", "approximate", "value", "rounding_mode"))
+_FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
+    """Metadata of the tensors that a call returns; None if its data decides it.
+
+    `args` and `kwargs` hold specs for tensors.
+    """
+    name = op._schema.name.removeprefix("aten::")
+    shortcut = _SHORTCUTS.get(name.removesuffix("_"))
+    if shortcut is not None and kwargs.keys() <= _OPTIONS:
+        specs = [value for value in flattened(args, {}) if isinstance(value, Spec)]
+        lies_well = _LYING.get(shortcut, _is_contiguous)
+        if _have_one_type(specs) and all(map(lies_well, specs)):
+            found = shortcut(specs, args)
+            if found is not None and (found[0] == specs[0].tensor_meta or not name.endswith("_")):
+                return found
+    return _by_kernel(op, args, kwargs)
+
+
+def _have_one_type(specs: Sequence[Spec]) -> bool:
+    """True if those that are neither masks nor indices have one floating type."""
+    dtypes = {spec.dtype for spec in specs} - {torch.bool, torch.int64}
+    return len(dtypes) == 1 and dtypes.pop() in _FLOATING
+
+
+def _is_contiguous(spec: Spec) -> bool:
+    return spec.stride == contiguous_stride(spec.shape)
+
+
+def _is_contiguous_or_one_value(spec: Spec) -> bool:
+    return not any(spec.stride) or _is_contiguous(spec)
+
+
+def _is_any(spec: Spec) -> bool:
+    return True
+
+
+def _contiguous(shape: Sequence[int], dtype: torch.dtype) -> TensorMeta:
+    return TensorMeta(torch.Size(shape), contiguous_stride(shape), dtype)
+
+
+def _elementwise(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    """As the largest argument, if the others broadcast to it."""
+    if any(spec.dtype is not specs[0].dtype for spec in specs) or complex in map(type, args):
+        return None
+    return _broadcast(specs, specs[0].dtype)
+
+
+def _comparison(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    if any(spec.dtype is not specs[0].dtype for spec in specs) or complex in map(type, args):
+        return None
+    return _broadcast(specs, torch.bool)
+
+
+def _where(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    if [spec.dtype is torch.bool for spec in specs] != [True, False, False]:
+        return None
+    return _broadcast(specs, specs[1].dtype)
+
+
+def _masked_fill(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    """In place or not, the result is as the first argument where the mask broadcasts to it."""
+    if [spec.dtype is torch.bool for spec in specs] != [False, True] or type(args[2]) is complex:
+        return None
+    return _broadcast(specs, specs[0].dtype)
+
+
+def _broadcast(specs: Sequence[Spec], dtype: torch.dtype) -> Metas | None:
+    largest = max(specs, key=lambda spec: (spec.ndim, spec.shape.numel()))
+    for spec in specs:
+        trailing = largest.shape[largest.ndim - spec.ndim :]
+        if any(size not in (1, full) for size, full in zip(spec.shape, trailing, strict=True)):
+            return None
+    return (_contiguous(largest.shape, dtype),)
+
+
+def _softmax(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    spec, dim, to_float = args
+    if to_float or not -spec.ndim <= dim < spec.ndim:
+        return None
+    return (spec.tensor_meta,)
+
+
+def _softmax_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    grad, output, _, dtype = args
+    if grad.shape != output.shape or dtype is not grad.dtype:
+        return None
+    return (grad.tensor_meta,)
+
+
+def _dropout(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    meta = specs[0].tensor_meta
+    return meta, meta._replace(dtype=torch.bool)
+
+
+def _mean(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    (spec,) = specs
+    given = args[1] if len(args) > 1 and args[1] else range(spec.ndim)
+    if any(not -spec.ndim <= dim < spec.ndim for dim in given):
+        return None
+    dims = {dim % spec.ndim for dim in given}
+    keep = len(args) > 2 and args[2]
+    shape = [1 if dim in dims else size for dim, size in enumerate(spec.shape)]
+    kept = shape if keep else [size for dim, size in enumerate(shape) if dim not in dims]
+    return (_contiguous(kept, spec.dtype),)
+
+
+def _cat(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    first, dim = specs[0], args[1] if len(args) > 1 else 0
+    if not -first.ndim <= dim < first.ndim or any(s.dtype is not first.dtype for s in specs):
+        return None
+    dim %= first.ndim
+    rest = [(*spec.shape[:dim], *spec.shape[dim + 1 :]) for spec in specs]
+    if any(each != rest[0] for each in rest) or any(s.ndim != first.ndim for s in specs):
+        return None
+    shape = (*first.shape[:dim], sum(s.shape[dim] for s in specs), *first.shape[dim + 1 :])
+    return (_contiguous(shape, first.dtype),)
+
+
+def _layer_norm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    """The result, and mean and rstd of what is normed together."""
+    spec, normed = args[0], tuple(args[1])
+    leading = spec.ndim - len(normed)
+    if leading < 0 or tuple(spec.shape[leading:]) != normed or 0 in spec.shape:
+        return None
+    if any(tuple(each.shape) != normed for each in specs[1:]) or spec.dtype.itemsize < 4:
+        return None
+    moments = _contiguous((*spec.shape[:leading], *(1 for _ in normed)), spec.dtype)
+    return spec.tensor_meta, moments, moments
+
+
+def _layer_norm_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    """Gradients of the input, the weight and the bias, as far as they are asked for."""
+    grad, spec, _, _, _, weight, bias, wanted = args
+    if grad.shape != spec.shape or 0 in spec.shape or spec.dtype.itemsize < 4:
+        return None
+    asked = [
+        each for each, is_wanted in zip((spec, weight, bias), wanted, strict=True) if is_wanted
+    ]
+    return tuple(each.tensor_meta for each in asked) if None not in asked else None
+
+
+def _addmm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    if len(specs) != 3:
+        return None
+    bias, left, right = specs
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+        return None
+    shape = (left.shape[0], right.shape[1])
+    return (_contiguous(shape, left.dtype),) if tuple(bias.shape) in (shape, shape[1:]) else None
+
+
+Shortcut = Callable[[Sequence[Spec], Sequence[Any]], Metas | None]
+
+# What each says holds for arguments of one floating type, contiguous if `_LYING` says nothing else.
+_SHORTCUTS: dict[str, Shortcut] = {
+    **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _comparison),
+    "where": _where,
+    "masked_fill": _masked_fill,
+    "_softmax": _softmax,
+    "_log_softmax": _softmax,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _softmax_backward,
+    "native_dropout": _dropout,
+    "mean": _mean,
+    "cat": _cat,
+    "native_layer_norm": _layer_norm,
+    "native_layer_norm_backward": _layer_norm_backward,
+    "addmm": _addmm,
+}
+_LYING: dict[Any, Callable[[Spec], bool]] = {
+    _elementwise: _is_contiguous_or_one_value,
+    _addmm: _is_any,
+}
+
+
+def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
+    """What the operator's meta kernel says."""
+    meta_args, meta_kwargs = converted(Spec, as_meta, args, kwargs)
+    if "device" in meta_kwargs:
+        meta_kwargs["device"] = "meta"
+    try:
+        result = op(*meta_args, **meta_kwargs)
+    except (NotImplementedError, RuntimeError) as error:
+        if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
+            return None
+        raise
+    several = result if isinstance(result, (list, tuple)) else (result,)
+    return tuple(
+        TensorMeta(each.shape, each.stride(), each.dtype)
+        for each in flattened(several, {})
+        if isinstance(each, torch.Tensor)
+    )
+
+
+def as_meta(spec: Spec) -> torch.Tensor:
+    """A tensor of the meta device that has a spec's global metadata."""
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")

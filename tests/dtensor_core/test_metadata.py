@@ -1,0 +1,176 @@
+"""What is said of an operator's results without asking its meta kernel is what that says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from dtensor_core import Replicate, init_device_mesh, metadata
+from dtensor_core.arguments import converted
+from dtensor_core.metadata import output_metadata
+from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.testing.fake import fake_world
+
+aten = torch.ops.aten
+F32, F64, BF16, I64, BOOL = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.int64,
+    torch.bool,
+)
+
+
+def _t(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _pointwise() -> Iterator[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    shapes = [
+        ((4, 6), (4, 6)),
+        ((4, 6), (6,)),
+        ((6,), (4, 6)),
+        ((4, 1), (1, 6)),
+        ((4, 6), ()),
+        ((), ()),
+        ((0, 6), (1, 6)),
+        ((3, 1, 5), (1, 5)),
+        ((1, 1), (1,)),
+    ]
+    for first, second in shapes:
+        for a, b in ((F32, F32), (F64, F32), (BF16, BF16), (F32, I64), (I64, I64), (BOOL, F32)):
+            x, y = _t(*first, dtype=a), _t(*second, dtype=b)
+            yield aten.add.Tensor, (x, y), {"alpha": 2}
+            yield aten.maximum.default, (x, y), {}
+            yield aten.gt.Tensor, (x, y), {}
+            yield aten.div.Tensor, (x, y), {}
+            yield aten.div.Tensor_mode, (x, y), {"rounding_mode": "floor"}
+            yield aten.where.self, (_t(*first, dtype=BOOL), x, y), {}
+            yield aten.masked_fill.Scalar, (x, _t(*second, dtype=BOOL), 0.5), {}
+        yield aten.addcmul.default, (_t(*first), _t(*second), _t(*first)), {"value": 0.5}
+    for x in (
+        _t(4, 6).t(),
+        _t(4, 6)[:, ::2],
+        _t(4, 1).expand(4, 6),
+        _t(2, 3, 4, 5).transpose(1, 2),
+    ):
+        yield aten.mul.Tensor, (x, x), {}
+        yield aten.add.Tensor, (x, _t(*x.shape)), {}
+        yield aten.gelu.default, (x,), {"approximate": "tanh"}
+        yield aten._softmax.default, (x, -1, False), {}
+        yield aten.mean.dim, (x, [0]), {}
+    for scalar in (2, 2.5, True, 1j):
+        for dtype in (F32, BF16, I64):
+            yield aten.mul.Tensor, (_t(4, 6, dtype=dtype), scalar), {}
+            if scalar != 1j:
+                yield aten.le.Scalar, (_t(4, 6, dtype=dtype), scalar), {}
+            yield aten.pow.Tensor_Scalar, (_t(4, 6, dtype=dtype), scalar), {}
+    for name in ("neg", "abs", "reciprocal", "sqrt", "rsqrt", "exp", "log", "sin", "tanh", "relu"):
+        for dtype in (F32, F64, BF16):
+            yield getattr(aten, name).default, (_t(3, 5, dtype=dtype),), {}
+    x = _t(3, 5)
+    for name in ("gelu_backward", "silu_backward", "sigmoid_backward"):
+        yield getattr(aten, name).default, (x, x), {}
+    yield aten.tanh_backward.default, (x, x), {}
+    yield aten.threshold_backward.default, (x, x, 0), {}
+    yield aten.lerp.Scalar, (x, x, 0.5), {}
+    yield aten.add_.Tensor, (x, _t(5)), {}
+    yield aten.masked_fill_.Scalar, (x, _t(5, dtype=BOOL), 1.0), {}
+
+
+def _others() -> Iterator[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    for dtype in (F32, F64, BF16):
+        for shape in ((4, 6), (2, 3, 5), (1, 1), (7,)):
+            x = _t(*shape, dtype=dtype)
+            yield aten._softmax.default, (x, 0, False), {}
+            yield aten._log_softmax.default, (x, -1, False), {}
+            yield aten._softmax_backward_data.default, (x, x, -1, dtype), {}
+            yield aten._log_softmax_backward_data.default, (x, x, 0, dtype), {}
+            yield aten.native_dropout.default, (x, 0.5, True), {}
+            for dims in ([0], [-1], list(range(len(shape))), None):
+                yield aten.mean.dim, (x, dims, True), {}
+                yield aten.mean.dim, (x, dims), {}
+            yield aten.mean.dim, (x, [0]), {"dtype": F64}
+            yield aten.mean.default, (x,), {}
+            for dim in (0, -1):
+                yield aten.cat.default, ([x, x, x], dim), {}
+        x, w = _t(4, 6, 5, dtype=dtype), _t(5, dtype=dtype)
+        mean = _t(4, 6, 1, dtype=dtype)
+        for weight, bias in ((w, w), (w, None), (None, None)):
+            yield aten.native_layer_norm.default, (x, [5], weight, bias, 1e-5), {}
+            for wanted in ([True, True, True], [True, False, False], [False, True, False]):
+                if weight is not None and (bias is not None or not wanted[2]):
+                    arguments = (x, x, [5], mean, mean, weight, bias, wanted)
+                    yield aten.native_layer_norm_backward.default, arguments, {}
+        for bias in (_t(8, dtype=dtype), _t(4, 8, dtype=dtype), _t(1, dtype=dtype)):
+            arguments = (bias, _t(4, 3, dtype=dtype), _t(3, 8, dtype=dtype))
+            yield aten.addmm.default, arguments, {}
+    yield aten.cat.default, ([_t(2, 3), _t(4, 3)],), {}
+    yield aten.cat.default, ([_t(2, 3), _t(2, 3, dtype=F64)], 1), {}
+    yield aten.addmm.default, (_t(8), _t(4, 3), _t(8, 3).t()), {}
+
+
+def _specs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mesh = init_device_mesh("cpu", (2,))
+
+    def spec_of(tensor: torch.Tensor) -> Spec:
+        meta = TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
+        return Spec(mesh, (Replicate(),), meta)
+
+    return converted(torch.Tensor, spec_of, args, kwargs)
+
+
+@pytest.mark.parametrize("calls", [_pointwise, _others])
+def test_a_shortcut_says_what_the_kernel_says(calls) -> None:
+    num_short = 0
+    with fake_world(2):
+        for op, args, kwargs in calls():
+            given = _specs(args, kwargs)
+            expected = metadata._by_kernel(op, *given)
+            found = output_metadata(op, *given)
+            text = f"{op} {[getattr(a, 'text', a) for a in given[0]]} {kwargs}"
+            assert found == expected, text
+            num_short += metadata._SHORTCUTS.get(op._schema.name[6:].removesuffix("_")) is not None
+    assert num_short > 50
+
+
+def test_a_shortcut_leaves_errors_to_the_kernel() -> None:
+    with fake_world(2):
+        for op, args in (
+            (aten.add.Tensor, (_t(4, 6), _t(4, 5))),
+            (aten.where.self, (_t(4, 5, dtype=BOOL), _t(4, 6), _t(4, 6))),
+            (aten.addmm.default, (_t(8), _t(4, 3), _t(4, 8))),
+            (aten.cat.default, ([_t(4, 6), _t(4, 5)],)),
+        ):
+            with pytest.raises((RuntimeError, IndexError, ValueError)):
+                output_metadata(op, *_specs(args, {}))
+
+
+PROGRAM = """
+import sys, torch
+import torch.nn.functional as F
+from dtensor_core import Replicate, Shard, distribute_tensor, init_device_mesh
+from dtensor_core.testing.fake import fake_world
+with fake_world(2):
+    mesh = init_device_mesh("cpu", (2,))
+    x = distribute_tensor(torch.ones(4, 6), mesh, [Shard(0)]).requires_grad_()
+    w = distribute_tensor(torch.ones(6, 6), mesh, [Replicate()]).requires_grad_()
+    b = distribute_tensor(torch.ones(6), mesh, [Replicate()]).requires_grad_()
+    y = F.layer_norm(F.gelu(F.linear(x, w, b)), (6,), w[0], b) + x * 2
+    y = torch.where(y > 0, y, x).softmax(-1).log_softmax(-1).mean()
+    y.backward()
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_the_first_operators_do_not_load_dynamo() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "False"
