@@ -148,9 +148,9 @@ def local_shape(
     mesh_shape: Sequence[int],
     coords: Sequence[int] | None,
 ) -> tuple[int, ...]:
-    """The local shape at `coords`; all zero for a rank outside of the mesh."""
+    """The local shape at `coords`; outside of the mesh that of an empty tensor, or of a number."""
     if coords is None:
-        return (0,) * len(shape)
+        return (0,) if shape else ()
     local = list(shape)
     for dim in {sharded_dim(placement) for placement in placements} - {None}:
         assert dim is not None

@@ -184,6 +184,8 @@ class Spec:
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
         """The part of a whole tensor that this rank holds; a view where it is in one piece."""
+        if self.coords is None:
+            return whole.new_zeros(self.local_shape)
         part = whole
         for dim, size in enumerate(self.local_shape):
             if size != self.shape[dim]:

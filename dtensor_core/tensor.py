@@ -128,11 +128,12 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                 )
             )
         meta = global_meta(local_tensor, mesh, normal, shape, stride)
-        if mesh.get_coordinate() is None:
-            local_tensor = local_tensor.new_empty(0, requires_grad=local_tensor.requires_grad)
+        spec = Spec(mesh, normal, meta)
+        if spec.coords is None:
+            needs_grad = local_tensor.requires_grad
+            local_tensor = local_tensor.new_zeros(spec.local_shape, requires_grad=needs_grad)
         elif run_check:
             local_tensor = agreed(local_tensor, mesh, normal, with_shape=shape is None)
-        spec = Spec(mesh, normal, meta)
         if torch.is_grad_enabled() and local_tensor.requires_grad:
             made = _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
         else:
@@ -208,7 +209,9 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         )
 
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
-        """The whole tensor, on every rank, as a plain tensor; differentiable."""
+        """The whole tensor, on every rank, as a plain tensor that is there; differentiable."""
+        if type(self._local_tensor) is Pending:
+            self._local_tensor = self._local_tensor.wait()
         replicate = (Replicate(),) * self._spec.mesh.ndim
         return self.redistribute(placements=replicate).to_local(grad_placements=grad_placements)
 
@@ -426,7 +429,9 @@ class _ToLocal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore
         spec: Spec = ctx.spec
-        meta = TensorMeta(spec.shape, stride_like(spec.shape, grad.stride()), grad.dtype)
+        outside = spec.coords is None
+        stride = spec.stride if outside else stride_like(spec.shape, grad.stride())
+        meta = TensorMeta(spec.shape, stride, grad.dtype)
         goal = Spec(spec.mesh, ctx.placements, meta)
         if torch.is_grad_enabled() and grad.requires_grad:
             return _FromLocal.apply(grad, goal, None), None

@@ -24,7 +24,7 @@ def share(whole: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.
     local = whole
     coords = spec.coords
     if coords is None:
-        return whole.new_empty(spec.local_shape)
+        return whole.new_zeros(spec.local_shape)
     for axis, placement in enumerate(spec.placements):
         if spec.mesh_shape[axis] == 1:
             continue
@@ -38,7 +38,7 @@ def share(whole: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.
 def keep(whole: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
     """This rank's part of its own `whole` tensor; nothing is sent."""
     if spec.coords is None:
-        return whole.new_empty(spec.local_shape)
+        return whole.new_zeros(spec.local_shape)
     steps = plan_between(spec.replicated(), spec)
     return execute(whole, spec.replicated(), steps, cause_of(operator))
 

@@ -40,9 +40,16 @@ def _is_empty_here(spec: Spec) -> bool:
 def _outside(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
     """What a rank that is not part of the mesh has: nothing, zero, or True of a comparison."""
     if not outputs:
-        nothing = True if str(op._schema.returns[0].type) == "bool" else 0
-        return lambda *args, **kwargs: nothing
-    return _results(op, [(0,) if spec.ndim else () for spec in outputs], outputs)
+        return lambda *args, **kwargs: _nothing(op, args)
+    return _results(op, [spec.local_shape for spec in outputs], outputs)
+
+
+def _nothing(op: OpOverload, args: Sequence[Any]) -> Any:
+    """What stands for results of which no shape is known: data would have decided it."""
+    like = next(leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
+    kinds = [str(returned.type) for returned in op._schema.returns]
+    made = [like.new_zeros(0) if k == "Tensor" else True if k == "bool" else 0 for k in kinds]
+    return made[0] if len(made) == 1 else tuple(made)
 
 
 def _results(

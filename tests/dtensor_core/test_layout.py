@@ -74,7 +74,8 @@ def test_local_shapes_follow_the_placements() -> None:
 
 
 def test_a_rank_outside_of_the_mesh_holds_nothing() -> None:
-    assert layout.local_shape((8, 3), (Replicate(),), (4,), None) == (0, 0)
+    assert layout.local_shape((8, 3), (Replicate(),), (4,), None) == (0,)
+    assert layout.local_shape((), (Replicate(),), (4,), None) == ()
 
 
 @given(st.lists(SIZES, min_size=2, max_size=2), RANKS, RANKS)

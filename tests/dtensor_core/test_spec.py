@@ -88,7 +88,8 @@ def test_a_rank_outside_of_the_mesh_holds_nothing() -> None:
         others = DeviceMesh("cpu", [2, 3])
         spec = Spec(others, (Shard(0),), meta(8, 16))
         assert spec.coords is None
-        assert spec.local_shape == (0, 0)
+        assert spec.local_shape == (0,)
+        assert spec.part_of(torch.ones(8, 16)).shape == (0,)
 
 
 def test_a_mesh_of_destroyed_groups_is_not_taken_for_its_successor() -> None:
