@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from dtensor_core import observe
 from dtensor_core.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.errors import MixedTensorError, four_parts
+from dtensor_core.lists import any_element_mixes, is_list_operator
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.plain import is_whole
 from dtensor_core.redistribute.execute import execute
@@ -198,6 +199,8 @@ def _refuse_mixed(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     """Raise MixedTensorError if a plain tensor is given that can't be taken to be whole."""
     if _applies(_plain_is_whole):
         return
+    if is_list_operator(op) and not any_element_mixes(args, kwargs, _class):
+        return
     schema = op._schema.arguments
     named = [*((schema[place].name, arg) for place, arg in enumerate(args)), *kwargs.items()]
     each = [
@@ -371,7 +374,9 @@ def _finish(
     several = result if isinstance(result, (list, tuple)) else [result]
     specs = iter(entry.outputs)
     wrapped = [
-        _new(_class, value, next(specs), False) if isinstance(value, torch.Tensor) else value
+        _new(_class, value, spec, False)
+        if isinstance(value, torch.Tensor) and (spec := next(specs)) is not None
+        else value
         for value in several
     ]
     if entry.view:

@@ -24,6 +24,7 @@ from dtensor_core.lists import (
 )
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.metadata import output_metadata
+from dtensor_core.overflow import UNSCALE, unscaling
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
@@ -44,7 +45,7 @@ class Entry:
 
     `moves` are the redistributions of tensor arguments, by number. What is returned is the
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
-    arguments written in place, or results to wrap (None: whole, as they come). `backs` bring what
+    arguments written in place, or results to wrap (None: whole, as they come; a spec that is None: plain). `backs` bring what
     had to be written elsewhere to where it belongs. An operator that `reshapes` its first argument
     in place gives it the spec of its result. A `view` whose argument had to move is a copy. `read`
     are the names of the arguments whose values were looked at.
@@ -52,7 +53,7 @@ class Entry:
 
     run: Callable[..., Any]
     moves: tuple[tuple[int, Plan, Cause], ...]
-    outputs: tuple[Spec, ...] | None
+    outputs: tuple[Spec | None, ...] | None
     single: Spec | None
     written: tuple[int | str, ...]
     place: int | None
@@ -175,9 +176,9 @@ def _list_entry(
         if isinstance(back.whose, int)
     )
     return Entry(
-        run=local_list_operator(op, elements),
+        run=unscaling(elements) if op is UNSCALE else local_list_operator(op, elements),
         moves=moves,
-        outputs=tuple(e.decision.outputs[0] for e in elements),
+        outputs=tuple(None if e.is_plain else e.decision.outputs[0] for e in elements),
         single=None,
         written=written,
         place=None,

@@ -7,6 +7,7 @@ layout. The local lists then go through the list operator in one call. Used by `
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from dtensor_core.rules.local import local_operator
 from dtensor_core.spec import Spec
 
 _FOREACH = "aten::_foreach_"
-_FUSED = "aten::_fused_"
+_FUSED = ("aten::_fused_", "aten::_amp_foreach_")
 # Where the plain operator is not named as its `_foreach_` form.
 _RENAMED = {"norm": "linalg_vector_norm"}
 # Positions of scalars that the plain operator takes by keyword; no layout depends on them.
@@ -36,20 +37,39 @@ _KEYWORDS = {name: 3 for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")}
 class Element:
     """One element's call, the numbers of its tensors in the whole call, and its decision.
 
-    `fixed` is what it writes in place.
+    `fixed` is what it writes in place; one that `is_plain` has no DTensor.
     """
 
     call: Call
     numbers: tuple[int, ...]
     fixed: tuple[Fixed, ...]
     decision: Decision
+    is_plain: bool = False
 
 
 def is_list_operator(op: OpOverload) -> bool:
     """True for operators whose first argument is a list of which each element stands alone."""
     arguments = op._schema.arguments
-    named = op._schema.name.startswith((_FOREACH, _FUSED))
+    named = op._schema.name.startswith((_FOREACH, *_FUSED))
     return named and bool(arguments) and str(arguments[0].type) == "List[Tensor]"
+
+
+def any_element_mixes(
+    args: Sequence[Any], kwargs: Mapping[str, Any], cls: type[torch.Tensor]
+) -> bool:
+    """True if plain tensors, of more than one number, meet DTensors in an element."""
+    values = [*args, *kwargs.values()]
+    lists = [value for value in values if isinstance(value, (list, tuple))]
+    shared = [value for value in values if isinstance(value, torch.Tensor)]
+    for element in itertools.zip_longest(*lists):
+        kinds = {
+            isinstance(each, cls)
+            for each in (*element, *shared)
+            if isinstance(each, cls) or (isinstance(each, torch.Tensor) and each.numel() != 1)
+        }
+        if len(kinds) > 1:
+            return True
+    return False
 
 
 def decide_elements(
@@ -102,7 +122,8 @@ def _element(
         for result, place in enumerate(places)
         if (number := call.number_at(place)) is not None
     )
-    return Element(call, mine, fixed, decide(call, fixed))
+    is_plain = all(number in plain for number in mine)
+    return Element(call, mine, fixed, decide(call, fixed), is_plain)
 
 
 def _on_one_mesh(given: Any, numbers: Any, plain: Collection[int]) -> Any:
@@ -134,7 +155,7 @@ def _on_one_mesh(given: Any, numbers: Any, plain: Collection[int]) -> Any:
 def _stays(op: OpOverload, place: int, value: Any) -> bool:
     """True for parameters and their state; gradients may move, step counts are whole anyway."""
     name = op._schema.arguments[place].name
-    return isinstance(value, Spec) and name not in ("grads", "state_steps")
+    return isinstance(value, Spec) and name not in ("grads", "state_steps", "found_inf")
 
 
 def _at(part: Any, index: int) -> Any:

@@ -15,7 +15,12 @@ from typing import Any
 import torch
 
 from dtensor_core import composites, dispatch
-from dtensor_core.errors import PlacementError, RedistributeError, four_parts
+from dtensor_core.errors import (
+    MixedTensorError,
+    PlacementError,
+    RedistributeError,
+    four_parts,
+)
 from dtensor_core.layout import stride_like
 from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh, on_change
 from dtensor_core.placement import (
@@ -248,6 +253,25 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     def placements(self) -> tuple[Placement, ...]:
         """One placement per mesh axis."""
         return self._spec.placements
+
+    @property
+    def data(self) -> DTensor:
+        """The same tensor outside of autograd; assigning another DTensor replaces this one's."""
+        return torch.Tensor.data.__get__(self)  # pyright: ignore
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        if not isinstance(value, DTensor):
+            raise MixedTensorError(
+                four_parts(
+                    asked=f"the data of {self._spec.text} to be replaced",
+                    found=f"a plain tensor of shape {tuple(value.shape)}",
+                    why="how a plain tensor lies on the mesh is not known",
+                    hint="assign a DTensor, or write with copy_, which takes a whole tensor",
+                )
+            )
+        torch.Tensor.data.__set__(self, value)  # pyright: ignore
+        self._local_tensor, self._spec = value._local_tensor, value._spec
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # pyright: ignore
         return (

@@ -84,5 +84,6 @@ _LINES = (
 ROWS = {
     name: pointwise(terms, algebra) for algebra, terms, names in _LINES for name in names.split()
 }
-# What fused optimizers do to one parameter, its gradient and its state.
-ROWS |= {name: OPAQUE for name in ["_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad"]}
+# What fused optimizers do to a parameter, its gradient and state, and unscaling to a gradient.
+_FUSED = "_fused_adam _fused_adamw _fused_sgd _fused_adagrad"
+ROWS |= {name: OPAQUE for name in [*_FUSED.split(), "_amp_foreach_non_finite_check_and_unscale"]}

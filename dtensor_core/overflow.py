@@ -1,0 +1,54 @@
+"""Unscaling gradients: what one rank finds in its part, all ranks must know.
+
+`_amp_foreach_non_finite_check_and_unscale_` divides gradients by the loss scale and notes, in a
+plain tensor, whether any is infinite or no number. Here that note is the largest of all ranks that
+hold other parts, by one reduction of one number per mesh axis: every rank skips the same steps.
+Used by `entry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.lists import Element
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.placement import Partial, Replicate
+from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.spec import Spec, TensorMeta
+
+UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
+
+
+def unscaling(elements: Sequence[Element]) -> Callable[..., None]:
+    """What runs on the local gradients, the note and the inverse scale."""
+    reductions = [_reduction(mesh, axes) for mesh, axes in _cut_axes(elements).items()]
+    cause = Cause(str(UNSCALE), "found_inf")
+
+    def local(gradients: list[torch.Tensor], found: torch.Tensor, scale: torch.Tensor) -> None:
+        UNSCALE(gradients, found, scale)
+        for pending, plan in reductions:
+            found.copy_(execute(found, pending, plan, cause))
+
+    return local
+
+
+def _cut_axes(elements: Sequence[Element]) -> dict[DeviceMesh, set[int]]:
+    """The axes of every mesh along which ranks hold different parts of a gradient."""
+    axes: dict[DeviceMesh, set[int]] = {}
+    for element in elements:
+        spec = element.call.specs[0]
+        found = axes.setdefault(spec.mesh, set())
+        found.update(a for a, each in enumerate(spec.placements) if not each.is_replicate())
+    return axes
+
+
+def _reduction(mesh: DeviceMesh, axes: set[int]) -> tuple[Spec, Any]:
+    """The note as a pending maximum along some axes, and the plan that makes it whole."""
+    meta = TensorMeta(torch.Size(()), (), torch.float32)
+    placements = [Partial("max") if axis in axes else Replicate() for axis in range(mesh.ndim)]
+    pending = Spec(mesh, placements, meta)
+    return pending, plan_between(pending, pending.replicated())
