@@ -45,10 +45,10 @@ class Entry:
 
     `moves` are the redistributions of tensor arguments, by number. What is returned is the
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
-    arguments written in place, or results to wrap (None: whole, as they come; a spec that is None: plain). `backs` bring what
-    had to be written elsewhere to where it belongs. An operator that `reshapes` its first argument
-    in place gives it the spec of its result. A `view` whose argument had to move is a copy. `read`
-    are the names of the arguments whose values were looked at.
+    arguments written in place, or results to wrap (None: whole, as they come; one that is None:
+    plain). `backs` bring what had to be written elsewhere to where it belongs. An operator that
+    `reshapes` its first argument in place gives it the spec of its result. A `view` whose argument
+    had to move is a copy. `read` are the names of the arguments whose values were looked at.
     """
 
     run: Callable[..., Any]

@@ -40,7 +40,7 @@ def _cut_axes(elements: Sequence[Element]) -> dict[DeviceMesh, set[int]]:
     """The axes of every mesh along which ranks hold different parts of a gradient."""
     axes: dict[DeviceMesh, set[int]] = {}
     for element in elements:
-        spec = element.call.specs[0]
+        spec = element.decision.inputs[0]
         found = axes.setdefault(spec.mesh, set())
         found.update(a for a, each in enumerate(spec.placements) if not each.is_replicate())
     return axes

@@ -6,6 +6,8 @@ one of those is cut.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row
@@ -49,7 +51,26 @@ def _statistics(shape: tuple[int, ...], leading: int) -> Operand:
     return full_operand(shape)[:leading] + ((),) * (len(shape) - leading)
 
 
+def _weight_norm(call: Call) -> Rule:
+    """A weight over its norm, and gradients: cut along `dim`, in which each slice has one norm."""
+    shape = call.specs[0].shape
+    dim = call.argument("dim", 0) % len(shape)
+    each = tuple((f"d{dim}",) if number == dim else () for number in range(len(shape)))
+
+    def operand(other: Sequence[int]) -> Operand:
+        return full_operand(shape) if tuple(other) == tuple(shape) else each
+
+    return Rule(
+        inputs=tuple(operand(spec.shape) for spec in call.specs),
+        outputs=tuple(operand(meta.shape) for meta in call.outputs),
+        sizes=factor_sizes(shape),
+        blocked=frozenset(f"d{number}" for number in range(len(shape)) if number != dim),
+    )
+
+
 ROWS = {
+    "_weight_norm_interface": Row(_weight_norm, "dim may be cut"),
+    "_weight_norm_interface_backward": Row(_weight_norm, "dim may be cut"),
     "native_layer_norm": Row(_layer_norm, "x.. n!, n!, n! -> x.. n!, x.. 1, x.. 1"),
     "native_layer_norm_backward": Row(
         _layer_norm_backward, "x.. n!, x.. n!, x.. 1, x.. 1, n!, n! -> x.. n!, n!, n!"

@@ -143,7 +143,8 @@ def _range(dtype: torch.dtype) -> tuple[int, int]:
 def _vector_norm(call: Call) -> Rule:
     """Norms of shards reduce as norms; the extreme ones as extremes, and ord 0 counts."""
     shape = call.specs[0].shape
-    order = float(call.argument("ord", 2))
+    order = call.argument("ord", call.argument("p", 2))
+    order = 2.0 if order is None else float(order)
     reduce, local = _NORMS.get(order, (f"norm{order:g}", None))
     dims = reduced_dims(call, len(shape))
     whole = order < 0 and order != -math.inf
@@ -173,6 +174,7 @@ ROWS = {
     "sum": reduction("sum", "linear"),
     "mean": reduction("sum", "linear", local=_mean_by_global_count),
     "linalg_vector_norm": Row(_vector_norm, "reduce norms"),
+    "norm": Row(_vector_norm, "reduce norms"),
     "amax": _MAXIMUM,
     "amin": _MINIMUM,
     "max.default": _MAXIMUM,

@@ -128,6 +128,25 @@ SAMPLES: dict[str, list[Sample]] = {
         _call(aten.mean.dim, _t(7, 5, 4), [0, -1], True),
         _call(aten.mean.dim, _t(7, 5), [1]),
     ],
+    "norm": [
+        _call(aten.norm.Scalar, _t(7, 5), 3),
+        _call(aten.norm.ScalarOpt_dim, _t(4, 5), None, [0], True),
+        _call(aten.norm.ScalarOpt_dim, _t(4, 5), math.inf, [1]),
+    ],
+    "_weight_norm_interface": [
+        _call(aten._weight_norm_interface.default, _t(6, 5), _t(6, 1)),
+        _call(aten._weight_norm_interface.default, _t(6, 5), _t(1, 5), 1),
+    ],
+    "_weight_norm_interface_backward": [
+        _call(
+            aten._weight_norm_interface_backward.default,
+            _t(6, 5),
+            _t(6, 5) * 2,
+            _t(6, 1),
+            _positive(6, 1),
+            0,
+        ),
+    ],
     "linalg_vector_norm": [
         _call(aten.linalg_vector_norm.default, _t(7, 5)),
         _call(aten.linalg_vector_norm.default, _t(4, 5), 3, [0], True),
