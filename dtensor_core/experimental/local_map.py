@@ -17,6 +17,10 @@ from dtensor_core.tensor import DTensor, normalize_placements
 Layout = Sequence[Placement] | None
 
 
+class LocalMapError(PlacementError, AssertionError):
+    """Placements that don't go with the arguments or results of a function."""
+
+
 def local_map(
     func: Callable[..., Any] | None = None,
     out_placements: Layout | tuple[Layout, ...] = None,
@@ -35,6 +39,8 @@ def local_map(
     `out_placements` are the placements of the result, or a tuple of one entry for each flattened
     result, None for what is no tensor. The mesh is `device_mesh`, or the first DTensor's; where no
     DTensor is passed, `func` runs as it is. Without `func`, a decorator.
+
+    Raises LocalMapError (an AssertionError) for entries that don't fit their arguments or results.
     """
     if func is None:
         return partial(
@@ -77,10 +83,21 @@ def _one_each(layouts: Sequence[Layout] | None, values: Sequence[Any], what: str
     if layouts is None:
         return [None] * len(values)
     if len(layouts) != len(values):
-        raise PlacementError(
+        raise LocalMapError(
             f"{what} must have one entry for each flattened argument: {len(values)}, "
             f"got {len(layouts)}"
         )
+    for number, (value, layout) in enumerate(zip(values, layouts, strict=True)):
+        if isinstance(value, DTensor) and layout is None:
+            raise LocalMapError(
+                f"{what}: argument {number} is a DTensor {value._spec.text}, which expects "
+                "placements but received None"
+            )
+        if not isinstance(value, torch.Tensor) and layout is not None:
+            raise LocalMapError(
+                f"{what}: argument {number} is a {type(value).__name__}, which expects None "
+                f"placements but received {layout}"
+            )
     return list(layouts)
 
 
@@ -109,7 +126,7 @@ def _wrapped(result: Any, out_placements: Any, mesh: DeviceMesh, name: str) -> A
     flat, structure = tree_flatten(result)
     layouts = out_placements if _is_per_result(out_placements) else (out_placements,)
     if len(layouts) != len(flat):
-        raise PlacementError(
+        raise LocalMapError(
             f"out_placements of {name} must have one entry for each flattened result: "
             f"{len(flat)}, got {len(layouts)}"
         )
@@ -129,7 +146,7 @@ def _result(value: Any, layout: Layout, mesh: DeviceMesh, what: str) -> Any:
     if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and layout is not None:
         return DTensor.from_local(value, mesh, layout)
     if layout is not None and not isinstance(value, torch.Tensor):
-        raise AssertionError(
+        raise LocalMapError(
             f"{what} is a {type(value).__name__}: what is no tensor has placements None, "
             f"got {layout}"
         )

@@ -17,7 +17,6 @@ from dtensor_core import (
     init_device_mesh,
     observe,
 )
-from dtensor_core.errors import PlacementError
 from dtensor_core.experimental import local_map
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
@@ -102,10 +101,14 @@ def test_results_have_a_layout_each(mesh) -> None:
     assert rows == 2
     with pytest.raises(AssertionError, match="result 1 of both is a int"):
         local_map(both, out_placements=(ROWS, ROWS))(x)
-    with pytest.raises(PlacementError, match="out_placements of both must have one entry"):
+    with pytest.raises(AssertionError, match="out_placements of both must have one entry"):
         local_map(both, out_placements=(ROWS, None, None))(x)
-    with pytest.raises(PlacementError, match="in_placements of both must have one entry"):
+    with pytest.raises(AssertionError, match="in_placements of both must have one entry"):
         local_map(both, out_placements=(ROWS, None), in_placements=(ROWS, ROWS))(x)
+    with pytest.raises(AssertionError, match="expects placements but received None"):
+        local_map(both, out_placements=(ROWS, None), in_placements=(None,))(x)
+    with pytest.raises(AssertionError, match="expects None placements but received"):
+        local_map(torch.mul, out_placements=ROWS, in_placements=(ROWS, ROWS))(x, 2)
 
 
 def test_gradients_lie_as_said(mesh) -> None:
