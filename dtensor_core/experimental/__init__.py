@@ -1,7 +1,15 @@
-"""Functions on local tensors, rules of one's own, and plain tensors among DTensors."""
+"""Functions on local tensors, rules of one's own, plain tensors among DTensors, speeds of links."""
 
 from dtensor_core.dispatch import implicit_replication
 from dtensor_core.experimental.local_map import local_map
 from dtensor_core.experimental.sharding import register_sharding
+from dtensor_core.redistribute.cost import Link, link_of, set_link
 
-__all__ = ["implicit_replication", "local_map", "register_sharding"]
+__all__ = [
+    "Link",
+    "implicit_replication",
+    "link_of",
+    "local_map",
+    "register_sharding",
+    "set_link",
+]
