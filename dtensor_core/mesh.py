@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, _mesh_resources, init_device_mesh
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dtensor_core.errors import MeshError, four_parts
 
@@ -116,9 +117,11 @@ def channel(mesh: DeviceMesh, axes: Sequence[int]) -> Channel:
     if joined is None:
         raise MeshError(f"no process group joins the axes {tuple(axes)} of {mesh}")
     group = joined.get_group(axes[0] if joined is mesh else 0)
-    line = mesh.mesh[tuple(slice(None) if a in axes else coord for a, coord in enumerate(coords))]
+    place = tuple(slice(None) if a in axes else coord for a, coord in enumerate(coords))
+    with _disable_current_modes():  # the ranks are to be read, also where tensors are fake
+        line = mesh.mesh[place].flatten().tolist()
     places = itertools.product(*(range(mesh.size(axis)) for axis in axes))
-    at = dict(zip(line.flatten().tolist(), places, strict=True))
+    at = dict(zip(line, places, strict=True))
     ranks = dist.get_process_group_ranks(group)
     return Channel(group, group.group_name, tuple(at[rank] for rank in ranks))
 

@@ -23,8 +23,8 @@ class Announcement:
     `operator` needed `argument` in another layout (`operator` is "redistribute" where the user
     asked for it by name). `source` and `target` are layouts in text form, before and after the
     whole redistribution; `step`, `axis` and `payload_bytes` describe this one collective on this
-    rank. `candidates` lists the layouts considered with their cost in seconds; the first one was
-    chosen.
+    rank, `seconds` what the planner takes it to last. `candidates` lists the layouts considered
+    with their cost in seconds; the first one was chosen.
     """
 
     operator: str
@@ -35,6 +35,7 @@ class Announcement:
     axis: str
     payload_bytes: int
     candidates: tuple[tuple[str, float], ...] = ()
+    seconds: float = 0.0
 
     @property
     def sentence(self) -> str:

@@ -10,6 +10,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from dtensor_core.debug.explain import (
+    ExplainError,
+    Explanation,
+    PlannedOperator,
+    explain,
+)
 from dtensor_core.debug.explicit import (
     ExplicitRedistributionContext,
     ImplicitRedistributionError,
@@ -19,8 +25,12 @@ from dtensor_core.errors import four_parts
 
 __all__ = [  # pyright: ignore[reportUnsupportedDunderAll]
     "CommDebugMode",
+    "ExplainError",
+    "Explanation",
     "ExplicitRedistributionContext",
     "ImplicitRedistributionError",
+    "PlannedOperator",
+    "explain",
     "visualize_sharding",
 ]
 

@@ -16,6 +16,7 @@ from torch.distributed._functional_collectives import _are_we_tracing
 
 from dtensor_core import collectives, observe
 from dtensor_core.mesh import axes_name, forget_decisions, num_flattened
+from dtensor_core.redistribute.cost import step_seconds, topology_of
 from dtensor_core.redistribute.pending import Arrival, Pending
 from dtensor_core.redistribute.plan import Plan, plan_placements
 from dtensor_core.redistribute.site import site_of
@@ -132,4 +133,5 @@ def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcem
         axis=axes_name(spec.mesh, step.axes),
         payload_bytes=step.payload_bytes(spec.shape, itemsize, spec.mesh_shape, spec.coords),
         candidates=cause.candidates,
+        seconds=step_seconds(step, spec.shape, itemsize, topology_of(spec.mesh)),
     )
