@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -35,7 +35,7 @@ class Announcement:
     axis: str
     payload_bytes: int
     candidates: tuple[tuple[str, float], ...] = ()
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def sentence(self) -> str:
