@@ -16,6 +16,7 @@ from dtensor_core.placement import Placement
 from dtensor_core.redistribute.distribute import keep, share
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tensor import DTensor, normalize_placements
+from dtensor_core.tracing import outside_graphs
 
 PartitionFn = Callable[[str, nn.Module, DeviceMesh], None]
 
@@ -24,6 +25,7 @@ class LeafError(DTensorError, RuntimeError):
     """A tensor with a history was asked to become a leaf."""
 
 
+@outside_graphs("distribute_tensor makes a leaf, and sends its data by a scatter")
 def distribute_tensor(
     tensor: torch.Tensor,
     device_mesh: DeviceMesh | None = None,

@@ -24,6 +24,7 @@ from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.plain import is_whole
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
+from dtensor_core.tracing import untraced
 from dtensor_core.written import Copied, bring_back, check_given, check_writable, write_through
 
 _CACHE_LIMIT = 65536
@@ -53,6 +54,7 @@ def install(cls: type[torch.Tensor]) -> None:
     cls.__torch_dispatch__ = staticmethod(dispatch)  # pyright: ignore
 
 
+@untraced
 def dispatch(
     op: OpOverload,
     types: Sequence[type],

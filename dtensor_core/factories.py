@@ -21,12 +21,14 @@ from dtensor_core.redistribute.execute import cause_of, execute
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tensor import DTensor, normalize_placements
+from dtensor_core.tracing import as_node
 
 __all__ = ["empty", "full", "ones", "rand", "randn", "zeros"]
 
 Size = int | Sequence[int]
 
 
+@as_node
 def zeros(
     *size: Size,
     requires_grad: bool = False,
@@ -40,6 +42,7 @@ def zeros(
     return _make(torch.zeros, size, options, device_mesh, placements, requires_grad)
 
 
+@as_node
 def ones(
     *size: Size,
     requires_grad: bool = False,
@@ -53,6 +56,7 @@ def ones(
     return _make(torch.ones, size, options, device_mesh, placements, requires_grad)
 
 
+@as_node
 def empty(
     *size: Size,
     requires_grad: bool = False,
@@ -66,6 +70,7 @@ def empty(
     return _make(torch.empty, size, options, device_mesh, placements, requires_grad)
 
 
+@as_node
 def full(
     size: Size,
     fill_value: float | bool,
@@ -85,6 +90,7 @@ def full(
     return _make(fill, (size,), options, device_mesh, placements, requires_grad)
 
 
+@as_node
 def rand(
     *size: Size,
     requires_grad: bool = False,
@@ -100,6 +106,7 @@ def rand(
     return _make(sampled, size, options, device_mesh, placements, requires_grad)
 
 
+@as_node
 def randn(
     *size: Size,
     requires_grad: bool = False,

@@ -13,6 +13,8 @@ import re
 from typing import Any, ClassVar
 
 import torch._C._distributed as _torch  # pyright: ignore[reportMissingModuleSource]
+from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
+from torch._library.opaque_object import MemberType, register_opaque_type
 
 from dtensor_core.errors import PlacementError
 
@@ -29,9 +31,9 @@ def norm_exponent(reduce_op: str) -> float | None:
 class Placement:
     """Base of the placements. Instances are frozen; equal instances are the same object."""
 
-    __slots__ = ("_arguments",)
+    # A kind's own slots are what its constructor takes, in order.
+    __slots__ = ("__weakref__",)
 
-    _arguments: tuple[Any, ...]
     _interned: ClassVar[dict[tuple[Any, ...], Placement]] = {}
 
     @classmethod
@@ -40,7 +42,8 @@ class Placement:
         known = Placement._interned.get(key)
         if known is None:
             made = object.__new__(cls)
-            object.__setattr__(made, "_arguments", arguments)
+            for name, argument in zip(cls.__slots__, arguments, strict=True):
+                object.__setattr__(made, name, argument)
             known = Placement._interned.setdefault(key, made)
         return known
 
@@ -48,7 +51,19 @@ class Placement:
         raise AttributeError(f"{type(self).__name__} is frozen: cannot set {name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), self._arguments)
+        return (type(self), tuple(getattr(self, name) for name in self.__slots__))
+
+    # Equal is identical, said so that a compiler may take placements for values.
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
+        """An expression that makes this placement, and the names in it: a graph's constant."""
+        make, arguments = self.__reduce__()
+        name = f"dtensor_core_{make.__name__}"
+        return f"{name}{arguments!r}", {name: make}
 
     def __copy__(self) -> Placement:
         return self
@@ -72,18 +87,16 @@ class Placement:
 class Shard(Placement):
     """Dimension `dim` is cut into `torch.chunk` pieces over the axis."""
 
-    __slots__ = ()
+    __slots__ = ("dim",)
+
+    dim: int
+    """The tensor dimension that is cut; negative until it meets a tensor."""
 
     def __new__(cls, dim: int) -> Shard:
         """The one instance for `dim`."""
         if not isinstance(dim, int):
             raise PlacementError(f"Shard takes an integer dimension, got {dim!r}")
         return cls._intern(dim)
-
-    @property
-    def dim(self) -> int:
-        """The tensor dimension that is cut; negative until it meets a tensor."""
-        return self._arguments[0]
 
     def is_shard(self, dim: int | None = None) -> bool:
         """True, unless another dimension is asked for."""
@@ -103,7 +116,12 @@ class _StridedShard(Placement):
     `[b, h] -> [(b h)]` with h sharded, the result is `_StridedShard(0, split_factor=b)`.
     """
 
-    __slots__ = ()
+    __slots__ = ("dim", "split_factor")
+
+    dim: int
+    """The tensor dimension that is cut."""
+    split_factor: int
+    """The number of equal blocks that the dimension is seen as."""
 
     def __new__(cls, dim: int, *, split_factor: int) -> _StridedShard:
         if split_factor < 1:
@@ -111,17 +129,7 @@ class _StridedShard(Placement):
         return cls._intern(dim, split_factor)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (strided_shard, self._arguments)
-
-    @property
-    def dim(self) -> int:
-        """The tensor dimension that is cut."""
-        return self._arguments[0]
-
-    @property
-    def split_factor(self) -> int:
-        """The number of equal blocks that the dimension is seen as."""
-        return self._arguments[1]
+        return (strided_shard, (self.dim, self.split_factor))
 
     def __repr__(self) -> str:
         return f"_StridedShard(dim={self.dim}, sf={self.split_factor})"
@@ -158,7 +166,10 @@ class Replicate(Placement):
 class Partial(Placement):
     """Every rank holds an addend; the value is their reduction by `reduce_op` over the axis."""
 
-    __slots__ = ()
+    __slots__ = ("reduce_op",)
+
+    reduce_op: str
+    """Name of the reduction that the addends await."""
 
     def __new__(cls, reduce_op: str = "sum") -> Partial:
         """The one instance for `reduce_op`; see `REDUCE_OPS`."""
@@ -167,11 +178,6 @@ class Partial(Placement):
                 f"Partial takes one of {', '.join(REDUCE_OPS)} as reduce_op, got {reduce_op!r}"
             )
         return cls._intern(reduce_op)
-
-    @property
-    def reduce_op(self) -> str:
-        """Name of the reduction that the addends await."""
-        return self._arguments[0]
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
         """True, unless another reduction is asked for."""
@@ -187,8 +193,11 @@ class Partial(Placement):
 def as_placement(value: Any) -> Placement:
     """A placement of ours: itself, or the equal of one of torch's DTensor.
 
+    Graphs of torch.compile return placements wrapped.
+
     Raises PlacementError for anything else.
     """
+    value = maybe_unwrap_fake_script_object(value)
     if isinstance(value, Placement):
         return value
     if isinstance(value, _torch.Shard):
@@ -210,3 +219,16 @@ def sharded_dim(placement: Placement) -> int | None:
 def split_factor(placement: Placement) -> int:
     """The number of blocks a sharded dimension is seen as: 1 but for a strided shard."""
     return placement.split_factor if isinstance(placement, _StridedShard) else 1
+
+
+# torch.compile takes placements for constants, and asks the real ones while it traces.
+register_opaque_type(
+    Placement,
+    typ="value",
+    members={
+        name: MemberType.USE_REAL
+        for name in (
+            "is_shard", "is_replicate", "is_partial", "__eq__", "__hash__", "__repr__", "__str__",
+        )
+    },
+)  # fmt: skip

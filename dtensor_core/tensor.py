@@ -39,6 +39,7 @@ from dtensor_core.redistribute.pending import Pending
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.tracing import Node, outside_graphs, untraced
 from dtensor_core.written import Copied
 
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
@@ -117,6 +118,12 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         `run_check` finds to differ.
         """
         mesh = current_mesh(device_mesh)
+        if torch.compiler.is_dynamo_compiling():
+            make = _from_checked if run_check else Node
+            return make(  # pyright: ignore
+                "from_local", local_tensor, mesh, placements,
+                run_check=run_check, shape=shape, stride=stride, grad_placements=grad_placements,
+            )  # fmt: skip
         normal = normalize_placements(placements, mesh, local_tensor.ndim)
         grads = (
             None
@@ -147,6 +154,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             made._given_addends = True
         return made
 
+    @untraced
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The local part, aliased; differentiable.
 
@@ -167,6 +175,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             local._is_param = True
         return local
 
+    @untraced
     def redistribute(
         self,
         device_mesh: DeviceMesh | None = None,
@@ -183,12 +192,12 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         Raises RedistributeError (a RuntimeError) for a target that is Partial where this tensor is
         not, and PlacementError for a mesh other than this tensor's.
         """
-        mesh = device_mesh or self._spec.mesh
-        if mesh != self._spec.mesh:
+        mesh = self._spec.mesh
+        if device_mesh is not None and device_mesh != mesh:
             raise PlacementError(
                 four_parts(
-                    asked=f"redistribute to {mesh}",
-                    found=f"a tensor on {self._spec.mesh}",
+                    asked=f"redistribute to {device_mesh}",
+                    found=f"a tensor on {mesh}",
                     why="redistribution moves data within one mesh",
                 )
             )
@@ -213,6 +222,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             self, target, forward_dtype, backward_dtype, async_op
         )
 
+    @untraced
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The whole tensor, on every rank, as a plain tensor that is there; differentiable."""
         if type(self._local_tensor) is Pending:
@@ -273,16 +283,21 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         torch.Tensor.data.__set__(self, value)  # pyright: ignore
         self._local_tensor, self._spec = value._local_tensor, value._spec
 
+    @untraced
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # pyright: ignore
         return (
             f"DTensor(local_tensor={self._local_tensor}, shape={tuple(self.shape)}, "
             f"device_mesh={self._spec.mesh}, placements={self._spec.placements})"
         )
 
+    @untraced
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        if type(self._local_tensor) is Pending:
+            self._local_tensor = self._local_tensor.wait()
         return ["_local_tensor"], (self._spec, self.requires_grad)
 
     @staticmethod
+    @untraced
     def __tensor_unflatten__(
         inner: Mapping[str, torch.Tensor], context: Any, shape: Any, stride: Any
     ) -> DTensor:
@@ -293,6 +308,38 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             Spec(spec.mesh, spec.placements, meta),
             requires_grad=requires_grad,
         )
+
+    def _stable_hash_for_caching(self) -> str:
+        """A key of this layout for compiled graphs on disk: there is none.
+
+        What a graph communicates depends on rules, costs and rewrites too, and on the coordinate.
+        """
+        raise RuntimeError("graphs of DTensors are compiled anew in each process")
+
+    def __coerce_tangent_metadata__(self) -> DTensor:
+        """How a compiled backward expects the gradient of this output: addends whole."""
+        return self.redistribute(
+            placements=[gradient_placement(placement) for placement in self.placements]
+        )
+
+    def __coerce_same_metadata_as_tangent__(
+        self, expected: Any, expected_type: type | None = None
+    ) -> DTensor | None:
+        """This gradient, laid out as the compiled backward expects it; None if it can't be."""
+        spec: Spec = expected[0]
+        if expected_type is not None or self.device_mesh != spec.mesh:
+            return None
+        moved = self.redistribute(placements=spec.placements)
+        local = moved._local_tensor.contiguous() if moved._spec is not spec else moved._local_tensor
+        return DTensor(local, spec)
+
+
+Node.functions["from_local"] = DTensor.from_local
+
+
+@outside_graphs("from_local(run_check=True) compares what all ranks hold")
+def _from_checked(name: str, *args: Any, **kwargs: Any) -> DTensor:
+    return Node.functions[name](*args, **kwargs)
 
 
 _getitem, _setitem = torch.Tensor.__getitem__, torch.Tensor.__setitem__
@@ -338,6 +385,8 @@ def normalize_placements(
                 hint="give one placement per mesh axis",
             )
         )
+    if torch.compiler.is_dynamo_compiling():  # which warns of caches
+        return tuple([_normalize(placement, ndim) for placement in placements])
     return _normalized(tuple(placements), ndim)
 
 
@@ -428,11 +477,13 @@ class _FromLocal(torch.autograd.Function):
     """Local tensor -> DTensor."""
 
     @staticmethod
+    @untraced
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
         ctx.placements = grads or tuple(gradient_placement(p) for p in spec.placements)
         return _new(DTensor, local.detach(), spec, requires_grad=False)
 
     @staticmethod
+    @untraced
     def backward(ctx: Any, grad: DTensor) -> Any:  # pyright: ignore
         if grad._spec.placements != ctx.placements:
             grad = _Redistribute.apply(  # pyright: ignore
@@ -445,12 +496,14 @@ class _ToLocal(torch.autograd.Function):
     """DTensor -> local tensor."""
 
     @staticmethod
+    @untraced
     def forward(ctx: Any, tensor: DTensor, grads: Any) -> torch.Tensor:  # pyright: ignore
         ctx.spec = tensor._spec
         ctx.placements = grads or tuple(gradient_placement(p) for p in tensor._spec.placements)
         return tensor._local_tensor.view_as(tensor._local_tensor)
 
     @staticmethod
+    @untraced
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore
         spec: Spec = ctx.spec
         outside = spec.coords is None
@@ -466,6 +519,7 @@ class _Redistribute(torch.autograd.Function):
     """DTensor -> DTensor in other placements."""
 
     @staticmethod
+    @untraced
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any,
         tensor: DTensor,
@@ -484,6 +538,7 @@ class _Redistribute(torch.autograd.Function):
         return _moved(tensor, target, operator, async_op)
 
     @staticmethod
+    @untraced
     def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
         if ctx.backward_dtype is not None:
             grad = grad.to(ctx.backward_dtype)

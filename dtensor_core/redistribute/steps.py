@@ -16,6 +16,7 @@ import torch
 from dtensor_core import collectives
 from dtensor_core.placement import norm_exponent
 from dtensor_core.redistribute.pieces import Part, join, pad, take
+from dtensor_core.tracing import depending
 
 # An addend that changes nothing, per reduction; None keeps the value on every rank.
 _NEUTRAL: dict[str, int | None] = {
@@ -64,7 +65,9 @@ def _slice(local: torch.Tensor, site: Site) -> torch.Tensor:
 def _one_addend(local: torch.Tensor, site: Site) -> torch.Tensor:
     """The value stays on the first rank; the others hold what changes nothing. Exact."""
     neutral = _NEUTRAL.get(site.reduce_op, 0)  # of norms, 0
-    return local if neutral is None or site.first else torch.full_like(local, neutral)
+    if neutral is None or site.first:
+        return local
+    return depending(torch.full_like(local, neutral), local)
 
 
 def _rescale(local: torch.Tensor, site: Site) -> torch.Tensor:

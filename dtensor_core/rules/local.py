@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from dtensor_core.layout import stride_like
 from dtensor_core.rules.rule import LocalMaker, Rule
 from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending
 
 
 def local_operator(
@@ -60,9 +61,9 @@ def _results(
     single = len(returns) == 1 and str(returns[0].type) == "Tensor"
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        device = next(leaf.device for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         made = [
-            torch.zeros(shape, dtype=spec.dtype, device=device)
+            depending(torch.zeros(shape, dtype=spec.dtype, device=given[0].device), *given)
             for shape, spec in zip(shapes, outputs, strict=True)
         ]
         if single:

@@ -18,6 +18,7 @@ from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import LocalMaker, Operand, Rule
 from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
 
@@ -117,7 +118,7 @@ def _extreme(value: Callable[[torch.dtype], float]) -> LocalMaker:
             return op
 
         def neutral(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            return x.new_full(out.local_shape, value(x.dtype))
+            return depending(x.new_full(out.local_shape, value(x.dtype)), x)
 
         return neutral
 

@@ -1,0 +1,94 @@
+"""What torch.compile must be told of this package.
+
+`untraced` marks functions that it leaves alone where they run by themselves, `outside_graphs` those
+that no graph holds, `as_node` those that a graph holds as one node; `depending` keeps it from
+leaving out a collective on one rank alone. Nothing here loads the compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+import torch
+from torch._C._dynamo import eval_frame  # pyright: ignore
+from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
+from torch.utils._pytree import tree_map
+
+from dtensor_core.mesh import current_mesh
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+_skip = eval_frame._FrameAction.SKIP
+
+
+def untraced(function: F) -> F:
+    """The function itself; when it is called from code that dynamo runs, it is not compiled.
+
+    Nor is what it calls. What the dispatcher and the autograd engine call is met in the middle of
+    an operator, after a graph break. Where dynamo meets a call while it traces, nothing changes.
+    """
+    strategy = eval_frame._FrameExecStrategy(_skip, _skip)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)  # pyright: ignore
+    return function
+
+
+def outside_graphs(reason: str) -> Callable[[F], F]:
+    """A decorator: dynamo breaks its graph at a call of the function, which then runs as it is."""
+
+    def mark(function: F) -> F:
+        function._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess]
+        function._torchdynamo_disable_msg = reason  # pyright: ignore[reportFunctionMemberAccess]
+        return untraced(function)
+
+    return mark
+
+
+class Node(torch.Tensor):
+    """A call that makes a DTensor, as one node of a graph of torch.compile.
+
+    Dynamo writes the construction of a traceable tensor class into its graph, and looks no
+    further: `Node("zeros", 8, 8)` is a call of `functions["zeros"]`. There are no instances.
+    """
+
+    functions: ClassVar[dict[str, Callable[..., Any]]] = {}
+
+    @untraced
+    def __new__(cls, name: str, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns; while a graph is traced, meshes come wrapped."""
+        args, kwargs = tree_map(maybe_unwrap_fake_script_object, (args, kwargs))
+        return cls.functions[name](*args, **kwargs)
+
+    __tensor_flatten__ = __tensor_unflatten__ = None  # being there, they make it traceable
+
+
+def as_node(function: Callable[P, T]) -> Callable[P, T]:
+    """A function with a keyword `device_mesh` that makes a DTensor, one node of a graph."""
+    name = function.__name__
+    Node.functions[name] = function
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_dynamo_compiling():
+            kwargs["device_mesh"] = current_mesh(kwargs.get("device_mesh"))  # pyright: ignore
+            return Node(name, *args, **kwargs)  # pyright: ignore[reportReturnType]
+        return function(*args, **kwargs)
+
+    return call
+
+
+def depending(result: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+    """`result`, with a zero added that is made of `inputs`; as it is where nothing is compiled.
+
+    A compiler drops what no result needs, collectives included. A rank that holds nothing, or
+    gives a neutral addend, needs less than the others, and would leave out a collective that they
+    join.
+    """
+    if not torch.compiler.is_compiling():
+        return result
+    for tensor in inputs:
+        nothing = tensor.unsqueeze(0).narrow(0, 0, 0).ne(0).any()
+        result = result + nothing.to(result.dtype)
+    return result
