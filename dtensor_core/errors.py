@@ -36,6 +36,10 @@ class RuleError(DTensorError, RuntimeError):
     """An operator whose result can't be laid out as it was asked to be."""
 
 
+class RandomStateError(DTensorError, RuntimeError):
+    """Ranks whose random numbers can't be those of one device."""
+
+
 class NotationError(DTensorError, ValueError):
     """A sharding rule whose notation can't be read or does not fit the shapes."""
 

@@ -1,0 +1,122 @@
+"""Random numbers over a mesh: seeding, and numbers of one's own for plain tensors on each rank.
+
+Random operators on DTensors need nothing of this: they draw from torch's own generators, and give
+what one device gives as long as the generators of all ranks of the mesh are in the same state
+(`draws`, docs/random.md). That state is torch's: `torch.manual_seed`, `get_rng_state`, `fork_rng`
+and activation checkpointing work as they do on one device. Nothing here communicates, but for
+`check_seeds`. Called by users.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from dtensor_core.errors import MeshError, RandomStateError, four_parts
+from dtensor_core.mesh import DeviceMesh, axis_name
+from dtensor_core.placement import Shard
+from dtensor_core.tensor import DTensor
+
+__all__ = ["check_seeds", "is_rng_supported_mesh", "manual_seed", "per_rank"]
+
+
+def is_rng_supported_mesh(device_mesh: DeviceMesh) -> bool:
+    """True if random operators on DTensors of this mesh give one device's numbers: on any device
+    whose generator has a state, the CPU among them.
+    """
+    kind = device_mesh.device_type
+    return kind == "cpu" or hasattr(torch.get_device_module(kind), "get_rng_state")
+
+
+def manual_seed(seed: int, device_mesh: DeviceMesh) -> None:
+    """Set the seed of this rank's generators, as `torch.manual_seed` does.
+
+    All ranks of the mesh must be given the same one. Raises RuntimeError on a rank that is not
+    part of the mesh.
+    """
+    if device_mesh.get_coordinate() is None:
+        raise RandomStateError(
+            four_parts(
+                asked="manual_seed for the DTensors of a mesh",
+                found=f"manual_seed requires the current rank to be a part of the device mesh, "
+                f"{device_mesh}",
+                why="a rank outside of it draws no numbers for them",
+                hint="torch.manual_seed(seed), which any rank may call",
+            )
+        )
+    torch.manual_seed(seed)
+
+
+@contextmanager
+def per_rank(device_mesh: DeviceMesh, axes: Sequence[str | int] | None = None) -> Iterator[None]:
+    """Let plain tensors be drawn differently on ranks that differ in their place on `axes`.
+
+    For tensors that are one rank's part of something, as `nn.Dropout` meets on local activations.
+    Ranks at the same place on `axes` (default: all) draw the same. All ranks enter together; the
+    numbers follow from the state before, which moves on by one number of the CPU's generator and
+    is equal on all ranks again afterwards. Random operators on DTensors don't belong inside.
+
+    Raises MeshError for an axis that the mesh does not have.
+    """
+    place = 0
+    coords = device_mesh.get_coordinate()
+    for axis in _axes(device_mesh, axes):
+        place = place * device_mesh.size(axis) + (coords[axis] if coords is not None else 0)
+    seed = int(torch.randint(1 << 62, ()).item()) ^ place
+    kind = device_mesh.device_type
+    module = None if kind == "cpu" else torch.get_device_module(kind)
+    devices = [] if module is None else [module.current_device()]
+    with torch.random.fork_rng(devices, device_type="cuda" if module is None else kind):
+        torch.default_generator.manual_seed(seed)
+        if module is not None:
+            module.manual_seed(seed)
+        yield
+
+
+def check_seeds(device_mesh: DeviceMesh) -> None:
+    """Compare the generators of all ranks of a mesh; one all-gather of one number per axis.
+
+    Raises RandomStateError on all of these ranks alike if their states differ.
+    """
+    if device_mesh.get_coordinate() is None:
+        return
+    kind = device_mesh.device_type
+    module = torch if kind == "cpu" else torch.get_device_module(kind)
+    digest = hashlib.sha256(module.get_rng_state().cpu().numpy().tobytes()).digest()
+    local = torch.tensor([int.from_bytes(digest[:7], "big")], device=kind)
+    found = DTensor.from_local(local, device_mesh, [Shard(0)] * device_mesh.ndim).full_tensor()
+    ranks = device_mesh.mesh.flatten().tolist()
+    differing = [rank for rank, each in zip(ranks, found.tolist(), strict=True) if each != found[0]]
+    if differing:
+        raise RandomStateError(
+            four_parts(
+                asked=f"random numbers over {device_mesh}",
+                found=f"the {kind} generators of ranks {differing} are not in the state of rank "
+                f"{ranks[0]}",
+                why="replicas would hold different numbers, and shards would not be parts of one "
+                "tensor",
+                hint="torch.manual_seed(seed) with one seed on all ranks of the mesh, and nothing "
+                "random on some of them alone; per_rank(mesh) is for plain tensors that differ",
+            )
+        )
+
+
+def _axes(mesh: DeviceMesh, axes: Sequence[str | int] | None) -> list[int]:
+    """The numbers of mesh axes, in order."""
+    if axes is None:
+        return list(range(mesh.ndim))
+    known = {axis_name(mesh, axis): axis for axis in range(mesh.ndim)}
+    known_numbers = set(known.values())
+    unknown = [a for a in axes if a not in known and a not in known_numbers]
+    if unknown or isinstance(axes, str):
+        raise MeshError(
+            four_parts(
+                asked=f"random numbers per rank along axes {axes!r}",
+                found=f"a mesh with axes {list(known)}",
+                hint="give a list of names or numbers of its axes",
+            )
+        )
+    return sorted({known[axis] if isinstance(axis, str) else axis for axis in axes})
