@@ -2,10 +2,18 @@
 
 Law: a rank draws for the whole tensor, in the memory order of the whole one, and keeps what it
 holds. So replicas agree, shards differ, every layout gives the same full tensor, and the
-generators of all ranks, equal before, are equal after. Nothing is communicated. A large tensor is
-drawn block by block, so that memory stays bounded, where a sampler's numbers don't depend on how
-many are asked for at once: its `grain` is what blocks must be multiples of, None where it has
-none. Called by the rules of random operators and by the factories.
+generators of all ranks, equal before, are equal after. Nothing is communicated.
+
+A large tensor is drawn block by block, so that memory stays bounded, where a sampler's numbers
+don't depend on how many are asked for at once:
+
+    CPU     one number follows the other: all blocks are drawn, one at a time. Blocks are multiples
+            of the sampler's grain; None where it has none, as where MKL draws all in one go
+    CUDA    Philox counts: a block is drawn from its place in the count, so that only blocks of
+            which something is held are drawn. Blocks are multiples of the kernel's grid
+    others  drawn at once
+
+Called by the rules of random operators and by the factories.
 """
 
 from __future__ import annotations
@@ -13,6 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import torch
 
@@ -21,37 +30,195 @@ from dtensor_core.spec import Spec
 
 # Elements drawn at a time where the whole is larger: 4 MiB of float32.
 BLOCK = 1 << 20
+# Source of these: ATen/native/cuda/DistributionTemplates.h.
+_THREADS = 256  # per block of the grid
+_COUNTS = 4  # a call of curand moves the count on by so much, and gives 4 or 2 numbers
+_INDEXED = 1 << 31  # bytes; a larger tensor is drawn as several
+
 Fill = Callable[[torch.Tensor], object]
 
 
-def draw(fill: Fill, local: torch.Tensor, spec: Spec, grain: int | None = None) -> torch.Tensor:
+def draw(
+    fill: Fill,
+    local: torch.Tensor,
+    spec: Spec,
+    grain: int | None = None,
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
     """`local`, filled with this rank's part of what `fill` writes to a tensor laid out as `spec`.
 
-    Partial axes are taken to be whole ones.
+    `fill` draws from `generator`, or from the device's default one. Partial axes are taken to be
+    whole ones.
     """
-    shape, stride = tuple(spec.shape), spec.stride
-    if spec.local_shape == shape and local.stride() == stride:
+    if spec.local_shape == tuple(spec.shape) and local.stride() == spec.stride:
         fill(local)
-    elif grain is None or math.prod(shape) <= BLOCK or not _is_sequential(local):
-        whole = local.new_empty_strided(shape, stride)
+        return local
+    stream = _stream(fill, local, spec, grain, generator)
+    if stream is None:
+        whole = local.new_empty_strided(spec.shape, spec.stride)
         fill(whole)
         local.copy_(spec.part_of(whole))
     else:
-        _draw_in_blocks(fill, local, spec, grain)
+        _keep_of(stream, local, spec)
+        stream.end()
     return local
 
 
-def _is_sequential(local: torch.Tensor) -> bool:
-    """True for a stored CPU tensor: one number after the other from one generator."""
-    return type(local) is torch.Tensor and local.device.type == "cpu"
+def embed(part: torch.Tensor, spec: Spec, whole: torch.Tensor) -> torch.Tensor:
+    """`whole`, with this rank's part written to where it belongs."""
+    held = [spec.held(dim) for dim in range(spec.ndim)]
+    for pieces in itertools.product(*(enumerate(extents) for extents in held)):
+        target, source = whole, part
+        for dim, (number, piece) in enumerate(pieces):
+            place = sum(before.size for before in held[dim][:number])
+            target = target.narrow(dim, piece.offset, piece.size)
+            source = source.narrow(dim, place, piece.size)
+        target.copy_(source)
+    return whole
 
 
-def _draw_in_blocks(fill: Fill, local: torch.Tensor, spec: Spec, grain: int) -> None:
-    """Walk through the whole in memory order, holding one block of it at a time."""
+class Stream(Protocol):
+    """The numbers of the whole in memory order, of which some are taken."""
+
+    def take(self, count: int) -> torch.Tensor:
+        """The next `count` numbers, [count]; valid until the next call."""
+        ...
+
+    def skip(self, count: int) -> None:
+        """Leave the next `count` numbers out."""
+
+    def end(self) -> None:
+        """Leave the generator where one draw of the whole leaves it."""
+
+
+def _stream(
+    fill: Fill,
+    local: torch.Tensor,
+    spec: Spec,
+    grain: int | None,
+    generator: torch.Generator | None,
+) -> Stream | None:
+    """How to draw in blocks, or None if all is drawn at once."""
+    total = math.prod(spec.shape)
+    if total <= BLOCK or type(local) is not torch.Tensor:  # a tensor without data draws nothing
+        return None
+    if local.device.type == "cpu" and grain is not None:
+        # A sampler that has a grain takes another path, one number at a time, where the whole is
+        # not contiguous; so does a block that is not.
+        whole = torch.empty_strided(spec.shape, spec.stride, device="meta")
+        spread = 1 if grain == 1 or whole.is_contiguous() else 2
+        return OneAfterTheOther(fill, local, total, grain, spread)
+    if local.device.type == "cuda" and total * local.element_size() < _INDEXED:
+        size = _grid(local.device) * _COUNTS
+        size *= max(1, BLOCK // size)
+        if total > size and not torch.cuda.is_current_stream_capturing():
+            default = torch.cuda.default_generators[local.device.index]
+            return Counted(fill, local, total, size, generator or default)
+    return None
+
+
+def _grid(device: torch.device) -> int:
+    """How many threads draw for a large tensor."""
+    gpu = torch.cuda.get_device_properties(device)
+    return gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // _THREADS) * _THREADS
+
+
+class OneAfterTheOther:
+    """A stream whose numbers follow from the ones before: what is skipped is drawn too.
+
+    Blocks lie `spread` elements apart in memory.
+    """
+
+    def __init__(self, fill: Fill, like: torch.Tensor, total: int, grain: int, spread: int) -> None:
+        self._fill, self._like, self._grain, self._spread = fill, like, grain, spread
+        self._left = total
+        self._block = like.new_empty(0)
+
+    def take(self, count: int) -> torch.Tensor:
+        """See `Stream`."""
+        parts = list(self._parts(count))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def skip(self, count: int) -> None:
+        """See `Stream`."""
+        for _ in self._parts(count):
+            pass
+
+    def end(self) -> None:
+        """See `Stream`."""
+        assert self._left == 0
+
+    def _parts(self, count: int) -> Iterator[torch.Tensor]:
+        while count:
+            if not self._block.numel():
+                self._block = self._next()
+            part = self._block[:count]
+            self._block = self._block[part.numel() :]
+            count -= part.numel()
+            yield part
+
+    def _next(self) -> torch.Tensor:
+        size = max(BLOCK // self._grain, 1) * self._grain
+        if self._left - size < self._grain:
+            size = self._left
+        self._left -= size
+        block = self._like.new_empty(size * self._spread)[:: self._spread]
+        self._fill(block)
+        return block
+
+
+class Counted:
+    """A stream of which any block can be drawn alone, by setting the generator's count.
+
+    Element e of the whole is made by thread e mod T of a grid of T threads, in its call number
+    e // (T * u), where a call gives u numbers; so blocks of `size`, a multiple of 4 T, begin at
+    equal steps of the count. The first block tells how long a step is.
+    """
+
+    def __init__(
+        self, fill: Fill, like: torch.Tensor, total: int, size: int, generator: torch.Generator
+    ) -> None:
+        self._fill, self._like, self._generator = fill, like, generator
+        self._total, self._size, self._at = total, size, 0
+        self._start, self._step = generator.get_offset(), 0
+        self._block = self._load(0)
+        self._step = generator.get_offset() - self._start
+
+    def take(self, count: int) -> torch.Tensor:
+        """See `Stream`."""
+        parts: list[torch.Tensor] = []
+        while count:
+            number, place = divmod(self._at, self._size)
+            if number != self._number:
+                self._block = self._load(number)
+            parts.append(self._block[place : place + count])
+            self._at += parts[-1].numel()
+            count -= parts[-1].numel()
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def skip(self, count: int) -> None:
+        """See `Stream`."""
+        self._at += count
+
+    def end(self) -> None:
+        """See `Stream`."""
+        blocks, rest = divmod(self._total, self._size)
+        calls = -(-rest * self._step // (self._size * _COUNTS))
+        self._generator.set_offset(self._start + blocks * self._step + calls * _COUNTS)
+
+    def _load(self, number: int) -> torch.Tensor:
+        self._number = number
+        self._generator.set_offset(self._start + number * self._step)
+        block = self._like.new_empty(min(self._size, self._total - number * self._size))
+        self._fill(block)
+        return block
+
+
+def _keep_of(stream: Stream, local: torch.Tensor, spec: Spec) -> None:
+    """Walk through the whole in memory order and write down what is held."""
     order = sorted(range(spec.ndim), key=lambda dim: -spec.stride[dim])
     sizes = [spec.shape[dim] for dim in order]
     held = [spec.held(dim) for dim in order]
-    stream = _Stream(fill, local, spec, grain)
 
     def walk(dim: int, target: torch.Tensor) -> None:
         row = math.prod(sizes[dim + 1 :])
@@ -59,10 +226,10 @@ def _draw_in_blocks(fill: Fill, local: torch.Tensor, spec: Spec, grain: int) -> 
         for start in range(0, sizes[dim], step):
             stop = min(start + step, sizes[dim])
             mine = list(_overlaps(held[dim], start, stop))
-            if row > BLOCK and mine:
-                walk(dim + 1, target.select(0, mine[0][2]))
-            elif not mine:
+            if not mine:
                 stream.skip((stop - start) * row)
+            elif row > BLOCK:
+                walk(dim + 1, target.select(0, mine[0][2]))
             else:
                 rows = stream.take((stop - start) * row).view(stop - start, *sizes[dim + 1 :])
                 for inner in range(dim + 1, len(sizes)):
@@ -88,57 +255,3 @@ def _keep(rows: torch.Tensor, dim: int, held: Sequence[Extent]) -> torch.Tensor:
     """What is held of a dimension; a view where it is in one piece."""
     pieces = [rows.narrow(dim, piece.offset, piece.size) for piece in held]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
-
-
-class _Stream:
-    """The numbers of the whole, one after the other, drawn a block at a time."""
-
-    def __init__(self, fill: Fill, like: torch.Tensor, spec: Spec, grain: int) -> None:
-        self._fill, self._like, self._grain = fill, like, grain
-        self._left = math.prod(spec.shape)
-        # A sampler that has a grain takes another path, one number at a time, where the whole is
-        # not contiguous; so does a block that is not.
-        whole = torch.empty_strided(spec.shape, spec.stride, device="meta")
-        self._spread = 1 if grain == 1 or whole.is_contiguous() else 2
-        self._block = like.new_empty(0)
-
-    def take(self, count: int) -> torch.Tensor:
-        """The next `count` numbers, [count]."""
-        parts = list(self._parts(count))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def skip(self, count: int) -> None:
-        """Leave the next `count` numbers out."""
-        for _ in self._parts(count):
-            pass
-
-    def _parts(self, count: int) -> Iterator[torch.Tensor]:
-        while count:
-            if not self._block.numel():
-                self._block = self._next()
-            part = self._block[:count]
-            self._block = self._block[part.numel() :]
-            count -= part.numel()
-            yield part
-
-    def _next(self) -> torch.Tensor:
-        size = max(BLOCK // self._grain, 1) * self._grain
-        if self._left - size < self._grain:
-            size = self._left
-        self._left -= size
-        block = self._like.new_empty(size * self._spread)[:: self._spread]
-        self._fill(block)
-        return block
-
-
-def embed(part: torch.Tensor, spec: Spec, whole: torch.Tensor) -> torch.Tensor:
-    """`whole`, with this rank's part written to where it belongs."""
-    held = [spec.held(dim) for dim in range(spec.ndim)]
-    for pieces in itertools.product(*(enumerate(extents) for extents in held)):
-        target, source = whole, part
-        for dim, (number, piece) in enumerate(pieces):
-            place = sum(before.size for before in held[dim][:number])
-            target = target.narrow(dim, piece.offset, piece.size)
-            source = source.narrow(dim, place, piece.size)
-        target.copy_(source)
-    return whole

@@ -152,7 +152,11 @@ def _make(
     options = {**options, "device": mesh.device_type}
     if isinstance(make, _Sampled):
         local = torch.empty(before.local_shape, **options)
-        local = local if before.coords is None else draw(make, local, before, make.grain)
+        local = (
+            local
+            if before.coords is None
+            else draw(make, local, before, make.grain, make.generator)
+        )
     else:
         local = make(before.local_shape, **options)
     if local.dtype is not dtype:

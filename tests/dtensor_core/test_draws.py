@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dtensor_core import Placement, Replicate, Shard, _StridedShard, draws
@@ -19,6 +19,8 @@ from dtensor_core.spec import Spec, TensorMeta
 IN_BLOCKS = {name: each for name, each in _SAMPLERS.items() if each.grain is not None}
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "geometric": (0.3,),
+    "bernoulli.float": (0.3,),
+    "bernoulli.p": (0.3,),
     "random.from": (3, 9),
     "random.to": (9,),
     "randint_like": (9,),
@@ -94,3 +96,66 @@ def test_what_is_embedded_is_the_part(spec: Spec):
     embedded = draws.embed(part, spec, torch.full_like(whole, -1))
     assert torch.equal(spec.part_of(embedded), part)
     assert (embedded != -1).sum() == part.numel()
+
+
+class PhiloxModel:
+    """A CUDA generator and the kernel that draws from it, as torch's sources have them.
+
+    Source: ATen/native/cuda/DistributionTemplates.h. A number is (thread, count, which of a call).
+    """
+
+    def __init__(self, threads: int, per_call: int) -> None:
+        self.offset, self.threads, self.per_call, self.drawn = 12, threads, per_call, 0
+
+    def get_offset(self) -> int:
+        return self.offset
+
+    def set_offset(self, offset: int) -> None:
+        self.offset = offset
+
+    def fill(self, whole: torch.Tensor) -> None:
+        count = whole.numel()
+        block = 2  # threads of a block of the grid
+        grid = min(self.threads, -(-count // block) * block)
+        flat = torch.arange(count)
+        call, within = flat // (grid * self.per_call), flat % (grid * self.per_call)
+        numbers = (self.offset + call * 4) * 1000 + within % grid * 10 + within // grid
+        order = sorted(range(whole.ndim), key=lambda dim: -whole.stride(dim))
+        ordered = whole.permute(order)
+        ordered.copy_(numbers.view(ordered.shape))
+        self.offset += ((count - 1) // (grid * self.per_call) + 1) * 4
+        self.drawn += count
+
+
+@pytest.mark.parametrize("per_call", [2, 4])
+@settings(max_examples=60)
+@given(spec=specs())
+def test_a_block_is_drawn_alone_where_the_generator_counts(per_call: int, spec: Spec):
+    total, threads = math.prod(spec.shape), 6
+    size = threads * 4 * 2
+    assume(total > size)
+    one = PhiloxModel(threads, per_call)
+    whole = torch.empty_strided(spec.shape, spec.stride, dtype=torch.int64)
+    one.fill(whole)
+    mine: Any = PhiloxModel(threads, per_call)
+    local = torch.empty(spec.local_shape, dtype=torch.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draws, "BLOCK", 16)
+        stream = draws.Counted(mine.fill, local, total, size, mine)
+        draws._keep_of(stream, local, spec)
+        stream.end()
+    assert torch.equal(local, spec.part_of(whole))
+    assert mine.offset == one.offset
+
+
+def test_of_a_tensor_cut_along_its_outermost_dim_only_the_part_is_drawn():
+    grid: Any = Grid((8,), [5])
+    spec = Spec(grid, [Shard(0)], TensorMeta(torch.Size((800, 6)), (6, 1), torch.float32))
+    model: Any = PhiloxModel(6, 4)
+    local = torch.empty(spec.local_shape)
+    stream = draws.Counted(model.fill, local, 4800, 48, model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draws, "BLOCK", 16)
+        draws._keep_of(stream, local, spec)
+    assert local.numel() == 600
+    assert model.drawn <= 600 + 3 * 48  # the first block, and what the part's ends share

@@ -45,25 +45,36 @@ class Sampler:
     first: tuple[Any, ...] = ()
 
 
+def _by_one(fill: Callable[..., Any], *args: Any) -> Sampler:
+    """A sampler that some builds of torch have MKL draw in one go: then it has no grain."""
+
+    def drawn(*counts: int) -> torch.Tensor:
+        dice = torch.Generator("cpu").manual_seed(0)
+        empty = [torch.empty(count, dtype=torch.float32, device="cpu") for count in counts]
+        return torch.cat([fill(each, *args, generator=dice) for each in empty])
+
+    return Sampler(fill, 1 if torch.equal(drawn(64), drawn(32, 32)) else None)
+
+
 # On CPU one number follows the other, but for `normal_`, which works on 16 at a time and makes the
-# last 16 anew, and for those that MKL draws in one go.
-# Source: ATen/native/cpu/DistributionTemplates.h.
+# last 16 anew. Source: ATen/native/cpu/DistributionTemplates.h.
 _UNIFORM = Sampler(aten.uniform_.default, 1)
 _NORMAL = Sampler(aten.normal_.default, 16)
+_BERNOULLI = _by_one(aten.bernoulli_.float, 0.5)
 _RANDOM_FROM = getattr(aten.random_, "from")
 _SAMPLERS = {
     "uniform": _UNIFORM,
     "normal": _NORMAL,
     "normal_functional": _NORMAL,
-    "exponential": Sampler(aten.exponential_.default),
+    "exponential": _by_one(aten.exponential_.default),
     "cauchy": Sampler(aten.cauchy_.default, 1),
     "geometric": Sampler(aten.geometric_.default, 1),
     "log_normal": Sampler(aten.log_normal_.default, 1),
     "random": Sampler(aten.random_.default, 1),
     "random.from": Sampler(_RANDOM_FROM, 1),
     "random.to": Sampler(aten.random_.to, 1),
-    "bernoulli.float": Sampler(aten.bernoulli_.float),
-    "bernoulli.p": Sampler(aten.bernoulli_.float),
+    "bernoulli.float": _BERNOULLI,
+    "bernoulli.p": _BERNOULLI,
     "rand_like": _UNIFORM,
     "randn_like": _NORMAL,
     "randint_like": Sampler(_RANDOM_FROM, 1, (0,)),
@@ -87,7 +98,8 @@ def _sampled(call: Call, sampler: Sampler) -> Rule:
             def fill(whole: torch.Tensor) -> None:
                 sampler.fill(whole, *sampler.first, *bounds, **options)
 
-            return draw(fill, _new_part(x, spec) if target is None else target, spec, sampler.grain)
+            part = _new_part(x, spec) if target is None else target
+            return draw(fill, part, spec, sampler.grain, options.get("generator"))
 
         return run
 
@@ -151,7 +163,7 @@ def _normal_of_tensors(call: Call) -> Rule:
             def fill(whole: torch.Tensor) -> None:
                 whole.normal_(0.0, scale, generator=generator)
 
-            part = draw(fill, _new_part(like, spec), spec, _NORMAL.grain)
+            part = draw(fill, _new_part(like, spec), spec, _NORMAL.grain, generator)
             part = part.mul_(std) if isinstance(std, torch.Tensor) else part
             part = part.add_(mean)
             return part if out is None else out.copy_(part)

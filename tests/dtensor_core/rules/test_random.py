@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributions as D
 import torch.nn.functional as F
 
 from dtensor_core import (
     DTensor,
+    Partial,
     Placement,
     Replicate,
     Shard,
@@ -19,6 +21,8 @@ from dtensor_core import (
     distribute_tensor,
 )
 from dtensor_core.entry import MissingRuleWarning
+from dtensor_core.errors import RuleError
+from dtensor_core.experimental import implicit_replication
 from dtensor_core.testing import kept_mesh, run_threads
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
@@ -215,3 +219,66 @@ def test_any_layout_gives_the_numbers_of_one_device(name: str):
 @pytest.mark.parametrize("name", BY_VALUE)
 def test_what_depends_on_values_gives_the_numbers_of_one_device(name: str):
     check(BY_VALUE[name], [value(*shape) for shape in [(8, 6), (5, 3), (7, 7)]])
+
+
+SAMPLES: dict[str, Sampled] = {
+    "Normal": lambda x: D.Normal(x, chance(x)).sample(),
+    "Normal rsample": lambda x: D.Normal(x, chance(x)).rsample(),
+    "Uniform": lambda x: D.Uniform(x, x + 1).sample(),
+    "Bernoulli": lambda x: D.Bernoulli(chance(x)).sample(torch.Size((2,))),
+    "Categorical": lambda x: D.Categorical(chance(x)).sample(torch.Size((2,))),
+    "Exponential": lambda x: D.Exponential(chance(x)).sample(),
+    "Gamma": lambda x: D.Gamma(chance(x) + 1, chance(x)).sample(),
+    "Beta": lambda x: D.Beta(chance(x) + 1, chance(x)).sample(),
+    "Dirichlet": lambda x: D.Dirichlet(chance(x)).sample(),
+    "Poisson": lambda x: D.Poisson(chance(x) * 8).sample(),
+    "Geometric": lambda x: D.Geometric(chance(x)).sample(),
+    "Laplace": lambda x: D.Laplace(x, chance(x)).sample(),
+    "Gumbel": lambda x: D.Gumbel(x, chance(x)).sample(),
+    "LogNormal": lambda x: D.LogNormal(x, chance(x)).sample(),
+    "Cauchy": lambda x: D.Cauchy(x, chance(x)).sample(),
+    "StudentT": lambda x: D.StudentT(chance(x) + 3).sample(),
+}
+
+
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize("name", SAMPLES)
+def test_distributions_sample_as_on_one_device(name: str):
+    def sample(x: torch.Tensor) -> torch.Tensor:
+        with implicit_replication():
+            return SAMPLES[name](x)
+
+    layouts: list[Layout] = [((4,), [S0]), ((2, 2), [R, S1])]
+    check(sample, [value(8, 6), value(7, 5)], layouts)
+
+
+def test_a_pending_reduction_is_asked_for_its_shape_only():
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        pending = DTensor.from_local(torch.ones(4, 3), mesh, [Partial()])
+        torch.manual_seed(0)
+        drawn = torch.rand_like(pending)
+        assert drawn.placements == (R,)
+        torch.manual_seed(0)
+        assert torch.equal(drawn.to_local(), torch.rand(4, 3))
+        torch.manual_seed(0)
+        kept = F.dropout(pending, 0.5)
+        torch.manual_seed(0)
+        torch.testing.assert_close(kept.full_tensor(), F.dropout(torch.full((4, 3), 2.0), 0.5))
+
+    run_threads(body, 2)
+
+
+def test_out_of_a_pending_reduction_is_refused_on_all_ranks():
+    def body() -> str:
+        pending = DTensor.from_local(torch.ones(4), kept_mesh((2,)), [Partial()])
+        with pytest.raises(RuleError) as raised:
+            torch.randperm(4, out=pending)
+        return str(raised.value)
+
+    assert set(run_threads(body, 2)) == {
+        "aten.randperm.out to write to f32[4] axis0:P(sum)\n"
+        "  Found: addends that are not yet added up\n"
+        "  Why: what is written would be added up again\n"
+        "  Try: write to a tensor that is Replicate or Shard"
+    }
