@@ -322,3 +322,10 @@ def test_tensors_without_data_draw_shapes(fake: bool):
                         local_shape(draw, torch.empty(7, 5), mesh, placements)
                 else:
                     local_shape(draw, torch.empty(7, 5, device="meta"), mesh, placements)
+
+
+def test_names_are_where_torch_has_them():
+    from dtensor_core import _random, random
+
+    assert _random.manual_seed is random.manual_seed
+    assert _random.is_rng_supported_mesh is random.is_rng_supported_mesh

@@ -1,0 +1,5 @@
+"""The names of `torch.distributed.tensor._random` that programs use; see `dtensor_core.random`."""
+
+from dtensor_core.random import is_rng_supported_mesh, manual_seed
+
+__all__ = ["is_rng_supported_mesh", "manual_seed"]
