@@ -211,6 +211,8 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     meta_args, meta_kwargs = converted(Spec, as_meta, args, kwargs)
     if "device" in meta_kwargs:
         meta_kwargs["device"] = "meta"
+    if "generator" in meta_kwargs:  # nothing is drawn here, and some meta kernels refuse one
+        meta_kwargs["generator"] = None
     try:
         result = op(*meta_args, **meta_kwargs)
     except (NotImplementedError, RuntimeError) as error:
