@@ -131,7 +131,23 @@ def _as_operand(dims: list[list[str]]) -> Operand:
 
 def _view(call: Call) -> Rule:
     before, after, sizes, blocked = reshape_factors(call.specs[0].shape, call.outputs[0].shape)
-    return _structural(call, (before,), (after,), sizes, blocked, with_local_size(1))
+    return _structural(call, (before,), (after,), sizes, blocked, _reshaped)
+
+
+def _reshaped(
+    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Callable[..., Any]:
+    """The local part in its local shape; copied where its strides are not those of the whole.
+
+    Kernels choose strides by those of their arguments, and a part may have other ones: what is
+    contiguous as a whole need not be so in part.
+    """
+    out = outputs[0]
+    assert out is not None
+    size = out.local_shape
+    if inputs[0].dtype is not out.dtype:
+        return op
+    return lambda x, *unused: torch.reshape(x, size)
 
 
 def _permuted(call: Call, order: Sequence[int]) -> Rule:
