@@ -49,10 +49,13 @@ def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
 
 
 def _log_softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> Any:
-    """Grad - softmax(x) * sum(grad)."""
+    """Grad - softmax(x) * sum(grad); the sum is known of a gradient that comes from the loss."""
     if not _is_cut(output, dim):
         return NotImplemented
-    return grad - output.exp() * _whole(grad.sum(dim, keepdim=True))
+    known = getattr(grad, "_class_sums", None)
+    if known is None or grad._version:
+        known = _whole(grad.sum(dim, keepdim=True))
+    return grad - output.exp() * known
 
 
 def _nll_loss(
@@ -73,9 +76,11 @@ def _nll_loss(
     one_hot, weights = _selection(log_probabilities, target, weight, ignore_index)
     losses = -(log_probabilities * one_hot).sum(_class_dim(log_probabilities)) * weights
     if reduction == _NONE:
+        losses = _whole(losses)
         return losses, full((), 0.0, dtype=losses.dtype, device_mesh=losses.device_mesh)
     total = _whole(weights.sum())
-    return (losses.sum() if reduction == _SUM else losses.sum() / total), total
+    loss = losses.sum() if reduction == _SUM else losses.sum() / total
+    return _whole_over_classes(loss, log_probabilities), total
 
 
 def _nll_loss_backward(
@@ -93,7 +98,9 @@ def _nll_loss_backward(
         return NotImplemented
     one_hot, weights = _selection(log_probabilities, target, weight, ignore_index)
     scale = -weights * (grad / total_weight if reduction == _MEAN else grad)
-    return one_hot * scale.unsqueeze(dim)
+    gradient = one_hot * scale.unsqueeze(dim)
+    gradient._class_sums = scale.unsqueeze(dim)
+    return gradient
 
 
 def _class_dim(log_probabilities: torch.Tensor) -> int:
@@ -110,6 +117,16 @@ def _whole(x: Any) -> Any:
     """The tensor with its addends reduced, cut as it is."""
     placements = [Replicate() if p.is_partial() else p for p in x.placements]
     return x.redistribute(placements=placements)
+
+
+def _whole_over_classes(loss: Any, log_probabilities: Any) -> Any:
+    """A loss with its addends reduced along the axes that cut classes; batches stay addends."""
+    dim = _class_dim(log_probabilities)
+    placements = [
+        Replicate() if sharded_dim(cut) == dim else placement
+        for placement, cut in zip(loss.placements, log_probabilities.placements, strict=True)
+    ]
+    return loss.redistribute(placements=placements)
 
 
 def _selection(

@@ -33,6 +33,8 @@ _HOME = {
     "DTensorConverter": "converter",
     "Attention": "models",
     "FeedForward": "models",
+    "Llama": "llama",
+    "LlamaArgs": "llama",
     "MLPModule": "models",
     "MLPStacked": "models",
     "ModelArgs": "models",

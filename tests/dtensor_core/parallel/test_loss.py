@@ -21,6 +21,7 @@ from dtensor_core import (
 from dtensor_core.parallel import loss_parallel
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
+from tests.dtensor_core.counting import Collectives
 
 LAYOUTS: tuple[tuple[tuple[int, ...], tuple[Placement, ...]], ...] = (
     ((4,), (Shard(1),)),
@@ -107,3 +108,20 @@ def test_logits_that_are_not_cut_by_class_have_no_parallel_loss() -> None:
             with pytest.raises(ValueError, match=r"loss_parallel\(\) requires an axis"):
                 F.cross_entropy(logits, torch.zeros(8, dtype=torch.long))
         assert out.placements == (Shard(0),)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@on_threads(4)
+def test_three_reductions_forward_and_nothing_backward(reduction):
+    mesh = kept_mesh((4,))
+    logits = distribute_tensor(_t(6, 10), mesh, [Shard(1)]).requires_grad_()
+    target = _ids(10, 6)
+    with loss_parallel():
+        with Collectives() as forward:
+            loss = F.cross_entropy(logits, target, reduction=reduction)
+        assert forward == {"all_reduce": 3}
+        assert loss.placements == (Replicate(),)
+        with Collectives() as backward:
+            loss.sum().backward()
+    assert backward == {}
+    assert logits.grad.placements == (Shard(1),)
