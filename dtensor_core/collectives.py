@@ -12,38 +12,47 @@ import torch
 import torch.distributed as dist
 
 _ops = torch.ops._c10d_functional
+# A collective has no gradient of its own: that of a redistribution is another one. Below autograd
+# its operator also does without the Python kernel that it has there.
+_below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def wait(issued: torch.Tensor) -> torch.Tensor:
     """The result of a collective, once it is there."""
-    return _ops.wait_tensor(issued)
+    with _below_autograd():
+        return _ops.wait_tensor(issued)
 
 
 def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> torch.Tensor:
     """The reduction of every rank's tensor."""
-    return _ops.all_reduce(local, reduce_op, group)
+    with _below_autograd():
+        return _ops.all_reduce(local, reduce_op, group)
 
 
 def all_gather(local: torch.Tensor, ranks: int, group: str) -> torch.Tensor:
     """Every rank's tensor, joined along dim 0; shapes must be equal."""
-    return _ops.all_gather_into_tensor(local, ranks, group)
+    with _below_autograd():
+        return _ops.all_gather_into_tensor(local, ranks, group)
 
 
 def reduce_scatter(local: torch.Tensor, reduce_op: str, ranks: int, group: str) -> torch.Tensor:
     """This rank's equal part, along dim 0, of the reduction of every rank's tensor."""
-    return _ops.reduce_scatter_tensor(local, reduce_op, ranks, group)
+    with _below_autograd():
+        return _ops.reduce_scatter_tensor(local, reduce_op, ranks, group)
 
 
 def all_to_all(
     local: torch.Tensor, output_sizes: list[int], input_sizes: list[int], group: str
 ) -> torch.Tensor:
     """What each rank has for this one, joined along dim 0."""
-    return _ops.all_to_all_single(local, output_sizes, input_sizes, group)
+    with _below_autograd():
+        return _ops.all_to_all_single(local, output_sizes, input_sizes, group)
 
 
 def broadcast(local: torch.Tensor, source: int, group: str) -> torch.Tensor:
     """The tensor of the rank `source` of the group."""
-    return _ops.broadcast(local, source, group)
+    with _below_autograd():
+        return _ops.broadcast(local, source, group)
 
 
 def scatter(

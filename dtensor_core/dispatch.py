@@ -80,6 +80,8 @@ def dispatch(
         elif kind in _SCALARS:
             key.append(kind if (op_id, len(key)) in _dynamic else arg)
             local.append(arg)
+        elif kind is list:
+            _list(op, len(key), arg, key, local)
         else:
             _other(op, len(key), arg, key, local)
     local_kwargs = _named(op, kwargs, key) if kwargs else {}
@@ -101,7 +103,7 @@ def dispatch(
     single = entry.single
     if single is not None:
         wrapped = _new(_class, result, single, False)
-        if entry.view:
+        if entry.view and (entry.copied or getattr(args[0], "_copied", None) is not None):
             _link(op, entry, wrapped, 0, args, kwargs or {})
         return wrapped
     if place is not None:
@@ -159,29 +161,42 @@ def _named(op: OpOverload, kwargs: Mapping[str, Any], key: list[Any]) -> dict[st
     return local_kwargs
 
 
-def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: list[Any]) -> None:
-    """Add to key and local arguments one that is neither a DTensor nor a positional scalar.
+def _list(
+    op: OpOverload, place: int | str, arg: Sequence[Any], key: list[Any], local: list[Any]
+) -> None:
+    """Add a list to key and local arguments; `place` is where `_dynamic` knows it by."""
+    by_type = (id(op), place) in _dynamic
+    for each in arg:
+        if type(each) is not int:
+            break
+    else:
+        if not by_type:
+            key.append(tuple(arg))
+            local.append(arg)
+            return
+    inner_key: list[Any] = []
+    inner: list[Any] = []
+    for each in arg:
+        kind = type(each)
+        if kind is _class:
+            inner_key.append(each._spec)
+            inner.append(each._local_tensor)
+        elif kind in _SCALARS:
+            inner_key.append(kind if by_type else each)
+            inner.append(each)
+        else:
+            _other(op, place, each, inner_key, inner)
+    key.append(tuple(inner_key))
+    local.append(inner)
 
-    `place` is where `_dynamic` knows it by.
-    """
+
+def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: list[Any]) -> None:
+    """Add to key and local arguments one that is neither a DTensor nor a positional scalar."""
     if isinstance(arg, _class):
         key.append(arg._spec)
         local.append(arg._local_tensor)
     elif isinstance(arg, (list, tuple)):
-        inner_key: list[Any] = []
-        inner: list[Any] = []
-        for each in arg:
-            kind = type(each)
-            if kind is _class:
-                inner_key.append(each._spec)
-                inner.append(each._local_tensor)
-            elif kind in _SCALARS:
-                inner_key.append(kind if (id(op), place) in _dynamic else each)
-                inner.append(each)
-            else:
-                _other(op, place, each, inner_key, inner)
-        key.append(tuple(inner_key))
-        local.append(inner)
+        _list(op, place, arg, key, local)
     elif isinstance(arg, torch.Tensor):
         whole = is_whole(op, arg) or _applies(_plain_is_whole)
         key.append((torch.Tensor if whole else None, arg.shape, arg.stride(), arg.dtype))

@@ -463,8 +463,25 @@ def _journey(spec: Spec, target: tuple[Placement, ...]) -> tuple[Spec, Plan]:
 on_change(_journey.cache_clear)
 
 
+@lru_cache(maxsize=16384)
+def _gradient_placements(placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
+    """Where a gradient comes from that crosses to the local world: addends receive it whole."""
+    return tuple(gradient_placement(placement) for placement in placements)
+
+
+@lru_cache(maxsize=16384)
+def _gradient_spec(
+    spec: Spec, placements: tuple[Placement, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> Spec:
+    """The spec of a gradient whose local part has `stride`."""
+    outside = spec.coords is None
+    strides = spec.stride if outside else stride_like(spec.shape, stride)
+    return Spec(spec.mesh, placements, TensorMeta(spec.shape, strides, dtype))
+
+
+@lru_cache(maxsize=16384)
 def _gradient_target(
-    forward: Sequence[Placement], gradient: Sequence[Placement]
+    forward: tuple[Placement, ...], gradient: tuple[Placement, ...]
 ) -> tuple[Placement, ...]:
     """Where a gradient goes: to the forward's placements; addends get it whole, or as addends."""
     return tuple(
@@ -479,7 +496,7 @@ class _FromLocal(torch.autograd.Function):
     @staticmethod
     @untraced
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
-        ctx.placements = grads or tuple(gradient_placement(p) for p in spec.placements)
+        ctx.placements = grads or _gradient_placements(spec.placements)
         return _new(DTensor, local.detach(), spec, requires_grad=False)
 
     @staticmethod
@@ -498,18 +515,14 @@ class _ToLocal(torch.autograd.Function):
     @staticmethod
     @untraced
     def forward(ctx: Any, tensor: DTensor, grads: Any) -> torch.Tensor:  # pyright: ignore
-        ctx.spec = tensor._spec
-        ctx.placements = grads or tuple(gradient_placement(p) for p in tensor._spec.placements)
+        ctx.spec = spec = tensor._spec
+        ctx.placements = grads or _gradient_placements(spec.placements)
         return tensor._local_tensor.view_as(tensor._local_tensor)
 
     @staticmethod
     @untraced
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore
-        spec: Spec = ctx.spec
-        outside = spec.coords is None
-        stride = spec.stride if outside else stride_like(spec.shape, grad.stride())
-        meta = TensorMeta(spec.shape, stride, grad.dtype)
-        goal = Spec(spec.mesh, ctx.placements, meta)
+        goal = _gradient_spec(ctx.spec, ctx.placements, grad.stride(), grad.dtype)
         if torch.is_grad_enabled() and grad.requires_grad:
             return _FromLocal.apply(grad, goal, None), None
         return _new(DTensor, grad.detach(), goal, requires_grad=False), None
@@ -544,4 +557,6 @@ class _Redistribute(torch.autograd.Function):
             grad = grad.to(ctx.backward_dtype)
         target = _gradient_target(ctx.placements, grad._spec.placements)
         moved = _Redistribute.apply(grad, target, None, None, ctx.async_op, "redistribute.backward")
-        return moved.to(ctx.dtype), None, None, None, None, None  # pyright: ignore
+        if moved.dtype is not ctx.dtype:
+            moved = moved.to(ctx.dtype)
+        return moved, None, None, None, None, None
