@@ -33,7 +33,13 @@ from dtensor_core.parallel import (
     parallelize_module,
 )
 from dtensor_core.random import check_seeds, is_rng_supported_mesh, manual_seed, per_rank
-from dtensor_core.testing import fake_world, kept_mesh, on_threads, run_threads
+from dtensor_core.testing import (
+    fake_world,
+    kept_mesh,
+    on_threads,
+    run_processes,
+    run_threads,
+)
 from tests.dtensor_core.counting import Collectives
 
 R, S0, S1 = Replicate(), Shard(0), Shard(1)
@@ -329,3 +335,19 @@ def test_names_are_where_torch_has_them():
 
     assert _random.manual_seed is random.manual_seed
     assert _random.is_rng_supported_mesh is random.is_rng_supported_mesh
+
+
+def _masks_of_unseeded_ranks() -> tuple[list[float], list[float], list[float]]:
+    mesh = init_device_mesh("cpu", (2,))
+    x = distribute_tensor(torch.ones(8, 4), mesh, [S0])
+    drawn = F.dropout(x, 0.5)
+    replica = dtensor_core.randn(4, device_mesh=mesh, placements=[R]).to_local()
+    whole = F.dropout(distribute_tensor(torch.ones(8, 4), mesh, [S1]), 0.5).full_tensor()
+    check_seeds(mesh)
+    return drawn.to_local().flatten().tolist(), replica.tolist(), whole.flatten().tolist()
+
+
+def test_in_processes_shards_differ_and_replicas_agree():
+    first, second = run_processes(_masks_of_unseeded_ranks, 2)
+    assert first[0] != second[0]
+    assert first[1:] == second[1:]

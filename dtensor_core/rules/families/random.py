@@ -208,6 +208,8 @@ def _rrelu(call: Call) -> Rule:
 
         return run
 
+    if _writes_first(call):  # and brought back from there
+        return _by_value(call)
     present = dict.fromkeys(call.specs[1].placements)
     return Rule(
         inputs=((), ()),

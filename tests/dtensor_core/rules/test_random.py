@@ -127,6 +127,8 @@ ELEMENTWISE: dict[str, Sampled] = {
     "dropout2d": _channels(2),
     "dropout3d": _channels(3),
     "rrelu": lambda x: F.rrelu(x, training=True),
+    "rrelu in place": lambda x: F.rrelu_(x.clone(), training=True),
+    "gumbel_softmax hard": lambda x: F.gumbel_softmax(x, hard=True, dim=-1),
     "gumbel_softmax": lambda x: F.gumbel_softmax(x, dim=-1),
     **{
         f"init.{name}": _initialised(name, *args)
@@ -154,9 +156,8 @@ BY_VALUE: dict[str, Sampled] = {
     "randperm out": lambda x: torch.randperm(
         x.shape[0], out=torch.empty_like(x[:, 0].contiguous(), dtype=torch.int64)
     ),
-    "init.orthogonal_": lambda x: _initialised("orthogonal_")(
-        x if x.shape[0] >= x.shape[1] else x.t()
-    ),
+    "init.orthogonal_": _initialised("orthogonal_"),
+    "init.eye_": _initialised("eye_"),
 }
 
 
@@ -282,3 +283,20 @@ def test_out_of_a_pending_reduction_is_refused_on_all_ranks():
         "  Why: what is written would be added up again\n"
         "  Try: write to a tensor that is Replicate or Shard"
     }
+
+
+GRADIENTS = ("dropout", "native_dropout", "alpha_dropout", "dropout2d", "rrelu", "gumbel_softmax")
+
+
+@pytest.mark.usefixtures("_quiet")
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_see_the_same_masks(name: str):
+    sample = ELEMENTWISE[name]
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        sample(x).square().sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    check(gradient, [value(8, 6), value(7, 5)])
