@@ -37,6 +37,8 @@ def is_whole(op: OpOverload, tensor: torch.Tensor) -> bool:
     """True if a plain argument of an operator is the same tensor on every rank."""
     if tensor.numel() == 1 or op in _TAKING_WHOLE or _is_one_number(tensor):
         return True
+    if op.namespace == "prims":  # in formulas of forward derivatives, where a tangent is zero
+        return True
     node = torch._C._current_autograd_node()  # pyright: ignore[reportAttributeAccessIssue]
     return node is not None and node.name() in _MAKING_CONSTANTS
 

@@ -2,6 +2,7 @@
 
 from dtensor_core.parallel.api import parallelize_module
 from dtensor_core.parallel.base import ParallelStyle
+from dtensor_core.parallel.ddp import install as _install_in_ddp
 from dtensor_core.parallel.layers import ColwiseParallel, RowwiseParallel, SequenceParallel
 from dtensor_core.parallel.loss import loss_parallel
 from dtensor_core.parallel.prepare import (
@@ -9,6 +10,8 @@ from dtensor_core.parallel.prepare import (
     PrepareModuleInputOutput,
     PrepareModuleOutput,
 )
+
+_install_in_ddp()
 
 __all__ = [
     "ColwiseParallel",

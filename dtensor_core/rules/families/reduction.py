@@ -176,6 +176,8 @@ ROWS = {
     "mean": reduction("sum", "linear", local=_mean_by_global_count),
     "linalg_vector_norm": Row(_vector_norm, "reduce norms"),
     "norm": Row(_vector_norm, "reduce norms"),
+    "_is_any_true": reduction("max", "opaque"),
+    "_is_all_true": reduction("min", "opaque"),
     "amax": _MAXIMUM,
     "amin": _MINIMUM,
     "max.default": _MAXIMUM,

@@ -128,6 +128,8 @@ SAMPLES: dict[str, list[Sample]] = {
         _call(aten.mean.dim, _t(7, 5, 4), [0, -1], True),
         _call(aten.mean.dim, _t(7, 5), [1]),
     ],
+    "_is_any_true": [_call(aten._is_any_true.default, _t(7, 5) > 1)],
+    "_is_all_true": [_call(aten._is_all_true.default, _t(7, 5) > -9)],
     "norm": [
         _call(aten.norm.Scalar, _t(7, 5), 3),
         _call(aten.norm.ScalarOpt_dim, _t(4, 5), None, [0], True),
