@@ -10,13 +10,14 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dtensor_core import Placement, Replicate, Shard, _StridedShard, draws
 from dtensor_core.layout import stride_like
-from dtensor_core.rules.families.random import _SAMPLERS
+from dtensor_core.rules.families import random
 from dtensor_core.spec import Spec, TensorMeta
 
-IN_BLOCKS = {name: each for name, each in _SAMPLERS.items() if each.grain is not None}
+IN_BLOCKS = {name: each for name, each in random._SAMPLERS.items() if each.grain is not None}
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "geometric": (0.3,),
     "bernoulli.float": (0.3,),
@@ -86,6 +87,12 @@ def test_blocks_give_what_one_draw_gives(name: str, spec: Spec, dtype: torch.dty
     assert sum(sizes) == math.prod(spec.shape)
     if spec.local_shape != tuple(spec.shape):
         assert max(sizes) < 32 + 16
+
+
+def test_samplers_are_tried_out_with_data_where_tensors_are_fake():
+    with FakeTensorMode():
+        found = random._by_one(torch.ops.aten.bernoulli_.float, 0.5)
+    assert found == random._BERNOULLI
 
 
 @settings(max_examples=40)

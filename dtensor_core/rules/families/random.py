@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from dtensor_core.draws import draw, embed
 from dtensor_core.layout import stride_like
@@ -53,7 +54,8 @@ def _by_one(fill: Callable[..., Any], *args: Any) -> Sampler:
         empty = [torch.empty(count, dtype=torch.float32, device="cpu") for count in counts]
         return torch.cat([fill(each, *args, generator=dice) for each in empty])
 
-    return Sampler(fill, 1 if torch.equal(drawn(64), drawn(32, 32)) else None)
+    with _disable_current_modes():  # it may be a FakeTensorMode that imports us
+        return Sampler(fill, 1 if torch.equal(drawn(64), drawn(32, 32)) else None)
 
 
 # On CPU one number follows the other, but for `normal_`, which works on 16 at a time and makes the
