@@ -24,7 +24,7 @@ from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.plain import is_whole
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
-from dtensor_core.tracing import untraced
+from dtensor_core.tracing import no_modes, numbers, settled, untraced
 from dtensor_core.written import Copied, bring_back, check_given, check_writable, write_through
 
 _CACHE_LIMIT = 65536
@@ -85,7 +85,10 @@ def dispatch(
         else:
             _other(op, len(key), arg, key, local)
     local_kwargs = _named(op, kwargs, key) if kwargs else {}
-    entry = _cache.get(tuple(key))
+    try:
+        entry = _cache.get(tuple(key))
+    except TypeError:  # symbolic numbers have no hash
+        return dispatch(op, types, *numbers(args, kwargs or {}))
     if entry is None:
         if op_id not in _known:
             _learn(op)
@@ -199,7 +202,8 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
         _list(op, place, arg, key, local)
     elif isinstance(arg, torch.Tensor):
         whole = is_whole(op, arg) or _applies(_plain_is_whole)
-        key.append((torch.Tensor if whole else None, arg.shape, arg.stride(), arg.dtype))
+        shape, stride = settled(arg.shape), settled(arg.stride())
+        key.append((torch.Tensor if whole else None, shape, stride, arg.dtype))
         local.append(arg)
     else:
         key.append(_hashable(arg))
@@ -209,6 +213,8 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
 def _hashable(arg: Any) -> Any:
     if type(arg) is torch.Generator:  # no layout depends on which; a key would keep it alive
         return torch.Generator
+    if type(arg) is torch.SymFloat:  # has a hash, but then can't be traced any more
+        return [arg]
     return id(arg) if type(arg).__hash__ is None else arg
 
 
@@ -293,7 +299,8 @@ def _miss(
     `implicit_replication` allowed has a key of its own.
     """
     _refuse_mixed(op, args, kwargs)
-    entry = make_entry(op, args, kwargs)
+    with no_modes():
+        entry = make_entry(op, args, kwargs)
     for position, argument in enumerate(op._schema.arguments):
         if argument.name in entry.read and (id(op), argument.name) in _dynamic:
             _dynamic.difference_update(_places(op, position))

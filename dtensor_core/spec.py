@@ -47,6 +47,20 @@ class TensorMeta(NamedTuple):
     dtype: torch.dtype
 
 
+def _in_numbers(meta: TensorMeta) -> TensorMeta:
+    """The metadata with the numbers that symbolic sizes stand for; a graph is then guarded by them.
+
+    Raises TypeError if no size is symbolic.
+    """
+    if not any(isinstance(each, torch.SymInt) for each in (*meta.shape, *meta.stride)):
+        raise TypeError(f"metadata of a tensor without a hash: {meta}")
+    return TensorMeta(
+        torch.Size([int(size) for size in meta.shape]),
+        tuple(int(step) for step in meta.stride),
+        meta.dtype,
+    )
+
+
 class Spec:
     """How one DTensor lies on its mesh. Interned and frozen: compare with `is`.
 
@@ -68,7 +82,10 @@ class Spec:
         """The one spec of this value."""
         whose = identity(mesh)
         key = (whose, tuple(placements), tensor_meta)
-        known = cls._interned.get(key)
+        try:
+            known = cls._interned.get(key)
+        except TypeError:  # symbolic sizes have no hash
+            return Spec(mesh, placements, _in_numbers(tensor_meta))
         if known is not None:
             return known
         made = object.__new__(cls)

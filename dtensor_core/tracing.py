@@ -2,19 +2,22 @@
 
 `untraced` marks functions that it leaves alone where they run by themselves, `outside_graphs` those
 that no graph holds, `as_node` those that a graph holds as one node; `depending` keeps it from
-leaving out a collective on one rank alone. Nothing here loads the compiler.
+leaving out a collective on one rank alone. Layouts are decided by numbers (`settled`) and without
+modes (`no_modes`). Nothing here loads the compiler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame  # pyright: ignore
 from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
-from torch.utils._pytree import tree_map
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 from dtensor_core.mesh import current_mesh
 
@@ -22,6 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
 _skip = eval_frame._FrameAction.SKIP
+_SYMBOLS = (torch.SymInt, torch.SymFloat)
 
 
 def untraced(function: F) -> F:
@@ -77,6 +81,36 @@ def as_node(function: Callable[P, T]) -> Callable[P, T]:
         return function(*args, **kwargs)
 
     return call
+
+
+def settled(value: Any) -> Any:
+    """Symbolic numbers, in tuples and lists too, as the numbers that they stand for.
+
+    A graph that is traced is then guarded by them: it is for these numbers alone.
+    """
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    if isinstance(value, torch.SymFloat):
+        return float(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)([settled(each) for each in value])
+    return value
+
+
+def numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Arguments of an operator with symbolic numbers settled.
+
+    Raises TypeError if none is symbolic.
+    """
+    if not any(isinstance(leaf, _SYMBOLS) for leaf in tree_leaves((args, kwargs))):
+        raise TypeError(f"arguments without a hash: {args}, {kwargs}")
+    return settled(tuple(args)), {name: settled(value) for name, value in kwargs.items()}
+
+
+def no_modes() -> AbstractContextManager[Any]:
+    """No dispatch mode for the body: what is worked out there is no part of a graph."""
+    stacked = torch._C._len_torch_dispatch_stack()  # pyright: ignore
+    return _disable_current_modes() if stacked else nullcontext()
 
 
 def depending(result: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from dtensor_core import collectives, observe
 from dtensor_core.errors import PlacementError, four_parts
@@ -31,7 +32,12 @@ def agreed(
 
 
 def _check_alike(local: torch.Tensor, mesh: DeviceMesh, *, with_shape: bool) -> None:
-    """Raise on every rank, unless all ranks' local tensors have the same metadata."""
+    """Raise on every rank, unless all ranks' local tensors have the same metadata.
+
+    Fake tensors pass: what other ranks hold is not to be had.
+    """
+    if isinstance(local, FakeTensor):
+        return
     mine = f"{local.dtype}, requires_grad={local.requires_grad}"
     if with_shape:
         mine += f", shape {list(local.shape)}, stride {list(local.stride())}"
