@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from textwrap import indent
 from typing import Any
 
 import torch
@@ -285,10 +286,23 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @untraced
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # pyright: ignore
-        return (
-            f"DTensor(local_tensor={self._local_tensor}, shape={tuple(self.shape)}, "
-            f"device_mesh={self._spec.mesh}, placements={self._spec.placements})"
-        )
+        about: dict[str, Any] = {
+            "shape": tuple(self.shape),
+            "dtype": self.dtype,
+            "placements": self._spec.placements,
+            "device_mesh": self._spec.mesh,
+        }
+        if self.grad_fn is not None:
+            about["grad_fn"] = f"<{type(self.grad_fn).__name__}>"
+        elif self.requires_grad:
+            about["requires_grad"] = True
+        local = repr(self._local_tensor)
+        if "\n" in local:
+            about["local_shape"] = tuple(self._local_tensor.shape)
+            local = "\n" + indent(local, "    ")
+        about["local_tensor"] = local
+        told = ", ".join(f"{name}={value}" for name, value in about.items())
+        return f"Parameter containing:\nDTensor({told})" if self._is_param else f"DTensor({told})"
 
     @untraced
     def __tensor_flatten__(self) -> tuple[list[str], Any]:

@@ -280,11 +280,19 @@ def test_full_tensor_is_the_whole_on_every_rank_and_differentiable() -> None:
     body()
 
 
-def test_the_text_of_a_dtensor_names_layout_and_mesh(mesh) -> None:
-    text = repr(DTensor.from_local(torch.ones(1, 2), mesh, [Shard(0)]))
-    assert "shape=(4, 2)" in text
-    assert "placements=(Shard(dim=0),)" in text
-    assert "tensor([[1., 1.]])" in text
+def test_the_text_of_a_dtensor_has_global_facts_first_and_then_the_local_part(mesh) -> None:
+    facts = "dtype=torch.float32, placements=(Shard(dim=0),), device_mesh=DeviceMesh((tp=4), "
+    x = DTensor.from_local(torch.ones(1, 2), mesh, [Shard(0)])
+    text = repr(x)
+    assert text.startswith(f"DTensor(shape=(4, 2), {facts}")
+    assert text.endswith("local_tensor=tensor([[1., 1.]]))")
+    assert "requires_grad=True" in repr(x.detach().requires_grad_())
+    assert "grad_fn=<MulBackward0>" in repr(x.detach().requires_grad_() * 2)
+    assert repr(nn.Parameter(x)).startswith("Parameter containing:\nDTensor(shape=(4, 2)")
+    long = repr(DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0)]))
+    assert long.endswith(
+        "local_shape=(2, 2), local_tensor=\n    tensor([[1., 1.],\n            [1., 1.]]))"
+    )
 
 
 def test_a_training_step_keeps_every_optimizer_state_where_its_parameter_is(mesh) -> None:
