@@ -31,6 +31,8 @@ _NONE, _MEAN, _SUM = range(3)
 def loss_parallel() -> Iterator[None]:
     """While it is in force, cross entropy works on logits cut along their classes.
 
+    Three all-reduces of at most one number a sample go forward, nothing goes backward; the loss is
+    whole along the axes that cut the classes.
     `F.cross_entropy` and its backward go inside. All reductions, `ignore_index`, `weight` and
     `label_smoothing` work on meshes of any number of axes; targets are class indices, as a
     DTensor or as a plain tensor that is the same on every rank. Raises PlacementError (a
@@ -52,10 +54,28 @@ def _log_softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) 
     """Grad - softmax(x) * sum(grad); the sum is known of a gradient that comes from the loss."""
     if not _is_cut(output, dim):
         return NotImplemented
-    known = getattr(grad, "_class_sums", None)
-    if known is None or grad._version:
-        known = _whole(grad.sum(dim, keepdim=True))
-    return grad - output.exp() * known
+    known = _known_sum(grad, dim)
+    total = _whole(grad.sum(dim, keepdim=True)) if known is None else known
+    return grad - output.exp() * total
+
+
+def _known_sum(grad: Any, dim: int) -> Any:
+    """The sum over `dim` that a gradient has with it, if it is as `_nll_loss_backward` made it.
+
+    The loss of more than two dims but four is computed as one of [N, C, 1, ...]: then the gradient
+    is another shape of what was made, its elements in the same order.
+    """
+    made = grad._base if grad._is_view() else grad
+    total, version, class_dim = getattr(made, "_class_sum", (None, -1, -1))
+    dim %= max(grad.ndim, 1)
+    if total is None or version != made._version or class_dim != dim:
+        return None
+    if made is grad:
+        return total
+    same_order = made.is_contiguous() and grad.is_contiguous() and made.numel() == grad.numel()
+    if not same_order or made.shape[: dim + 1] != grad.shape[: dim + 1]:
+        return None
+    return total.reshape([1 if d == dim else size for d, size in enumerate(grad.shape)])
 
 
 def _nll_loss(
@@ -92,15 +112,20 @@ def _nll_loss_backward(
     ignore_index: int,
     total_weight: Any,
 ) -> Any:
-    """Minus the weight, at the class of each sample."""
+    """Minus the weight, at the class of each sample.
+
+    One class has all of it, so that the sum over the classes is known without adding up: the
+    result has it with it, for `_log_softmax_backward`, where nobody changes it on the way there.
+    """
     dim = _class_dim(log_probabilities)
     if not _is_cut(log_probabilities, dim):
         return NotImplemented
     one_hot, weights = _selection(log_probabilities, target, weight, ignore_index)
     scale = -weights * (grad / total_weight if reduction == _MEAN else grad)
-    gradient = one_hot * scale.unsqueeze(dim)
-    gradient._class_sums = scale.unsqueeze(dim)
-    return gradient
+    scale = scale.unsqueeze(dim)
+    result = one_hot * scale
+    result._class_sum = (scale, result._version, dim)
+    return result
 
 
 def _class_dim(log_probabilities: torch.Tensor) -> int:
