@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core import observe
+from dtensor_core.arguments import flattened
 from dtensor_core.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.errors import MixedTensorError, four_parts
 from dtensor_core.lists import any_element_mixes, is_list_operator
@@ -220,7 +221,8 @@ def _hashable(arg: Any) -> Any:
 
 def _refuse_mixed(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise MixedTensorError if a plain tensor is given that can't be taken to be whole."""
-    if _applies(_plain_is_whole):
+    tensors = [value for value in flattened(args, kwargs) if isinstance(value, torch.Tensor)]
+    if all(isinstance(each, _class) for each in tensors) or _applies(_plain_is_whole):
         return
     if is_list_operator(op) and not any_element_mixes(args, kwargs, _class):
         return

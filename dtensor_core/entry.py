@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     call = Call(op, spec_args, spec_kwargs, specs, outputs or ())
     returned = _returned(op, written)
     reshapes = torch.Tag.inplace_view in op.tags
-    fixed = [] if reshapes else _fixed(call, written)
+    fixed = _fixed(call, written) if written and not reshapes else []
     decision = decide(call, fixed)
     if decision.rule is None and decision.communicates:
         _warn_missing(op)
@@ -147,6 +148,7 @@ def _functional(op: OpOverload) -> OpOverload:
     raise RuleError(f"{op} changes a shape in place and has no form that does not")
 
 
+@lru_cache(maxsize=4096)
 def _is_view(op: OpOverload) -> bool:
     """True if a result shares its elements with an argument that is not written."""
     alias = op._schema.returns[0].alias_info if op._schema.returns else None
@@ -241,6 +243,7 @@ def first_mesh(args: Sequence[Any], kwargs: Mapping[str, Any]) -> DeviceMesh:
     raise AssertionError("dispatched without a DTensor")
 
 
+@lru_cache(maxsize=4096)
 def _returns_one_tensor(op: OpOverload) -> bool:
     returns = op._schema.returns
     return len(returns) == 1 and str(returns[0].type) == "Tensor"
@@ -250,6 +253,8 @@ def _written(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int | str, ...]:
     """The arguments that the call writes to: positions, or names of `out=`."""
+    if not op._schema.is_mutable:
+        return ()
     found: list[int | str] = []
     for position, argument in enumerate(op._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -262,6 +267,8 @@ def _written(
 
 def _returned(op: OpOverload, written: Sequence[int | str]) -> tuple[int | str, ...]:
     """Those of the written arguments that are the results; all of them if nothing is returned."""
+    if not written:
+        return ()
     aliases = [_alias(each) for each in op._schema.returns]
     schema = dict(enumerate(op._schema.arguments)) | {a.name: a for a in op._schema.arguments}
     return tuple(place for place in written if not aliases or _alias(schema[place]) in aliases)

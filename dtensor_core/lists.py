@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ class Element:
     is_plain: bool = False
 
 
+@lru_cache(maxsize=4096)
 def is_list_operator(op: OpOverload) -> bool:
     """True for operators whose first argument is a list of which each element stands alone."""
     arguments = op._schema.arguments

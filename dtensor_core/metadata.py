@@ -124,7 +124,8 @@ def _dropout(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     return meta, meta._replace(dtype=torch.bool)
 
 
-def _mean(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+def _reduced(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    """Without `dim`, or with an empty one, everything is reduced."""
     (spec,) = specs
     given = args[1] if len(args) > 1 and args[1] else range(spec.ndim)
     if any(not -spec.ndim <= dim < spec.ndim for dim in given):
@@ -171,6 +172,16 @@ def _layer_norm_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | 
     return tuple(each.tensor_meta for each in asked) if None not in asked else None
 
 
+def _product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    """Of matrices, or of as many matrices in a batch."""
+    left, right = specs
+    if left.ndim != right.ndim or left.shape[:-2] != right.shape[:-2]:
+        return None
+    if left.dtype is not right.dtype or left.shape[-1] != right.shape[-2]:
+        return None
+    return (_contiguous((*left.shape[:-1], right.shape[-1]), left.dtype),)
+
+
 def _addmm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     if len(specs) != 3:
         return None
@@ -194,14 +205,18 @@ _SHORTCUTS: dict[str, Shortcut] = {
     "_softmax_backward_data": _softmax_backward,
     "_log_softmax_backward_data": _softmax_backward,
     "native_dropout": _dropout,
-    "mean": _mean,
+    "mean": _reduced,
+    "sum": _reduced,
     "cat": _cat,
     "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _layer_norm_backward,
+    "mm": _product,
+    "bmm": _product,
     "addmm": _addmm,
 }
 _LYING: dict[Any, Callable[[Spec], bool]] = {
     _elementwise: _is_contiguous_or_one_value,
+    _product: _is_any,
     _addmm: _is_any,
 }
 

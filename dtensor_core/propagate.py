@@ -78,7 +78,7 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
         considered.extend(ranked)
         sizes = remaining_sizes(whole, sizes, candidate.cutting, ranks)
     inputs = tuple(
-        spec.with_placements([candidate.inputs[number] for candidate in chosen])
+        _laid_out(spec, [candidate.inputs[number] for candidate in chosen])
         for number, spec in enumerate(call.specs)
     )
     outputs = tuple(
@@ -89,6 +89,13 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
         plan_between(source, target) for source, target in zip(call.specs, inputs, strict=True)
     )
     return Decision(rule, inputs, plans, outputs, tuple(considered))
+
+
+def _laid_out(spec: Spec, placements: list[Placement]) -> Spec:
+    """The spec with these placements; mostly it has them."""
+    if all(now is wanted for now, wanted in zip(spec.placements, placements, strict=True)):
+        return spec
+    return spec.with_placements(placements)
 
 
 def _common_mesh(call: Call):

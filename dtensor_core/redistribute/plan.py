@@ -58,7 +58,7 @@ EMPTY = Plan((), 0.0)
 
 def plan_between(source: Spec, target: Spec) -> Plan:
     """The cheapest plan between two layouts of one tensor."""
-    return plan_placements(source, target.placements)
+    return EMPTY if source is target else plan_placements(source, target.placements)
 
 
 def plan_placements(source: Spec, target: Placements) -> Plan:

@@ -95,8 +95,10 @@ def candidates(
     if rule.offers_whole:
         yield Candidate((replicate,) * len(rule.inputs), (replicate,) * len(rule.outputs))
     yield from rule.extra
+    operands = (*rule.inputs, *rule.outputs)
+    shared = {name for operand in operands for dim in operand if len(dim) > 1 for name in dim}
     for cutting in _cuttings(rule, sizes, present):
-        if _fits(rule, cutting, sizes, ranks):
+        if _fits(cutting, shared, sizes, ranks):
             yield from _cut(rule, cutting, sizes)
     waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
     for reduce_op in waiting if rule.terms else ():
@@ -106,18 +108,21 @@ def candidates(
 
 def _cuttings(
     rule: Rule, sizes: Mapping[str, int], present: Sequence[Placement]
-) -> tuple[Cutting, ...]:
+) -> Sequence[Cutting]:
     """Every factor plainly, and in the strided ways in which arguments are cut already."""
     if not sizes:
         return ()
-    found = {Cutting(factor): None for factor in sizes}
+    plain = [Cutting(factor) for factor in sizes if factor not in rule.blocked]
+    if not any(isinstance(placement, _StridedShard) for placement in present):
+        return plain
+    found = dict.fromkeys(plain)
     for operand, placement in zip(rule.inputs, present, strict=True):
         dim = sharded_dim(placement)
         if isinstance(placement, _StridedShard) and dim is not None:
             cutting = _resolve(operand[dim], placement.split_factor, sizes)
-            if cutting is not None:
+            if cutting is not None and cutting.factor not in rule.blocked:
                 found[cutting] = None
-    return tuple(cutting for cutting in found if cutting.factor not in rule.blocked)
+    return list(found)
 
 
 def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> Cutting | None:
@@ -132,11 +137,9 @@ def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> Cutting | None:
     return found
 
 
-def _fits(rule: Rule, cutting: Cutting, sizes: Mapping[str, int], ranks: int) -> bool:
+def _fits(cutting: Cutting, shared: set[str], sizes: Mapping[str, int], ranks: int) -> bool:
     """A factor of a flattened dimension, or one cut in blocks, must be cut evenly."""
-    operands = (*rule.inputs, *rule.outputs)
-    shared = any(cutting.factor in dim and len(dim) > 1 for operand in operands for dim in operand)
-    if not shared and cutting.style == 1:
+    if cutting.factor not in shared and cutting.style == 1:
         return True
     return sizes[cutting.factor] % (ranks * cutting.style) == 0
 

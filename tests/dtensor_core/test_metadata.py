@@ -95,6 +95,9 @@ def _others() -> Iterator[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
             for dims in ([0], [-1], list(range(len(shape))), None):
                 yield aten.mean.dim, (x, dims, True), {}
                 yield aten.mean.dim, (x, dims), {}
+                yield aten.sum.dim_IntList, (x, dims), {}
+                yield aten.sum.dim_IntList, (x, dims, True), {}
+            yield aten.sum.default, (x,), {}
             yield aten.mean.dim, (x, [0]), {"dtype": F64}
             yield aten.mean.default, (x,), {}
             for dim in (0, -1):
@@ -110,6 +113,13 @@ def _others() -> Iterator[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
         for bias in (_t(8, dtype=dtype), _t(4, 8, dtype=dtype), _t(1, dtype=dtype)):
             arguments = (bias, _t(4, 3, dtype=dtype), _t(3, 8, dtype=dtype))
             yield aten.addmm.default, arguments, {}
+    yield aten.sum.default, (_t(3, 4, dtype=I64),), {}
+    yield aten.sum.dim_IntList, (_t(3, 4, dtype=BOOL), [0]), {}
+    for left, right in ((_t(4, 3), _t(3, 5)), (_t(4, 3), _t(5, 3).t()), (_t(0, 3), _t(3, 5))):
+        yield aten.mm.default, (left, right), {}
+        batched = (left.expand(2, *left.shape), right.expand(2, *right.shape))
+        yield aten.bmm.default, batched, {}
+    yield aten.bmm.default, (_t(2, 4, 3).transpose(0, 1), _t(4, 3, 5)), {}
     yield aten.cat.default, ([_t(2, 3), _t(4, 3)],), {}
     yield aten.cat.default, ([_t(2, 3), _t(2, 3, dtype=F64)], 1), {}
     yield aten.addmm.default, (_t(8), _t(4, 3), _t(8, 3).t()), {}
