@@ -7,13 +7,13 @@ counts: that a step is taken at all, and which, was decided before and by all al
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from dtensor_core import layout
 from dtensor_core.mesh import channel
 from dtensor_core.placement import Partial, Placement, sharded_dim
 from dtensor_core.redistribute.pieces import Part, Runs, common, part
-from dtensor_core.redistribute.steps import Site
+from dtensor_core.redistribute.steps import CARRIERS, Site
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
@@ -30,44 +30,69 @@ def site_of(step: Step, spec: Spec) -> Site:
     if step.communicates:
         joined = channel(spec.mesh, step.axes)
         group, places = joined.name, joined.coords
-    peers = [_moved(me, step.axes, place) for place in places]
     before, after = (_shape(spec, placements, me) for placements in (step.source, step.target))
-    dims = _touched(step)
     sent: tuple[Part, ...] = ()
     received: tuple[Part, ...] = ()
     if step.kind in _CUTTING:
-        mine = {dim: _held(spec, step.source, me, dim) for dim in dims}
-        wanted = [{dim: _held(spec, step.target, peer, dim) for dim in dims} for peer in peers]
-        sent = tuple(part(before, _common(mine, each)) for each in wanted)
+        sent = _parts(step, spec, places, before, step.source, step.target)
     if step.kind in _JOINING:
-        mine = {dim: _held(spec, step.target, me, dim) for dim in dims}
-        coming = [{dim: _held(spec, step.source, peer, dim) for dim in dims} for peer in peers]
-        received = tuple(part(after, _common(mine, each)) for each in coming)
+        received = _parts(step, spec, places, after, step.target, step.source)
     parts = received or sent
     pieces = {each.shape for each in parts}
+    carrier = CARRIERS.get(spec.dtype)
+    width = spec.dtype.itemsize // carrier.itemsize if carrier is not None else 1
     reduce_op, factor = _reduction(step, spec.mesh_shape)
     return Site(
         group=group,
-        ranks=len(peers),
-        number=peers.index(list(me)),
+        ranks=len(places),
+        number=places.index(tuple(me[axis] for axis in step.axes)),
         first=all(me[axis] == 0 for axis in step.axes),
         before=before,
         after=after,
         sent=sent,
         received=received,
+        sent_sizes=[each.numel * width for each in sent],
+        received_sizes=[each.numel * width for each in received],
+        cut_dim=_sliced_dim(sent),
+        joined_dim=_sliced_dim(received),
         longest=max((math.prod(shape) for shape in pieces), default=0),
         even=len(pieces) == 1,
-        in_order=len(pieces) == 1 and _in_order(parts),
         reduce_op=reduce_op,
         factor=factor,
+        dtype=spec.dtype,
+        carrier=carrier,
     )
 
 
-def _moved(coords: Sequence[int], axes: Sequence[int], place: Sequence[int]) -> list[int]:
-    moved = list(coords)
-    for axis, coord in zip(axes, place, strict=True):
-        moved[axis] = coord
-    return moved
+def _parts(
+    step: Step,
+    spec: Spec,
+    places: Sequence[tuple[int, ...]],
+    shape: tuple[int, ...],
+    here: Sequence[Placement],
+    there: Sequence[Placement],
+) -> tuple[Part, ...]:
+    """For each rank of the group, what its tensor laid out `there` shares with mine `here`.
+
+    As parts of mine, which is of local `shape`. Ranks that differ on axes that don't cut a
+    dimension share the same of it.
+    """
+    me = spec.coords
+    assert me is not None
+    runs: list[list[tuple[int, Runs]]] = [[] for _ in places]
+    for dim in _touched(step):
+        mine = _held(spec, here, me, dim)
+        cutting = [n for n, axis in enumerate(step.axes) if sharded_dim(there[axis]) == dim]
+        known: dict[tuple[int, ...], Runs] = {}
+        for place, found in zip(places, runs, strict=True):
+            which = tuple(place[n] for n in cutting)
+            if which not in known:
+                coords = list(me)
+                for axis, coord in zip(step.axes, place, strict=True):
+                    coords[axis] = coord
+                known[which] = common(mine, _held(spec, there, coords, dim))
+            found.append((dim, known[which]))
+    return tuple(part(shape, each) for each in runs)
 
 
 def _shape(spec: Spec, placements: Sequence[Placement], coords: Sequence[int]) -> tuple[int, ...]:
@@ -88,20 +113,15 @@ def _held(
     return layout.held_extents(spec.shape[dim], cuts)
 
 
-Held = Mapping[int, Sequence[layout.Extent]]
-
-
-def _common(mine: Held, theirs: Held) -> list[tuple[int, Runs]]:
-    """Where in a tensor that holds `mine` of each dimension lies what holds `theirs` too."""
-    return [(dim, common(held, theirs[dim])) for dim, held in mine.items()]
-
-
-def _in_order(parts: Sequence[Part]) -> bool:
-    """True if pieces, which are equal, follow each other as they lie in memory."""
-    if not parts[0].shape:
-        return False
-    size = parts[0].shape[0]
-    return all(each.cuts == ((0, ((number * size, size),)),) for number, each in enumerate(parts))
+def _sliced_dim(parts: Sequence[Part]) -> int | None:
+    """The dimension of which the parts are equal slices, in order; None if they are not."""
+    if not parts or len(parts[0].cuts) != 1 or len(parts[0].cuts[0][1]) != 1:
+        return None
+    dim, ((_, size),) = parts[0].cuts[0]
+    for number, each in enumerate(parts):
+        if each.cuts != ((dim, ((number * size, size),)),):
+            return None
+    return dim
 
 
 def _reduction(step: Step, mesh_shape: Sequence[int]) -> tuple[str, int]:

@@ -8,7 +8,7 @@ all-gather and reduce-scatter, and cut back after; all-to-all exchanges exact si
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,18 @@ _NEUTRAL: dict[str, int | None] = {
     "max": None,
     "band": None,
 }
+# What is only moved, and not reduced, travels as a type that every backend carries.
+CARRIERS: dict[torch.dtype, torch.dtype] = {
+    torch.complex32: torch.float16,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+    torch.int16: torch.uint8,
+    torch.uint16: torch.uint8,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,10 +49,11 @@ class Site:
 
     `before` and `after` are local shapes. For each of the `ranks` of the group, of which this is
     `number`, `sent` has the part of the local tensor before that is for it, and `received` the
-    part of the one after that comes from it. `longest` is the number of elements to which pieces
-    are padded; `even` if none needs it, `in_order` if they also follow each other in memory.
-    `first` is the rank that keeps the value where the others hold what changes nothing. `factor`
-    is what tells an average from a sum.
+    part of the one after that comes from it, with their `sent_sizes` and `received_sizes`. Where
+    these are equal slices of one dimension, in the order of the group, that is `cut_dim` or
+    `joined_dim`. Pieces are padded to `longest` elements unless they are `even`. `first` is the
+    rank that keeps the value where the others hold what changes nothing. `factor` is what tells
+    an average from a sum. `carrier` is the type to travel as, if not `dtype`.
     """
 
     group: str
@@ -51,11 +64,16 @@ class Site:
     after: tuple[int, ...]
     sent: tuple[Part, ...]
     received: tuple[Part, ...]
+    sent_sizes: list[int]
+    received_sizes: list[int]
+    cut_dim: int | None
+    joined_dim: int | None
     longest: int
     even: bool
-    in_order: bool
     reduce_op: str
     factor: int
+    dtype: torch.dtype
+    carrier: torch.dtype | None
 
 
 def _slice(local: torch.Tensor, site: Site) -> torch.Tensor:
@@ -76,13 +94,19 @@ def _rescale(local: torch.Tensor, site: Site) -> torch.Tensor:
 
 
 def _gather(local: torch.Tensor, site: Site) -> torch.Tensor:
-    sent = local.contiguous() if site.in_order else pad(local, site.longest)
+    sent = local.contiguous() if site.even else pad(local, site.longest)
+    if site.carrier is not None:
+        sent = sent.resolve_conj().view(site.carrier)
     return collectives.all_gather(sent, site.ranks, site.group)
 
 
 def _gathered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
-    if site.in_order:
+    if site.carrier is not None:
+        arrived = arrived.view(site.dtype)
+    if site.joined_dim == 0:
         return arrived
+    if site.joined_dim is not None:
+        return _side_by_side(arrived, site.before, site)
     if site.even:
         blocks = arrived.view(site.ranks, *site.before).unbind(0)
     else:
@@ -94,14 +118,32 @@ def _gathered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
     return join(blocks, site.received, site.after)
 
 
+def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], site: Site) -> torch.Tensor:
+    """Equal blocks of one `shape`, joined along one dimension by a single copy."""
+    assert site.joined_dim is not None
+    blocks = arrived.view(site.ranks, *shape)
+    return blocks.movedim(0, site.joined_dim).reshape(site.after)
+
+
+def _one_by_one(local: torch.Tensor, site: Site) -> torch.Tensor:
+    """Equal slices of one dimension, one behind the other, by at most a single copy."""
+    dim = site.cut_dim
+    assert dim is not None
+    size = local.shape[dim] // site.ranks
+    slices = local.unflatten(dim, (site.ranks, size)) if size else local
+    return slices.movedim(dim, 0).reshape(-1)
+
+
 def _reduce(local: torch.Tensor, site: Site) -> torch.Tensor:
     sent, reduce_op = _as_addends(local.contiguous(), site)
     return collectives.all_reduce(sent, reduce_op, site.group)
 
 
 def _scatter(local: torch.Tensor, site: Site) -> torch.Tensor:
-    if site.in_order:
+    if site.cut_dim == 0:
         sent = local.contiguous()
+    elif site.cut_dim is not None:
+        sent = _one_by_one(local, site)
     else:
         sent = torch.cat([pad(take(local, each), site.longest) for each in site.sent])
     sent, reduce_op = _as_addends(sent, site)
@@ -110,7 +152,7 @@ def _scatter(local: torch.Tensor, site: Site) -> torch.Tensor:
 
 def _scattered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
     arrived = _reduced(arrived, site)
-    if site.in_order:
+    if site.cut_dim == 0:
         return arrived
     mine = site.sent[site.number]
     return arrived[: mine.numel].view(mine.shape)
@@ -138,16 +180,20 @@ def _divided(tensor: torch.Tensor, factor: int) -> torch.Tensor:
 
 
 def _exchange(local: torch.Tensor, site: Site) -> torch.Tensor:
-    pieces = [take(local, each).reshape(-1) for each in site.sent]
-    return collectives.all_to_all(
-        torch.cat(pieces),
-        [each.numel for each in site.received],
-        [each.numel for each in site.sent],
-        site.group,
-    )
+    if site.cut_dim is not None:
+        sent = _one_by_one(local, site)
+    else:
+        sent = torch.cat([take(local, each).reshape(-1) for each in site.sent])
+    if site.carrier is not None:
+        sent = sent.resolve_conj().view(site.carrier)
+    return collectives.all_to_all(sent, site.received_sizes, site.sent_sizes, site.group)
 
 
 def _exchanged(arrived: torch.Tensor, site: Site) -> torch.Tensor:
+    if site.carrier is not None:
+        arrived = arrived.view(site.dtype)
+    if site.joined_dim is not None:
+        return _side_by_side(arrived, site.received[0].shape, site)
     rows = arrived.split([each.numel for each in site.received])
     blocks = [row.view(each.shape) for row, each in zip(rows, site.received, strict=True)]
     return join(blocks, site.received, site.after)
