@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,7 +21,7 @@ from dtensor_core.redistribute.execute import Cause, execute, execute_async
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.testing import on_processes
-from dtensor_core.testing.threads import kept_mesh, on_threads
+from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 
 SHAPES = ((8, 4), (7, 5), (1, 3), (0, 4), (2, 13), (12,), (3, 2, 5))
 
@@ -75,6 +77,8 @@ def laid_out(whole: torch.Tensor, spec: Spec) -> torch.Tensor:
             local = local - coord
         if placement.is_partial("min") and coord != 0:
             local = local + coord
+        if placement.is_partial("product"):
+            local = local * (4.0 if coord == 0 else 0.25 if coord == 1 else 1.0)
     return local
 
 
@@ -88,13 +92,14 @@ def journeys(meshes: Sequence[DeviceMesh], each: int, seed: int) -> None:
         targets = layouts(len(shape), mesh.ndim, ())
         for _ in range(each):
             before = Spec(mesh, chance.choice(sources), meta)
-            check(whole, before, before.with_placements(chance.choice(targets)))
+            after = before.with_placements(chance.choice(targets))
+            check(whole, before, after, chance.random() < 0.5)
 
 
-def check(whole: torch.Tensor, before: Spec, after: Spec) -> None:
+def check(whole: torch.Tensor, before: Spec, after: Spec, waiting: bool) -> None:
     local = laid_out(whole, before)
     plan = plan_between(before, after)
-    run = execute if before.shape[0] % 2 else execute_async
+    run = execute if waiting else execute_async
     with SentBytes() as sent:
         moved = run(local, before, plan, Cause("test"))
     coords = before.coords
@@ -107,7 +112,7 @@ def check(whole: torch.Tensor, before: Spec, after: Spec) -> None:
         for step in plan.steps
         if step.communicates
     ]
-    expected = keep(whole, after, "test")
+    expected = laid_out(whole, after)
     assert moved.shape == expected.shape
     torch.testing.assert_close(
         moved + 0, expected, msg=lambda m: f"{before} -> {after} by {plan.steps}: {m}"
@@ -115,14 +120,55 @@ def check(whole: torch.Tensor, before: Spec, after: Spec) -> None:
     assert sent.calls == planned
 
 
-@on_threads(4)
-def test_executing_a_plan_equals_making_the_destination_directly() -> None:
-    journeys([kept_mesh(shape) for shape in ((4,), (2, 2), (4, 1), (1, 2, 2))], 8, seed=0)
+REDUCTIONS = ("sum", "avg", "product", "max", "min")
+MESH_SHAPES = (
+    (1,),
+    (2,),
+    (3,),
+    (4,),
+    (1, 3),
+    (2, 1),
+    (2, 2),
+    (2, 3),
+    (1, 2, 2),
+    (2, 1, 3),
+    (2, 2, 2),
+)
 
 
-@on_threads(6)
-def test_executing_a_plan_on_uneven_meshes_equals_making_the_destination_directly() -> None:
-    journeys([kept_mesh(shape) for shape in ((6,), (2, 3), (3, 2), (3, 1, 2))], 5, seed=1)
+@st.composite
+def redistributions(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, bool]:
+    """A mesh's shape, a tensor's shape, two layouts, and whether to wait."""
+    mesh_shape = draw(st.sampled_from(MESH_SHAPES))
+    shape = draw(st.lists(st.sampled_from((0, 1, 2, 3, 5, 7, 8, 12)), min_size=1, max_size=3))
+    dims = st.integers(0, len(shape) - 1)
+    strided = st.builds(
+        lambda dim, blocks: _StridedShard(dim, split_factor=blocks), dims, st.integers(1, 4)
+    )
+    whole_or_cut = st.one_of(st.just(Replicate()), st.builds(Shard, dims), strided)
+    mixing = draw(st.sampled_from((("sum", "avg"), *((each,) for each in REDUCTIONS))))
+    addends = st.builds(Partial, st.sampled_from(mixing))
+    source = draw(st.tuples(*(st.one_of(whole_or_cut, addends) for _ in mesh_shape)))
+    target = tuple(
+        draw(st.one_of(whole_or_cut, st.just(before)) if before.is_partial() else whole_or_cut)
+        for before in source
+    )
+    return mesh_shape, tuple(shape), source, target, draw(st.booleans())
+
+
+@given(redistributions())
+@settings(max_examples=150)
+def test_executing_a_plan_equals_making_the_destination_directly(drawn: Any) -> None:
+    mesh_shape, shape, source, target, waiting = drawn
+
+    def body() -> None:
+        whole = 2.0 ** (torch.arange(torch.Size(shape).numel()) % 7).reshape(shape)
+        spec = Spec(
+            kept_mesh(mesh_shape), source, TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        )
+        check(whole, spec, spec.with_placements(target), waiting)
+
+    run_threads(body, torch.Size(mesh_shape).numel())
 
 
 def joined_mesh(shape: Sequence[int], ranks: Sequence[int] | None = None) -> DeviceMesh:
@@ -143,7 +189,7 @@ def test_steps_on_joined_axes_equal_making_the_destination_directly() -> None:
 
 @on_threads(8)
 def test_steps_on_three_joined_axes_equal_making_the_destination_directly() -> None:
-    journeys([joined_mesh((2, 2, 2))], 8, seed=3)
+    journeys([joined_mesh((2, 2, 2))], 4, seed=3)
 
 
 @on_threads(4)
@@ -155,9 +201,16 @@ def test_ranks_may_stand_in_any_order_on_the_mesh() -> None:
 
 
 def journeys_on_processes() -> None:
-    """Even and uneven, joined and apart, in few steps: gloo is slow."""
+    """Even and uneven, joined and apart, in few steps; and types that gloo does not know."""
     mesh = joined_mesh((2, 2), (2, 0, 3, 1))
     journeys([mesh], 3, seed=5)
+    for dtype, shape in itertools.product((torch.complex64, torch.int16), ((8, 4), (5, 3))):
+        whole = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        plain = layouts(2, 1, ())[:4]
+        for source, target in itertools.permutations(plain, 2):
+            spec = Spec(mesh["a"], source, meta)
+            check(whole, spec, spec.with_placements(target), True)
 
 
 test_journeys_hold_on_gloo = on_processes(4)(journeys_on_processes)
