@@ -62,8 +62,9 @@ def _results(
 
     def make(*args: Any, **kwargs: Any) -> Any:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        device = kwargs.get("device") or given[0].device
         made = [
-            depending(torch.zeros(shape, dtype=spec.dtype, device=given[0].device), *given)
+            depending(torch.zeros(shape, dtype=spec.dtype, device=device), *given)
             for shape, spec in zip(shapes, outputs, strict=True)
         ]
         if single:

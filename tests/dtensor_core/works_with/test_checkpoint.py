@@ -276,3 +276,21 @@ def test_a_model_without_storage_takes_a_full_state_dict(broadcast_from_rank0: b
             assert parameter.full_tensor().equal(whole[name]), name
 
     body()
+
+
+def test_a_checkpoint_is_loaded_into_tensors_without_storage(tmp_path: Path) -> None:
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh(LINE)
+        layouts: tuple[Placement, ...] = (Shard(0), Shard(1), Replicate())
+        with _quiet():
+            saved = {str(p): distribute_tensor(WHOLE[:3], mesh, [p]) for p in layouts}
+            dcp.save(saved, checkpoint_id=tmp_path)
+            nothing = torch.empty(3, 7, device="meta")
+            state: dict[str, Any] = {str(p): distribute_tensor(nothing, mesh, [p]) for p in layouts}
+            dcp.load(state, checkpoint_id=tmp_path)
+        for name, each in state.items():
+            assert not each.is_meta
+            assert each.to_local().equal(saved[name].to_local())
+
+    body()
