@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
+from dtensor_core.mesh import axis_name
 from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
 from dtensor_core.redistribute.plan import Plan, plan_between, plan_placements
 from dtensor_core.rules.call import Call
@@ -42,7 +43,7 @@ class Decision:
     """The layout of every tensor argument and result of a call, and how the arguments get there.
 
     `considered` has the candidates of the axes where something had to move, cheapest first, each
-    with its cost in seconds.
+    with its cost in seconds, and with the name of its axis where there are several.
     """
 
     rule: Rule | None
@@ -75,7 +76,8 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     for axis, ranks in enumerate(mesh.shape):
         candidate, ranked = _choose(call, whole, sizes, axis, ranks, fixed)
         chosen.append(candidate)
-        considered.extend(ranked)
+        prefix = f"{axis_name(mesh, axis)}: " if mesh.ndim > 1 else ""
+        considered.extend((prefix + text, seconds) for text, seconds in ranked)
         sizes = remaining_sizes(whole, sizes, candidate.cutting, ranks)
     inputs = tuple(
         _laid_out(spec, [candidate.inputs[number] for candidate in chosen])

@@ -321,3 +321,19 @@ def test_files_have_the_table_and_the_tree(world, tmp_path: Path, monkeypatch) -
     assert {"name", "input_shape", "input_sharding", "device_mesh"} < set(
         first["operations_forward"][0]
     )
+
+
+def test_torchs_own_dtensors_are_seen_with_their_layouts(world) -> None:
+    import torch.distributed.tensor as torchs
+
+    mesh = torchs.init_device_mesh("cpu", (4,))
+    layer = torchs.distribute_module(nn.Linear(8, 8), mesh)
+    x = torchs.distribute_tensor(torch.ones(8, 8), mesh, [torchs.Shard(0)])
+    with CommDebugMode() as mode:
+        layer(x).redistribute(placements=[torchs.Replicate()])
+    assert mode.get_comm_counts() == {legacy.all_gather_into_tensor: 1}
+    assert mode.get_sharding_info() == {
+        "Linear.weight": (torchs.Replicate(),),
+        "Linear.bias": (torchs.Replicate(),),
+    }
+    assert "sharding: [(Replicate(),), (Shard(dim=0),)" in mode.generate_comm_debug_tracing_table(1)
