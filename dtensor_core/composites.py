@@ -16,6 +16,10 @@ from dtensor_core.spec import Spec, TensorMeta
 
 _math = torch.ops.aten._scaled_dot_product_attention_math.default
 _one_hot = torch.ops.aten.one_hot.default
+# Of every device type that a mesh may have; a kernel for all at once would not go before theirs.
+_AUTOGRAD_KEYS = tuple(
+    f"Autograd{device}" for device in ("CPU", "CUDA", "XPU", "HPU", "PrivateUse1")
+)
 _composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
 _library = torch.library.Library("aten", "IMPL")
 
@@ -37,7 +41,7 @@ def install(cls: type[torch.Tensor]) -> None:
         classes = _replicated(indices, torch.arange(num_classes, device=device))
         return (indices.unsqueeze(-1) == classes).to(torch.int64)
 
-    for key in ("AutogradCPU", "AutogradCUDA"):
+    for key in _AUTOGRAD_KEYS:
         _library.impl("_scaled_dot_product_attention_math", attention, key)
         _library.impl("one_hot", one_hot, key)
 

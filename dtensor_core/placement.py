@@ -19,6 +19,8 @@ from torch._library.opaque_object import MemberType, register_opaque_type
 from dtensor_core.errors import PlacementError
 
 REDUCE_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+# Another name that programs use; it stays as it is written.
+_ALIASES = {"prod": "product"}
 # The reduction of norms: `norm2` of addends a, b is sqrt(a² + b²). Made by norm operators.
 _NORM = re.compile(r"norm\d+(\.\d+)?")
 
@@ -26,6 +28,11 @@ _NORM = re.compile(r"norm\d+(\.\d+)?")
 def norm_exponent(reduce_op: str) -> float | None:
     """The p of a reduction of p-norms, None for the other reductions."""
     return float(reduce_op.removeprefix("norm")) if _NORM.fullmatch(reduce_op) else None
+
+
+def reduction(reduce_op: str) -> str:
+    """The name under which collectives know a reduction."""
+    return _ALIASES.get(reduce_op, reduce_op)
 
 
 class Placement:
@@ -173,7 +180,8 @@ class Partial(Placement):
 
     def __new__(cls, reduce_op: str = "sum") -> Partial:
         """The one instance for `reduce_op`; see `REDUCE_OPS`."""
-        if reduce_op not in REDUCE_OPS and norm_exponent(reduce_op) is None:
+        known = reduce_op in REDUCE_OPS or reduce_op in _ALIASES
+        if not known and norm_exponent(reduce_op) is None:
             raise PlacementError(
                 f"Partial takes one of {', '.join(REDUCE_OPS)} as reduce_op, got {reduce_op!r}"
             )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from dtensor_core import layout
 from dtensor_core.mesh import channel
-from dtensor_core.placement import Partial, Placement, sharded_dim
+from dtensor_core.placement import Partial, Placement, reduction, sharded_dim
 from dtensor_core.redistribute.pieces import Part, Runs, common, part
 from dtensor_core.redistribute.steps import CARRIERS, Site
 from dtensor_core.redistribute.transitions import Step
@@ -128,7 +128,9 @@ def _reduction(step: Step, mesh_shape: Sequence[int]) -> tuple[str, int]:
     """The reduction of the addends, and by what their sum is divided to be an average."""
     ends = step.target if step.kind == "one_addend" else step.source
     found = [(mesh_shape[axis], ends[axis]) for axis in step.axes]
-    awaited = [(ranks, each.reduce_op) for ranks, each in found if isinstance(each, Partial)]
+    awaited = [
+        (ranks, reduction(each.reduce_op)) for ranks, each in found if isinstance(each, Partial)
+    ]
     if not awaited or step.kind == "one_addend":
         return (awaited[0][1] if awaited else "", 1)
     if step.kind == "rescale":

@@ -319,7 +319,7 @@ def test_sums_and_averages_become_each_other_without_communication() -> None:
 
 
 @pytest.mark.parametrize(
-    "reduce_op", ["sum", "avg", "product", "min", "max", "band", "bor", "bxor"]
+    "reduce_op", ["sum", "avg", "product", "prod", "min", "max", "band", "bor", "bxor"]
 )
 def test_a_whole_tensor_becomes_addends_that_reduce_to_it_exactly(reduce_op: str) -> None:
     @on_threads(3)
