@@ -26,7 +26,14 @@ from dtensor_core.plain import is_whole
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
 from dtensor_core.tracing import no_modes, numbers, settled, untraced
-from dtensor_core.written import Copied, bring_back, check_given, check_writable, write_through
+from dtensor_core.written import (
+    Copied,
+    bring_back,
+    check_given,
+    check_writable,
+    fill_outs,
+    write_through,
+)
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
@@ -352,9 +359,6 @@ def _redistribute(
     for name, given in kwargs.items():
         if name not in entry.written:
             local_kwargs[name] = moved(given, local_kwargs[name])
-    for back in entry.backs:
-        if isinstance(back.whose, str):
-            local_kwargs[back.whose] = local_kwargs[back.whose].new_empty(back.spec.local_shape)
 
 
 def _as_moves(
@@ -379,6 +383,8 @@ def _finish(
     local_kwargs: Mapping[str, Any],
 ) -> Any:
     """DTensors for local results; what was written in place is the argument itself."""
+    if entry.outs:
+        return fill_outs(entry.outs, op, result, kwargs)
     if entry.backs:
         bring_back(entry.backs, (args, kwargs), (local, local_kwargs))
     if entry.reshapes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -33,7 +33,12 @@ from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.local import local_operator
 from dtensor_core.spec import Spec, TensorMeta
-from dtensor_core.written import Back
+from dtensor_core.written import Back, Out, does_not_fit, outs_of, without_out
+
+# Views in place: the tensor takes another shape, and its placements go along.
+_RESHAPING = frozenset(
+    f"aten::{name}_" for name in ("squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims")
+)
 
 
 class MissingRuleWarning(UserWarning):
@@ -48,8 +53,9 @@ class Entry:
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
     arguments written in place, or results to wrap (None: whole, as they come; one that is None:
     plain). `backs` bring what had to be written elsewhere to where it belongs. An operator that
-    `reshapes` its first argument in place gives it the spec of its result. A `view` whose argument
-    had to move is a copy. `read` are the names of the arguments whose values were looked at.
+    `reshapes` its first argument in place gives it the spec of its result. `outs` are where the
+    results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
+    are the names of the arguments whose values were looked at.
     """
 
     run: Callable[..., Any]
@@ -64,6 +70,7 @@ class Entry:
     read: frozenset[str] = frozenset()
     backs: tuple[Back, ...] = ()
     reshapes: bool = False
+    outs: tuple[Out, ...] = ()
 
 
 def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
@@ -85,10 +92,12 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return _list_entry(op, spec_args, spec_kwargs, names, written, plain)
     if not specs:
         return _factory_entry(op, spec_args, spec_kwargs, written)
+    if outs:
+        return _out_entry(op, args, kwargs, outs)
     outputs = output_metadata(op, spec_args, spec_kwargs)
     call = Call(op, spec_args, spec_kwargs, specs, outputs or ())
     returned = _returned(op, written)
-    reshapes = torch.Tag.inplace_view in op.tags
+    reshapes = op._schema.name in _RESHAPING
     fixed = _fixed(call, written) if written and not reshapes else []
     decision = decide(call, fixed)
     if decision.rule is None and decision.communicates:
@@ -113,7 +122,7 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         place=None if backs or reshapes else _only_place(op, returned, args),
         returns_nothing=not op._schema.returns,
         view=_is_view(op),
-        copied=bool(moves) and _is_view(op),
+        copied=_is_view(op) and (bool(moves) or _is_copy(decision)),
         read=frozenset(call.read),
         backs=backs,
         reshapes=reshapes,
@@ -126,15 +135,16 @@ def _backs(
     """What was written in another layout than its own."""
     backs: list[Back] = []
     for each in fixed:
-        if isinstance(each.whose, int):
-            now, home = decision.inputs[each.whose], specs[each.whose]
-        else:
-            assert each.result is not None
-            now = decision.outputs[each.result]
-            home = now.with_placements(each.placements)
+        now, home = decision.inputs[each.whose], specs[each.whose]
         if now is not home:
             backs.append(Back(each.whose, now, plan_between(now, home), Cause(str(op), "written")))
     return tuple(backs)
+
+
+def _is_copy(decision: Decision) -> bool:
+    """True if a result has addends that its argument has not: it shares no elements then."""
+    before, after = decision.inputs[0].placements, decision.outputs[0].placements
+    return any(b.is_partial() and not a.is_partial() for a, b in zip(before, after, strict=True))
 
 
 def _functional(op: OpOverload) -> OpOverload:
@@ -175,7 +185,6 @@ def _list_entry(
         Back(e.numbers[back.whose], back.spec, back.plan, back.cause)
         for e in elements
         for back in _backs(op, e.fixed, e.decision, e.call.specs)
-        if isinstance(back.whose, int)
     )
     return Entry(
         run=unscaling(elements) if op is UNSCALE else local_list_operator(op, elements),
@@ -188,6 +197,21 @@ def _list_entry(
         read=frozenset().union(*(element.call.read for element in elements)),
         backs=backs,
     )
+
+
+def _out_entry(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], names: set[str]
+) -> Entry:
+    """The entry of a call with `out=`: that of the call without, and the ways of its results."""
+    rest = {name: arg for name, arg in kwargs.items() if name not in names}
+    entry = make_entry(without_out(op, names), args, rest)
+    run = entry.run
+
+    def local(*args: Any, **kwargs: Any) -> Any:
+        return run(*args, **{name: arg for name, arg in kwargs.items() if name not in names})
+
+    outs = outs_of(op, entry.outputs, kwargs, names)
+    return replace(entry, run=local, single=None, view=False, written=tuple(names), outs=outs)
 
 
 def _factory_entry(
@@ -325,18 +349,10 @@ def _fixed(call: Call, written: Sequence[int | str]) -> list[Fixed]:
             continue
         result = results.get(_alias(schema[place]))
         result = None if result is None or result >= len(call.outputs) else result
-        whose = call.number_at(place) if isinstance(place, int) else place
-        assert whose is not None
+        whose = call.number_at(place) if isinstance(place, int) else None
         if result is not None and call.outputs[result].shape != spec.shape:
-            raise RuleError(
-                four_parts(
-                    asked=f"{call.op} to change the shape of {spec.text} in place",
-                    found=f"a result of shape {tuple(call.outputs[result].shape)}",
-                    why="what is written keeps its shape",
-                    hint="use the operator's out-of-place form",
-                )
-            )
-        if result is not None or isinstance(whose, int):
+            raise does_not_fit(call.op, spec, call.outputs[result].shape)
+        if whose is not None:
             fixed.append(Fixed(whose, spec.placements, result))
     return fixed
 

@@ -35,7 +35,7 @@ _MAKING_CONSTANTS = frozenset(f"{name}Backward{n}" for name in _MAKERS.split() f
 
 def is_whole(op: OpOverload, tensor: torch.Tensor) -> bool:
     """True if a plain argument of an operator is the same tensor on every rank."""
-    if tensor.numel() == 1 or op in _TAKING_WHOLE or _is_one_number(tensor):
+    if tensor.numel() <= 1 or op in _TAKING_WHOLE or _is_one_number(tensor):
         return True
     if op.namespace == "prims":  # in formulas of forward derivatives, where a tangent is zero
         return True

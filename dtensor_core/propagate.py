@@ -29,11 +29,11 @@ Placements = tuple[Placement, ...]
 class Fixed:
     """What is written in place: it is to keep its layout.
 
-    `whose` is the number of a tensor argument, or the name of an `out=`; `result` is the number of
-    the result that it is returned as, None where it is written but not returned.
+    `whose` is the number of a tensor argument; `result` is the number of the result that it is
+    returned as, None where it is written but not returned.
     """
 
-    whose: int | str
+    whose: int
     placements: Placements
     result: int | None = None
 
@@ -170,8 +170,6 @@ def _comes_back(candidate: Candidate, each: Fixed, axis: int) -> bool:
     What a pending reduction is written as is its value, whole.
     """
     found = _placements_of(candidate, each)
-    if isinstance(each.whose, str):
-        return True
     if each.placements[axis].is_partial():
         return all(now.is_replicate() for now in found)
     return found[0] is found[-1] and not found[0].is_partial()
@@ -179,7 +177,7 @@ def _comes_back(candidate: Candidate, each: Fixed, axis: int) -> bool:
 
 def _placements_of(candidate: Candidate, each: Fixed) -> list[Placement]:
     """How a candidate has what is written, as an argument and as a result."""
-    found = [candidate.inputs[each.whose]] if isinstance(each.whose, int) else []
+    found = [candidate.inputs[each.whose]]
     return found if each.result is None else [*found, candidate.outputs[each.result]]
 
 

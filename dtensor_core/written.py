@@ -9,7 +9,7 @@ communication is a copy too, and remembers of what; after an operator has writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.redistribute.execute import Cause, execute
-from dtensor_core.redistribute.plan import Plan
+from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.spec import Spec, TensorMeta
 
 aten = torch.ops.aten
@@ -27,12 +27,27 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """The way home of what is written: the tensor of this number, or of this name (`out=`)."""
+    """The way home of what is written to the argument of this number."""
 
-    whose: int | str
+    whose: int
     spec: Spec
     plan: Plan
     cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """Where a result goes: the tensor `out[index]` of this name, by a plan from its spec."""
+
+    name: str
+    index: int | None
+    spec: Spec
+    plan: Plan
+    cause: Cause
+
+    def of(self, kwargs: Mapping[str, Any]) -> Any:
+        """The tensor that the caller gave."""
+        return kwargs[self.name] if self.index is None else kwargs[self.name][self.index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +71,7 @@ def check_given(
         return
     numbered = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
     for back in backs:
-        target = numbered[back.whose] if isinstance(back.whose, int) else kwargs[back.whose]
+        target = numbered[back.whose]
         if getattr(target, "_given_addends", False):
             raise RuleError(
                 four_parts(
@@ -78,11 +93,78 @@ def bring_back(backs: Sequence[Back], given: Any, local: Any) -> None:
     leaves = zip(tree_leaves(given), tree_leaves(local), strict=True)
     numbered = [pair for pair in leaves if isinstance(pair[0], torch.Tensor)]
     for back in backs:
-        if isinstance(back.whose, str):
-            home, value = given[1][back.whose], local[1][back.whose]
-        else:
-            home, value = numbered[back.whose]
+        home, value = numbered[back.whose]
         home._local_tensor.copy_(execute(value, back.spec, back.plan, back.cause))
+
+
+def without_out(op: OpOverload, names: Collection[str]) -> OpOverload:
+    """The operator that returns what this one writes to the arguments of these names."""
+    packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.partition("::")[2])
+    wanted = [str(a.type) for a in op._schema.arguments if a.name not in names]
+    for name in packet.overloads():
+        found = getattr(packet, name)
+        if found is not op and [str(a.type) for a in found._schema.arguments] == wanted:
+            return found
+    raise RuleError(f"{op} has no form without out=, which DTensors need")
+
+
+def outs_of(
+    op: OpOverload,
+    results: Sequence[Spec] | None,
+    kwargs: Mapping[str, Any],
+    names: Collection[str],
+) -> tuple[Out, ...]:
+    """Where the results go, in their order.
+
+    Raises RuleError where a result does not fit its tensor, or data decides its shape.
+    """
+    given = [argument.name for argument in op._schema.arguments if argument.name in names]
+    places: list[tuple[str, int | None]] = []
+    for name in given:
+        several = isinstance(kwargs[name], (list, tuple))
+        places += [(name, n) for n in range(len(kwargs[name]))] if several else [(name, None)]
+    if results is None or len(results) != len(places):
+        raise RuleError(f"{op} has results that its out= can't be known to fit; call it without")
+    outs: list[Out] = []
+    for (name, index), result in zip(places, results, strict=True):
+        tensor = kwargs[name] if index is None else kwargs[name][index]
+        goal = getattr(tensor, "_spec", None)
+        if goal is not None and goal.shape != result.shape:
+            raise does_not_fit(op, goal, result.shape)
+        target = result.replicated() if goal is None else result.with_placements(goal.placements)
+        outs.append(Out(name, index, result, plan_between(result, target), Cause(str(op), name)))
+    return tuple(outs)
+
+
+def does_not_fit(op: OpOverload, spec: Spec, shape: Sequence[int]) -> RuleError:
+    """The error of writing a result of another shape."""
+    return RuleError(
+        four_parts(
+            asked=f"{op} to change the shape of {spec.text} in place",
+            found=f"a result of shape {tuple(shape)}",
+            why="what is written keeps its shape",
+            hint="use the operator's out-of-place form",
+        )
+    )
+
+
+def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The tensors of `out=`, with the local results brought to their layouts.
+
+    A plain one is empty, made by torch for a result that nobody asked for: it is resized.
+    """
+    several = results if isinstance(results, (list, tuple)) else [results]
+    made = [value for value in several if isinstance(value, torch.Tensor)]
+    for out, result in zip(outs, made, strict=True):
+        target, value = out.of(kwargs), execute(result, out.spec, out.plan, out.cause)
+        if not hasattr(target, "_spec"):
+            target.resize_(value.shape).copy_(value)
+            continue
+        target._local_tensor.copy_(value)
+        if target._copied is not None:
+            write_through(target._copied, op, (target,))
+    found = [out.of(kwargs) for out in outs]
+    return None if not op._schema.returns else found[0] if len(found) == 1 else tuple(found)
 
 
 def check_writable(copied: Copied) -> None:

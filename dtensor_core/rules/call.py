@@ -37,13 +37,14 @@ class Call:
         return [tuple(spec.shape) for spec in self.specs]
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """The value of a named argument of the operator's schema, or `default` if not given."""
+        """The value of a named argument; `default`, or else the schema's, if it is not given."""
         self.read.add(name)
         for position, argument in enumerate(self.op._schema.arguments):
             if argument.name == name:
                 if position < len(self.args):
                     return self.args[position]
-                return self.kwargs.get(name, default)
+                known = argument.default_value if default is None else default
+                return self.kwargs.get(name, known)
         return default
 
     def number_at(self, position: int) -> int | None:

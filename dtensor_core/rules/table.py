@@ -16,15 +16,19 @@ from dtensor_core.errors import NotationError
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families import (
     attention,
+    batched,
+    conv,
     convert,
     embedding,
     factory,
     index,
+    loss,
     matmul,
     norm,
     pointwise,
     random,
     reduction,
+    triangle,
     view,
 )
 from dtensor_core.rules.row import Row
@@ -32,15 +36,19 @@ from dtensor_core.rules.rule import Rule
 
 _FAMILIES = (
     attention,
+    batched,
+    conv,
     convert,
     embedding,
     factory,
     index,
+    loss,
     matmul,
     norm,
     pointwise,
     random,
     reduction,
+    triangle,
     view,
 )
 

@@ -60,12 +60,14 @@ def _embedding_backward(call: Call) -> Rule:
     """Grad [i.., e], indices [i..] -> [v, e]; linear in the gradient."""
     indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
     sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
+    indices_names = tuple(sizes)
     vocabulary, width = call.outputs[0].shape
     return Rule(
         inputs=((*indices, ("e",)), indices),
         outputs=((("v",), ("e",)),),
         sizes={**sizes, "v": vocabulary, "e": width},
-        blocked=frozenset("v"),
+        # Frequencies are those of all indices.
+        blocked=frozenset({"v", *(indices_names if call.argument("scale_grad_by_freq") else ())}),
         terms=((0,),),
         algebra="linear",
     )

@@ -101,16 +101,18 @@ def _reading(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) 
 def _index_select(call: Call) -> Rule:
     """x, dim, index [i] -> x with the dimension as long as the index."""
     spec, dim = call.specs[0], _dim(call)
+    if not spec.ndim:
+        return _whole(call)
     whole = full_operand(spec.shape)
     index = (("i",),) if call.specs[1].ndim else ()
     return Rule(
         inputs=(whole, index),
-        outputs=(_with(whole, dim, "i") if index or not whole else _with(whole, dim),),
+        outputs=(_with(whole, dim, "i") if index else _with(whole, dim),),
         sizes={**factor_sizes(spec.shape), **({"i": call.specs[1].shape[0]} if index else {})},
-        blocked=frozenset() if whole and _zero_is_neutral(spec) else frozenset({f"d{dim}"}),
+        blocked=frozenset() if _zero_is_neutral(spec) else frozenset({f"d{dim}"}),
         terms=((0,),),
         algebra="linear",
-        local=_reading if whole else None,
+        local=_reading,
     )
 
 
@@ -292,12 +294,12 @@ def _select_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | Non
     return into
 
 
-def _masked_put(call: Call) -> Rule | None:
+def _masked_put(call: Call) -> Rule:
     """`x[mask] = 0` is elementwise where mask and tensor have one shape."""
     target, indices, value = call.args[:3]
     mask = indices[0]
     if len(indices) != 1 or mask.shape != target.shape or value.shape.numel() != 1:
-        return None
+        return _whole(call)
     return Rule(
         inputs=(*(full_operand(target.shape),) * 2, operand_of(value.shape, target.shape)),
         outputs=(full_operand(target.shape),),
@@ -329,10 +331,10 @@ def _advanced(call: Call) -> tuple[Operand, Operand, list[Operand], dict[str, in
     return x, out, given, sizes, dims
 
 
-def _index(call: Call) -> Rule | None:
-    """x[indices]: of the indexed dims the first may be cut."""
+def _index(call: Call) -> Rule:
+    """x[indices]: of the indexed dims the first may be cut; a mask decides a shape by its data."""
     if _is_mask(call.args[1]):
-        return None
+        return _whole(call)
     x, out, given, sizes, dims = _advanced(call)
     blocked = {f"d{dim}" for dim in dims[1:]}
     if not _zero_is_neutral(call.specs[0]):
@@ -371,7 +373,7 @@ def _index_reading(dim: int, first: int) -> LocalMaker:
     return maker
 
 
-def _index_put(call: Call) -> Rule | None:
+def _index_put(call: Call) -> Rule:
     """x[indices] = values: of the indexed dims the first may be cut."""
     indices = call.args[1]
     if _is_mask(indices):
@@ -419,7 +421,7 @@ def _putting(dim: int) -> LocalMaker:
     return maker
 
 
-_ROWS: dict[str, tuple[Callable[[Call], Rule | None], str]] = {
+_ROWS: dict[str, tuple[Callable[[Call], Rule], str]] = {
     "index_select": (_index_select, "elements read where they lie; a cut dim gives addends"),
     "gather": (_gather, "elements read where they lie; a cut dim gives addends"),
     "index _unsafe_index": (_index, "elements read where they lie; a cut dim gives addends"),

@@ -46,7 +46,10 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
         linear = all(numbers) and call.argument("rounding_mode") is None
         return Rule(
             inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
-            outputs=(full_operand(shape),) * len(call.outputs),
+            outputs=tuple(
+                full_operand(shape) if meta.shape == shape else ((),) * len(meta.shape)
+                for meta in call.outputs
+            ),
             sizes=factor_sizes(shape),
             terms=tuple(numbers) if linear else (),
             algebra=algebra if linear else "opaque",
@@ -66,9 +69,9 @@ _LINES = (
         # Gradients are linear in the gradient; the forward values are parameters.
         "gelu_backward threshold_backward silu_backward sigmoid_backward tanh_backward "
         "native_dropout_backward leaky_relu_backward elu_backward hardtanh_backward "
-        "softplus_backward",
+        "softplus_backward hardswish_backward mish_backward",
     ),
-    ("linear", "0+1", "add sub subtract lerp addcdiv"),
+    ("linear", "0+1", "complex add sub subtract lerp addcdiv"),
     ("linear", "0*1", "mul multiply"),
     ("linear", "0+1*2", "addcmul"),
     ("linear", "1+2", "where"),
@@ -81,9 +84,17 @@ _LINES = (
     ),
 )
 
+# Elementwise operators that torch does not tag so.
+_OPAQUE = (
+    "hardswish floor_divide log_sigmoid_forward log_sigmoid_backward _prelu_kernel "
+    "_prelu_kernel_backward polar"
+)
+
 ROWS = {
     name: pointwise(terms, algebra) for algebra, terms, names in _LINES for name in names.split()
 }
+ROWS |= {name: OPAQUE for name in _OPAQUE.split()}
+ROWS["rsub"] = pointwise("0+1", "linear")
 # What fused optimizers do to a parameter, its gradient and state, and unscaling to a gradient.
 _FUSED = "_fused_adam _fused_adamw _fused_sgd _fused_adagrad"
 ROWS |= {name: OPAQUE for name in [*_FUSED.split(), "_amp_foreach_non_finite_check_and_unscale"]}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -144,7 +145,8 @@ def _range(dtype: torch.dtype) -> tuple[int, int]:
 def _vector_norm(call: Call) -> Rule:
     """Norms of shards reduce as norms; the extreme ones as extremes, and ord 0 counts."""
     shape = call.specs[0].shape
-    order = call.argument("ord", call.argument("p", 2))
+    named = [argument.name for argument in call.op._schema.arguments]
+    order = call.argument("ord" if "ord" in named else "p")
     order = 2.0 if order is None else float(order)
     reduce, local = _NORMS.get(order, (f"norm{order:g}", None))
     dims = reduced_dims(call, len(shape))
@@ -159,6 +161,12 @@ def _vector_norm(call: Call) -> Rule:
         algebra=reduce if reduce.startswith("norm") and not whole else "opaque",
         local=local,
     )
+
+
+def _others_whole(call: Call) -> Rule:
+    """Only the dimension that is named may be cut."""
+    rule = _whole_dim(call)
+    return replace(rule, blocked=frozenset(rule.sizes) - rule.blocked)
 
 
 _NORMS = {
@@ -182,13 +190,30 @@ ROWS = {
     "amin": _MINIMUM,
     "max.default": _MAXIMUM,
     "min.default": _MINIMUM,
-    "max.dim": Row(_whole_dim_reduced, "dim whole, reduced"),
-    "min.dim": Row(_whole_dim_reduced, "dim whole, reduced"),
-    "argmax": Row(_whole_dim_reduced, "dim whole, reduced"),
-    "argmin": Row(_whole_dim_reduced, "dim whole, reduced"),
-    "logsumexp": Row(_whole_dim_reduced, "dim whole, reduced"),
-    "var": Row(_whole_dim_reduced, "dim whole, reduced"),
-    "std": Row(_whole_dim_reduced, "dim whole, reduced"),
+    "prod": reduction("product", "opaque"),
+    "any": reduction("max", "opaque"),
+    "all": reduction("min", "opaque"),
+    "count_nonzero": reduction("sum", "opaque"),
+    "renorm": Row(_others_whole, "all dims but dim whole"),
+    **{
+        name: Row(_whole_dim_reduced, "dim whole, reduced")
+        for name in (
+            "max.dim",
+            "min.dim",
+            "argmax",
+            "argmin",
+            "logsumexp",
+            "var",
+            "std",
+            "var_mean",
+            "std_mean",
+            "aminmax",
+            "median",
+            "nanmedian",
+            "kthvalue",
+            "mode",
+        )
+    },
     **{
         name: Row(_whole_dim, "dim whole")
         for name in (
@@ -200,7 +225,11 @@ ROWS = {
             "cumsum",
             "cumprod",
             "sort",
-            "flip",
+            "topk",
+            "cummax",
+            "cummin",
+            "logcumsumexp",
+            "glu",
         )
     },
 }

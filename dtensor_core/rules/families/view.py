@@ -8,6 +8,7 @@ is a strided shard. Slices and selections need their dimension whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -254,7 +255,102 @@ def _slice(call: Call) -> Rule:
 
 
 def _select(call: Call) -> Rule:
-    return _whole_dim(call, dim=call.args[1] % call.specs[0].ndim, removed=True)
+    """Where the dimension is cut one rank has the selected part, and the others zeros."""
+    spec, dim = call.specs[0], call.args[1] % call.specs[0].ndim
+    whole = full_operand(spec.shape)
+    truth = spec.dtype is torch.bool
+    return _structural(
+        call,
+        (whole,),
+        (whole[:dim] + whole[dim + 1 :],),
+        factor_sizes(spec.shape),
+        (f"d{dim}",) if truth else (),
+        _select_held,
+    )
+
+
+def _select_held(
+    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Callable[..., Any]:
+    """The selected part, or zeros where the rank does not hold it."""
+
+    def select(x: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+        dim = dim % x.ndim
+        size = inputs[0].shape[dim]
+        if inputs[0].local_shape[dim] == size:
+            return op(x, dim, index)
+        index, start = index % size, 0
+        for piece in inputs[0].held(dim):
+            if piece.offset <= index < piece.offset + piece.size:
+                return op(x, dim, start + index - piece.offset).clone()
+            start += piece.size
+        return x.new_zeros([n for each, n in enumerate(x.shape) if each != dim])
+
+    return select
+
+
+def _repeat(call: Call) -> Rule:
+    """Dims that are repeated must be whole."""
+    shape, out = call.specs[0].shape, call.outputs[0].shape
+    whole, first = full_operand(shape), len(out) - len(shape)
+    kept = [names if out[first + dim] == shape[dim] else () for dim, names in enumerate(whole)]
+    blocked = [f"d{dim}" for dim, names in enumerate(kept) if not names]
+    result = (*((),) * first, *kept)
+    return _structural(call, (whole,), (result,), factor_sizes(shape), blocked)
+
+
+def _roll(call: Call) -> Rule:
+    shape = call.specs[0].shape
+    dims = [dim % len(shape) for dim in call.argument("dims") or range(len(shape))]
+    whole = full_operand(shape)
+    return _structural(call, (whole,), (whole,), factor_sizes(shape), [f"d{dim}" for dim in dims])
+
+
+def _diagonal(call: Call) -> Rule:
+    shape = call.specs[0].shape
+    dims = [int(call.argument(name)) % len(shape) for name in ("dim1", "dim2")]
+    whole = full_operand(shape)
+    kept = tuple(names for dim, names in enumerate(whole) if dim not in dims)
+    blocked = [f"d{dim}" for dim in dims]
+    return _structural(call, (whole,), ((*kept, ()),), factor_sizes(shape), blocked)
+
+
+def _diag_embed(call: Call) -> Rule:
+    shape, ndim = call.specs[0].shape, len(call.outputs[0].shape)
+    dims = sorted(int(call.argument(name)) % ndim for name in ("dim1", "dim2"))
+    whole = full_operand(shape)
+    out = list(whole[:-1])
+    for dim in dims:
+        out.insert(dim, ())
+    return _structural(call, (whole,), (tuple(out),), factor_sizes(shape), [f"d{len(shape) - 1}"])
+
+
+def _as_real(call: Call) -> Rule:
+    whole = full_operand(call.specs[0].shape)
+    return _linear(call, whole, (*whole, ()))
+
+
+def _as_complex(call: Call) -> Rule:
+    whole = full_operand(call.specs[0].shape[:-1])
+    return _linear(call, (*whole, ()), whole)
+
+
+def _conjugate(call: Call) -> Rule:
+    whole = full_operand(call.specs[0].shape)
+    return replace(_linear(call, whole, whole), local=_resolved)
+
+
+def _linear(call: Call, before: Operand, after: Operand) -> Rule:
+    """A view that changes what its elements are: sums pass, extremes don't."""
+    rule = _structural(call, (before,), (after,), factor_sizes(call.specs[0].shape))
+    return replace(rule, algebra="linear")
+
+
+def _resolved(
+    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Callable[..., Any]:
+    """The values: what is marked as conjugate or negative can't be communicated."""
+    return lambda x: op(x).resolve_conj().resolve_neg()
 
 
 def _split(call: Call) -> Rule:
@@ -306,7 +402,14 @@ _BUILDERS = {
     "expand": (_expand, "1 a.. -> b a.."),
     "slice": (_slice, "dim whole"),
     "select": (_select, "dim whole, removed"),
-    "split split_with_sizes": (_split, "dim whole"),
+    "repeat": (_repeat, "repeated dims whole"),
+    "roll flip": (_roll, "dims whole"),
+    "diagonal": (_diagonal, "dims whole, removed"),
+    "diag_embed": (_diag_embed, "last dim whole"),
+    "view_as_real": (_as_real, "a.. -> a.. 2"),
+    "view_as_complex": (_as_complex, "a.. 2 -> a.."),
+    "_conj _neg_view": (_conjugate, "elementwise"),
+    "split split_with_sizes unsafe_split unsafe_split_with_sizes": (_split, "dim whole"),
     "unbind": (_unbind, "dim whole, removed"),
     "unfold": (_unfold, "dim whole, windows"),
     "cat": (_cat, "dim whole"),

@@ -116,6 +116,7 @@ def put_together(parts: list[torch.Tensor], placement: Placement, shape: torch.S
             "avg": lambda: stacked.mean(0),
             "max": lambda: stacked.amax(0),
             "min": lambda: stacked.amin(0),
+            "product": lambda: stacked.prod(0),
         }
         return reduce[placement.reduce_op]()
     dim = sharded_dim(placement)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.dtensor_core.rules import batched
 from tests.dtensor_core.rules.brute_force import Sample
 
 aten = torch.ops.aten
@@ -40,6 +41,31 @@ def _call(op: Any, *args: Any, compare_values: bool = True, **kwargs: Any) -> Sa
 def _unary(name: str) -> list[Sample]:
     op = getattr(aten, name).default
     return [_call(op, _positive(6, 5)), _call(op, _positive(2, 3, 4))]
+
+
+def _complex(*shape: int) -> torch.Tensor:
+    return torch.complex(_t(*shape), _t(*shape).flip(0))
+
+
+def _convolution(x: Any, weight: Any, bias: Any, **options: Any) -> Sample:
+    return _call(aten.convolution.default, x, weight, bias, *_options(weight, **options))
+
+
+def _options(
+    weight: Any, *, stride: int = 1, padding: int = 0, transposed: bool = False, groups: int = 1
+) -> tuple[Any, ...]:
+    ones = [1] * (weight.ndim - 2)
+    zeros = [0] * len(ones)
+    return [stride for _ in ones], [padding for _ in ones], ones, transposed, zeros, groups
+
+
+def _convolution_backward(x: Any, weight: Any, mask: list[bool], **options: Any) -> Sample:
+    given = _options(weight, **options)
+    out = aten.convolution(x, weight, None, *given)
+    channels = out.shape[1]
+    return _call(
+        aten.convolution_backward.default, _t(*out.shape), x, weight, [channels], *given, mask
+    )
 
 
 def _gradient(op: Any, *after: Any) -> list[Sample]:
@@ -176,6 +202,7 @@ SAMPLES: dict[str, list[Sample]] = {
         _call(aten._log_softmax_backward_data.default, _t(6, 5), _t(6, 5) * 2, -1, torch.float32)
     ],
     "cumsum": [_call(aten.cumsum.default, _t(6, 5), 1)],
+    **batched.SAMPLES,
     "cumprod": [_call(aten.cumprod.default, _t(6, 5), 1)],
     "sort": [_call(aten.sort.default, _t(6, 5), 1)],
     "flip": [_call(aten.flip.default, _t(6, 5), [1])],
@@ -365,6 +392,153 @@ SAMPLES: dict[str, list[Sample]] = {
         _call(aten.select_scatter.default, _t(7, 5), _t(5), 0, -2),
         _call(aten.select_scatter.default, _t(2, 5), _t(2), 1, 3),
     ],
+    **{
+        name: [
+            _call(op, *tensors, *rest)
+            for tensors in ([_t(7, 5), _t(7, 5) * 2], [_t(2, 5), _t(2, 5) * 2])
+            for rest in ([0], [1], [2])
+        ]
+        for name, op in {
+            "mse_loss": aten.mse_loss.default,
+            "smooth_l1_loss": aten.smooth_l1_loss.default,
+            "huber_loss": aten.huber_loss.default,
+            "soft_margin_loss": aten.soft_margin_loss.default,
+        }.items()
+    },
+    "binary_cross_entropy": [
+        _call(aten.binary_cross_entropy.default, _t(7, 5).sigmoid(), _t(7, 5).sigmoid(), _t(5), how)
+        for how in (0, 1, 2)
+    ],
+    "binary_cross_entropy_with_logits": [
+        _call(
+            aten.binary_cross_entropy_with_logits.default,
+            *(_t(7, 5), _t(7, 5).sigmoid(), _t(7, 5) * 2, _t(5), how),
+        )
+        for how in (0, 1, 2)
+    ],
+    **{
+        name: [
+            _call(
+                op,
+                _t(7, 5) if how == 0 else _t(1)[0],
+                _t(7, 5),
+                _t(7, 5) * 2,
+                *rest[:0],
+                how,
+                *rest,
+            )
+            for how in (0, 1, 2)
+        ]
+        for name, (op, *rest) in {
+            "mse_loss_backward": (aten.mse_loss_backward.default,),
+            "smooth_l1_loss_backward": (aten.smooth_l1_loss_backward.default, 1.0),
+            "huber_loss_backward": (aten.huber_loss_backward.default, 1.0),
+            "soft_margin_loss_backward": (aten.soft_margin_loss_backward.default,),
+        }.items()
+    },
+    "binary_cross_entropy_backward": [
+        _call(
+            aten.binary_cross_entropy_backward.default,
+            *(_t(1)[0], _t(7, 5).sigmoid(), _t(7, 5).sigmoid(), None, 1),
+        )
+    ],
+    # Their mean adds up one number over the ranks, see operators/test_losses.py.
+    "nll_loss_forward": [
+        _call(aten.nll_loss_forward.default, _t(*shape, 5), _ids(5, *shape), weight, how, 1)
+        for shape in ((7,), (2,), ())
+        for weight in (None, _positive(5))
+        for how in (0, 2)
+    ],
+    "nll_loss2d_forward": [
+        _call(aten.nll_loss2d_forward.default, _t(2, 5, 4, 3), _ids(5, 2, 4, 3), None, 2, 1)
+    ],
+    "nll_loss_backward": [
+        _call(
+            aten.nll_loss_backward.default,
+            *(_t(7) if how == 0 else _t(1)[0], _t(7, 5), _ids(5, 7), _positive(5), how, 1),
+            _positive(1)[0],
+        )
+        for how in (0, 1, 2)
+    ],
+    "nll_loss2d_backward": [
+        _call(
+            aten.nll_loss2d_backward.default,
+            *(_t(1)[0], _t(2, 5, 4, 3), _ids(5, 2, 4, 3), None, 1, 1, _positive(1)[0]),
+        )
+    ],
+    "convolution": [
+        _convolution(_t(2, 4, 5, 6), _t(6, 4, 3, 2), _t(6), stride=2, padding=1),
+        _convolution(_t(2, 4, 7), _t(3, 4, 2), None),
+        _convolution(_t(5, 6, 7), _t(6, 2, 3), _t(6), groups=3),
+        _convolution(_t(5, 6, 7), _t(6, 2, 3), _t(6), groups=3, transposed=True),
+        _convolution(_t(2, 4, 5, 6), _t(4, 7, 3, 2), _t(7), transposed=True),
+    ],
+    "convolution_backward": [
+        _convolution_backward(_t(2, 4, 5, 6), _t(6, 4, 3, 2), [True, True, True], padding=1),
+        _convolution_backward(_t(2, 4, 5, 6), _t(6, 4, 3, 2), [True, True, False]),
+        _convolution_backward(_t(5, 6, 7), _t(6, 2, 3), [True, True, True], groups=3),
+        _convolution_backward(_t(5, 4, 7), _t(4, 2, 3), [True, True, True], transposed=True),
+    ],
+    **{
+        name: [_call(op, _complex(5, 4, 6) if "c2" in name else _t(5, 4, 6), [1], *rest)]
+        for name, (op, *rest) in {
+            "_fft_c2c": (aten._fft_c2c.default, 0, True),
+            "_fft_r2c": (aten._fft_r2c.default, 0, True),
+            "_fft_c2r": (aten._fft_c2r.default, 0, 6),
+        }.items()
+    },
+    "constant_pad_nd": [
+        _call(aten.constant_pad_nd.default, _t(5, 4, 6), [0, 0, 1, 2]),
+        _call(aten.constant_pad_nd.default, _t(5, 4, 6), [-1, 1], 2.5),
+    ],
+    "prod": [_call(aten.prod.default, _t(2, 5)), _call(aten.prod.dim_int, _t(7, 5), 0)],
+    "any": [_call(aten.any.default, _t(2, 5) > 1), _call(aten.any.dim, _t(7, 5) > 1, 0)],
+    "all": [_call(aten.all.default, _t(2, 5) > -9), _call(aten.all.dim, _t(7, 5) > -1, 0)],
+    "count_nonzero": [_call(aten.count_nonzero.dim_IntList, _ids(2, 7, 5), [0])],
+    "renorm": [_call(aten.renorm.default, _t(7, 5), 2, 0, 1.0)],
+    "var_mean": [_call(aten.var_mean.correction, _t(7, 5), [1], correction=1)],
+    "std_mean": [_call(aten.std_mean.correction, _t(7, 5), [0], correction=1, keepdim=True)],
+    "aminmax": [_call(aten.aminmax.default, _t(7, 5), dim=1), _call(aten.aminmax.default, _t(5))],
+    "median": [_call(aten.median.dim, _t(7, 5), 1), _call(aten.median.default, _t(7, 5))],
+    "nanmedian": [_call(aten.nanmedian.dim, _t(7, 5), 1)],
+    "kthvalue": [_call(aten.kthvalue.default, _t(7, 5), 2), _call(aten.kthvalue.default, _t(7), 2)],
+    "mode": [_call(aten.mode.default, _t(7, 5))],
+    "topk": [_call(aten.topk.default, _t(7, 5), 2), _call(aten.topk.default, _t(7, 5), 2, 0)],
+    "cummax": [_call(aten.cummax.default, _t(7, 5), 1)],
+    "cummin": [_call(aten.cummin.default, _t(7, 5), 1)],
+    "logcumsumexp": [_call(aten.logcumsumexp.default, _t(7, 5), 0)],
+    "glu": [_call(aten.glu.default, _t(7, 6)), _call(aten.glu.default, _t(4, 5), 0)],
+    "tril": [
+        _call(aten.tril.default, _t(7, 5)),
+        _call(aten.tril_.default, _t(2, 5, 5), -1),
+        _call(aten.tril.default, _t(4, 6), 2),
+    ],
+    "triu": [_call(aten.triu.default, _t(7, 5), 1), _call(aten.triu.default, _t(4, 2, 6), -1)],
+    "repeat": [_call(aten.repeat.default, _t(6, 5), [2, 1, 3])],
+    "roll": [_call(aten.roll.default, _t(6, 5), [1], [1]), _call(aten.roll.default, _t(6, 5), [2])],
+    "diagonal": [_call(aten.diagonal.default, _t(6, 5, 4), 1, 0, -1)],
+    "diag_embed": [_call(aten.diag_embed.default, _t(6, 5, 4), 1, 0, -2)],
+    "view_as_real": [_call(aten.view_as_real.default, _complex(6, 5))],
+    "view_as_complex": [_call(aten.view_as_complex.default, _t(6, 5, 2))],
+    "_conj": [_call(aten._conj.default, _complex(6, 5))],
+    "_neg_view": [_call(aten._neg_view.default, _t(6, 5))],
+    "unsafe_split": [_call(aten.unsafe_split.Tensor, _t(6, 5), 2, -1)],
+    "unsafe_split_with_sizes": [_call(aten.unsafe_split_with_sizes.default, _t(6, 5), [2, 4])],
+    "rsub": [_call(aten.rsub.Tensor, _t(6, 5), _t(5)), _call(aten.rsub.Scalar, _t(6, 5), 2.5)],
+    "complex": [_call(aten.complex.default, _t(6, 5), _t(6, 5) * 2)],
+    "polar": [_call(aten.polar.default, _positive(6, 5), _t(6, 5))],
+    "hardswish": _unary("hardswish"),
+    "floor_divide": [_call(aten.floor_divide.default, _t(6, 5) * 9, _positive(5))],
+    "log_sigmoid_forward": [_call(aten.log_sigmoid_forward.default, _t(6, 5))],
+    "log_sigmoid_backward": [
+        _call(aten.log_sigmoid_backward.default, *aten.log_sigmoid_forward(_t(6, 5)), _t(6, 5))
+    ],
+    "_prelu_kernel": [_call(aten._prelu_kernel.default, _t(6, 5), _positive(1, 5))],
+    "_prelu_kernel_backward": [
+        _call(aten._prelu_kernel_backward.default, _t(6, 5), _t(6, 5) * 2, _positive(1, 5))
+    ],
+    "hardswish_backward": _gradient(aten.hardswish_backward.default),
+    "mish_backward": _gradient(aten.mish_backward.default),
     "embedding": [
         _call(aten.embedding.default, _t(7, 6), _ids(7, 4, 3)),
         _call(aten.embedding.default, _t(4, 6), _ids(4, 5)),
@@ -375,6 +549,9 @@ SAMPLES: dict[str, list[Sample]] = {
     "_scaled_dot_product_flash_attention_for_cpu": [
         _call(_flash, *_attention(), 0.0, True),
         _call(_flash, *_attention(), 0.0, False, attn_mask=_t(4, 5)),
+        _call(_flash, _t(3, 6, 4, 8), _t(3, 3, 5, 8), _t(3, 3, 5, 8) * 2, 0.0, False),
+        _call(_flash, _t(3, 6, 4, 8), _t(3, 1, 5, 8), _t(3, 1, 5, 8) * 2, 0.0, True),
+        _call(_flash, _t(3, 6, 4, 8), _t(3, 2, 5, 8), _t(3, 2, 5, 8) * 2, 0.0, True),
         _call(_flash, *_attention(), 0.0, False, attn_mask=_t(3, 1, 4, 5)),
     ],
     "_scaled_dot_product_flash_attention_for_cpu_backward": [

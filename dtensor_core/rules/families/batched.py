@@ -1,0 +1,177 @@
+"""Operators on the last dims of their arguments, once for every index of the dims before.
+
+Pooling, interpolation, padding, factorisations, transforms: the leading dims are cut freely, the
+last ones must be whole. A row says how many dims of an argument are the operator's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+from dtensor_core.spec import Spec
+
+
+def batched(own: int, *, linear: bool = False, sizes_at: int | None = None, **others: int) -> Row:
+    """A row for an operator whose arguments have `own` dims of their own, or those of `others`.
+
+    `sizes_at` is the position of an argument that holds the sizes of the result.
+    """
+    text = f"b.. {' '.join(f's{n}!' for n in range(own))} -> b.. .."
+
+    def build(call: Call) -> Rule:
+        widths = _widths(call, own, others)
+        batch = torch.broadcast_shapes(
+            *(
+                shape[: max(len(shape) - width, 0)]
+                for shape, width in zip(call.shapes, widths, strict=True)
+            )
+        )
+        sizes = {f"b{dim}": size for dim, size in enumerate(batch)}
+        fits = all(meta.shape[: len(batch)] == batch for meta in call.outputs)
+        return Rule(
+            inputs=tuple(
+                _operand(shape, width, batch)
+                for shape, width in zip(call.shapes, widths, strict=True)
+            ),
+            outputs=tuple(_result(meta.shape, len(batch)) for meta in call.outputs),
+            sizes=sizes,
+            blocked=frozenset() if fits else frozenset(sizes),
+            terms=((0,),) if linear else (),
+            algebra="linear" if linear else "opaque",
+            local=None if sizes_at is None else _with_local_sizes(sizes_at),
+        )
+
+    return Row(build, text)
+
+
+def _widths(call: Call, own: int, others: Mapping[str, int]) -> list[int]:
+    """How many dims of each tensor argument are the operator's own."""
+    schema = [argument.name for argument in call.op._schema.arguments]
+    given = [*zip(schema, call.args, strict=False), *call.kwargs.items()]
+    return [others.get(name, own) for name, value in given if isinstance(value, Spec)]
+
+
+def _operand(shape: Sequence[int], width: int, batch: Sequence[int]) -> Operand:
+    leading = max(len(shape) - width, 0)
+    first = len(batch) - leading
+    names: list[tuple[str, ...]] = [
+        () if shape[dim] == 1 and batch[first + dim] != 1 else (f"b{first + dim}",)
+        for dim in range(leading)
+    ]
+    return (*names, *((),) * (len(shape) - leading))
+
+
+def _result(shape: Sequence[int], num_batch: int) -> Operand:
+    names = [(f"b{dim}",) for dim in range(min(num_batch, len(shape)))]
+    return (*names, *((),) * (len(shape) - num_batch))
+
+
+def _with_local_sizes(position: int) -> LocalMaker:
+    """The operator with the sizes at a position replaced by the local ones of the result."""
+
+    def maker(
+        op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+    ) -> Callable[..., Any]:
+        out = outputs[0]
+        if out is None or out.local_shape == tuple(out.shape):
+            return op
+
+        def local(*args: Any, **kwargs: Any) -> Any:
+            if 0 in out.local_shape:
+                return args[0].new_zeros(out.local_shape)
+            return op(*args[:position], list(out.local_shape), *args[position + 1 :], **kwargs)
+
+        return local
+
+    return maker
+
+
+def _transformed(call: Call) -> Rule:
+    """A transform along `dim`: linear; the other dims are cut freely."""
+    shape = call.specs[0].shape
+    dims = {dim % len(shape) for dim in call.args[1]}
+    whole = full_operand(shape)
+    return Rule(
+        inputs=(whole,),
+        outputs=(tuple(() if dim in dims else names for dim, names in enumerate(whole)),),
+        sizes=factor_sizes(shape),
+        blocked=frozenset(f"d{dim}" for dim in dims),
+        terms=((0,),),
+        algebra="linear",
+    )
+
+
+def _padded(call: Call) -> Rule:
+    """Padding with a constant: dims that get nothing are cut freely; with zeros it is linear."""
+    shape, pads = call.specs[0].shape, list(call.args[1])
+    behind = [any(pads[2 * n : 2 * n + 2]) for n in range(len(pads) // 2)]
+    dims = {len(shape) - 1 - n for n, padded in enumerate(behind) if padded}
+    whole = full_operand(shape)
+    return Rule(
+        inputs=(whole,),
+        outputs=(tuple(() if dim in dims else names for dim, names in enumerate(whole)),),
+        sizes=factor_sizes(shape),
+        blocked=frozenset(f"d{dim}" for dim in dims),
+        terms=((0,),),
+        algebra="linear" if call.argument("value", 0) == 0 else "opaque",
+    )
+
+
+def _each(names: str, row: Row) -> dict[str, Row]:
+    return {name: row for name in names.split()}
+
+
+ROWS = {
+    **_each("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole, linear")),
+    "constant_pad_nd": Row(_padded, "padded dims whole"),
+    **_each("reflection_pad1d replication_pad1d upsample_linear1d", batched(1, linear=True)),
+    **_each(
+        "avg_pool2d _adaptive_avg_pool2d reflection_pad2d replication_pad2d upsample_bilinear2d "
+        "upsample_bicubic2d _upsample_bilinear2d_aa",
+        batched(2, linear=True),
+    ),
+    **_each(
+        "avg_pool3d _adaptive_avg_pool3d reflection_pad3d replication_pad3d upsample_trilinear3d",
+        batched(3, linear=True),
+    ),
+    **_each("max_pool2d_with_indices adaptive_max_pool2d max_unpool2d", batched(2)),
+    **_each("max_pool3d_with_indices adaptive_max_pool3d max_unpool3d", batched(3)),
+    **_each(
+        "max_pool2d_with_indices_backward adaptive_max_pool2d_backward avg_pool2d_backward "
+        "_adaptive_avg_pool2d_backward reflection_pad2d_backward replication_pad2d_backward",
+        batched(2, linear=True),
+    ),
+    **_each(
+        "max_pool3d_with_indices_backward adaptive_max_pool3d_backward avg_pool3d_backward "
+        "_adaptive_avg_pool3d_backward reflection_pad3d_backward replication_pad3d_backward",
+        batched(3, linear=True),
+    ),
+    **_each("reflection_pad1d_backward replication_pad1d_backward", batched(1, linear=True)),
+    "upsample_linear1d_backward": batched(1, linear=True, sizes_at=2),
+    **_each(
+        "upsample_bilinear2d_backward upsample_bicubic2d_backward",
+        batched(2, linear=True, sizes_at=2),
+    ),
+    "upsample_trilinear3d_backward": batched(3, linear=True, sizes_at=2),
+    "im2col": batched(3, linear=True),
+    **_each("pixel_shuffle pixel_unshuffle channel_shuffle", batched(3, linear=True)),
+    **_each("grid_sampler_2d", batched(3)),
+    **_each("grid_sampler_3d", batched(4)),
+    **_each("_cdist_forward _cdist_backward", batched(2)),
+    **_each(
+        "_linalg_svd linalg_inv_ex _linalg_det _linalg_slogdet _linalg_eigh linalg_eig linalg_qr "
+        "linalg_lu_factor_ex linalg_lu linalg_cholesky_ex cholesky cholesky_inverse cholesky_solve "
+        "triangular_solve linalg_solve_triangular linalg_matrix_exp geqrf linalg_ldl_factor_ex",
+        batched(2),
+    ),
+    **_each("linalg_lu_solve lu_unpack linalg_ldl_solve", batched(2, pivots=1, LU_pivots=1)),
+    "linalg_householder_product": batched(2, tau=1),
+    "ormqr": batched(2, input2=1),
+}

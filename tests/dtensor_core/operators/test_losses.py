@@ -1,0 +1,79 @@
+"""Reduced losses count all elements, however unevenly they lie; so do their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dtensor_core import Partial, Replicate, Shard
+from tests.dtensor_core.operators.agreement import assert_agrees
+
+R, P = Replicate(), Partial()
+
+
+def _t(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.rand(shape, generator=generator, dtype=torch.float64) * 0.8 + 0.1
+
+
+ELEMENTWISE = (
+    "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
+    "binary_cross_entropy_with_logits soft_margin_loss kl_div poisson_nll_loss"
+)
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", ELEMENTWISE.split())
+def test_an_elementwise_loss_is_that_of_one_device(name: str, reduction: str) -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        if name == "kl_div":
+            return F.kl_div(x, y, reduction=reduction)
+        return getattr(F, name)(x, y, reduction=reduction)
+
+    x, y = _t(5, 3).requires_grad_(), _t(5, 3) * 0.9
+    for layouts in ((Shard(0), Shard(0)), (Shard(1), R), (P, Shard(0)), (R, Shard(1)), (P, P)):
+        assert_agrees(loss, [x, y], [[each] for each in layouts])
+
+
+def test_a_gaussian_likelihood_is_that_of_one_device() -> None:
+    x, y, variance = _t(5, 3).requires_grad_(), _t(5, 3) * 2, _t(5, 3).requires_grad_()
+    for layout in (Shard(0), Shard(1), R):
+        assert_agrees(F.gaussian_nll_loss, [x, y, variance], [[layout], [R], [layout]])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_is_that_of_one_device(
+    reduction: str, weighted: bool, smoothing: float
+) -> None:
+    x = (_t(5, 7) * 4).requires_grad_()
+    target = torch.tensor([3, 0, 1, 6, 1])
+    weight = _t(7)
+
+    def loss(x: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(
+            x,
+            target,
+            weight[0] if weight else None,
+            ignore_index=1,
+            reduction=reduction,
+            label_smoothing=smoothing,
+        )
+
+    tensors = [x, target, *([weight] if weighted else [])]
+    for layouts in ((Shard(0), Shard(0)), (Shard(0), R), (Shard(1), R), (P, Shard(0))):
+        assert_agrees(loss, tensors, [[each] for each in (*layouts, R)][: len(tensors)])
+
+
+def test_cross_entropy_of_images_and_on_two_axes() -> None:
+    x, target = _t(3, 5, 2, 4).requires_grad_(), torch.arange(24).reshape(3, 2, 4) % 5
+    for layouts in ((Shard(0), Shard(0)), (Shard(3), Shard(2)), (Shard(1), R)):
+        assert_agrees(F.cross_entropy, [x, target], [[each] for each in layouts])
+    x, target = _t(7, 5).requires_grad_(), torch.arange(7) % 5
+    for layout in ([Shard(0), Shard(0)], [Shard(0), R], [R, Shard(0)]):
+        assert_agrees(F.cross_entropy, [x, target], [layout, layout], mesh_shape=(2, 2))
