@@ -110,7 +110,7 @@ def without_out(op: OpOverload, names: Collection[str]) -> OpOverload:
 
 def outs_of(
     op: OpOverload,
-    results: Sequence[Spec] | None,
+    results: Sequence[Spec | None] | None,
     kwargs: Mapping[str, Any],
     names: Collection[str],
 ) -> tuple[Out, ...]:
@@ -123,10 +123,11 @@ def outs_of(
     for name in given:
         several = isinstance(kwargs[name], (list, tuple))
         places += [(name, n) for n in range(len(kwargs[name]))] if several else [(name, None)]
-    if results is None or len(results) != len(places):
+    specs = [spec for spec in results or () if spec is not None]
+    if len(specs) != len(places):
         raise RuleError(f"{op} has results that its out= can't be known to fit; call it without")
     outs: list[Out] = []
-    for (name, index), result in zip(places, results, strict=True):
+    for (name, index), result in zip(places, specs, strict=True):
         tensor = kwargs[name] if index is None else kwargs[name][index]
         goal = getattr(tensor, "_spec", None)
         if goal is not None and goal.shape != result.shape:
