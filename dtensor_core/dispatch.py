@@ -25,7 +25,7 @@ from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.plain import is_whole
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
-from dtensor_core.tracing import no_modes, numbers, settled, untraced
+from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
 from dtensor_core.written import (
     Copied,
     bring_back,
@@ -124,13 +124,18 @@ def dispatch(
     return _finish(op, entry, result, args, kwargs or {}, local, local_kwargs)
 
 
+@outside_graphs("what changes operators goes around the call of a compiled function")
+def _this_thread() -> int:
+    return threading.get_ident()
+
+
 @contextmanager
 def rewriting(rewrites: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[None]:
     """Let functions stand in for operators on DTensors while the body runs, and in its backward.
 
     A function gets the operator's arguments and may decline a call by NotImplemented.
     """
-    _rewriting.append(threading.get_ident())
+    _rewriting.append(_this_thread())
     _rewrites.update({id(op): function for op, function in rewrites.items()})
     try:
         yield
@@ -143,7 +148,7 @@ def rewriting(rewrites: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[Non
 @contextmanager
 def implicit_replication() -> Iterator[None]:
     """Take plain tensors that meet DTensors to be the same on every rank while the body runs."""
-    _plain_is_whole.append(threading.get_ident())
+    _plain_is_whole.append(_this_thread())
     try:
         yield
     finally:

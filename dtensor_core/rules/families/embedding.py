@@ -15,6 +15,7 @@ from dtensor_core.rules.call import Call
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Rule
 from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
 
@@ -47,7 +48,8 @@ def _local_lookup(
     ) -> torch.Tensor:
         elsewhere = (indices < piece.offset) | (indices >= piece.offset + piece.size)
         if piece.size == 0:
-            return weight.new_zeros((*indices.shape, weight.shape[1]))
+            nothing = weight.new_zeros((*indices.shape, weight.shape[1]))
+            return depending(nothing, weight, indices)
         rows = aten.embedding.default(
             weight, (indices - piece.offset).masked_fill_(elsewhere, 0), -1
         )

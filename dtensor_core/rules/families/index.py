@@ -17,6 +17,7 @@ from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, op
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import LocalMaker, Operand, Rule
 from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
 Local = Callable[..., Any]
@@ -79,7 +80,8 @@ class Held:
         """The local tensor, or zeros to read from where the rank holds nothing."""
         if self.count:
             return x
-        return x.new_zeros([1 if dim == self.dim else size for dim, size in enumerate(x.shape)])
+        shape = [1 if dim == self.dim else size for dim, size in enumerate(x.shape)]
+        return depending(x.new_zeros(shape), x)
 
 
 def _reading(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:

@@ -14,6 +14,7 @@ from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn import functional as F
 
 from dtensor_core import (
     DeviceMesh,
@@ -22,8 +23,14 @@ from dtensor_core import (
     Shard,
     distribute_tensor,
     init_device_mesh,
+    observe,
 )
-from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from dtensor_core.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
 from dtensor_core.testing import MLPModule, ModelArgs, Transformer, fake_world
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.works_with.compiled import forgotten  # noqa: F401
@@ -85,14 +92,34 @@ def test_graphs_send_what_eager_sends(mesh: DeviceMesh) -> None:
     assert backward == ["reduce_scatter_tensor"]
 
 
-def test_all_ranks_send_alike_even_one_that_holds_nothing() -> None:
+def rows(x: DTensor) -> DTensor:
+    """The tensor by rows, of which the last rank has none; they come from other ranks."""
+    return x.redistribute(placements=[Shard(0)])
+
+
+def numbers(x: DTensor) -> DTensor:
+    return distribute_tensor(torch.arange(3), x.device_mesh, [Replicate()])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: rows(x) @ x,
+        lambda x, n: F.embedding(n, rows(x)),
+        lambda x, n: rows(x).index_select(0, n),
+        lambda x, n: rows(x).amax(0),
+        lambda x, n: rows(x).sum(0).redistribute(placements=[Replicate()]),
+        lambda x, n: rows(x).softmax(0),
+    ],
+    ids=["matmul", "embedding", "index_select", "amax", "sum", "softmax"],
+)
+def test_all_ranks_send_alike_even_one_that_holds_nothing(function: Any) -> None:
     def graphs(rank: int) -> tuple[list[str], list[str]]:
         torch._dynamo.reset()
         with fake_world(4, rank=rank):
             mesh = init_device_mesh("cpu", (4,))
-            x = distribute_tensor(torch.ones(3, 6), mesh, [Shard(0)]).requires_grad_()
-            w = distribute_tensor(torch.ones(6, 5), mesh, [Shard(1)]).requires_grad_()
-            return sent(lambda x, w: torch.relu(x @ w).redistribute(placements=[Shard(1)]), x, w)
+            x = distribute_tensor(torch.ones(3, 3), mesh, [Shard(1)]).requires_grad_()
+            return sent(function, x, numbers(x))
 
     assert graphs(3) == graphs(0)
 
@@ -134,19 +161,57 @@ def asked(x: DTensor) -> DTensor:
     return x + DTensor.from_local(torch.ones(8), x.device_mesh, [Replicate()], run_check=True)
 
 
+def parallel_loss(x: DTensor) -> torch.Tensor:
+    with loss_parallel():
+        return F.cross_entropy(x, torch.arange(8))
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
         (lambda x: x + distribute_tensor(torch.ones(8, 8), x.device_mesh), "makes a leaf"),
         (asked, "compares what all ranks hold"),
         (lambda x: x + 1 if x.sum() > 0 else x, "Data-dependent branching"),
+        (parallel_loss, "goes around the call"),
     ],
-    ids=["distribute_tensor", "run_check", "a branch"],
+    ids=["distribute_tensor", "run_check", "a branch", "a context"],
 )
 def test_a_break_says_why(mesh: DeviceMesh, function: Any, reason: str) -> None:
     x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
     with pytest.raises(torch._dynamo.exc.Unsupported, match=reason):
         torch.compile(function, backend="eager", fullgraph=True)(x)
+
+
+def test_placements_made_inside_do_not_cross_a_break(mesh: DeviceMesh) -> None:
+    outside = [Shard(1)]
+
+    def function(x: DTensor, inside: bool) -> DTensor:
+        placements = [Shard(1)] if inside else outside
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y.redistribute(placements=placements)
+
+    compiled = torch.compile(function, backend="aot_eager")
+    x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+    assert compiled(x, False).placements == (Shard(1),)
+    with pytest.raises(AssertionError, match="FakeScriptObject"):
+        compiled(x, True)
+
+
+def test_communication_is_announced_when_it_is_compiled(mesh: DeviceMesh) -> None:
+    heard: list[str] = []
+    compiled = torch.compile(mlp(mesh), backend="aot_eager")
+    with observe.listening(lambda news: heard.append(news.step)):
+        compiled(torch.ones(2, 10))
+        assert {"all_gather", "all_reduce"} <= set(heard)
+        heard.clear()
+        compiled(torch.ones(2, 10))
+    assert heard == []
+
+
+def test_export_does_not_take_dtensor_parameters(mesh: DeviceMesh) -> None:
+    with pytest.raises(RuntimeError, match="NotImplemented|not tracked"):
+        torch.export.export(mlp(mesh), (torch.ones(2, 10),), strict=False)
 
 
 def test_an_argument_may_still_be_arriving(mesh: DeviceMesh) -> None:
