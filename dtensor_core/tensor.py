@@ -511,6 +511,7 @@ class _FromLocal(torch.autograd.Function):
     @untraced
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
         ctx.placements = grads or _gradient_placements(spec.placements)
+        ctx.is_leaf = local.is_leaf
         return _new(DTensor, local.detach(), spec, requires_grad=False)
 
     @staticmethod
@@ -520,7 +521,10 @@ class _FromLocal(torch.autograd.Function):
             grad = _Redistribute.apply(  # pyright: ignore
                 grad, ctx.placements, None, None, False, "from_local.backward"
             )
-        return grad.to_local(), None, None
+        local = grad.to_local()
+        if type(local) is Pending and ctx.is_leaf and not local.requires_grad:
+            local = local.wait()  # it stays as `.grad`
+        return local, None, None
 
 
 class _ToLocal(torch.autograd.Function):

@@ -146,6 +146,16 @@ def test_a_local_gradient_is_the_same_with_asynchrony() -> None:
 
 
 @on_threads(2)
+def test_the_gradient_that_a_local_leaf_keeps_is_a_plain_tensor() -> None:
+    mesh = kept_mesh((2,))
+    leaf = torch.arange(4.0, requires_grad=True)
+    tensor = DTensor.from_local(leaf, mesh, [Partial()])
+    tensor.redistribute(mesh, [Shard(0)], async_op=True).sum().backward()
+    assert type(leaf.grad) is torch.Tensor
+    assert leaf.grad.tolist() == [1.0] * 4
+
+
+@on_threads(2)
 def test_what_is_pending_can_be_read_in_every_way() -> None:
     mesh = kept_mesh((2,))
     tensor = distribute_tensor(torch.arange(5.0), mesh, [Shard(0)])
