@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from tests.dtensor_core.programs.draw import Draw
+from tests.dtensor_core.programs.program import text_of
 
 Operator = Callable[[Draw], str]
 
@@ -127,22 +128,25 @@ def matrix(d: Draw) -> str:
         return d.one_of((vector_products, einsum, einsum, linear, linear))(d)
     x = d.tensor(lambda v: v.ndim >= 2 and v.numel() < 500)
     *batch, _, k = d.values[x].shape
-    wide = d.size()
+    wide, dtype = d.size(), d.values[x].dtype
     forms = [
-        f"{x} @ {d.new((k, wide))}",
-        f"torch.matmul({x}, {d.new((k,))})",
-        f"torch.matmul({x}, {d.new((*d.reduced(batch), k, wide))})",
-        f"torch.matmul({d.new((wide, d.values[x].shape[-2]))}, {x})",
+        f"{x} @ {d.new((k, wide), dtype)}",
+        f"torch.matmul({x}, {d.new((k,), dtype)})",
+        f"torch.matmul({x}, {d.new((*d.reduced(batch), k, wide), dtype)})",
+        f"torch.matmul({d.new((wide, d.values[x].shape[-2]), dtype)}, {x})",
     ]
     if d.values[x].ndim == 3:
-        y = d.new((batch[0], k, wide))
+        y = d.new((batch[0], k, wide), dtype)
         forms += [
             f"torch.bmm({x}, {y})",
-            f"torch.baddbmm({d.new((wide,))}, {x}, {y}, beta=0.5, alpha=2)",
+            f"torch.baddbmm({d.new((wide,), dtype)}, {x}, {y}, beta=0.5, alpha=2)",
         ]
     if d.values[x].ndim == 2:
-        y = d.new((k, wide))
-        forms += [f"torch.mm({x}, {y})", f"torch.addmm({d.new((wide,))}, {x}, {y}, alpha=0.5)"]
+        y = d.new((k, wide), dtype)
+        forms += [
+            f"torch.mm({x}, {y})",
+            f"torch.addmm({d.new((wide,), dtype)}, {x}, {y}, alpha=0.5)",
+        ]
     return d.one_of(forms)
 
 
@@ -456,8 +460,7 @@ def compared(d: Draw) -> str:
 def laid_out(d: Draw) -> str:
     x = d.one_of(list(d.values))
     placements = d.layout(d.values[x].ndim, torch.bool, addends=False)
-    text = " ".join(f"S{p.dim}" if p.is_shard() else "R" for p in placements)  # pyright: ignore
-    return f"redistribute({x}, '{text}')"
+    return f"redistribute({x}, '{text_of(placements)}')"
 
 
 def kept(d: Draw) -> str:

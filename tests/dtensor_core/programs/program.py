@@ -31,6 +31,14 @@ class Given:
     requires_grad: bool
     placements: tuple[Placement, ...]
 
+    def source(self) -> str:
+        """The Python that makes this."""
+        return (
+            f"Given({self.name!r}, {self.shape}, {self.dtype}, high={self.high}, seed={self.seed}, "
+            f"requires_grad={self.requires_grad}, "
+            f'placements=placements_of("{text_of(self.placements)}"))'
+        )
+
     def whole(self, nudge: float = 0.0) -> torch.Tensor:
         """The values, as one device has them; floating ones off by about `nudge`."""
         dice = torch.Generator().manual_seed(self.seed)
@@ -114,16 +122,16 @@ class Program:
     def _lines(self) -> Iterator[str]:
         yield "import torch"
         yield "import torch.nn.functional as F"
-        yield "from dtensor_core import Partial, Replicate, Shard, init_device_mesh"
+        yield "from dtensor_core import init_device_mesh"
         yield "from dtensor_core.testing import run_threads"
         yield "from tests.dtensor_core.programs.lay import lay, redistribute"
-        yield "from tests.dtensor_core.programs.program import Given"
+        yield "from tests.dtensor_core.programs.program import Given, placements_of"
         yield ""
         yield ""
         yield "def body():"
         yield f'    mesh = init_device_mesh("cpu", {self.mesh_shape})'
         for given in self.given:
-            yield f"    {given.name} = lay({given!r}, mesh)  # {tuple(given.shape)}"
+            yield f"    {given.name} = lay({given.source()}, mesh)"
         for statement in self.statements:
             yield f"    {statement}"
             yield f"    print({statement.code!r}, {', '.join(statement.targets)})"
@@ -145,6 +153,17 @@ def total(names: tuple[str, ...]) -> str:
 def placements_of(text: str) -> tuple[Placement, ...]:
     """Placements from text: `"R S1 Psum"`."""
     return tuple(_placement(word) for word in text.split())
+
+
+def text_of(placements: tuple[Placement, ...]) -> str:
+    """The text that `placements_of` reads."""
+    return " ".join(_word(placement) for placement in placements)
+
+
+def _word(placement: Placement) -> str:
+    if isinstance(placement, Shard):
+        return f"S{placement.dim}"
+    return f"P{placement.reduce_op}" if isinstance(placement, Partial) else "R"
 
 
 def _placement(word: str) -> Placement:

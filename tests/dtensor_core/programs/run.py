@@ -64,7 +64,7 @@ def results_of(program: Program, given: Mapping[str, Any]) -> Iterator[Kept]:
     if program.differentiated:
         eval(total(program.differentiated), {}, values).backward()
     for name, each in given.items():
-        if each.requires_grad and each.grad is not None:
+        if each.is_leaf and each.grad is not None:
             yield f"gradient of {name}", each.grad
 
 

@@ -21,10 +21,10 @@ from dtensor_core.testing import kept_mesh, run_threads
 from tests.dtensor_core.programs.generate import generate
 from tests.dtensor_core.programs.lay import Held, Mismatch, lay, put_together
 from tests.dtensor_core.programs.program import Given, Program, Statement, placements_of
-from tests.dtensor_core.programs.run import check, on_one_device, on_threads
+from tests.dtensor_core.programs.run import check, on_one_device, on_processes, on_threads
 from tests.dtensor_core.programs.shrink import shrink
 
-PROGRAMS, BATCHES = 1000, 20
+PROGRAMS, BATCHES = 1000, 10
 ON_PROCESSES = range(0, 1000, 40)
 
 
@@ -57,6 +57,17 @@ def expect_right(program: Program, run=on_threads) -> None:
         pytest.fail(f"{failure(small, run) or error}\n\n{small.script()}", pytrace=False)
 
 
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_programs_compute_on_a_mesh_what_they_compute_on_one_device(batch):
+    for seed in range(batch * PROGRAMS // BATCHES, (batch + 1) * PROGRAMS // BATCHES):
+        expect_right(generate(seed))
+
+
+def test_programs_on_processes_compute_what_they_compute_on_one_device():
+    for seed in ON_PROCESSES:
+        expect_right(generate(seed), on_processes)
+
+
 def test_a_seed_always_makes_the_same_program():
     assert generate(3) == generate(3)
     assert generate(3) != generate(4)
@@ -75,7 +86,8 @@ def test_the_programs_have_all_families_meshes_and_layouts():
 
 def a_program(*code: str) -> Program:
     given = tuple(
-        Given(f"a{n}", (4, 3), torch.float64, 5, n, True, placements_of("S0 R")) for n in range(2)
+        Given(f"a{n}", (4, 3), torch.float64, 5, n, True, placements_of(layout))
+        for n, layout in enumerate(("S0 R", "R Psum"))
     )
     statements = tuple(Statement((f"v{n}",), text) for n, text in enumerate(code))
     return Program((2, 2), given, statements, (f"v{len(code) - 1}",), False)
