@@ -110,8 +110,9 @@ class _Making:
             name for name, value in draw.values.items() if name[0] == "v" and value.requires_grad
         ]
         wanted = tuple(smooth[-2:]) if draw.chance(0.8) else ()
+        rough = any(value.dtype is torch.float32 for value in draw.values.values())
         program = Program(
-            draw.mesh_shape, tuple(draw.given), tuple(self.statements), wanted, draw.rough
+            draw.mesh_shape, tuple(draw.given), tuple(self.statements), wanted, rough
         ).without(set())
         try:
             exact, nudged = on_one_device(program), on_one_device(program, self.tolerance / 100)
