@@ -34,7 +34,7 @@ def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> 
                 continue
             if gradient._spec.placements != spec.placements and not spec.sums:
                 parameter.grad = _Redistribute.apply(  # pyright: ignore
-                    gradient, spec.placements, None, None, "optimizer.step"
+                    gradient, spec.placements, None, None, False, "optimizer.step"
                 )
 
 
