@@ -1,4 +1,4 @@
-"""Functions on layouts under the module name that programs import them from."""
+"""Functions on layouts, and a context, under the module name that programs import them from."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Sequence
 import torch
 
 from dtensor_core import layout
+from dtensor_core.debug.explicit import ExplicitRedistributionContext
 from dtensor_core.mesh import DeviceMesh, mesh_shape
 from dtensor_core.placement import Placement
 from dtensor_core.tensor import global_meta, normalize_placements
 
-__all__ = ["compute_global_tensor_info", "compute_local_shape_and_global_offset"]
+__all__ = [
+    "ExplicitRedistributionContext",
+    "compute_global_tensor_info",
+    "compute_local_shape_and_global_offset",
+]
 
 
 def compute_local_shape_and_global_offset(
