@@ -342,8 +342,8 @@ def _redistribute(
     counter = iter(range(1 << 30))
     mesh = first_mesh(args, kwargs)
     guard = observe.guard()
-    if guard is not None and entry.moves:
-        guard(entry.moves[0][2].operator, _as_moves(entry, mesh, args, kwargs))
+    if guard is not None:
+        guard(str(op), _as_moves(entry, mesh, args, kwargs))
 
     def moved(given: Any, value: Any) -> Any:
         if isinstance(given, (list, tuple)):
@@ -372,10 +372,12 @@ def _as_moves(
     """What `_redistribute` is about to do, for a guard."""
     inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.written})
     tensors = [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
-    return [
+    there = [
         observe.Move(cause.argument, spec_on(mesh, tensors[number]), plan.steps, cause.candidates)
         for number, plan, cause in entry.moves
     ]
+    back = [observe.Move(observe.WRITTEN, each.spec, each.plan.steps, ()) for each in entry.backs]
+    return there + back
 
 
 def _finish(

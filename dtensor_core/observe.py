@@ -47,6 +47,10 @@ class Announcement:
 Listener = Callable[[Announcement], None]
 
 
+WRITTEN = "written"
+"""What stands for an argument where the result of writing is brought back to where it belongs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """An argument that an operator needs in another layout: its spec now, and the planned steps.

@@ -85,9 +85,15 @@ def _text(operator: str, move: observe.Move, steps: Sequence[Step]) -> str:
         why=f"of the ways to lay out arguments -> results, the cheapest was taken: {ways}"
         if ways
         else "",
-        hint=f"{argument}.redistribute(placements=[{listed}]) before, or "
-        "ExplicitRedistributionContext(enable=False) around the operator",
+        hint=f"{_instead(argument, listed)}, or ExplicitRedistributionContext(enable=False) around "
+        "the operator",
     )
+
+
+def _instead(argument: str, placements: str) -> str:
+    if argument == observe.WRITTEN:
+        return "the operator's out-of-place form, whose result may lie as it comes"
+    return f"{argument}.redistribute(placements=[{placements}]) before"
 
 
 def _told(spec: Spec, steps: Sequence[Step]) -> str:

@@ -70,6 +70,16 @@ def test_strictly_also_what_sends_nothing_raises(mesh) -> None:
         x + whole
 
 
+def test_bringing_back_what_was_written_is_not_asked_for_either(mesh, caplog) -> None:
+    x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(0)])
+    with ExplicitRedistributionContext(mode="warn"), caplog.at_level(logging.WARNING):
+        x.cumsum_(0)
+    there, back = [record.message for record in caplog.records]
+    assert there.startswith("Implicit redistribution of self for aten.cumsum_.default")
+    assert back.startswith("Implicit redistribution of written for aten.cumsum_.default")
+    assert "Try: the operator's out-of-place form" in back
+
+
 def test_the_backward_pass_is_covered_and_contexts_nest(mesh) -> None:
     x, a = pair(mesh, Replicate())
     with ExplicitRedistributionContext(strict=True):
