@@ -9,6 +9,7 @@ its axes were flattened into one, is its `Topology`; `set_link` says how fast on
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,13 +19,16 @@ from dtensor_core import collectives, observe
 from dtensor_core.errors import MeshError, four_parts
 from dtensor_core.mesh import (
     DeviceMesh,
+    Identity,
     axis_name,
     axis_number,
     channel,
     flattened,
     forget_decisions,
+    identity,
     mesh_shape,
     num_flattened,
+    on_change,
 )
 from dtensor_core.redistribute.transitions import Step
 
@@ -93,8 +97,21 @@ def topology(
     return _interned.setdefault(key, made)
 
 
+# Forgets a mesh once no spec is left on it.
+_known: weakref.WeakKeyDictionary[Identity, Topology] = weakref.WeakKeyDictionary()
+on_change(_known.clear)
+
+
 def topology_of(mesh: DeviceMesh) -> Topology:
     """The topology of a mesh as it is now; the same on every rank, also outside of the mesh."""
+    whose = identity(mesh)
+    known = _known.get(whose)
+    if known is None or known.num_flattened != num_flattened(mesh):
+        known = _known[whose] = _topology_now(mesh)
+    return known
+
+
+def _topology_now(mesh: DeviceMesh) -> Topology:
     links = tuple(link_of(mesh, axis) for axis in range(mesh.ndim))
     joined = {
         axes: _links.get((whole, 0)) or _slowest([links[axis] for axis in axes])
