@@ -122,7 +122,7 @@ def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], site: Site) -> to
     """Equal blocks of one `shape`, joined along one dimension by a single copy."""
     assert site.joined_dim is not None
     blocks = arrived.view(site.ranks, *shape)
-    return blocks.movedim(0, site.joined_dim).reshape(site.after)
+    return blocks.movedim(0, site.joined_dim).reshape(site.after).contiguous()
 
 
 def _one_by_one(local: torch.Tensor, site: Site) -> torch.Tensor:

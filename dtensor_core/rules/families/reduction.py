@@ -180,6 +180,7 @@ _MINIMUM = reduction("min", "min", local=_extreme(_highest))
 ROWS = {
     "_local_scalar_dense": Row(_all_whole, "whole"),
     "equal": Row(_all_whole, "whole"),
+    "allclose": Row(_all_whole, "whole"),
     "sum": reduction("sum", "linear"),
     "mean": reduction("sum", "linear", local=_mean_by_global_count),
     "linalg_vector_norm": Row(_vector_norm, "reduce norms"),

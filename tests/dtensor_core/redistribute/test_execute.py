@@ -339,3 +339,21 @@ def test_a_whole_tensor_becomes_addends_that_reduce_to_it_exactly(reduce_op: str
                 assert torch.equal(back, value)
 
     body()
+
+
+def test_what_arrives_is_contiguous_also_where_blocks_could_be_joined_as_a_view() -> None:
+    """Local operators take it as it lies: views, and kernels that want their last dim dense."""
+
+    @on_threads(4)
+    def body() -> None:
+        whole = torch.randn(4, 4, 8, 8)
+        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        ways = [Replicate(), *(Shard(dim) for dim in range(4))]
+        for before, after in itertools.product(ways, ways):
+            source = Spec(kept_mesh((4,)), (before,), meta)
+            target = source.with_placements((after,))
+            local = keep(whole, source, "test")
+            arrived = execute(local, source, plan_between(source, target), Cause("test"))
+            assert arrived.is_contiguous()
+
+    body()

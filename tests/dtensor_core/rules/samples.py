@@ -144,6 +144,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "addbmm": [_call(aten.addbmm.default, _t(6, 5), _t(3, 6, 4), _t(3, 4, 5))],
     "addr": [_call(aten.addr.default, _t(6, 5), _t(6), _t(5))],
     "_local_scalar_dense": [_call(aten._local_scalar_dense.default, _t(1))],
+    "allclose": [_call(aten.allclose.default, _t(6, 5), _t(6, 5))],
     "equal": [_call(aten.equal.default, _t(6, 5), _t(6, 5))],
     "sum": [
         _call(aten.sum.default, _t(7, 5)),
