@@ -16,7 +16,7 @@ from dtensor_core.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from dtensor_core.testing import MLPModule, ModelArgs, Transformer, run_threads
+from dtensor_core.testing import MLPModule, ModelArgs, Transformer, run_processes, run_threads
 from tests.dtensor_core.works_with.compiled import forgotten, needs_cpp, whole  # noqa: F401
 
 Make = Callable[[DeviceMesh], nn.Module]
@@ -54,6 +54,10 @@ def transformer(mesh: DeviceMesh) -> nn.Module:
     return Transformer.parallelize(model, mesh, use_seq_parallel=True)
 
 
+def features() -> torch.Tensor:
+    return torch.randn(4, 10)
+
+
 def tokens() -> torch.Tensor:
     return torch.randint(0, 8, (2, 8))
 
@@ -87,7 +91,7 @@ def train(make: Make, inputs: Callable[[], torch.Tensor], backend: str) -> None:
 @pytest.mark.parametrize(
     ("make", "inputs"),
     [
-        (mlp, lambda: torch.randn(4, 10)),
+        (mlp, features),
         (block, lambda: torch.randn(2, 3, 10)),
         (transformer, tokens),
     ],
@@ -96,11 +100,15 @@ def test_training_a_compiled_model(make: Make, inputs: Callable[[], torch.Tensor
     run_threads(train, 2, make, inputs, "aot_eager")
 
 
+def test_training_over_gloo() -> None:
+    run_processes(train, 2, mlp, features, "aot_eager")
+
+
 @needs_cpp
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor's own
 def test_training_with_inductor() -> None:
     with torch._inductor.config.patch(compile_threads=1):
-        run_threads(train, 2, mlp, lambda: torch.randn(4, 10), "inductor")
+        run_threads(train, 2, mlp, features, "inductor")
 
 
 def step_twice() -> None:
