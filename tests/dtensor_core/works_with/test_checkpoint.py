@@ -294,3 +294,30 @@ def test_a_checkpoint_is_loaded_into_tensors_without_storage(tmp_path: Path) -> 
             assert each.to_local().equal(saved[name].to_local())
 
     body()
+
+
+def test_the_helpers_still_serve_torchs_dtensors() -> None:
+    whole = _model(0).state_dict()
+
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        with torch.device("meta"):
+            model = _model(1)
+        for layer in (model[0], model[2]):  # pyright: ignore[reportIndexIssue]
+            for name, parameter in list(layer.named_parameters()):
+                cut = theirs.distribute_tensor(parameter, mesh, [theirs.Shard(0)])
+                layer.register_parameter(name, nn.Parameter(cut))
+        how = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        with _quiet():
+            given = dict(whole) if dist.get_rank() == 0 else {}
+            helpers.set_model_state_dict(model, given, options=how)
+            assert all(isinstance(each, theirs.DTensor) for each in model.parameters())
+            read = helpers.get_model_state_dict(
+                model, options=StateDictOptions(full_state_dict=True)
+            )
+        for name, value in read.items():
+            assert type(value) is torch.Tensor
+            assert value.equal(whole[name])
+
+    body()
