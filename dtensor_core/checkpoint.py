@@ -10,14 +10,10 @@ are loaded, the names that they use for that know ours too. Installed by the pac
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import itertools
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -27,6 +23,7 @@ from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.placement import Placement
 from dtensor_core.spec import Spec
 from dtensor_core.tensor import DTensor
+from dtensor_core.when_loaded import when_loaded
 
 _HELPERS = "torch.distributed._state_dict_utils"
 
@@ -129,31 +126,7 @@ def install() -> None:
         ("__get_tensor_shard__", tensor_shard),
     ):
         setattr(DTensor, name, method)
-    loaded = sys.modules.get(_HELPERS)
-    if loaded is None:
-        sys.meta_path.insert(0, _WhenLoaded())
-    else:
-        teach(loaded)
-
-
-class _WhenLoaded(importlib.abc.MetaPathFinder):
-    """Teaches the helpers once the program loads them; loading them loads torch's DTensor."""
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """The module's own spec, whose loader teaches it in the end."""
-        if fullname != _HELPERS:
-            return None
-        sys.meta_path.remove(self)
-        found = importlib.machinery.PathFinder.find_spec(fullname, path)
-        if found is not None and found.loader is not None:
-            execute = found.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                teach(module)
-
-            found.loader.exec_module = exec_module
-        return found
+    when_loaded(_HELPERS, teach)
 
 
 def teach(helpers: Any) -> None:

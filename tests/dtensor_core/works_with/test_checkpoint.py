@@ -211,7 +211,7 @@ def test_a_trained_model_moves_from_four_ranks_to_two_by_two(tmp_path: Path) -> 
         with _quiet():
             parts = helpers.get_state_dict(*first)
             dcp.save(dict(zip("mo", parts, strict=True)), checkpoint_id=tmp_path)
-            state = dict(zip("mo", helpers.get_state_dict(*second), strict=True))
+            state: dict[str, Any] = dict(zip("mo", helpers.get_state_dict(*second), strict=True))
             dcp.load(state, checkpoint_id=tmp_path)
             helpers.set_state_dict(
                 *second, model_state_dict=state["m"], optim_state_dict=state["o"]

@@ -1,0 +1,40 @@
+"""Changing a module of torch once the program loads it, where loading it here would be too much."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+
+def when_loaded(name: str, change: Callable[[ModuleType], None]) -> None:
+    """Call `change` with a module: now if it is loaded, or else right after it has been."""
+    loaded = sys.modules.get(name)
+    if loaded is None:
+        sys.meta_path.insert(0, _Changer(name, change))
+    else:
+        change(loaded)
+
+
+class _Changer(importlib.abc.MetaPathFinder):
+    def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
+        self.name, self.change = name, change
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """The module's own spec, whose loader changes the module in the end."""
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        found = importlib.machinery.PathFinder.find_spec(fullname, path)
+        if found is not None and found.loader is not None:
+            execute = found.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self.change(module)
+
+            found.loader.exec_module = exec_module
+        return found
