@@ -88,3 +88,11 @@ def test_an_unknown_case_is_refused(
     with pytest.raises(SystemExit):
         _run(monkeypatch, "subtract")
     assert "no case subtract; there are add, mm" in capsys.readouterr().err
+
+
+def test_a_dtensor_takes_no_more_memory_than_torchs() -> None:
+    (memory,) = [case for case in CASES if case.name == "memory"]
+    with fake_ranks():
+        able, _ = contenders_of(memory)
+        figures = command.measured(memory, able, command.Effort(num_objects=5000))
+    assert figures[OURS].ratio(figures[TORCHS]) <= 1

@@ -353,6 +353,23 @@ def test_lists_of_scalars_that_change_do_not_grow_the_cache(mesh) -> None:
     assert len(dispatching._cache) == before
 
 
+@pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
+def test_steps_of_an_optimizer_do_not_grow_the_cache(mesh, how: dict[str, bool]) -> None:
+    parameters = [
+        torch.nn.Parameter(distribute_tensor(torch.ones(4, size), mesh, [Shard(0)]))
+        for size in (3, 5)
+    ]
+    optimizer: Any = torch.optim.AdamW(parameters, **how)  # pyright: ignore[reportArgumentType]
+    sizes: list[int] = []
+    for step in range(6):
+        for parameter in parameters:
+            parameter.grad = parameter.detach() * step
+        optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+        optimizer.step()
+        sizes.append(len(dispatching._cache))
+    assert sizes[2:] == [sizes[2]] * 4
+
+
 def test_a_number_that_the_result_rests_on_is_told_apart(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     kinds = [
