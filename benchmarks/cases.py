@@ -183,6 +183,7 @@ def _kept(kit: Kit, mesh: DeviceMesh) -> Contender:
     return lambda: kit.tensor.DTensor.from_local(local, mesh, placements)
 
 
+# First calls: torch searches long over layouts of two tensors, and little over those of one.
 CASES = (
     Case("add", "x + y, both cut by rows", 0.85, _of_two(torch.add)),
     Case("mm", "x @ w, w whole", 0.85, _mm),
@@ -201,11 +202,24 @@ CASES = (
     Case("first_add", "x + w at a new shape", 0.3, _first(lambda x, w: x + x), "first"),
     Case("first_mm", "x @ w at a new shape", 0.3, _first(torch.mm), "first"),
     Case("first_sum", "x.sum(0) at a new shape", 0.3, _first(lambda x, w: x.sum(0)), "first"),
-    Case("first_softmax", "", 0.3, _first(lambda x, w: x.softmax(1)), "first"),
+    Case(
+        "first_softmax",
+        "x.softmax(1) at a new shape",
+        0.3,
+        _first(lambda x, w: x.softmax(1)),
+        "first",
+    ),
     Case("first_add_2d", "the same on 2x2", 0.1, _first(lambda x, w: x + x), "first", SQUARE),
-    Case("first_mm_2d", "", 0.1, _first(torch.mm), "first", SQUARE),
-    Case("first_sum_2d", "", 0.1, _first(lambda x, w: x.sum(0)), "first", SQUARE),
-    Case("first_softmax_2d", "", 0.1, _first(lambda x, w: x.softmax(1)), "first", SQUARE),
+    Case("first_mm_2d", "the same on 2x2", 0.1, _first(torch.mm), "first", SQUARE),
+    Case("first_sum_2d", "the same on 2x2", 0.35, _first(lambda x, w: x.sum(0)), "first", SQUARE),
+    Case(
+        "first_softmax_2d",
+        "the same on 2x2",
+        0.35,
+        _first(lambda x, w: x.softmax(1)),
+        "first",
+        SQUARE,
+    ),
     Case("mlp", "a step of two layers", 0.65, _mlp_step),
     Case("transformer", "a step of 4 layers, tensor parallel", 0.65, _step(False)),
     Case("transformer_sp", "the same with sequence parallelism", 0.65, _step(True)),
