@@ -85,10 +85,11 @@ def bytes_each(
 ) -> dict[str, Figures]:
     """By how many bytes the process grows with each object that is made.
 
-    All stay alive until the end, so that none is put where another one was.
+    All stay alive until the end, so that none is put where another one was, and as many are made
+    first to fill what is free.
     """
     measure = resident_bytes or _resident_bytes
-    kept: list[object] = []
+    kept: list[object] = [[make() for _ in range(num_objects)] for make in makers.values()]
 
     def growth(name: str, _: int) -> float:
         made: list[object] = [None] * num_objects

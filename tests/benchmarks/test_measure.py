@@ -85,6 +85,6 @@ def test_bytes_are_those_of_objects_that_stay() -> None:
 
 
 def test_the_process_grows_by_what_is_kept() -> None:
-    size = 1 << 20  # large enough to be given pages of its own
-    figures = bytes_each({"one": lambda: b"x" * size}, num_rounds=2, num_objects=20)
+    size = 33 << 20  # large enough to be given pages of its own
+    figures = bytes_each({"one": lambda: b"x" * size}, num_rounds=1, num_objects=2)
     assert figures["one"].median == pytest.approx(size, rel=0.2)
