@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
 from dtensor_core.mesh import axis_name
-from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, sharded_dim
 from dtensor_core.redistribute.plan import Plan, plan_between, plan_placements
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Rule, candidates, remaining_sizes
@@ -74,7 +74,7 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     considered: list[tuple[str, float]] = []
     sizes = whole.sizes
     for axis, ranks in enumerate(mesh.shape):
-        candidate, ranked = _choose(call, whole, sizes, axis, ranks, fixed)
+        candidate, ranked = _choose(call, whole, sizes, axis, ranks, fixed, chosen)
         chosen.append(candidate)
         prefix = f"{axis_name(mesh, axis)}: " if mesh.ndim > 1 else ""
         considered.extend((prefix + text, seconds) for text, seconds in ranked)
@@ -128,11 +128,20 @@ def _choose(
     axis: int,
     ranks: int,
     fixed: Sequence[Fixed],
+    chosen: Sequence[Candidate],
 ) -> tuple[Candidate, list[tuple[str, float]]]:
-    """The cheapest candidate on one axis; what it was compared with, if it costs anything."""
+    """The cheapest candidate on one axis; what it was compared with, if it costs anything.
+
+    `chosen` are those of the axes before.
+    """
     present = tuple(spec.placements[axis] for spec in call.specs)
+    offered = [
+        candidate
+        for candidate in candidates(rule, sizes, ranks, present)
+        if all(_reduces_alike(candidate, before) for before in chosen)
+    ]
     allowed: list[Candidate] = []
-    for candidate in candidates(rule, sizes, ranks, present):
+    for candidate in offered:
         if all(_keeps(candidate, each, axis) for each in fixed):
             if candidate.inputs == present:
                 return candidate, []
@@ -140,7 +149,7 @@ def _choose(
     if not allowed:
         allowed = [
             candidate
-            for candidate in candidates(rule, sizes, ranks, present)
+            for candidate in offered
             if all(_comes_back(candidate, each, axis) for each in fixed)
         ]
     if not allowed:
@@ -156,6 +165,19 @@ def _choose(
         ]
     ranked = sorted(range(len(allowed)), key=costs.__getitem__)
     return allowed[ranked[0]], [(_text(allowed[index]), costs[index]) for index in ranked]
+
+
+def _reduces_alike(candidate: Candidate, before: Candidate) -> bool:
+    """True if no tensor has reductions of two kinds, whose order would matter, on two axes."""
+    pairs = zip(
+        (*candidate.inputs, *candidate.outputs), (*before.inputs, *before.outputs), strict=True
+    )
+    return all(
+        one is other
+        or not (isinstance(one, Partial) and isinstance(other, Partial))
+        or {one.reduce_op, other.reduce_op} == {"sum", "avg"}
+        for one, other in pairs
+    )
 
 
 def _keeps(candidate: Candidate, each: Fixed, axis: int) -> bool:

@@ -81,8 +81,11 @@ def _addend(whole: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> 
 
 
 def redistribute(tensor: torch.Tensor, text: str) -> torch.Tensor:
-    """A DTensor in other placements (`"S0 R"`); a plain tensor as it is."""
-    if isinstance(tensor, DTensor):
+    """A copy of a DTensor in other placements (`"S0 R"`); a plain copy of a plain tensor.
+
+    A DTensor that is in these placements already would be aliased, which no plain tensor shows.
+    """
+    if isinstance(tensor, DTensor) and tensor.placements != placements_of(text):
         return tensor.redistribute(placements=placements_of(text))
     return tensor.clone()
 

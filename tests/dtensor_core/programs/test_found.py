@@ -6,7 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dtensor_core import Replicate, Shard, _StridedShard, distribute_tensor
+from dtensor_core import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    _StridedShard,
+    distribute_tensor,
+)
 from dtensor_core.errors import MixedTensorError
 from dtensor_core.testing import kept_mesh, on_threads
 
@@ -96,3 +103,13 @@ def test_one_hot_keeps_the_cut_of_its_indices():
     hot = F.one_hot(distribute_tensor(indices, mesh, [Shard(0)]))
     assert hot.placements == (Shard(0),)
     assert torch.equal(hot.full_tensor(), F.one_hot(indices))
+
+
+@on_threads(4)
+def test_reductions_of_two_kinds_do_not_wait_in_one_tensor():
+    mesh = kept_mesh((2, 2))
+    product = distribute_tensor(torch.full((2, 1), 3.0), mesh, [Shard(0), Replicate()]).prod(0)
+    local = torch.full((3,), 1.0)
+    total = DTensor.from_local(local, mesh, [Replicate(), Partial()])
+    joined = torch.cat([total, product, product])
+    assert torch.equal(joined.full_tensor(), torch.tensor([2.0, 2, 2, 9, 9]))
