@@ -160,3 +160,15 @@ def test_each_redistribution_is_one_collective_with_its_gradient(size: int, dim:
         assert counter.comm_counts == {scatter: 1}
 
     body()
+
+
+@on_threads(RANKS)
+def test_what_arrives_is_dense_also_where_pieces_have_one_element() -> None:
+    mesh = kept_mesh((RANKS,))
+    whole = torch.arange(2.0 * 4 * 8 * 4).view(2, 4, 8, 4)
+    for source, target in ((3, 1), (1, 3), (1, 2), (3, 2)):
+        cut = distribute_tensor(whole, mesh, [Shard(source)])
+        for placement in (Shard(target), Replicate()):
+            moved = cut.redistribute(placements=[placement])
+            assert moved.to_local().is_contiguous()
+            assert torch.equal(moved.full_tensor(), whole)
