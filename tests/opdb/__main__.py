@@ -51,6 +51,7 @@ def main() -> None:
             for key, tally in tallies.items()
         }
         if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(report, indent=1))
 
 
