@@ -36,7 +36,7 @@ from dtensor_core.placement import (
 )
 from dtensor_core.redistribute.agree import agreed
 from dtensor_core.redistribute.execute import cause_of, execute, execute_async
-from dtensor_core.redistribute.pending import Pending
+from dtensor_core.redistribute.pending import Pending, waited
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
@@ -226,8 +226,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     @untraced
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """The whole tensor, on every rank, as a plain tensor that is there; differentiable."""
-        if type(self._local_tensor) is Pending:
-            self._local_tensor = self._local_tensor.wait()
+        self._local_tensor = waited(self._local_tensor)
         replicate = (Replicate(),) * self._spec.mesh.ndim
         return self.redistribute(placements=replicate).to_local(grad_placements=grad_placements)
 
@@ -306,8 +305,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @untraced
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        if type(self._local_tensor) is Pending:
-            self._local_tensor = self._local_tensor.wait()
+        self._local_tensor = waited(self._local_tensor)
         return ["_local_tensor"], (self._spec, self.requires_grad)
 
     @staticmethod
@@ -522,8 +520,8 @@ class _FromLocal(torch.autograd.Function):
                 grad, ctx.placements, None, None, False, "from_local.backward"
             )
         local = grad.to_local()
-        if type(local) is Pending and ctx.is_leaf and not local.requires_grad:
-            local = local.wait()  # it stays as `.grad`
+        if ctx.is_leaf and not local.requires_grad:
+            local = waited(local)  # it stays as `.grad`
         return local, None, None
 
 

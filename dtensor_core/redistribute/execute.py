@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import torch
-from torch.distributed._functional_collectives import _are_we_tracing
+from torch.distributed._functional_collectives import AsyncCollectiveTensor, _are_we_tracing
 
 from dtensor_core import collectives, observe
 from dtensor_core.mesh import axes_name, forget_decisions, num_flattened
@@ -20,7 +20,7 @@ from dtensor_core.redistribute.cost import step_seconds, topology_of
 from dtensor_core.redistribute.pending import Arrival, Pending
 from dtensor_core.redistribute.plan import Plan, plan_placements
 from dtensor_core.redistribute.site import site_of
-from dtensor_core.redistribute.steps import STEPS, Act, Site
+from dtensor_core.redistribute.steps import STEPS, Act, Site, arrives_finished
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
@@ -63,9 +63,10 @@ def execute(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> torch.
 
 
 def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> torch.Tensor:
-    """Like `execute`, but nobody waits for the last collective: the result is `Pending`.
+    """Like `execute`, but nobody waits for the last collective: an AsyncCollectiveTensor.
 
-    Where nothing is sent it is there at once; so it is while a compiler traces.
+    It is `Pending` if something is left to do with what arrives. Where nothing is sent the result
+    is there at once; so it is while a compiler traces.
     """
     legs: Sequence[_Leg] = _legs(spec, _in_force(plan, spec), cause) if plan.steps else ()
     last = max((number for number, leg in enumerate(legs) if leg.news is not None), default=None)
@@ -77,6 +78,8 @@ def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> 
     assert leg.news is not None
     with observe.announced(leg.news):
         issued = leg.begin(local, leg.site)
+    if leg is end and leg.finish is None:
+        return AsyncCollectiveTensor(issued)
     arrival = Arrival(issued, partial(_finish, legs[last:]))
     return Pending(arrival, end.site.after, local)
 
@@ -113,10 +116,15 @@ def _legs(spec: Spec, plan: Plan, cause: Cause) -> tuple[_Leg, ...]:
     """What this rank does: nothing if it is not part of the mesh."""
     if spec.coords is None:
         return ()
-    return tuple(
-        _Leg(*STEPS[step.kind], site_of(step, spec), _news(step, spec, plan, cause))
-        for step in plan.steps
-    )
+    return tuple(_leg(step, spec, plan, cause) for step in plan.steps)
+
+
+def _leg(step: Step, spec: Spec, plan: Plan, cause: Cause) -> _Leg:
+    begin, finish = STEPS[step.kind]
+    site = site_of(step, spec)
+    if arrives_finished(step.kind, site):
+        finish = None
+    return _Leg(begin, finish, site, _news(step, spec, plan, cause))
 
 
 def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcement | None:

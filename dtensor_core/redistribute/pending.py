@@ -115,6 +115,11 @@ class Pending(AsyncCollectiveTensor):
         return func(*plain, **{name: _arrived(arg) for name, arg in (kwargs or {}).items()})
 
 
+def waited(tensor: torch.Tensor) -> torch.Tensor:
+    """The plain tensor, waited for if it is still arriving."""
+    return tensor.wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
+
+
 def _arrived(arg: Any) -> Any:
     """An argument of an operator, with plain tensors for those that were pending."""
     if type(arg) is Pending:

@@ -209,7 +209,7 @@ def _exchanged(arrived: torch.Tensor, site: Site) -> torch.Tensor:
 
 Act = Callable[[torch.Tensor, Site], torch.Tensor]
 
-# Kind -> (begin, finish); without a finish nothing is sent.
+# Kind -> (begin, finish).
 STEPS: dict[str, tuple[Act, Act | None]] = {
     "slice": (_slice, None),
     "one_addend": (_one_addend, None),
@@ -219,3 +219,13 @@ STEPS: dict[str, tuple[Act, Act | None]] = {
     "reduce_scatter": (_scatter, _scattered),
     "all_to_all": (_exchange, _exchanged),
 }
+
+
+def arrives_finished(kind: str, site: Site) -> bool:
+    """Whether what arrives is the result as it is."""
+    if kind == "all_gather":
+        return site.carrier is None and site.joined_dim == 0
+    if kind not in ("all_reduce", "reduce_scatter"):
+        return False
+    as_sent = norm_exponent(site.reduce_op) is None and site.factor == 1
+    return as_sent and (kind == "all_reduce" or site.cut_dim == 0)

@@ -20,6 +20,9 @@ from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import LocalMaker, Operand, Rule
 from dtensor_core.spec import Spec
 
+# As an operator: what is still arriving is viewed without waiting for it.
+_view_op = torch.ops.aten.view.default._op
+
 
 def _structural(
     call: Call,
@@ -148,7 +151,14 @@ def _reshaped(
     size = out.local_shape
     if inputs[0].dtype is not out.dtype:
         return op
-    return lambda x, *unused: torch.reshape(x, size)
+
+    def reshaped(x: torch.Tensor, *unused: Any) -> torch.Tensor:
+        try:
+            return _view_op(x, size)
+        except RuntimeError:
+            return torch.reshape(x, size)
+
+    return reshaped
 
 
 def _permuted(call: Call, order: Sequence[int]) -> Rule:

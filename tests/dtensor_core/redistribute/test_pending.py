@@ -6,10 +6,12 @@ import copy
 import pickle
 import threading
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
 import torch
+import torch.distributed._functional_collectives as functional_collectives
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,13 +42,16 @@ class Waits(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def _waits_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = collectives.wait
+    for home, name in ((collectives, "wait"), (functional_collectives, "wait_tensor")):
+        monkeypatch.setattr(home, name, _counted(getattr(home, name)))
 
+
+def _counted(wait: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
     def counted(issued: torch.Tensor) -> torch.Tensor:
         Waits.counts[threading.get_ident()] += 1
         return wait(issued)
 
-    monkeypatch.setattr(collectives, "wait", counted)
+    return counted
 
 
 JOURNEYS = [
@@ -78,9 +83,24 @@ def test_nothing_waits_before_the_first_use(shape: Any, source: Any, target: Any
         expected = tensor.redistribute(mesh, target).to_local()
         assert torch.equal(used, expected + 1)
         assert torch.equal(again, expected * 2)
-        assert not isinstance(moved.to_local(), AsyncCollectiveTensor), "it is there by now"
+        left = moved.to_local()
+        assert not isinstance(left, AsyncCollectiveTensor) or left.completed, "it is there by now"
 
     body()
+
+
+@on_threads(4)
+def test_what_arrives_as_it_should_be_is_torchs_own_tensor_and_its_views_do_not_wait() -> None:
+    mesh = kept_mesh((4,))
+    tensor = distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)])
+    moved = tensor.redistribute(mesh, [Replicate()], async_op=True)
+    local: Any = moved.view(moved.shape).to_local()
+    assert type(local) is AsyncCollectiveTensor
+    flat = local.view(-1)
+    assert type(flat) is AsyncCollectiveTensor
+    assert not local.completed
+    assert not flat.completed
+    assert (flat + 1).tolist() == [2.0] * 8
 
 
 @on_threads(4)
