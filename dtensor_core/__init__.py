@@ -5,17 +5,13 @@ imports.
 """
 
 from dtensor_core.api import distribute_module, distribute_tensor
-from dtensor_core.checkpoint import install as _install_in_checkpoints
 from dtensor_core.factories import empty, full, ones, rand, randn, zeros
-from dtensor_core.fsdp import install as _install_in_fsdp
+from dtensor_core.integrations import install as _install
 from dtensor_core.mesh import DeviceMesh, init_device_mesh
-from dtensor_core.optimizers import install as _install_in_optimizers
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
 from dtensor_core.tensor import DTensor
 
-_install_in_checkpoints()
-_install_in_fsdp()
-_install_in_optimizers()
+_install()
 
 __all__ = [
     "DTensor",

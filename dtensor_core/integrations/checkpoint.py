@@ -20,10 +20,10 @@ import torch
 
 from dtensor_core.api import distribute_tensor
 from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.integrations.when_loaded import when_loaded
 from dtensor_core.placement import Placement
 from dtensor_core.spec import Spec
 from dtensor_core.tensor import DTensor
-from dtensor_core.when_loaded import when_loaded
 
 _HELPERS = "torch.distributed._state_dict_utils"
 

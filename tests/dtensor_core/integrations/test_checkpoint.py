@@ -26,11 +26,11 @@ from dtensor_core import (
     Replicate,
     Shard,
     _StridedShard,
-    checkpoint,
     distribute_tensor,
     init_device_mesh,
 )
 from dtensor_core.errors import PlacementError
+from dtensor_core.integrations import checkpoint
 from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.pool import run_processes

@@ -11,10 +11,10 @@ import importlib
 from functools import wraps
 from typing import Any
 
+from dtensor_core.integrations.when_loaded import when_loaded
 from dtensor_core.placement import Placement, Replicate, Shard, _StridedShard
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tensor import DTensor
-from dtensor_core.when_loaded import when_loaded
 
 _PACKAGE = "torch.distributed.fsdp._fully_shard"
 _MODULES = ("_fsdp_param", "_fsdp_common", "_fsdp_collectives", "_fsdp_init", "_fully_shard")

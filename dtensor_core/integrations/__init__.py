@@ -1,0 +1,14 @@
+"""What parts of torch that tell DTensors by torch's own class have to know of ours.
+
+Checkpoints, fully sharded data parallelism, optimizers and the clipping of gradients. Each module
+changes what it names, once, when this package is imported or when the program loads that part.
+"""
+
+from dtensor_core.integrations import checkpoint, fsdp, optimizers
+
+
+def install() -> None:
+    """Let those parts of torch know of DTensors."""
+    checkpoint.install()
+    fsdp.install()
+    optimizers.install()
