@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from dtensor_core.errors import DTensorError, MeshError, PlacementError, four_parts
+from dtensor_core.given import normalize_placements
 from dtensor_core.mesh import DeviceMesh, current_mesh
 from dtensor_core.placement import Placement
 from dtensor_core.redistribute.distribute import keep, share
 from dtensor_core.spec import Spec, TensorMeta
-from dtensor_core.tensor import DTensor, normalize_placements
+from dtensor_core.tensor import DTensor
 from dtensor_core.tracing import outside_graphs
 
 PartitionFn = Callable[[str, nn.Module, DeviceMesh], None]

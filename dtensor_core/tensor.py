@@ -22,16 +22,14 @@ from dtensor_core.errors import (
     RedistributeError,
     four_parts,
 )
-from dtensor_core.layout import stride_like
+from dtensor_core.given import global_meta, normalize_placements
+from dtensor_core.gradients import gradient_placements, gradient_spec, gradient_target
 from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh, on_change
 from dtensor_core.placement import (
     Partial,
     Placement,
     Replicate,
     Shard,
-    _StridedShard,
-    as_placement,
-    sharded_dim,
     strided_shard,
 )
 from dtensor_core.redistribute.agree import agreed
@@ -379,76 +377,6 @@ torch.serialization.add_safe_globals(
 )
 
 
-def normalize_placements(
-    placements: Sequence[Placement] | None, mesh: DeviceMesh, ndim: int
-) -> tuple[Placement, ...]:
-    """One placement per mesh axis, dims non-negative; None means Replicate everywhere.
-
-    Raises PlacementError (a ValueError) naming what does not fit.
-    """
-    if placements is None:
-        return (Replicate(),) * mesh.ndim
-    if isinstance(placements, Placement) or len(placements) != mesh.ndim:
-        raise PlacementError(
-            four_parts(
-                asked=f"placements {placements}",
-                found=f"a mesh of {mesh.ndim} axes, {mesh}",
-                why="`placements` must have the same length as the mesh has axes",
-                hint="give one placement per mesh axis",
-            )
-        )
-    if torch.compiler.is_dynamo_compiling():  # which warns of caches
-        return tuple([_normalize(placement, ndim) for placement in placements])
-    return _normalized(tuple(placements), ndim)
-
-
-@lru_cache(maxsize=16384)
-def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement, ...]:
-    return tuple(_normalize(placement, ndim) for placement in placements)
-
-
-def _normalize(placement: Placement, ndim: int) -> Placement:
-    placement = as_placement(placement)
-    dim = sharded_dim(placement)
-    if dim is None:
-        return placement
-    if not -ndim <= dim < ndim:
-        raise PlacementError(
-            four_parts(
-                asked=f"a tensor of {ndim} dims placed {placement!r}",
-                found=f"dims {-ndim} to {ndim - 1}" if ndim else "a scalar, which has no dim",
-                hint="shard a dim that the tensor has, or use Replicate()",
-            )
-        )
-    if dim >= 0:
-        return placement
-    if isinstance(placement, _StridedShard):
-        return _StridedShard(dim + ndim, split_factor=placement.split_factor)
-    return Shard(dim + ndim)
-
-
-def global_meta(
-    local: torch.Tensor,
-    mesh: DeviceMesh,
-    placements: Sequence[Placement],
-    shape: Sequence[int] | None,
-    stride: Sequence[int] | None,
-) -> TensorMeta:
-    """Global metadata: as given, or as if all shards were equal to the local one."""
-    if shape is not None and stride is not None:
-        return TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
-    sizes, strides = list(local.shape), list(local.stride())
-    for axis, placement in enumerate(placements):
-        dim = sharded_dim(placement)
-        if dim is None or not sizes:
-            continue
-        for other in range(len(strides)):
-            if other != dim and strides[other] >= strides[dim] * local.shape[dim]:
-                strides[other] *= mesh.size(axis)
-        sizes[dim] *= mesh.size(axis)
-    return TensorMeta(torch.Size(sizes), tuple(strides), local.dtype)
-
-
 def _moved(
     tensor: DTensor, target: tuple[Placement, ...], operator: str, async_op: bool = False
 ) -> DTensor:
@@ -475,40 +403,13 @@ def _journey(spec: Spec, target: tuple[Placement, ...]) -> tuple[Spec, Plan]:
 on_change(_journey.cache_clear)
 
 
-@lru_cache(maxsize=16384)
-def _gradient_placements(placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
-    """Where a gradient comes from that crosses to the local world: addends receive it whole."""
-    return tuple(gradient_placement(placement) for placement in placements)
-
-
-@lru_cache(maxsize=16384)
-def _gradient_spec(
-    spec: Spec, placements: tuple[Placement, ...], stride: tuple[int, ...], dtype: torch.dtype
-) -> Spec:
-    """The spec of a gradient whose local part has `stride`."""
-    outside = spec.coords is None
-    strides = spec.stride if outside else stride_like(spec.shape, stride)
-    return Spec(spec.mesh, placements, TensorMeta(spec.shape, strides, dtype))
-
-
-@lru_cache(maxsize=16384)
-def _gradient_target(
-    forward: tuple[Placement, ...], gradient: tuple[Placement, ...]
-) -> tuple[Placement, ...]:
-    """Where a gradient goes: to the forward's placements; addends get it whole, or as addends."""
-    return tuple(
-        before if before is now else gradient_placement(before)
-        for before, now in zip(forward, gradient, strict=True)
-    )
-
-
 class _FromLocal(torch.autograd.Function):
     """Local tensor -> DTensor."""
 
     @staticmethod
     @untraced
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
-        ctx.placements = grads or _gradient_placements(spec.placements)
+        ctx.placements = grads or gradient_placements(spec.placements)
         ctx.is_leaf = local.is_leaf
         return _new(DTensor, local.detach(), spec, requires_grad=False)
 
@@ -532,13 +433,13 @@ class _ToLocal(torch.autograd.Function):
     @untraced
     def forward(ctx: Any, tensor: DTensor, grads: Any) -> torch.Tensor:  # pyright: ignore
         ctx.spec = spec = tensor._spec
-        ctx.placements = grads or _gradient_placements(spec.placements)
+        ctx.placements = grads or gradient_placements(spec.placements)
         return tensor._local_tensor.view_as(tensor._local_tensor)
 
     @staticmethod
     @untraced
     def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore
-        goal = _gradient_spec(ctx.spec, ctx.placements, grad.stride(), grad.dtype)
+        goal = gradient_spec(ctx.spec, ctx.placements, grad.stride(), grad.dtype)
         if torch.is_grad_enabled() and grad.requires_grad:
             return _FromLocal.apply(grad, goal, None), None
         return _new(DTensor, grad.detach(), goal, requires_grad=False), None
@@ -571,7 +472,7 @@ class _Redistribute(torch.autograd.Function):
     def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
         if ctx.backward_dtype is not None:
             grad = grad.to(ctx.backward_dtype)
-        target = _gradient_target(ctx.placements, grad._spec.placements)
+        target = gradient_target(ctx.placements, grad._spec.placements)
         moved = _Redistribute.apply(grad, target, None, None, ctx.async_op, "redistribute.backward")
         if moved.dtype is not ctx.dtype:
             moved = moved.to(ctx.dtype)

@@ -1,0 +1,95 @@
+"""What callers say of a tensor, made normal: placements, and the global metadata of local parts.
+
+Every public function that takes placements brings them here first: torch's placements become ours,
+negative dims count from the end, and what does not fit is refused. Called by `tensor`, `api`,
+`factories`, `parallel` and `experimental`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+
+from dtensor_core.errors import PlacementError, four_parts
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.placement import (
+    Placement,
+    Replicate,
+    Shard,
+    _StridedShard,
+    as_placement,
+    sharded_dim,
+)
+from dtensor_core.spec import TensorMeta
+
+
+def normalize_placements(
+    placements: Sequence[Placement] | None, mesh: DeviceMesh, ndim: int
+) -> tuple[Placement, ...]:
+    """One placement per mesh axis, dims non-negative; None means Replicate everywhere.
+
+    Raises PlacementError (a ValueError) naming what does not fit.
+    """
+    if placements is None:
+        return (Replicate(),) * mesh.ndim
+    if isinstance(placements, Placement) or len(placements) != mesh.ndim:
+        raise PlacementError(
+            four_parts(
+                asked=f"placements {placements}",
+                found=f"a mesh of {mesh.ndim} axes, {mesh}",
+                why="`placements` must have the same length as the mesh has axes",
+                hint="give one placement per mesh axis",
+            )
+        )
+    if torch.compiler.is_dynamo_compiling():  # which warns of caches
+        return tuple([_normalize(placement, ndim) for placement in placements])
+    return _normalized(tuple(placements), ndim)
+
+
+@lru_cache(maxsize=16384)
+def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement, ...]:
+    return tuple(_normalize(placement, ndim) for placement in placements)
+
+
+def _normalize(placement: Placement, ndim: int) -> Placement:
+    placement = as_placement(placement)
+    dim = sharded_dim(placement)
+    if dim is None:
+        return placement
+    if not -ndim <= dim < ndim:
+        raise PlacementError(
+            four_parts(
+                asked=f"a tensor of {ndim} dims placed {placement!r}",
+                found=f"dims {-ndim} to {ndim - 1}" if ndim else "a scalar, which has no dim",
+                hint="shard a dim that the tensor has, or use Replicate()",
+            )
+        )
+    if dim >= 0:
+        return placement
+    if isinstance(placement, _StridedShard):
+        return _StridedShard(dim + ndim, split_factor=placement.split_factor)
+    return Shard(dim + ndim)
+
+
+def global_meta(
+    local: torch.Tensor,
+    mesh: DeviceMesh,
+    placements: Sequence[Placement],
+    shape: Sequence[int] | None,
+    stride: Sequence[int] | None,
+) -> TensorMeta:
+    """Global metadata: as given, or as if all shards were equal to the local one."""
+    if shape is not None and stride is not None:
+        return TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
+    sizes, strides = list(local.shape), list(local.stride())
+    for axis, placement in enumerate(placements):
+        dim = sharded_dim(placement)
+        if dim is None or not sizes:
+            continue
+        for other in range(len(strides)):
+            if other != dim and strides[other] >= strides[dim] * local.shape[dim]:
+                strides[other] *= mesh.size(axis)
+        sizes[dim] *= mesh.size(axis)
+    return TensorMeta(torch.Size(sizes), tuple(strides), local.dtype)
