@@ -109,6 +109,15 @@ class Shard(Placement):
         """True, unless another dimension is asked for."""
         return dim is None or dim == self.dim
 
+    @staticmethod
+    def local_shard_size_and_offset(
+        curr_local_size: int, num_chunks: int, rank: int
+    ) -> tuple[int, int]:
+        """How long chunk `rank` of a dimension is, and where it begins; an empty one at the end."""
+        chunk = -(-curr_local_size // num_chunks)
+        offset = min(chunk * rank, curr_local_size)
+        return min(chunk, curr_local_size - offset), offset
+
     def __repr__(self) -> str:
         return f"Shard(dim={self.dim})"
 

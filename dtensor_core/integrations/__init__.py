@@ -1,10 +1,11 @@
 """What parts of torch that tell DTensors by torch's own class have to know of ours.
 
-Checkpoints, fully sharded data parallelism, optimizers and the clipping of gradients. Each module
-changes what it names, once, when this package is imported or when the program loads that part.
+Checkpoints, fully sharded data parallelism, optimizers, the clipping of gradients, parameters.
+Each module changes what it names, once, when this package is imported or when the program loads
+that part.
 """
 
-from dtensor_core.integrations import checkpoint, fsdp, optimizers
+from dtensor_core.integrations import checkpoint, fsdp, optimizers, parameters
 
 
 def install() -> None:
@@ -12,3 +13,4 @@ def install() -> None:
     checkpoint.install()
     fsdp.install()
     optimizers.install()
+    parameters.install()

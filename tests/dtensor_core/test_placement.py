@@ -95,3 +95,10 @@ def test_the_placements_of_torch_are_taken_for_the_equal_ones() -> None:
     assert as_placement(Shard(1)) is Shard(1)
     with pytest.raises(PlacementError, match="'S' is no placement"):
         as_placement("S")
+
+
+def test_a_shard_tells_size_and_offset_of_each_chunk() -> None:
+    of = Shard.local_shard_size_and_offset
+    assert [of(8, 4, rank) for rank in range(4)] == [(2, 0), (2, 2), (2, 4), (2, 6)]
+    assert [of(5, 4, rank) for rank in range(4)] == [(2, 0), (2, 2), (1, 4), (0, 5)]
+    assert of(0, 4, 3) == (0, 0)

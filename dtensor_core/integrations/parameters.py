@@ -1,0 +1,34 @@
+"""`parameter.data = dtensor` on a plain parameter: refused, where torch would crash later.
+
+torch takes it, ignores the layout, and the next operator on the parameter reads memory that is not
+there. An object can't become one of another class that has slots, so the answer is an error that
+says what to write instead. Reading `.data` stays torch's own. Installed by the package, once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dtensor_core.errors import MixedTensorError, four_parts
+from dtensor_core.tensor import DTensor
+
+_data = torch._C.TensorBase.data  # pyright: ignore
+
+
+def _set_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
+    if isinstance(value, DTensor) and not isinstance(parameter, DTensor):
+        raise MixedTensorError(
+            four_parts(
+                asked=f"parameter.data = a DTensor {value._spec.text}",
+                found=f"a plain parameter of shape {tuple(parameter.shape)}",
+                why="a parameter can't become a DTensor in place",
+                hint="module.weight = nn.Parameter(dtensor), or distribute_module",
+            )
+        )
+    _data.__set__(parameter, value)
+
+
+def install() -> None:
+    """Let plain parameters refuse a DTensor as their data."""
+    nn.Parameter.data = property(_data.__get__, _set_data)  # pyright: ignore
