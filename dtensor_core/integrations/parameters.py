@@ -7,13 +7,15 @@ says what to write instead. Reading `.data` stays torch's own. Installed by the 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from dtensor_core.errors import MixedTensorError, four_parts
 from dtensor_core.tensor import DTensor
 
-_data = torch._C.TensorBase.data  # pyright: ignore
+_data: Any = torch._C.TensorBase.data  # pyright: ignore
 
 
 def _set_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
