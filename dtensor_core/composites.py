@@ -2,20 +2,24 @@
 
 Attention's math form builds its causal mask of sizes alone, `one_hot` its classes: here these are
 made as replicated DTensors. A composite's kernel is wrapped for all tensors, and passes plain ones
-on unchanged. Imported by `tensor`, once.
+on unchanged; `dispatch` calls the same functions, for in inference mode no kernel of autograd's
+runs. What reads only shapes takes plain tensors too. Imported by `tensor`, once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 
 _math = torch.ops.aten._scaled_dot_product_attention_math.default
 _one_hot = torch.ops.aten.one_hot.default
+_is_same_size = torch.ops.aten.is_same_size.default
 # Of every device type that a mesh may have; a kernel for all at once would not go before theirs.
 _AUTOGRAD_KEYS = tuple(
     f"Autograd{device}" for device in ("CPU", "CUDA", "XPU", "HPU", "PrivateUse1")
@@ -24,8 +28,8 @@ _composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
 _library = torch.library.Library("aten", "IMPL")
 
 
-def install(cls: type[torch.Tensor]) -> None:
-    """Wrap the composites for DTensors of class `cls`."""
+def install(cls: type[torch.Tensor]) -> dict[OpOverload, Callable[..., Any]]:
+    """Wrap the composites for DTensors of class `cls`; what stands in for each."""
 
     def attention(query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> Any:
         if isinstance(query, cls) and isinstance(key, cls):
@@ -44,6 +48,12 @@ def install(cls: type[torch.Tensor]) -> None:
     for key in _AUTOGRAD_KEYS:
         _library.impl("_scaled_dot_product_attention_math", attention, key)
         _library.impl("one_hot", one_hot, key)
+    return {_math: attention, _one_hot: one_hot, _is_same_size: _same_shape}
+
+
+def _same_shape(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors, of which one may be plain, have the same global shape."""
+    return tensor.shape == other.shape
 
 
 def _replicated(like: Any, local: torch.Tensor) -> Any:

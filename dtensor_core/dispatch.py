@@ -47,6 +47,7 @@ _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _instead: dict[int, Callable[..., Any]] = {}
 _rewrites: dict[int, Callable[..., Any]] = {}
+_stand_ins: dict[OpOverload, Callable[..., Any]] = {}
 # The threads on which rewrites, and plain tensors as replicas, were asked for.
 _rewriting: list[int] = []
 _plain_is_whole: list[int] = []
@@ -55,10 +56,11 @@ on_change(_cache.clear)
 _class: type[Any] = torch.Tensor
 
 
-def install(cls: type[torch.Tensor]) -> None:
-    """Let operators on tensors of class `cls` come here."""
+def install(cls: type[torch.Tensor], stand_ins: Mapping[OpOverload, Callable[..., Any]]) -> None:
+    """Let operators on tensors of class `cls` come here, functions in place of some of them."""
     global _class
     _class = cls
+    _stand_ins.update(stand_ins)
     cls.__torch_dispatch__ = staticmethod(dispatch)  # pyright: ignore
 
 
@@ -281,7 +283,7 @@ def _learn(op: OpOverload) -> None:
     """Note which arguments of an operator are scalars, whose values don't matter for layouts.
 
     Also what to call instead: a composite without a row, which in inference mode arrives undivided,
-    is taken apart, and what reads only shapes needs no layout.
+    is taken apart, or something stands in for it.
     """
     for position, argument in enumerate(op._schema.arguments):
         if str(argument.type).removeprefix("Optional[").rstrip("]") in _VALUES:
@@ -289,13 +291,9 @@ def _learn(op: OpOverload) -> None:
     implicit = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
     if row_of(op) is None and op.has_kernel_for_dispatch_key(implicit):
         _instead[id(op)] = op.decompose
-    if op is torch.ops.aten.is_same_size.default:
-        _instead[id(op)] = _is_same_size
+    if op in _stand_ins:
+        _instead[id(op)] = _stand_ins[op]
     _known.add(id(op))
-
-
-def _is_same_size(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    return tensor.shape == other.shape
 
 
 def _places(op: OpOverload, position: int) -> tuple[tuple[int, int], tuple[int, str]]:

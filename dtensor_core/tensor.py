@@ -370,8 +370,7 @@ def _indices(tensor: DTensor, index: Any) -> Any:
     return DTensor(local, Spec(tensor._spec.mesh, tensor._spec.placements, meta).replicated())
 
 
-composites.install(DTensor)
-dispatch.install(DTensor)
+dispatch.install(DTensor, composites.install(DTensor))
 torch.serialization.add_safe_globals(
     [DTensor, Spec, TensorMeta, DeviceMesh, Shard, Replicate, Partial, strided_shard]
 )

@@ -55,6 +55,19 @@ def test_the_layouts_and_the_reason_are_those_of_the_comments() -> None:
     assert sentences[-1].endswith(reason)
 
 
+def test_what_a_function_would_send_is_told_and_what_sends_nothing_is_let_through(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names: dict[str, object] = {}
+    with fake_world(4):
+        exec(program("distribute_tensor"), names)
+        exec(program("explain"), names)
+    told = capsys.readouterr().out
+    assert "aten._softmax.default  f32[8,16] tp:S(1)" in told
+    assert "considered: " in told
+    assert "placements=(Partial(sum),)" in told
+
+
 def command_lines(text: str) -> list[list[str]]:
     """The command lines that a document gives for `commtrace`."""
     lines = re.findall(r"(?:^    |`)commtrace ([a-z][^`\n]*)", text, re.M)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dtensor_core import (
     DTensor,
@@ -446,4 +447,7 @@ def test_inference_mode_meets_composites_whole() -> None:
             result: Any = _attend(q, k, v)
         torch.testing.assert_close(result.full_tensor(), _attend(*_HEADS))
 
-    body()
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        body()
+    with sdpa_kernel(SDPBackend.MATH):
+        body()
