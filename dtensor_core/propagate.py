@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
 from dtensor_core.mesh import axis_name
-from dtensor_core.placement import Partial, Placement, Replicate, Shard, sharded_dim
-from dtensor_core.redistribute.plan import Plan, plan_between, plan_placements
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, sharded_dim
+from dtensor_core.redistribute.plan import EMPTY, Plan, plan_between, plan_placements
 from dtensor_core.rules.call import Call
-from dtensor_core.rules.rule import Candidate, Rule, candidates, remaining_sizes
+from dtensor_core.rules.rule import Candidate, Form, Rule, candidates, remaining_sizes
 from dtensor_core.rules.table import rule_of
 from dtensor_core.spec import Spec
 
@@ -70,6 +71,11 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     mesh = _common_mesh(call)
     rule = rule_of(call)
     whole = rule or _whole_rule(call)
+    placements = tuple([spec.placements for spec in call.specs])
+    unmoved = _unmoved(whole.form, placements, tuple(fixed))
+    if unmoved is not None:
+        outputs = tuple([Spec(mesh, unmoved[n], meta) for n, meta in enumerate(call.outputs)])
+        return Decision(rule, call.specs, (EMPTY,) * len(call.specs), outputs, ())
     chosen: list[Candidate] = []
     considered: list[tuple[str, float]] = []
     sizes = whole.sizes
@@ -91,6 +97,31 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
         plan_between(source, target) for source, target in zip(call.specs, inputs, strict=True)
     )
     return Decision(rule, inputs, plans, outputs, tuple(considered))
+
+
+@lru_cache(maxsize=16384)
+def _unmoved(
+    form: Form, placements: tuple[Placements, ...], fixed: tuple[Fixed, ...]
+) -> tuple[Placements, ...] | None:
+    """The results' placements where every argument may stay as it lies, whatever the sizes.
+
+    None where one has to move, or where sizes decide. Most calls of a program are of a few forms,
+    and are decided here once for all shapes.
+    """
+    rule = Rule.sizeless(form)
+    if rule is None or any(isinstance(p, _StridedShard) for each in placements for p in each):
+        return None
+    chosen: list[Candidate] = []
+    for axis, present in enumerate(zip(*placements, strict=True)):
+        staying = [
+            each
+            for each in _offered(rule, rule.sizes, 1, present, chosen)
+            if each.inputs == present and all(_keeps(each, written, axis) for written in fixed)
+        ]
+        if not staying:
+            return None
+        chosen.append(staying[0])
+    return tuple(zip(*(each.outputs for each in chosen), strict=True))
 
 
 def _laid_out(spec: Spec, placements: list[Placement]) -> Spec:
@@ -135,11 +166,7 @@ def _choose(
     `chosen` are those of the axes before.
     """
     present = tuple(spec.placements[axis] for spec in call.specs)
-    offered = [
-        candidate
-        for candidate in candidates(rule, sizes, ranks, present)
-        if all(_reduces_alike(candidate, before) for before in chosen)
-    ]
+    offered = _offered(rule, sizes, ranks, present, chosen)
     allowed: list[Candidate] = []
     for candidate in offered:
         if all(_keeps(candidate, each, axis) for each in fixed):
@@ -165,6 +192,21 @@ def _choose(
         ]
     ranked = sorted(range(len(allowed)), key=costs.__getitem__)
     return allowed[ranked[0]], [(_text(allowed[index]), costs[index]) for index in ranked]
+
+
+def _offered(
+    rule: Rule,
+    sizes: Mapping[str, int],
+    ranks: int,
+    present: Sequence[Placement],
+    chosen: Sequence[Candidate],
+) -> list[Candidate]:
+    """What a rule offers one axis, given what was chosen on the axes before."""
+    return [
+        candidate
+        for candidate in candidates(rule, sizes, ranks, present)
+        if all(_reduces_alike(candidate, before) for before in chosen)
+    ]
 
 
 def _reduces_alike(candidate: Candidate, before: Candidate) -> bool:

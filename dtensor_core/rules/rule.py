@@ -33,6 +33,9 @@ LocalMaker = Callable[
     [Callable[..., Any], Sequence[Spec], Sequence[Spec | None]], Callable[..., Any]
 ]
 
+# See `Rule.form`.
+Form = tuple[Any, ...]
+
 # Which Partials an operator lets through, by its algebraic property (see `Rule.algebra`). All
 # pass a "structural" one; a property that is not listed is the one reduction that passes.
 PASSING: dict[str, tuple[str, ...]] = {
@@ -82,6 +85,28 @@ class Rule:
     local: LocalMaker | None = None
     extra: tuple[Candidate, ...] = ()
     offers_whole: bool = True
+
+    @property
+    def form(self) -> Form:
+        """What there is of this rule besides sizes and the local operator; it has a hash."""
+        return (
+            self.inputs, self.outputs, tuple(self.sizes), self.blocked, self.reduce, self.terms,
+            self.algebra, self.extra, self.offers_whole,
+        )  # fmt: skip
+
+    @staticmethod
+    def sizeless(form: Form) -> Rule | None:
+        """A rule of this form that offers what all of them do; None where sizes decide that.
+
+        They do where dimensions have several factors, which must be cut evenly.
+        """
+        inputs, outputs, factors, blocked, reduce, terms, algebra, extra, offers_whole = form
+        if any(len(dim) > 1 for operand in (*inputs, *outputs) for dim in operand):
+            return None
+        sizes = dict.fromkeys(factors, 1)
+        return Rule(
+            inputs, outputs, sizes, blocked, reduce, terms, algebra, None, extra, offers_whole
+        )
 
 
 def candidates(
