@@ -20,6 +20,7 @@ from dtensor_core.spec import Spec, TensorMeta
 _math = torch.ops.aten._scaled_dot_product_attention_math.default
 _one_hot = torch.ops.aten.one_hot.default
 _is_same_size = torch.ops.aten.is_same_size.default
+_is_stored_alike = torch.ops.aten._has_same_storage_numel.default
 # Of every device type that a mesh may have; a kernel for all at once would not go before theirs.
 _AUTOGRAD_KEYS = tuple(
     f"Autograd{device}" for device in ("CPU", "CUDA", "XPU", "HPU", "PrivateUse1")
@@ -48,12 +49,22 @@ def install(cls: type[torch.Tensor]) -> dict[OpOverload, Callable[..., Any]]:
     for key in _AUTOGRAD_KEYS:
         _library.impl("_scaled_dot_product_attention_math", attention, key)
         _library.impl("one_hot", one_hot, key)
-    return {_math: attention, _one_hot: one_hot, _is_same_size: _same_shape}
+    return {
+        _math: attention,
+        _one_hot: one_hot,
+        _is_same_size: _same_shape,
+        _is_stored_alike: _same_numel,
+    }
 
 
 def _same_shape(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors, of which one may be plain, have the same global shape."""
     return tensor.shape == other.shape
+
+
+def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
+    """Whether a tangent can be stored as its tensor is, for all that is known of both."""
+    return tensor.numel() == tangent.numel()
 
 
 def _replicated(like: Any, local: torch.Tensor) -> Any:

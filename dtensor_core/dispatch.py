@@ -42,16 +42,17 @@ _VALUES = ("number", "float", "Tensor", "List[number")
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
 
-_cache: dict[tuple[Any, ...], Entry] = {}
+# What is cached, and the functions that stand in for operators; `inplace` reads them too.
+entries: dict[tuple[Any, ...], Entry] = {}
+rewrites: dict[int, Callable[..., Any]] = {}
 _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _instead: dict[int, Callable[..., Any]] = {}
-_rewrites: dict[int, Callable[..., Any]] = {}
 _stand_ins: dict[OpOverload, Callable[..., Any]] = {}
 # The threads on which rewrites, and plain tensors as replicas, were asked for.
 _rewriting: list[int] = []
 _plain_is_whole: list[int] = []
-on_change(_cache.clear)
+on_change(entries.clear)
 # The DTensor class; `install` sets it, which `tensor` calls.
 _class: type[Any] = torch.Tensor
 
@@ -76,8 +77,8 @@ def dispatch(
     Raises MixedTensorError, MeshError or RuleError before anything is communicated or written.
     """
     op_id = id(op)
-    if _rewrites and op_id in _rewrites and _applies(_rewriting):
-        result = _rewrites[op_id](*args, **(kwargs or {}))
+    if rewrites and op_id in rewrites and _applies(_rewriting):
+        result = rewrites[op_id](*args, **(kwargs or {}))
         if result is not NotImplemented:
             return result
     key: list[Any] = [op_id]
@@ -96,7 +97,7 @@ def dispatch(
             _other(op, len(key), arg, key, local)
     local_kwargs = _named(op, kwargs, key) if kwargs else {}
     try:
-        entry = _cache.get(tuple(key))
+        entry = entries.get(tuple(key))
     except TypeError:  # symbolic numbers have no hash
         return dispatch(op, types, *numbers(args, kwargs or {}))
     if entry is None:
@@ -132,19 +133,19 @@ def _this_thread() -> int:
 
 
 @contextmanager
-def rewriting(rewrites: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[None]:
+def rewriting(functions: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[None]:
     """Let functions stand in for operators on DTensors while the body runs, and in its backward.
 
     A function gets the operator's arguments and may decline a call by NotImplemented.
     """
     _rewriting.append(_this_thread())
-    _rewrites.update({id(op): function for op, function in rewrites.items()})
+    rewrites.update({id(op): function for op, function in functions.items()})
     try:
         yield
     finally:
         _rewriting.remove(threading.get_ident())
         if not _rewriting:
-            _rewrites.clear()
+            rewrites.clear()
 
 
 @contextmanager
@@ -273,8 +274,8 @@ def _refuse_mixed(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 def forget(op: OpOverload) -> None:
     """Drop what is cached of an operator, whose rule has changed."""
-    for key in [key for key in _cache if key[0] == id(op)]:
-        del _cache[key]
+    for key in [key for key in entries if key[0] == id(op)]:
+        del entries[key]
     _known.discard(id(op))
     _instead.pop(id(op), None)
 
@@ -319,9 +320,9 @@ def _miss(
             key = ()
     if not key:
         return entry
-    if len(_cache) >= _CACHE_LIMIT:
-        del _cache[next(iter(_cache))]
-    _cache[key] = entry
+    if len(entries) >= _CACHE_LIMIT:
+        del entries[next(iter(entries))]
+    entries[key] = entry
     return entry
 
 

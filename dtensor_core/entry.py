@@ -55,7 +55,8 @@ class Entry:
     plain). `backs` bring what had to be written elsewhere to where it belongs. An operator that
     `reshapes` its first argument in place gives it the spec of its result. `outs` are where the
     results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
-    are the names of the arguments whose values were looked at.
+    are the names of the arguments whose values were looked at. An entry that `is_bare` runs the
+    operator in place on local tensors, and no more.
     """
 
     run: Callable[..., Any]
@@ -71,6 +72,7 @@ class Entry:
     backs: tuple[Back, ...] = ()
     reshapes: bool = False
     outs: tuple[Out, ...] = ()
+    is_bare: bool = False
 
 
 def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
@@ -111,6 +113,7 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         _functional(op) if reshapes else op, decision.rule, decision.inputs, decision.outputs
     )
     backs = _backs(op, fixed, decision, specs)
+    place = None if backs or reshapes else _only_place(op, returned, args)
     return Entry(
         run=op._op if run is op else run,
         moves=moves,
@@ -119,13 +122,14 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         if outputs is not None and _returns_one_tensor(op) and not returned
         else None,
         written=returned,
-        place=None if backs or reshapes else _only_place(op, returned, args),
+        place=place,
         returns_nothing=not op._schema.returns,
         view=_is_view(op),
         copied=_is_view(op) and (bool(moves) or _is_copy(decision)),
         read=frozenset(call.read),
         backs=backs,
         reshapes=reshapes,
+        is_bare=run is op and place == 0 and not moves,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core import composites, dispatch
+from dtensor_core import composites, dispatch, inplace
 from dtensor_core.errors import (
     MixedTensorError,
     PlacementError,
@@ -371,6 +371,7 @@ def _indices(tensor: DTensor, index: Any) -> Any:
 
 
 dispatch.install(DTensor, composites.install(DTensor))
+inplace.install(DTensor)
 torch.serialization.add_safe_globals(
     [DTensor, Spec, TensorMeta, DeviceMesh, Shard, Replicate, Partial, strided_shard]
 )

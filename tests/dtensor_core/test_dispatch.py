@@ -338,20 +338,20 @@ def test_an_operator_without_rule_says_so_when_it_gathers(mesh) -> None:
 def test_a_scalar_that_changes_every_step_does_not_grow_the_cache(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     x.mul(0.5).add(1).add_(2, alpha=3)
-    before = len(dispatching._cache)
+    before = len(dispatching.entries)
     for step in range(100):
         x.mul(float(step)).add(step).add_(step, alpha=step + 2)
-    assert len(dispatching._cache) == before
+    assert len(dispatching.entries) == before
 
 
 def test_lists_of_scalars_that_change_do_not_grow_the_cache(mesh) -> None:
     ones = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     x, y = (ones + 1, ones + 2), (ones, ones)
     torch._foreach_addcdiv_(x, y, y, [0.5, 0.25])
-    before = len(dispatching._cache)
+    before = len(dispatching.entries)
     for step in range(100):
         torch._foreach_addcdiv_(x, y, y, [0.5 + step, 0.25 * step])
-    assert len(dispatching._cache) == before
+    assert len(dispatching.entries) == before
 
 
 @pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
@@ -367,7 +367,7 @@ def test_steps_of_an_optimizer_do_not_grow_the_cache(mesh, how: dict[str, bool])
             parameter.grad = parameter.detach() * step
         optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
         optimizer.step()
-        sizes.append(len(dispatching._cache))
+        sizes.append(len(dispatching.entries))
     assert sizes[2:] == [sizes[2]] * 4
 
 
@@ -391,11 +391,11 @@ def test_static_arguments_are_told_apart(mesh) -> None:
 
 def test_the_cache_is_bounded(mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatching, "_CACHE_LIMIT", 8)
-    monkeypatch.setattr(dispatching, "_cache", {})
+    monkeypatch.setattr(dispatching, "entries", {})
     for size in range(1, 20):
         x = distribute_tensor(torch.ones(4, size), mesh, [Shard(0)])
         x + x
-    assert len(dispatching._cache) == 8
+    assert len(dispatching.entries) == 8
 
 
 def test_numbers_of_addends_are_reduced_first() -> None:

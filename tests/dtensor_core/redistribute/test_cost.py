@@ -115,9 +115,9 @@ def test_decisions_of_operators_are_forgotten_when_a_link_is_set() -> None:
     with fake_world(4):
         mesh = init_device_mesh("cpu", (4,))
         ones(8, 8, device_mesh=mesh).add(1)
-        assert dispatch._cache
+        assert dispatch.entries
         set_link(mesh, 0, latency_s=1e-3, bytes_per_s=1e6)
-        assert not dispatch._cache
+        assert not dispatch.entries
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,89 @@
+"""In-place operators on tensors that stay where they lie, without the way through the dispatcher.
+
+That way, down to Python and up again, takes longer than all that is done on it. So methods such as
+`add_` look their call up themselves: one that `dispatch` has decided before, and that only runs on
+local tensors, is run here. Everything else goes the usual way: the first call, one that records
+for autograd, and whatever a mode, a transform of `torch.func` or a rewrite has a right to see.
+Installed by `tensor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.autograd import forward_ad
+
+from dtensor_core import dispatch
+from dtensor_core.tracing import untraced
+
+aten = torch.ops.aten
+# Each takes another tensor, or a number.
+_METHODS: dict[str, tuple[str, OpOverload]] = {
+    "add_": ("add_", aten.add_.Tensor),
+    "sub_": ("sub_", aten.sub_.Tensor),
+    "mul_": ("mul_", aten.mul_.Tensor),
+    "div_": ("div_", aten.div_.Tensor),
+    "__iadd__": ("add_", aten.add_.Tensor),
+    "__isub__": ("sub_", aten.sub_.Tensor),
+    "__imul__": ("mul_", aten.mul_.Tensor),
+    "__itruediv__": ("div_", aten.div_.Tensor),
+}
+_num_modes = torch._C._len_torch_dispatch_stack  # pyright: ignore
+_num_function_modes = torch._C._len_torch_function_stack  # pyright: ignore
+_transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore
+# As in `dispatch`: what is saved of a local tensor is not said to be out of date.
+_below_autograd = torch._C._AutoDispatchBelowADInplaceOrView  # pyright: ignore
+_note_written = torch._C._increment_version  # pyright: ignore
+
+
+def install(cls: type[torch.Tensor]) -> None:
+    """Give the class its in-place methods."""
+    for name, (local, op) in _METHODS.items():
+        usual, on_local = getattr(torch.Tensor, name), getattr(torch.Tensor, local)
+        setattr(cls, name, _method(cls, usual, on_local, op))
+
+
+def _method(
+    cls: type[Any], usual: Callable[..., Any], on_local: Callable[..., Any], op: OpOverload
+) -> Callable[..., Any]:
+    op_id = id(op)
+
+    @wraps(usual)
+    @untraced
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or kwargs or type(self) is not cls:
+            return usual(self, *args, **kwargs)
+        other = args[0]
+        is_tensor = type(other) is cls
+        entry = dispatch.entries.get((op_id, self._spec, other._spec if is_tensor else type(other)))
+        if entry is None or not entry.is_bare or _is_watched(self, other):
+            return usual(self, other)
+        local = self._local_tensor
+        if is_tensor:
+            other = other._local_tensor
+        with _below_autograd():
+            on_local(local, other)
+        _note_written((self,))
+        return self
+
+    return method
+
+
+def _is_watched(tensor: Any, other: Any) -> bool:
+    """True if more is to happen than that local elements are written."""
+    records = tensor.requires_grad or getattr(other, "requires_grad", False)
+    return (
+        (records and torch.is_grad_enabled())
+        or _num_modes() > 0
+        or _num_function_modes() > 0
+        or _transform() is not None
+        or forward_ad._current_level >= 0
+        or bool(dispatch.rewrites)
+        or tensor._copied is not None
+        or type(tensor._local_tensor) is not torch.Tensor
+        or tensor.is_inference()
+    )
