@@ -1,4 +1,4 @@
-"""Placements: how a tensor lies along one mesh axis. Values only, nothing that acts.
+"""Placements: how a tensor lies along one mesh axis. Values, nothing that communicates.
 
 `Shard(dim)` cuts a dimension into `torch.chunk` pieces; `Replicate()` holds it whole everywhere;
 `Partial(reduce_op)` holds addends whose reduction over the axis is the value; `_StridedShard`
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
+import torch
 import torch._C._distributed as _torch  # pyright: ignore[reportMissingModuleSource]
 from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
 from torch._library.opaque_object import MemberType, register_opaque_type
@@ -117,6 +118,30 @@ class Shard(Placement):
         chunk = -(-curr_local_size // num_chunks)
         offset = min(chunk * rank, curr_local_size)
         return min(chunk, curr_local_size - offset), offset
+
+    def _split_tensor(
+        self,
+        tensor: torch.Tensor,
+        num_chunks: int,
+        *,
+        with_padding: bool = True,
+        contiguous: bool = True,
+    ) -> tuple[list[torch.Tensor], list[int]]:
+        """A tensor's piece for each coordinate, as tests ask for it under torch's name.
+
+        With padding, pieces are as long as the longest; by how much each was shorter is told.
+        """
+        size = tensor.size(self.dim)
+        cuts = [self.local_shard_size_and_offset(size, num_chunks, n) for n in range(num_chunks)]
+        pieces = [tensor.narrow(self.dim, offset, length) for length, offset in cuts]
+        short = [cuts[0][0] - length for length, _ in cuts] if with_padding else []
+        after = [0] * (2 * (tensor.ndim - self.dim) - 1)
+        if any(short):
+            pieces = [
+                torch.nn.functional.pad(piece, (*after, missing))
+                for piece, missing in zip(pieces, short, strict=True)
+            ]
+        return [piece.contiguous() for piece in pieces] if contiguous else pieces, short
 
     def __repr__(self) -> str:
         return f"Shard(dim={self.dim})"
