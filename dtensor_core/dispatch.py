@@ -24,6 +24,7 @@ from dtensor_core.lists import any_element_mixes, is_list_operator
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.plain import is_whole
 from dtensor_core.redistribute.execute import execute
+from dtensor_core.rules.call import argument_names
 from dtensor_core.rules.table import row_of
 from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
 from dtensor_core.written import (
@@ -314,9 +315,9 @@ def _miss(
     _refuse_mixed(op, args, kwargs)
     with no_modes():
         entry = make_entry(op, args, kwargs)
-    for position, argument in enumerate(op._schema.arguments):
-        if argument.name in entry.read and (id(op), argument.name) in _dynamic:
-            _dynamic.difference_update(_places(op, position))
+    for name in entry.read:
+        if (id(op), name) in _dynamic:
+            _dynamic.difference_update(_places(op, argument_names(op)[name]))
             key = ()
     if not key:
         return entry

@@ -30,7 +30,7 @@ from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.plan import Plan, plan_between
-from dtensor_core.rules.call import Call
+from dtensor_core.rules.call import Call, argument_names
 from dtensor_core.rules.local import local_operator
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.written import Back, Out, does_not_fit, outs_of, without_out
@@ -313,9 +313,7 @@ def _numbered(
     """Names and specs of the tensor arguments, lists flattened."""
     names: list[str] = []
     specs: list[Spec] = []
-    schema = op._schema.arguments
-    given = [*((schema[i].name, arg) for i, arg in enumerate(args)), *kwargs.items()]
-    for name, arg in given:
+    for name, arg in (*zip(argument_names(op), args, strict=False), *kwargs.items()):
         if isinstance(arg, Spec):
             names.append(name)
             specs.append(arg)

@@ -176,9 +176,15 @@ def forget_decisions() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """What equal meshes with the same process groups, seen from one rank, have in common."""
+    """What equal meshes with the same process groups, seen from one rank, have in common.
+
+    The ranks on each axis and this rank's coordinates too, None outside: the mesh works them out
+    anew each time that it is asked.
+    """
 
     mesh: DeviceMesh
+    shape: tuple[int, ...]
+    coords: tuple[int, ...] | None
 
 
 # Both forget a mesh once no spec is left on it.
@@ -198,8 +204,9 @@ def identity(mesh: DeviceMesh) -> Identity:
         groups = ()
     else:
         groups = tuple(id(group) for group in mesh.get_all_groups())
-    key = (mesh, groups, None if coords is None else tuple(coords))
-    found = _identities.setdefault(key, Identity(mesh))
+    here = None if coords is None else tuple(coords)
+    key = (mesh, groups, here)
+    found = _identities.setdefault(key, Identity(mesh, mesh_shape(mesh), here))
     number = id(mesh)
     gone = weakref.ref(mesh, lambda _: _by_object.pop(number, None))
     _by_object[number] = (gone, weakref.ref(found))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from dtensor_core import layout
-from dtensor_core.mesh import DeviceMesh, Identity, axis_name, identity, mesh_shape
+from dtensor_core.mesh import DeviceMesh, Identity, axis_name, identity
 from dtensor_core.placement import Placement, Replicate, sharded_dim
 
 _SHORT_DTYPES = {
@@ -170,16 +170,15 @@ class Spec:
         """True if any axis cuts the tensor."""
         return any(sharded_dim(placement) is not None for placement in self.placements)
 
-    @cached_property
+    @property
     def mesh_shape(self) -> tuple[int, ...]:
         """The number of ranks on each mesh axis."""
-        return mesh_shape(self.mesh)
+        return self._whose.shape
 
-    @cached_property
+    @property
     def coords(self) -> tuple[int, ...] | None:
         """This rank's coordinate on each axis; None if it is not part of the mesh."""
-        coords = self.mesh.get_coordinate()
-        return None if coords is None else tuple(coords)
+        return self._whose.coords
 
     @cached_property
     def local_shape(self) -> tuple[int, ...]:

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from torch._ops import OpOverload
 
 from dtensor_core.spec import Spec, TensorMeta
+
+
+@lru_cache(maxsize=4096)
+def argument_names(op: OpOverload) -> Mapping[str, int]:
+    """The positions of an operator's arguments by name; its schema makes them anew at each look."""
+    return {argument.name: position for position, argument in enumerate(op._schema.arguments)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +46,14 @@ class Call:
     def argument(self, name: str, default: Any = None) -> Any:
         """The value of a named argument; `default`, or else the schema's, if it is not given."""
         self.read.add(name)
-        for position, argument in enumerate(self.op._schema.arguments):
-            if argument.name == name:
-                if position < len(self.args):
-                    return self.args[position]
-                known = argument.default_value if default is None else default
-                return self.kwargs.get(name, known)
-        return default
+        position = argument_names(self.op).get(name)
+        if position is None:
+            return default
+        if position < len(self.args):
+            return self.args[position]
+        if name not in self.kwargs and default is None:
+            return self.op._schema.arguments[position].default_value
+        return self.kwargs.get(name, default)
 
     def number_at(self, position: int) -> int | None:
         """The number of the tensor at a position of `args`, or None if it is no tensor."""

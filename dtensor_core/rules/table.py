@@ -9,6 +9,8 @@ and `propagate` runs it on whole tensors, announced.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch._ops import OpOverload
 
@@ -68,19 +70,21 @@ TABLE = _gather()
 
 def replace_row(op: OpOverload, row: Row) -> None:
     """Let one overload be served by a row of the user's."""
-    TABLE[_key(op)] = row
+    TABLE[_names(op)[0]] = row
 
 
-def _key(op: OpOverload) -> str:
+@lru_cache(maxsize=4096)
+def _names(op: OpOverload) -> tuple[str, ...]:
+    """What a row for an operator may be named, the closest first."""
     name = op._schema.name.removeprefix("aten::")
     base = name.removesuffix("_") if op._schema.is_mutable else name
-    return f"{base}.{op._overloadname}"
+    key = f"{base}.{op._overloadname}"
+    return key, key.removesuffix("_out"), key.rpartition(".")[0]
 
 
 def row_of(op: OpOverload) -> Row | None:
     """The row that serves an operator, or None."""
-    key = _key(op)
-    for name in (key, key.removesuffix("_out"), key.rpartition(".")[0]):
+    for name in _names(op):
         if name in TABLE:
             return TABLE[name]
     return pointwise.OPAQUE if torch.Tag.pointwise in op.tags else None

@@ -8,6 +8,7 @@ which Partials pass; operators that are not linear but monotone let max and min 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.row import Row
@@ -25,12 +26,17 @@ def operand_of(shape: Sequence[int], out_shape: Sequence[int]) -> Operand:
 
 def full_operand(shape: Sequence[int]) -> Operand:
     """The operand that has one factor per dimension."""
-    return tuple((f"d{dim}",) for dim in range(len(shape)))
+    return _one_factor_each(len(shape))
+
+
+@lru_cache(maxsize=64)
+def _one_factor_each(ndim: int) -> Operand:
+    return tuple((f"d{dim}",) for dim in range(ndim))
 
 
 def factor_sizes(shape: Sequence[int]) -> dict[str, int]:
     """The sizes of the factors of `full_operand`."""
-    return {f"d{dim}": size for dim, size in enumerate(shape)}
+    return {name: size for (name,), size in zip(full_operand(shape), shape, strict=True)}
 
 
 def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
