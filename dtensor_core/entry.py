@@ -26,8 +26,9 @@ from dtensor_core.lists import (
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.metadata import output_metadata
 from dtensor_core.overflow import UNSCALE, unscaling
-from dtensor_core.placement import Replicate
+from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.propagate import Decision, Fixed, decide
+from dtensor_core.redistribute.exchange import exchanging
 from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.rules.call import Call, argument_names
@@ -109,7 +110,7 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         for number, plan in enumerate(decision.plans)
         if plan.steps
     )
-    run = local_operator(
+    run = _exchanging(op, decision, names) or local_operator(
         _functional(op) if reshapes else op, decision.rule, decision.inputs, decision.outputs
     )
     backs = _backs(op, fixed, decision, specs)
@@ -133,6 +134,19 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     )
 
 
+def _exchanging(
+    op: OpOverload, decision: Decision, names: Sequence[str]
+) -> Callable[..., Any] | None:
+    """What this rank runs where rows change owners; None where none do, or it has none."""
+    exchange = decision.exchange
+    if exchange is None or decision.inputs[0].coords is None:
+        return None
+    axis, inputs = exchange.axis, decision.inputs
+    moved = next(n for n, s in enumerate(inputs) if sharded_dim(s.placements[axis]) is not None)
+    cause = Cause(str(op), names[moved], decision.considered)
+    return exchanging(exchange, op, inputs[moved], decision.outputs[0], cause)
+
+
 def _backs(
     op: OpOverload, fixed: Sequence[Fixed], decision: Decision, specs: Sequence[Spec]
 ) -> tuple[Back, ...]:
@@ -146,7 +160,9 @@ def _backs(
 
 
 def _is_copy(decision: Decision) -> bool:
-    """True if a result has addends that its argument has not: it shares no elements then."""
+    """True if a result has addends, or rows, that its argument has not: it is no view then."""
+    if decision.exchange is not None and decision.exchange.moves:
+        return True
     before, after = decision.inputs[0].placements, decision.outputs[0].placements
     return any(b.is_partial() and not a.is_partial() for a, b in zip(before, after, strict=True))
 

@@ -17,6 +17,7 @@ from functools import lru_cache
 from dtensor_core.errors import MeshError, RuleError, four_parts
 from dtensor_core.mesh import axis_name
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, sharded_dim
+from dtensor_core.redistribute.exchange import Exchange, exchange_seconds
 from dtensor_core.redistribute.plan import EMPTY, Plan, plan_between, plan_placements
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Form, Rule, candidates, remaining_sizes
@@ -52,6 +53,7 @@ class Decision:
     plans: tuple[Plan, ...]
     outputs: tuple[Spec, ...]
     considered: tuple[tuple[str, float], ...]
+    exchange: Exchange | None = None
 
     @property
     def communicates(self) -> bool:
@@ -72,7 +74,8 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     rule = rule_of(call)
     whole = rule or _whole_rule(call)
     placements = tuple([spec.placements for spec in call.specs])
-    unmoved = _unmoved(whole.form, placements, tuple(fixed))
+    exchanges = any(each.exchange is not None for each in whole.extra)
+    unmoved = None if exchanges else _unmoved(whole.form, placements, tuple(fixed))
     if unmoved is not None:
         outputs = tuple([Spec(mesh, unmoved[n], meta) for n, meta in enumerate(call.outputs)])
         return Decision(rule, call.specs, (EMPTY,) * len(call.specs), outputs, ())
@@ -96,7 +99,8 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     plans = tuple(
         plan_between(source, target) for source, target in zip(call.specs, inputs, strict=True)
     )
-    return Decision(rule, inputs, plans, outputs, tuple(considered))
+    exchange = next((each.exchange for each in chosen if each.exchange is not None), None)
+    return Decision(rule, inputs, plans, outputs, tuple(considered), exchange)
 
 
 @lru_cache(maxsize=16384)
@@ -166,11 +170,15 @@ def _choose(
     `chosen` are those of the axes before.
     """
     present = tuple(spec.placements[axis] for spec in call.specs)
-    offered = _offered(rule, sizes, ranks, present, chosen)
+    offered = [
+        each
+        for each in _offered(rule, sizes, ranks, present, chosen)
+        if each.exchange is None or each.exchange.axis == axis
+    ]
     allowed: list[Candidate] = []
     for candidate in offered:
         if all(_keeps(candidate, each, axis) for each in fixed):
-            if candidate.inputs == present:
+            if candidate.inputs == present and not _exchange_seconds(call.specs, candidate):
                 return candidate, []
             allowed.append(candidate)
     if not allowed:
@@ -207,6 +215,12 @@ def _offered(
         for candidate in candidates(rule, sizes, ranks, present)
         if all(_reduces_alike(candidate, before) for before in chosen)
     ]
+
+
+def _exchange_seconds(specs: Sequence[Spec], candidate: Candidate) -> float:
+    """The cost of the rows that change owners."""
+    exchange = candidate.exchange
+    return 0.0 if exchange is None else exchange_seconds(exchange, specs[0])
 
 
 def _reduces_alike(candidate: Candidate, before: Candidate) -> bool:
@@ -247,12 +261,15 @@ def _placements_of(candidate: Candidate, each: Fixed) -> list[Placement]:
 
 def _seconds(specs: Sequence[Spec], axis: int, candidate: Candidate) -> float:
     """The cost of bringing every argument to a candidate's placement on one axis."""
-    return sum(plan.seconds for plan in _plans(specs, axis, candidate))
+    moved = sum(plan.seconds for plan in _plans(specs, axis, candidate))
+    return moved + _exchange_seconds(specs, candidate)
 
 
 def _sends(specs: Sequence[Spec], axis: int, candidate: Candidate) -> bool:
     """True if an argument has to be communicated; a slice of a replica has not."""
-    return any(plan.communicates for plan in _plans(specs, axis, candidate))
+    return _exchange_seconds(specs, candidate) > 0 or any(
+        plan.communicates for plan in _plans(specs, axis, candidate)
+    )
 
 
 def _plans(specs: Sequence[Spec], axis: int, candidate: Candidate) -> Iterator[Plan]:

@@ -113,16 +113,18 @@ def no_modes() -> AbstractContextManager[Any]:
     return _disable_current_modes() if stacked else nullcontext()
 
 
-def depending(result: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+def depending(result: torch.Tensor, *inputs: torch.Tensor, mark: int = 0) -> torch.Tensor:
     """`result`, with a zero added that is made of `inputs`; as it is where nothing is compiled.
 
     A compiler drops what no result needs, collectives included. A rank that holds nothing, or
     gives a neutral addend, needs less than the others, and would leave out a collective that they
-    join.
+    join. It also joins into one what looks the same: a `mark` tells apart what does so on some
+    ranks only.
     """
     if not torch.compiler.is_compiling():
         return result
     for tensor in inputs:
-        nothing = tensor.unsqueeze(0).narrow(0, 0, 0).ne(0).any()
+        nothing = tensor.unsqueeze(0).narrow(0, 0, 0).ne(0)
+        nothing = (nothing.long().ne(mark) if mark else nothing).any()
         result = result + nothing.to(result.dtype)
     return result

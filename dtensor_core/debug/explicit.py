@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dtensor_core import observe
 from dtensor_core.errors import DTensorError, four_parts
 from dtensor_core.mesh import axes_name
+from dtensor_core.placement import Placement
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
@@ -76,24 +77,31 @@ def _text(operator: str, move: observe.Move, steps: Sequence[Step]) -> str:
     ways = "; ".join(
         f"{way} in {seconds * 1e6:.3g} µs" for way, seconds in move.candidates[:_SHOWN]
     )
-    listed = ", ".join(map(repr, target))
     return four_parts(
         asked=f"Implicit redistribution of {argument} for {operator}, while "
         "ExplicitRedistributionContext was active",
-        found=f"{argument} is {spec.text} and is needed as "
-        f"{spec.with_placements(target).layout_text} ({_told(spec, steps)})",
+        found=f"{argument} is {spec.text} and {_needed(spec, target)} ({_told(spec, steps)})",
         why=f"of the ways to lay out arguments -> results, the cheapest was taken: {ways}"
         if ways
         else "",
-        hint=f"{_instead(argument, listed)}, or ExplicitRedistributionContext(enable=False) around "
-        "the operator",
+        hint=f"{_instead(argument, spec, target)}, or "
+        "ExplicitRedistributionContext(enable=False) around the operator",
     )
 
 
-def _instead(argument: str, placements: str) -> str:
+def _needed(spec: Spec, target: Sequence[Placement]) -> str:
+    if spec.placements == target:
+        return "some of it is needed by other ranks"
+    return f"is needed as {spec.with_placements(target).layout_text}"
+
+
+def _instead(argument: str, spec: Spec, target: Sequence[Placement]) -> str:
     if argument == observe.WRITTEN:
         return "the operator's out-of-place form, whose result may lie as it comes"
-    return f"{argument}.redistribute(placements=[{placements}]) before"
+    if spec.placements == target:
+        return f"{argument}.redistribute(placements=...) to a layout that does not cut the dim"
+    listed = ", ".join(map(repr, target))
+    return f"{argument}.redistribute(placements=[{listed}]) before"
 
 
 def _told(spec: Spec, steps: Sequence[Step]) -> str:

@@ -190,6 +190,11 @@ def _check_same_everywhere(mesh: DeviceMesh, axis: int, link: Link) -> None:
         )
 
 
+def message_seconds(num_bytes: float, link: Link) -> float:
+    """The estimated time of a collective that puts so many bytes on a link."""
+    return _STEP_SECONDS + link.latency_s + num_bytes / link.bytes_per_s
+
+
 def step_seconds(step: Step, shape: Sequence[int], itemsize: int, mesh: Topology) -> float:
     """The estimated time of a step on the rank that moves most."""
     if not step.communicates:

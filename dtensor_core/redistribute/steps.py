@@ -93,7 +93,7 @@ def _rescale(local: torch.Tensor, site: Site) -> torch.Tensor:
     return local * site.factor if site.reduce_op == "sum" else _divided(local, site.factor)
 
 
-def _carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
+def carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
     """The same bytes as numbers that backends send; a last dim of size 1 may have any stride."""
     sent = sent.resolve_conj()
     if sent.ndim and sent.stride(-1) != 1:
@@ -104,7 +104,7 @@ def _carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
 def _gather(local: torch.Tensor, site: Site) -> torch.Tensor:
     sent = local.contiguous() if site.even else pad(local, site.longest)
     if site.carrier is not None:
-        sent = _carried(sent, site.carrier)
+        sent = carried(sent, site.carrier)
     return collectives.all_gather(sent, site.ranks, site.group)
 
 
@@ -193,7 +193,7 @@ def _exchange(local: torch.Tensor, site: Site) -> torch.Tensor:
     else:
         sent = torch.cat([take(local, each).reshape(-1) for each in site.sent])
     if site.carrier is not None:
-        sent = _carried(sent, site.carrier)
+        sent = carried(sent, site.carrier)
     return collectives.all_to_all(sent, site.received_sizes, site.sent_sizes, site.group)
 
 

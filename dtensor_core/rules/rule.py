@@ -25,6 +25,7 @@ from dtensor_core.placement import (
     norm_exponent,
     sharded_dim,
 )
+from dtensor_core.redistribute.exchange import Exchange
 from dtensor_core.spec import Spec
 
 Dim = tuple[str, ...]
@@ -55,11 +56,15 @@ class Cutting:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Placements on one axis: one per tensor argument and one per tensor output."""
+    """Placements on one axis: one per tensor argument and one per tensor output.
+
+    One with an `exchange` is offered to its axis only, and runs what that says.
+    """
 
     inputs: tuple[Placement, ...]
     outputs: tuple[Placement, ...]
     cutting: Cutting | None = None
+    exchange: Exchange | None = None
 
 
 @dataclass(frozen=True, slots=True)

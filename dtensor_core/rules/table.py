@@ -30,6 +30,7 @@ from dtensor_core.rules.families import (
     pointwise,
     random,
     reduction,
+    slices,
     triangle,
     view,
 )
@@ -50,6 +51,7 @@ _FAMILIES = (
     pointwise,
     random,
     reduction,
+    slices,
     triangle,
     view,
 )

@@ -2,7 +2,7 @@
 
 A reshape becomes notation at the sizes of the call: `[2, 12] -> [2, 3, 4]` is `a (b c) -> a b c`,
 so a cut of the flattened dimension is a cut of its outermost factor, and a cut of an inner factor
-is a strided shard. Slices and selections need their dimension whole.
+is a strided shard. Slices, splits and joins are in `slices`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dtensor_core.spec import Spec
 _view_op = torch.ops.aten.view.default._op
 
 
-def _structural(
+def structural(
     call: Call,
     inputs: tuple[Operand, ...],
     outputs: tuple[Operand, ...],
@@ -135,7 +135,7 @@ def _as_operand(dims: list[list[str]]) -> Operand:
 
 def _view(call: Call) -> Rule:
     before, after, sizes, blocked = reshape_factors(call.specs[0].shape, call.outputs[0].shape)
-    return _structural(call, (before,), (after,), sizes, blocked, _reshaped)
+    return structural(call, (before,), (after,), sizes, blocked, _reshaped)
 
 
 def _reshaped(
@@ -165,7 +165,7 @@ def _permuted(call: Call, order: Sequence[int]) -> Rule:
     shape = call.specs[0].shape
     whole = full_operand(shape)
     permuted = tuple(whole[dim] for dim in order)
-    return _structural(call, (whole,), (permuted,), factor_sizes(shape))
+    return structural(call, (whole,), (permuted,), factor_sizes(shape))
 
 
 def _permute(call: Call) -> Rule:
@@ -190,7 +190,7 @@ def _unsqueeze(call: Call) -> Rule:
     shape = call.specs[0].shape
     whole = list(full_operand(shape))
     at = call.args[1] % (len(shape) + 1)
-    return _structural(
+    return structural(
         call, (tuple(whole),), (tuple([*whole[:at], (), *whole[at:]]),), factor_sizes(shape)
     )
 
@@ -203,7 +203,7 @@ def _squeeze(call: Call) -> Rule:
     gone = {dim for dim in dims if shape and shape[dim] == 1}
     whole = full_operand(shape)
     kept = tuple(names for dim, names in enumerate(whole) if dim not in gone)
-    return _structural(
+    return structural(
         call,
         (whole,),
         (kept,),
@@ -232,71 +232,7 @@ def _expand(call: Call) -> Rule:
     operand = tuple(
         () if size != out[first + dim] else whole[first + dim] for dim, size in enumerate(shape)
     )
-    return _structural(call, (operand,), (whole,), factor_sizes(out), local=with_local_size(1))
-
-
-def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:
-    """One dimension must be whole; it stays, goes, or is new in the result."""
-    shape = call.specs[0].shape
-    whole = full_operand(shape)
-    out = whole
-    if removed:
-        out = whole[:dim] + whole[dim + 1 :]
-    if added:
-        out = (*whole[:dim], (), *whole[dim:])
-    blocked = () if added else (f"d{dim}",)
-    return _structural(
-        call,
-        (whole,) * len(call.specs),
-        (out,) * len(call.outputs),
-        factor_sizes(shape),
-        blocked,
-    )
-
-
-def _slice(call: Call) -> Rule:
-    """A slice that takes the whole dimension leaves any cut of it alone."""
-    spec = call.specs[0]
-    dim = int(call.argument("dim", 0)) % spec.ndim
-    if call.outputs[0].shape == spec.shape:
-        whole = full_operand(spec.shape)
-        return _structural(call, (whole,), (whole,), factor_sizes(spec.shape))
-    return _whole_dim(call, dim=dim)
-
-
-def _select(call: Call) -> Rule:
-    """Where the dimension is cut one rank has the selected part, and the others zeros."""
-    spec, dim = call.specs[0], call.args[1] % call.specs[0].ndim
-    whole = full_operand(spec.shape)
-    truth = spec.dtype is torch.bool
-    return _structural(
-        call,
-        (whole,),
-        (whole[:dim] + whole[dim + 1 :],),
-        factor_sizes(spec.shape),
-        (f"d{dim}",) if truth else (),
-        _select_held,
-    )
-
-
-def _select_held(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
-    """The selected part, or zeros where the rank does not hold it."""
-
-    def select(x: torch.Tensor, dim: int, index: int) -> torch.Tensor:
-        dim = dim % x.ndim
-        size = inputs[0].shape[dim]
-        if inputs[0].local_shape[dim] == size:
-            return op(x, dim, index)
-        index, start = index % size, 0
-        for piece in inputs[0].held(dim):
-            if piece.offset <= index < piece.offset + piece.size:
-                return op(x, dim, start + index - piece.offset).clone()
-            start += piece.size
-        return x.new_zeros([n for each, n in enumerate(x.shape) if each != dim])
-
-    return select
+    return structural(call, (operand,), (whole,), factor_sizes(out), local=with_local_size(1))
 
 
 def _repeat(call: Call) -> Rule:
@@ -306,14 +242,14 @@ def _repeat(call: Call) -> Rule:
     kept = [names if out[first + dim] == shape[dim] else () for dim, names in enumerate(whole)]
     blocked = [f"d{dim}" for dim, names in enumerate(kept) if not names]
     result = (*((),) * first, *kept)
-    return _structural(call, (whole,), (result,), factor_sizes(shape), blocked)
+    return structural(call, (whole,), (result,), factor_sizes(shape), blocked)
 
 
 def _roll(call: Call) -> Rule:
     shape = call.specs[0].shape
     dims = [dim % len(shape) for dim in call.argument("dims") or range(len(shape))]
     whole = full_operand(shape)
-    return _structural(call, (whole,), (whole,), factor_sizes(shape), [f"d{dim}" for dim in dims])
+    return structural(call, (whole,), (whole,), factor_sizes(shape), [f"d{dim}" for dim in dims])
 
 
 def _diagonal(call: Call) -> Rule:
@@ -322,7 +258,7 @@ def _diagonal(call: Call) -> Rule:
     whole = full_operand(shape)
     kept = tuple(names for dim, names in enumerate(whole) if dim not in dims)
     blocked = [f"d{dim}" for dim in dims]
-    return _structural(call, (whole,), ((*kept, ()),), factor_sizes(shape), blocked)
+    return structural(call, (whole,), ((*kept, ()),), factor_sizes(shape), blocked)
 
 
 def _diag_embed(call: Call) -> Rule:
@@ -332,7 +268,7 @@ def _diag_embed(call: Call) -> Rule:
     out = list(whole[:-1])
     for dim in dims:
         out.insert(dim, ())
-    return _structural(call, (whole,), (tuple(out),), factor_sizes(shape), [f"d{len(shape) - 1}"])
+    return structural(call, (whole,), (tuple(out),), factor_sizes(shape), [f"d{len(shape) - 1}"])
 
 
 def _as_real(call: Call) -> Rule:
@@ -352,7 +288,7 @@ def _conjugate(call: Call) -> Rule:
 
 def _linear(call: Call, before: Operand, after: Operand) -> Rule:
     """A view that changes what its elements are: sums pass, extremes don't."""
-    rule = _structural(call, (before,), (after,), factor_sizes(call.specs[0].shape))
+    rule = structural(call, (before,), (after,), factor_sizes(call.specs[0].shape))
     return replace(rule, algebra="linear")
 
 
@@ -363,43 +299,14 @@ def _resolved(
     return lambda x: op(x).resolve_conj().resolve_neg()
 
 
-def _split(call: Call) -> Rule:
-    return _whole_dim(call, dim=int(call.argument("dim", 0)) % call.specs[0].ndim)
-
-
-def _unbind(call: Call) -> Rule:
-    dim = int(call.argument("dim", 0)) % call.specs[0].ndim
-    return _whole_dim(call, dim=dim, removed=True)
-
-
-def _cat(call: Call) -> Rule:
-    return _whole_dim(call, dim=int(call.argument("dim", 0)) % call.specs[0].ndim)
-
-
-def _stack(call: Call) -> Rule:
-    dim = int(call.argument("dim", 0)) % (call.specs[0].ndim + 1)
-    return _whole_dim(call, dim=dim, added=True)
-
-
 def _unfold(call: Call) -> Rule:
     """x, dim, size, step -> windows of dim, whose elements are a new last dim."""
     shape = call.specs[0].shape
     whole, dim = full_operand(shape), int(call.args[1]) % max(len(shape), 1)
     if not shape:
-        return _structural(call, ((),), ((),), {})
+        return structural(call, ((),), ((),), {})
     out = (*whole[:dim], (), *whole[dim + 1 :], ())
-    return _structural(call, (whole,), (out,), factor_sizes(shape), (f"d{dim}",))
-
-
-def _inserted(call: Call) -> Rule:
-    """The gradient of a slice or selection: zeros but for a part of one dimension."""
-    shape = call.outputs[0].shape
-    dim = int(call.argument("dim")) % len(shape)
-    whole = full_operand(shape)
-    operand = whole if call.specs[0].ndim == len(shape) else whole[:dim] + whole[dim + 1 :]
-    return _structural(
-        call, (operand,), (whole,), factor_sizes(shape), (f"d{dim}",), with_local_size(1)
-    )
+    return structural(call, (whole,), (out,), factor_sizes(shape), (f"d{dim}",))
 
 
 _BUILDERS = {
@@ -410,8 +317,6 @@ _BUILDERS = {
     "unsqueeze": (_unsqueeze, "a.. -> a.. 1"),
     "squeeze": (_squeeze, "a.. 1 -> a.."),
     "expand": (_expand, "1 a.. -> b a.."),
-    "slice": (_slice, "dim whole"),
-    "select": (_select, "dim whole, removed"),
     "repeat": (_repeat, "repeated dims whole"),
     "roll flip": (_roll, "dims whole"),
     "diagonal": (_diagonal, "dims whole, removed"),
@@ -419,12 +324,7 @@ _BUILDERS = {
     "view_as_real": (_as_real, "a.. -> a.. 2"),
     "view_as_complex": (_as_complex, "a.. 2 -> a.."),
     "_conj _neg_view": (_conjugate, "elementwise"),
-    "split split_with_sizes unsafe_split unsafe_split_with_sizes": (_split, "dim whole"),
-    "unbind": (_unbind, "dim whole, removed"),
     "unfold": (_unfold, "dim whole, windows"),
-    "cat": (_cat, "dim whole"),
-    "stack": (_stack, "dim added"),
-    "slice_backward select_backward": (_inserted, "dim whole"),
 }
 
 ROWS = {

@@ -149,7 +149,8 @@ def offered(sample: Sample, ranks: int, present: Placement) -> list[Candidate]:
     call = call_of(sample, Axis(ranks, 0), placements)
     rule = rule_of(call)
     assert rule is not None, f"{sample.op} has no row"
-    found = list(candidates(rule, rule.sizes, ranks, placements))
+    every = candidates(rule, rule.sizes, ranks, placements)
+    found = [each for each in every if each.exchange is None]  # ranks alone can't exchange
     if sample.op._schema.is_mutable:
         found = [each for each in found if each.inputs[0] is each.outputs[0]]
     return found

@@ -240,6 +240,15 @@ def test_a_rank_that_holds_nothing_joins_every_collective() -> None:
     check(lambda x, w: torch.relu(x @ w).sum(0), [x, w])
 
 
+@on_threads(4)
+def test_a_rank_that_sends_and_gets_nothing_joins_the_exchange_of_a_slice() -> None:
+    """Of 5 rows the last rank has none, and of what is made of them neither or other ones."""
+    mesh = init_device_mesh("cpu", (4,))
+    torch.manual_seed(0)
+    x, w = cut(mesh, S(0), size=(5, 6)), cut(mesh, S(1), size=(6, 6))
+    check(lambda x, w: (torch.relu((x @ w)[1:4]), torch.cat((x * 2).split([2, 3])[::-1])), [x, w])
+
+
 @needs_cpp
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor's own
 @pytest.mark.parametrize("name", ["uneven shards"])

@@ -1,0 +1,284 @@
+"""Slices, splits and joins: parts of a dimension, and a dimension made of parts.
+
+Along a dimension that one axis cuts, plainly, the result is cut in the same way, by an exchange of
+the rows that change owners (`redistribute.exchange`). Where several axes cut it, or blocks of it,
+the dimension has to be whole. A selection leaves addends, of which one is not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dtensor_core.layout import Extent, local_extent
+from dtensor_core.placement import Placement, Shard, sharded_dim
+from dtensor_core.redistribute.exchange import Exchange, Extents, Rows
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
+from dtensor_core.rules.families.view import structural
+from dtensor_core.rules.local import with_local_size
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import Candidate, Rule
+from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending
+
+aten = torch.ops.aten
+Local = Callable[..., Any]
+
+
+def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:
+    """One dimension must be whole; it stays, goes, or is new in the result."""
+    shape = call.specs[0].shape
+    whole = full_operand(shape)
+    out = whole
+    if removed:
+        out = whole[:dim] + whole[dim + 1 :]
+    if added:
+        out = (*whole[:dim], (), *whole[dim:])
+    blocked = () if added else (f"d{dim}",)
+    return structural(
+        call,
+        (whole,) * len(call.specs),
+        (out,) * len(call.outputs),
+        factor_sizes(shape),
+        blocked,
+    )
+
+
+def _cutting_axis(specs: Sequence[Spec], dim: int) -> int | None:
+    """The axis that cuts a dimension; None if several do, or one does it in blocks, or none."""
+    found = {
+        axis: placement
+        for spec in specs
+        for axis, placement in enumerate(spec.placements)
+        if spec.mesh_shape[axis] > 1 and sharded_dim(placement) == dim
+    }
+    strided = any(
+        type(each.placements[axis]) is not Shard
+        for each in specs
+        for axis in found
+        if sharded_dim(each.placements[axis]) == dim
+    )
+    return None if len(found) != 1 or strided else next(iter(found))
+
+
+def _exchanging(rule: Rule, call: Call, axis: int, exchange: Exchange) -> Rule:
+    """The rule with the exchange as a further candidate: what is not whole is cut, and is then."""
+    cut = Shard(exchange.dim)
+    inputs = tuple(
+        spec.placements[axis] if spec.placements[axis].is_replicate() else cut
+        for spec in call.specs
+    )
+    outputs: tuple[Placement, ...] = (cut,) * len(call.outputs)
+    return replace(rule, extra=(Candidate(inputs, outputs, exchange=exchange),))
+
+
+def _chunks(size: int, ranks: int, offset: int = 0) -> Extents:
+    """What every rank has of a dimension that lies at `offset` of a line."""
+    pieces = [local_extent(size, ranks, coord) for coord in range(ranks)]
+    return tuple(Extent(offset + piece.offset, piece.size) for piece in pieces)
+
+
+def _behind_each_other(sizes: Sequence[int], ranks: int) -> tuple[Extents, ...]:
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return tuple(_chunks(size, ranks, start) for size, start in zip(sizes, starts, strict=True))
+
+
+class _Taken:
+    """Which rows of a cut dimension a slice takes on each rank."""
+
+    def __init__(self, size: int, ranks: int, taken: range) -> None:
+        self._pieces = _chunks(size, ranks)
+        self._taken = taken
+        self.extents = tuple(self._extent(piece) for piece in self._pieces)
+
+    def _extent(self, piece: Extent) -> Extent:
+        """The rows of the slice that come from a piece of the dimension."""
+        low, high = (self._before(at) for at in (piece.offset, piece.offset + piece.size))
+        return Extent(low, high - low)
+
+    def _before(self, row: int) -> int:
+        steps = -(-(row - self._taken.start) // self._taken.step)
+        return min(max(steps, 0), len(self._taken))
+
+    def local(self, coord: int) -> tuple[int, int, int]:
+        """The slice of a rank's own rows: where it starts, ends, and by which step."""
+        at = self.extents[coord]
+        if not at.size:
+            return 0, 0, 1
+        first = self._taken[at.offset] - self._pieces[coord].offset
+        return first, first + (at.size - 1) * self._taken.step + 1, self._taken.step
+
+    def held(self, coord: int) -> int:
+        """How many rows of the dimension a rank holds."""
+        return self._pieces[coord].size
+
+
+def _taken(call: Call, size: int, ranks: int) -> _Taken:
+    bounds = (call.argument("start"), call.argument("end"), int(call.argument("step", 1)))
+    return _Taken(size, ranks, range(size)[slice(*bounds)])
+
+
+def _slice(call: Call) -> Rule:
+    """A slice that takes the whole dimension leaves any cut of it alone."""
+    spec = call.specs[0]
+    dim = int(call.argument("dim", 0)) % spec.ndim
+    if call.outputs[0].shape == spec.shape:
+        whole = full_operand(spec.shape)
+        return structural(call, (whole,), (whole,), factor_sizes(spec.shape))
+    rule, axis = _whole_dim(call, dim=dim), _cutting_axis(call.specs, dim)
+    if axis is None:
+        return rule
+    ranks = spec.mesh_shape[axis]
+    taken = _taken(call, spec.shape[dim], ranks)
+
+    def run(op: Local, rows: Rows, coord: int) -> Local:
+        start, end, step = taken.local(coord)
+        return lambda x, *_, **__: rows([aten.slice.Tensor(x, dim, start, end, step)])[0]
+
+    wanted = _chunks(call.outputs[0].shape[dim], ranks)
+    return _exchanging(rule, call, axis, Exchange(axis, dim, (taken.extents,), (wanted,), run))
+
+
+def _select(call: Call) -> Rule:
+    """Where the dimension is cut one rank has the selected part, and the others zeros."""
+    spec, dim = call.specs[0], call.args[1] % call.specs[0].ndim
+    whole = full_operand(spec.shape)
+    truth = spec.dtype is torch.bool
+    return structural(
+        call,
+        (whole,),
+        (whole[:dim] + whole[dim + 1 :],),
+        factor_sizes(spec.shape),
+        (f"d{dim}",) if truth else (),
+        _select_held,
+    )
+
+
+def _select_held(
+    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Callable[..., Any]:
+    """The selected part, or zeros where the rank does not hold it."""
+
+    def select(x: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+        dim = dim % x.ndim
+        size = inputs[0].shape[dim]
+        if inputs[0].local_shape[dim] == size:
+            return op(x, dim, index)
+        index, start = index % size, 0
+        for piece in inputs[0].held(dim):
+            if piece.offset <= index < piece.offset + piece.size:
+                return op(x, dim, start + index - piece.offset).clone()
+            start += piece.size
+        return x.new_zeros([n for each, n in enumerate(x.shape) if each != dim])
+
+    return select
+
+
+def _split(call: Call) -> Rule:
+    """All pieces by one exchange."""
+    spec = call.specs[0]
+    dim = int(call.argument("dim", 0)) % spec.ndim
+    rule, axis = _whole_dim(call, dim=dim), _cutting_axis(call.specs, dim)
+    if axis is None:
+        return rule
+    ranks = spec.mesh_shape[axis]
+    wanted = _behind_each_other([meta.shape[dim] for meta in call.outputs], ranks)
+
+    def run(op: Local, rows: Rows, coord: int) -> Local:
+        return lambda x, *_, **__: rows([x])
+
+    held = _chunks(spec.shape[dim], ranks)
+    return _exchanging(rule, call, axis, Exchange(axis, dim, (held,), wanted, run))
+
+
+def _unbind(call: Call) -> Rule:
+    dim = int(call.argument("dim", 0)) % call.specs[0].ndim
+    return _whole_dim(call, dim=dim, removed=True)
+
+
+def _cat(call: Call) -> Rule:
+    """Of a tensor that is whole every rank takes what it needs; all others send it."""
+    out = call.outputs[0]
+    dim = int(call.argument("dim", 0)) % call.specs[0].ndim
+    rule, axis = _whole_dim(call, dim=dim), _cutting_axis(call.specs, dim)
+    alike = all(s.ndim == len(out.shape) and s.dtype is out.dtype for s in call.specs)
+    if axis is None or not alike:
+        return rule
+    ranks, held, start = call.specs[0].mesh_shape[axis], [], 0
+    for spec in call.specs:
+        size = spec.shape[dim]
+        is_whole = spec.placements[axis].is_replicate()
+        held.append((Extent(start, size),) * ranks if is_whole else _chunks(size, ranks, start))
+        start += size
+
+    def run(op: Local, rows: Rows, coord: int) -> Local:
+        if exchange.moves:
+            return lambda tensors, *_, **__: rows(tensors)[0]
+        return lambda tensors, *_, **__: depending(torch.cat(rows(tensors), dim), *tensors)
+
+    exchange = Exchange(axis, dim, tuple(held), (_chunks(out.shape[dim], ranks),), run)
+    return _exchanging(rule, call, axis, exchange)
+
+
+def _stack(call: Call) -> Rule:
+    dim = int(call.argument("dim", 0)) % (call.specs[0].ndim + 1)
+    return _whole_dim(call, dim=dim, added=True)
+
+
+def _inserted(call: Call) -> Rule:
+    """The gradient of a slice or selection: zeros but for a part of one dimension."""
+    shape = call.outputs[0].shape
+    dim = int(call.argument("dim")) % len(shape)
+    whole = full_operand(shape)
+    operand = whole if call.specs[0].ndim == len(shape) else whole[:dim] + whole[dim + 1 :]
+    return structural(
+        call, (operand,), (whole,), factor_sizes(shape), (f"d{dim}",), with_local_size(1)
+    )
+
+
+def _slice_backward(call: Call) -> Rule:
+    """The gradient of a slice: its rows go back to where they came from."""
+    shape, spec = call.outputs[0].shape, call.specs[0]
+    dim = int(call.argument("dim")) % len(shape)
+    rule, axis = _inserted(call), _cutting_axis(call.specs, dim)
+    if axis is None:
+        return rule
+    ranks = spec.mesh_shape[axis]
+    taken = _taken(call, shape[dim], ranks)
+
+    def run(op: Local, rows: Rows, coord: int) -> Local:
+        bounds = taken.local(coord)
+
+        def insert(gradient: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            part = rows([gradient])[0]
+            size = [*part.shape[:dim], taken.held(coord), *part.shape[dim + 1 :]]
+            made = aten.slice_backward.default(part, size, dim, *bounds)
+            return made if part.shape[dim] else depending(made, part)
+
+        return insert
+
+    held = _chunks(spec.shape[dim], ranks)
+    return _exchanging(rule, call, axis, Exchange(axis, dim, (held,), (taken.extents,), run))
+
+
+_BUILDERS = {
+    "slice": (_slice, "rows of a cut dim move"),
+    "select": (_select, "a cut dim gives addends"),
+    "split split_with_sizes unsafe_split unsafe_split_with_sizes": (
+        _split,
+        "rows of a cut dim move",
+    ),
+    "unbind": (_unbind, "dim whole, removed"),
+    "cat": (_cat, "rows of a cut dim move"),
+    "stack": (_stack, "dim added"),
+    "slice_backward": (_slice_backward, "rows of a cut dim move"),
+    "select_backward": (_inserted, "dim whole"),
+}
+
+ROWS = {
+    name: Row(build, text) for names, (build, text) in _BUILDERS.items() for name in names.split()
+}
