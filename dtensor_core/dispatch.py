@@ -2,7 +2,8 @@
 
 A call is looked up by a key of its operator, the interned specs of its tensors and its static
 arguments; scalars count by type only, so a scalar that changes every step does not grow the
-cache. A miss asks `propagate` once. It is the `__torch_dispatch__` of DTensors.
+cache. A miss asks `propagate` once. It is the `__torch_dispatch__` of DTensors. Long, because what
+makes a key and what reads it back share the state below; a cached call runs `dispatch` alone.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It holds `_local_tensor` and its interned `_spec`; operators on it go through `dispatch`. The
 crossings between local and global world are autograd functions: the gradient of a crossing takes
 the placements of the forward, Partial read as Replicate, because every addend receives the whole
-gradient.
+gradient. Long, because the class and its crossings name each other.
 """
 
 from __future__ import annotations

@@ -46,7 +46,6 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 60.0
 GRACE_S = 2.0  # after the first failure, for the other ranks to say what they ran into
-START_S = 60.0  # for a worker to come up
 
 
 def run_processes(

@@ -110,6 +110,13 @@ class OnThreads(DTensorOpTestBase):
     def test_passes_with_comms(self) -> None:
         self._test_op(self.build_device_mesh(), torch.add, torch.randn(8, 4), torch.randn(8, 4))
 
+    def test_looks_at_one_rank(self) -> None:
+        self.assertEqualOnRank(self.rank, 1, rank=1)
+        self.assertNotEqualOnRank(self.rank, 0, rank=1)
+
+    def test_looks_at_one_rank_and_fails(self) -> None:
+        self.assertEqualOnRank(self.rank, 0, rank=1)
+
     def test_op_fails(self) -> None:
         def local_sum(tensor: torch.Tensor) -> torch.Tensor:
             if not hasattr(tensor, "to_local"):

@@ -23,12 +23,18 @@ PASS = [
     (ported.OldInit, "test_nothing"),
     (ported.OnThreads, "test_passes"),
     (ported.OnThreads, "test_passes_with_comms"),
+    (ported.OnThreads, "test_looks_at_one_rank"),
 ]
 FAIL = [
     (ported.OnProcesses, "test_fails_on_one_rank", "rank 1 failed: AssertionError: Scalars are"),
     (ported.OnProcesses, "test_raises", "KeyError: 'everywhere'"),
     (ported.OnProcesses, "test_subtest_fails", "AssertionError: 12 not less than 6"),
     (ported.OnThreads, "test_fails_on_one_rank", "rank 1 failed: AssertionError: Scalars are"),
+    (
+        ported.OnThreads,
+        "test_looks_at_one_rank_and_fails",
+        "rank 1 failed: AssertionError: Scalars are",
+    ),
     (ported.OnThreads, "test_op_fails", "AssertionError: Scalars are not close!"),
     (ported.NeverEnds, "test_never_ends", "rank 1 had not finished: after 0.2 s"),
 ]
