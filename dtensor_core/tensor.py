@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from dtensor_core import composites, dispatch, inplace
+from dtensor_core.dispatch import composites, dispatcher, inplace
+from dtensor_core.dispatch.written import Copied
 from dtensor_core.errors import (
     MixedTensorError,
     PlacementError,
@@ -39,7 +40,6 @@ from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tracing import Node, outside_graphs, untraced
-from dtensor_core.written import Copied
 
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -370,7 +370,7 @@ def _indices(tensor: DTensor, index: Any) -> Any:
     return DTensor(local, Spec(tensor._spec.mesh, tensor._spec.placements, meta).replicated())
 
 
-dispatch.install(DTensor, composites.install(DTensor))
+dispatcher.install(DTensor, composites.install(DTensor))
 inplace.install(DTensor)
 torch.serialization.add_safe_globals(
     [DTensor, Spec, TensorMeta, DeviceMesh, Shard, Replicate, Partial, strided_shard]

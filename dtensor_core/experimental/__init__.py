@@ -1,6 +1,6 @@
 """Functions on local tensors, rules of one's own, plain tensors among DTensors, speeds of links."""
 
-from dtensor_core.dispatch import implicit_replication
+from dtensor_core.dispatch.dispatcher import implicit_replication
 from dtensor_core.experimental.local_map import local_map
 from dtensor_core.experimental.sharding import register_sharding
 from dtensor_core.redistribute.cost import Link, link_of, set_link

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch._ops import OpOverload
 
-from dtensor_core.dispatch import forget
+from dtensor_core.dispatch.dispatcher import forget
 from dtensor_core.placement import Placement
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.row import Row

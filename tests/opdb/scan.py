@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from dtensor_core import DTensor, distribute_tensor
-from dtensor_core.entry import MissingRuleWarning
+from dtensor_core.dispatch.entry import MissingRuleWarning
 from dtensor_core.placement import Partial, Placement, Replicate
 from dtensor_core.testing import RankFailure, kept_mesh, run_threads
 from tests.opdb.runs import Run, placements_of

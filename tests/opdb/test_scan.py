@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
-from dtensor_core import dispatch
+from dtensor_core.dispatch import dispatcher
 from dtensor_core.rules import table
 from dtensor_core.rules.families import pointwise
 from tests.opdb.runs import RUNS
@@ -26,9 +26,9 @@ def test_an_operator_is_right_in_every_variant(name: str, run: str) -> None:
 
 def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.TABLE, "cumsum", pointwise.OPAQUE)
-    dispatch.forget(torch.ops.aten.cumsum.default)
+    dispatcher.forget(torch.ops.aten.cumsum.default)
     tally = scan(INFOS["cumsum"], RUNS["uneven"], samples=6, combinations=4)
-    dispatch.forget(torch.ops.aten.cumsum.default)
+    dispatcher.forget(torch.ops.aten.cumsum.default)
     assert tally.outcomes[WRONG]
     assert not tally.outcomes[DESYNC]
     assert tally.outcomes[PASS]

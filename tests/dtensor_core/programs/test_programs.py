@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dtensor_core.dispatch import forget
+from dtensor_core.dispatch.dispatcher import forget
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.table import TABLE
 from dtensor_core.testing import kept_mesh, run_threads

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from dtensor_core import DTensor, Partial, Replicate, Shard, dispatch, observe, ones
+from dtensor_core import DTensor, Partial, Replicate, Shard, observe, ones
+from dtensor_core.dispatch import dispatcher
 from dtensor_core.errors import MeshError
 from dtensor_core.experimental import Link, link_of, set_link
 from dtensor_core.redistribute import cost
@@ -115,9 +116,9 @@ def test_decisions_of_operators_are_forgotten_when_a_link_is_set() -> None:
     with fake_world(4):
         mesh = init_device_mesh("cpu", (4,))
         ones(8, 8, device_mesh=mesh).add(1)
-        assert dispatch.entries
+        assert dispatcher.entries
         set_link(mesh, 0, latency_s=1e-3, bytes_per_s=1e6)
-        assert not dispatch.entries
+        assert not dispatcher.entries
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from dtensor_core import Replicate, init_device_mesh, metadata
-from dtensor_core.arguments import converted
-from dtensor_core.metadata import output_metadata
+from dtensor_core import Replicate, init_device_mesh
+from dtensor_core.dispatch import metadata
+from dtensor_core.dispatch.arguments import converted
+from dtensor_core.dispatch.metadata import output_metadata
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.testing.fake import fake_world
 

@@ -18,17 +18,11 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core import observe
-from dtensor_core.arguments import flattened
-from dtensor_core.entry import Entry, first_mesh, make_entry, spec_on
-from dtensor_core.errors import MixedTensorError, four_parts
-from dtensor_core.lists import any_element_mixes, is_list_operator
-from dtensor_core.mesh import DeviceMesh, on_change
-from dtensor_core.plain import is_whole
-from dtensor_core.redistribute.execute import execute
-from dtensor_core.rules.call import argument_names
-from dtensor_core.rules.table import row_of
-from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
-from dtensor_core.written import (
+from dtensor_core.dispatch.arguments import flattened
+from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
+from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
+from dtensor_core.dispatch.plain import is_whole
+from dtensor_core.dispatch.written import (
     Copied,
     bring_back,
     check_given,
@@ -36,6 +30,12 @@ from dtensor_core.written import (
     fill_outs,
     write_through,
 )
+from dtensor_core.errors import MixedTensorError, four_parts
+from dtensor_core.mesh import DeviceMesh, on_change
+from dtensor_core.redistribute.execute import execute
+from dtensor_core.rules.call import argument_names
+from dtensor_core.rules.table import row_of
+from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))

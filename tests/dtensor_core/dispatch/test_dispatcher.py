@@ -24,9 +24,9 @@ from dtensor_core import (
     init_device_mesh,
     observe,
 )
-from dtensor_core import dispatch as dispatching
-from dtensor_core.dispatch import implicit_replication
-from dtensor_core.entry import MissingRuleWarning
+from dtensor_core.dispatch import dispatcher
+from dtensor_core.dispatch.dispatcher import implicit_replication
+from dtensor_core.dispatch.entry import MissingRuleWarning
 from dtensor_core.errors import MeshError, MixedTensorError, RuleError
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
@@ -338,20 +338,20 @@ def test_an_operator_without_rule_says_so_when_it_gathers(mesh) -> None:
 def test_a_scalar_that_changes_every_step_does_not_grow_the_cache(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     x.mul(0.5).add(1).add_(2, alpha=3)
-    before = len(dispatching.entries)
+    before = len(dispatcher.entries)
     for step in range(100):
         x.mul(float(step)).add(step).add_(step, alpha=step + 2)
-    assert len(dispatching.entries) == before
+    assert len(dispatcher.entries) == before
 
 
 def test_lists_of_scalars_that_change_do_not_grow_the_cache(mesh) -> None:
     ones = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     x, y = (ones + 1, ones + 2), (ones, ones)
     torch._foreach_addcdiv_(x, y, y, [0.5, 0.25])
-    before = len(dispatching.entries)
+    before = len(dispatcher.entries)
     for step in range(100):
         torch._foreach_addcdiv_(x, y, y, [0.5 + step, 0.25 * step])
-    assert len(dispatching.entries) == before
+    assert len(dispatcher.entries) == before
 
 
 @pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
@@ -367,7 +367,7 @@ def test_steps_of_an_optimizer_do_not_grow_the_cache(mesh, how: dict[str, bool])
             parameter.grad = parameter.detach() * step
         optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
         optimizer.step()
-        sizes.append(len(dispatching.entries))
+        sizes.append(len(dispatcher.entries))
     assert sizes[2:] == [sizes[2]] * 4
 
 
@@ -390,12 +390,12 @@ def test_static_arguments_are_told_apart(mesh) -> None:
 
 
 def test_the_cache_is_bounded(mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatching, "_CACHE_LIMIT", 8)
-    monkeypatch.setattr(dispatching, "entries", {})
+    monkeypatch.setattr(dispatcher, "_CACHE_LIMIT", 8)
+    monkeypatch.setattr(dispatcher, "entries", {})
     for size in range(1, 20):
         x = distribute_tensor(torch.ones(4, size), mesh, [Shard(0)])
         x + x
-    assert len(dispatching.entries) == 8
+    assert len(dispatcher.entries) == 8
 
 
 def test_numbers_of_addends_are_reduced_first() -> None:

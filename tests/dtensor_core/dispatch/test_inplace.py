@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtensor_core import DTensor, Partial, Shard, distribute_tensor, init_device_mesh
-from dtensor_core.dispatch import rewriting
+from dtensor_core.dispatch.dispatcher import rewriting
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.testing import fake_world
 

@@ -17,8 +17,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from dtensor_core.arguments import converted
-from dtensor_core.metadata import as_meta, output_metadata
+from dtensor_core.dispatch.arguments import converted
+from dtensor_core.dispatch.metadata import as_meta, output_metadata
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.plan import Plan

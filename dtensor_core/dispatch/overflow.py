@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.lists import Element
+from dtensor_core.dispatch.lists import Element
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Partial, Replicate
 from dtensor_core.redistribute.execute import Cause, execute

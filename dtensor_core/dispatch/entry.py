@@ -15,17 +15,18 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from dtensor_core.arguments import converted, flattened
-from dtensor_core.errors import RuleError, four_parts
-from dtensor_core.lists import (
+from dtensor_core.dispatch.arguments import converted, flattened
+from dtensor_core.dispatch.lists import (
     decide_elements,
     is_list_operator,
     local_list_operator,
     plans_by_number,
 )
+from dtensor_core.dispatch.metadata import output_metadata
+from dtensor_core.dispatch.overflow import UNSCALE, unscaling
+from dtensor_core.dispatch.written import Back, Out, does_not_fit, outs_of, without_out
+from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.mesh import DeviceMesh
-from dtensor_core.metadata import output_metadata
-from dtensor_core.overflow import UNSCALE, unscaling
 from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.exchange import exchanging
@@ -34,7 +35,6 @@ from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.rules.call import Call, argument_names
 from dtensor_core.rules.local import local_operator
 from dtensor_core.spec import Spec, TensorMeta
-from dtensor_core.written import Back, Out, does_not_fit, outs_of, without_out
 
 # Views in place: the tensor takes another shape, and its placements go along.
 _RESHAPING = frozenset(

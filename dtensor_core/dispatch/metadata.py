@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from dtensor_core.arguments import converted, flattened
+from dtensor_core.dispatch.arguments import converted, flattened
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.spec import Spec, TensorMeta
 

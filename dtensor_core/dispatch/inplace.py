@@ -17,7 +17,7 @@ import torch
 from torch._ops import OpOverload
 from torch.autograd import forward_ad
 
-from dtensor_core import dispatch
+from dtensor_core.dispatch import dispatcher
 from dtensor_core.tracing import untraced
 
 aten = torch.ops.aten
@@ -35,7 +35,7 @@ _METHODS: dict[str, tuple[str, OpOverload]] = {
 _num_modes = torch._C._len_torch_dispatch_stack  # pyright: ignore
 _num_function_modes = torch._C._len_torch_function_stack  # pyright: ignore
 _transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore
-# As in `dispatch`: what is saved of a local tensor is not said to be out of date.
+# As in `dispatcher`: what is saved of a local tensor is not said to be out of date.
 _below_autograd = torch._C._AutoDispatchBelowADInplaceOrView  # pyright: ignore
 _note_written = torch._C._increment_version  # pyright: ignore
 
@@ -59,7 +59,9 @@ def _method(
             return usual(self, *args, **kwargs)
         other = args[0]
         is_tensor = type(other) is cls
-        entry = dispatch.entries.get((op_id, self._spec, other._spec if is_tensor else type(other)))
+        entry = dispatcher.entries.get(
+            (op_id, self._spec, other._spec if is_tensor else type(other))
+        )
         if entry is None or not entry.is_bare or _is_watched(self, other):
             return usual(self, other)
         local = self._local_tensor
@@ -82,7 +84,7 @@ def _is_watched(tensor: Any, other: Any) -> bool:
         or _num_function_modes() > 0
         or _transform() is not None
         or forward_ad._current_level >= 0
-        or bool(dispatch.rewrites)
+        or bool(dispatcher.rewrites)
         or tensor._copied is not None
         or type(tensor._local_tensor) is not torch.Tensor
         or tensor.is_inference()
