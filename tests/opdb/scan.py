@@ -14,18 +14,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
+from torch.testing._internal import common_methods_invocations
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from dtensor_core import DTensor, distribute_tensor
+import dtensor_core
+from dtensor_core import DTensor
 from dtensor_core.dispatch.entry import MissingRuleWarning
-from dtensor_core.placement import Partial, Placement, Replicate
+from dtensor_core.placement import Partial, Placement, sharded_dim
 from dtensor_core.testing import RankFailure, kept_mesh, run_threads
 from tests.opdb.runs import Run, placements_of
 
 PASS, WRONG, DESYNC, ERROR = "pass", "wrong values", "desynchronised", "error"
 # Addends that the user gave are not reduced in place: torch's rule.
 REFUSED = "refused"
+# In place of 20, 10, 5 and 3, of which most samples are made.
+EVEN = {"L": 24, "M": 12, "S": 4, "XS": 2}
 # Their results are whatever was in memory.
 UNINITIALISED = {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided"}
 # Factorisations are unique up to signs and order only.
@@ -54,11 +59,11 @@ def scan(info: Any, run: Run, *, samples: int, combinations: int) -> Tally:
     """The outcomes of one operator."""
     tally = Tally()
     chooser = random.Random(0)
-    for sample in itertools.islice(_samples(info, run), samples):
-        case = _case(info, run, sample)
+    for sample in itertools.islice(samples_of(info, run), samples):
+        case = case_of(info, run, sample)
         if case is None:
             continue
-        for placements in _combinations(case.tensors, run, chooser, combinations):
+        for placements in combinations_of(case.tensors, run, chooser, combinations):
             outcome, text = _outcome(case, run, placements, tally)
             tally.outcomes[outcome] += 1
             if outcome not in (PASS, REFUSED):
@@ -81,15 +86,19 @@ class Case:
     values: bool
 
 
-def _samples(info: Any, run: Run) -> Iterator[Any]:
+def samples_of(info: Any, run: Run) -> Iterator[Any]:
+    """The operator's samples; where a run wants even shards, of sizes that four ranks can share."""
     torch.manual_seed(0)
-    try:
-        yield from info.sample_inputs("cpu", run.dtype, requires_grad=run.variant == "backward")
-    except Exception:
-        return
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in [] if run.uneven else EVEN.items():
+            patch.setattr(common_methods_invocations, name, size)
+        try:
+            yield from info.sample_inputs("cpu", run.dtype, requires_grad=run.variant == "backward")
+        except Exception:
+            return
 
 
-def _case(info: Any, run: Run, sample: Any) -> Case | None:
+def case_of(info: Any, run: Run, sample: Any) -> Case | None:
     leaves, structure = tree_flatten(((sample.input, *sample.args), sample.kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors or not all(_ordinary(tensor) for tensor in tensors):
@@ -184,7 +193,7 @@ def _weight(leaf: torch.Tensor) -> torch.Tensor:
     return weight
 
 
-def _combinations(
+def combinations_of(
     tensors: Sequence[torch.Tensor], run: Run, chooser: random.Random, limit: int
 ) -> list[tuple[tuple[Placement, ...], ...]]:
     """Placements for every tensor, at most `limit` combinations, the simplest always there."""
@@ -207,23 +216,36 @@ def _consistent(placements: Sequence[Placement]) -> bool:
     return len({p for p in placements if isinstance(p, Partial)}) < 2
 
 
-def laid_out(tensor: torch.Tensor, mesh: Any, placements: Sequence[Placement]) -> DTensor:
-    """The tensor as a DTensor; addends differ between the ranks and have both signs."""
-    whole = [Replicate() if isinstance(p, Partial) else p for p in placements]
+def laid_out(
+    tensor: torch.Tensor, mesh: Any, placements: Sequence[Placement], kit: Any = dtensor_core
+) -> Any:
+    """The tensor as a DTensor of `kit`; addends differ between the ranks and have both signs.
+
+    A kit has the names of `torch.distributed.tensor`.
+    """
+    whole = [_placement_of(kit, None if p.is_partial() else p) for p in placements]
     data = tensor.detach()
-    made = distribute_tensor(data.clone(), mesh, whole, src_data_rank=None)
+    made = kit.distribute_tensor(data.clone(), mesh, whole, src_data_rank=None)
     local = made.to_local()
     for axis, placement in enumerate(placements):
         if isinstance(placement, Partial):
             local = _addend(local, placement.reduce_op, mesh.get_local_rank(axis), mesh.size(axis))
-    result = DTensor.from_local(
+    result = kit.DTensor.from_local(
         local.contiguous() if not local.is_contiguous() and local.numel() == 0 else local,
         mesh,
-        placements,
+        [_placement_of(kit, placement) for placement in placements],
         shape=tensor.shape,
         stride=tensor.stride(),
     )
     return result.requires_grad_(tensor.requires_grad)
+
+
+def _placement_of(kit: Any, placement: Placement | None) -> Any:
+    """The same placement of another kit; None is whole."""
+    if isinstance(placement, Partial):
+        return kit.Partial(placement.reduce_op)
+    dim = None if placement is None else sharded_dim(placement)
+    return kit.Replicate() if dim is None else kit.Shard(dim)
 
 
 def _addend(value: torch.Tensor, reduce_op: str, coord: int, ranks: int) -> torch.Tensor:
@@ -262,14 +284,14 @@ def _outcome(
     tally.missing |= {
         str(w.message).split()[0] for w in caught if issubclass(w.category, MissingRuleWarning)
     }
-    return _judged(case, results)
+    return judged(case, results)
 
 
 def _whole(leaf: Any) -> Any:
     return leaf.full_tensor().detach() if isinstance(leaf, DTensor) else leaf
 
 
-def _judged(case: Case, results: Sequence[Any]) -> tuple[str, str]:
+def judged(case: Case, results: Sequence[Any]) -> tuple[str, str]:
     errors = [each for each in results if isinstance(each, Exception)]
     if errors:
         text = f"{type(errors[0]).__name__}: {str(errors[0])[:300]}".replace("\n", " | ")
