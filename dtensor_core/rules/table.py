@@ -2,64 +2,36 @@
 
 A row is named after the operator without namespace, overload or in-place underscore, so `add`
 serves `add.Tensor`, `add_.Scalar` and `add.out`; a row `max.dim` goes before `max`, and serves
-`max.dim_out`. An operator
-without a row that torch tags as pointwise gets the pointwise rule; what then remains has no rule,
-and `propagate` runs it on whole tensors, announced.
+`max.dim_out`. An operator without a row that torch tags as pointwise gets the pointwise rule; what
+then remains has no rule, and `propagate` runs it on whole tensors, announced.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from functools import lru_cache
 
 import torch
 from torch._ops import OpOverload
 
 from dtensor_core.errors import NotationError
+from dtensor_core.rules import families
 from dtensor_core.rules.call import Call
-from dtensor_core.rules.families import (
-    attention,
-    batched,
-    conv,
-    convert,
-    embedding,
-    factory,
-    index,
-    loss,
-    matmul,
-    norm,
-    pointwise,
-    random,
-    reduction,
-    slices,
-    triangle,
-    view,
-)
+from dtensor_core.rules.families import pointwise
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Rule
 
-_FAMILIES = (
-    attention,
-    batched,
-    conv,
-    convert,
-    embedding,
-    factory,
-    index,
-    loss,
-    matmul,
-    norm,
-    pointwise,
-    random,
-    reduction,
-    slices,
-    triangle,
-    view,
-)
+# Every module of the folder is a family.
+FAMILIES = {
+    name: importlib.import_module(f"{families.__name__}.{name}")
+    for _, name, _ in pkgutil.iter_modules(families.__path__)
+}
 
 
 def _gather() -> dict[str, Row]:
     rows: dict[str, Row] = {}
-    for family in _FAMILIES:
+    for family in FAMILIES.values():
         for name, row in family.ROWS.items():
             if name in rows:
                 raise NotationError(f"operator {name} has two rows: {rows[name]} and {row}")
