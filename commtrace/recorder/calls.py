@@ -189,7 +189,8 @@ def read_arguments(call: Call, args: Sequence[Any]) -> None:
     """Fill in what the arguments of the operator say."""
     signature = call.signature
     if signature.reduce_op is not None:
-        call.reduce_op = args[signature.reduce_op]
+        given = len(args) > signature.reduce_op
+        call.reduce_op = args[signature.reduce_op] if given else "sum"
     if signature.root is not None:
         call.root = args[signature.root]
     if signature.peer is not None:
@@ -213,8 +214,11 @@ def read_arguments(call: Call, args: Sequence[Any]) -> None:
 
 def read_result(call: Call, result: Any) -> None:
     """Fill in what the result of the operator says, where that is what the call writes to."""
-    if call.signature.received == RESULT:
-        call.received = _read_tensors(call, result, call.signature.payload is RECEIVED)
+    signature = call.signature
+    if signature.received == RESULT:
+        call.received = _read_tensors(call, result, signature.payload is RECEIVED)
+        if signature.payload_per_rank:
+            call.payload *= len(call.group.ranks)
 
 
 def _read_tensors(call: Call, argument: Any, is_payload: bool) -> Shapes:
@@ -245,7 +249,10 @@ def _kept_bytes(call: Call, args: Sequence[Any]) -> int:
     if signature.split is not None:
         split = args[signature.split]
         return call.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
-    tensor = tensors_of(args[signature.sent or 0])[own]
+    sent = args[signature.sent or 0]
+    if isinstance(sent, torch.Tensor):  # in equal parts, or in parts that only the device knows
+        return _UNKNOWN
+    tensor = tensors_of(sent)[own]
     return tensor.numel() * tensor.itemsize
 
 

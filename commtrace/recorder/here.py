@@ -23,7 +23,8 @@ class ThreadState:
     are the innermost operator span, `dtensor_op` the innermost one on distributed tensors, and
     `is_passing` asks the dispatch mode to decline one operator.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
-    issued. `last` holds the handle of the newest call until Python has it too.
+    issued; `num_issued` counts all calls. `last` holds the handle of the newest call until Python
+    has it too.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class ThreadState:
         "mark_seqs",
         "module_call",
         "native_id",
+        "num_issued",
         "op",
         "op_id",
         "optimizer_depth",
@@ -54,6 +56,7 @@ class ThreadState:
         self.dtensor_op: Any = None
         self.functional: list[Call] | None = None
         self.functional_op = ""
+        self.num_issued = 0
         self.last: Any = None
         self.regions: tuple[str, ...] = ()
         self.optimizer_depth = 0

@@ -7,7 +7,7 @@ nothing else in the program is slower, and taking the kernels out leaves the dis
 Calls from C++ (DistributedDataParallel), of other threads, in inference mode and of compiled
 functions all come this way. The interpreter lock is not held while a call is in its backend.
 
-A functional collective issues a `c10d` operator, and is recorded itself only where it does not.
+An operator of another namespace than `c10d` is recorded itself only where it issues none of that.
 Waiting is seen at `wait_tensor`, and at `torch.distributed.Work.wait`, which is replaced.
 """
 
@@ -21,10 +21,11 @@ import torch
 import torch.distributed as dist
 from torch.library import Library
 
+from commtrace.recorder.calls import Call
 from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE
 from commtrace.recorder.recorder import Recorder
-from commtrace.recorder.signatures import SIGNATURES, WAIT, Signature
+from commtrace.recorder.signatures import BATCH, SIGNATURES, TRANSFERS, WAIT, Signature
 
 _KEY = "BackendSelect"
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
@@ -47,6 +48,7 @@ class Interception:
         self._libraries = list(libraries.values())
         kernels = {name: self._kernel(name, signature) for name, signature in SIGNATURES.items()}
         kernels[WAIT] = _waiting(self._recorder, _next_kernel(WAIT))
+        kernels[BATCH] = _batched(self._recorder, _next_kernel(BATCH))
         for name, kernel in kernels.items():
             if kernel is not None:
                 namespace, _, op = name.partition("::")
@@ -94,16 +96,20 @@ def _native(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel
 
 
 def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
+    is_awaited = name.partition("::")[0] == WAIT.partition("::")[0]
+
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if not recorder.buffers:
             return pass_on(keyset & _BELOW, *args, **kwargs)
         state = HERE.state
         outer, outer_op, begin = state.functional, state.functional_op, now()
-        state.functional = calls = []
+        calls: list[Call] = []
+        state.functional = calls if is_awaited else None
         state.functional_op = name
+        before = state.num_issued
         try:
             result = pass_on(keyset & _BELOW, *args, **kwargs)
-            if not calls:
+            if state.num_issued == before:
                 call = recorder.issue(name, signature, args, sys._getframe(1), state)
                 if call is not None:
                     call.issue = begin
@@ -112,6 +118,25 @@ def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Ke
             state.functional, state.functional_op = outer, outer_op
         if calls:
             recorder.returned_functional(calls, result)
+        return result
+
+    return kernel
+
+
+def _batched(recorder: Recorder, pass_on: Kernel) -> Kernel:
+    """Of fake and meta tensors; others become operators of c10d."""
+
+    def kernel(keyset: Any, names: Any, peers: Any, tags: Any, tensors: Any, group: Any) -> Any:
+        state = HERE.state
+        before = state.num_issued
+        result = pass_on(keyset & _BELOW, names, peers, tags, tensors, group)
+        if state.num_issued == before and recorder.buffers:
+            frame = sys._getframe(1)
+            for name, peer, tensor in zip(names, peers, tensors, strict=True):
+                args = (tensor, group, peer)
+                call = recorder.issue(BATCH, TRANSFERS[name], args, frame, state)
+                if call is not None:
+                    recorder.returned(call, None, state)
         return result
 
     return kernel

@@ -90,6 +90,7 @@ class Recorder:
                 self.device = call.device
             self._place(call, frame, state)
             self._number(call)
+            state.num_issued += 1
             for buffer in self.buffers:
                 buffer.add(call)
             call.issue = now()

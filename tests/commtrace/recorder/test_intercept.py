@@ -119,6 +119,63 @@ def test_functional_collectives_that_write_to_a_tensor_are_seen(world: None) -> 
     assert recording.counts() == {"all_gather": 1, "reduce_scatter": 1}
 
 
+def meta(*shape: int) -> torch.Tensor:
+    return torch.empty(*shape, device="meta")
+
+
+autograd, symmetric = torch.ops._c10d_functional_autograd, torch.ops.symm_mem
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "payload_bytes"),
+    [
+        (lambda: autograd.all_gather_into_tensor(meta(8), 4, "0"), "all_gather", 128),
+        (lambda: autograd.reduce_scatter_tensor(meta(8), "sum", 4, "0"), "reduce_scatter", 32),
+        (lambda: torch.ops._dtensor.shard_dim_alltoall(meta(8, 4), 0, 1, "0"), "all_to_all", 128),
+        (lambda: symmetric.one_shot_all_reduce(meta(8), "sum", "0"), "all_reduce", 32),
+        (
+            lambda: symmetric.one_shot_all_reduce_copy(meta(8), meta(8), "sum", "0"),
+            "all_reduce",
+            32,
+        ),
+        (lambda: symmetric._low_contention_all_gather(meta(8), "0"), "all_gather", 128),
+        (
+            lambda: symmetric._low_contention_reduce_scatter(meta(8), "sum", "0"),
+            "reduce_scatter",
+            32,
+        ),
+        # Fused with a product, they communicate by a functional collective: still one call.
+        (
+            lambda: symmetric.fused_all_gather_matmul(meta(4, 8), [meta(8, 2)], 0, "0"),
+            "all_gather",
+            512,
+        ),
+        (
+            lambda: symmetric.fused_matmul_reduce_scatter(meta(4, 8), meta(8, 2), "sum", 0, "0"),
+            "reduce_scatter",
+            32,
+        ),
+    ],
+)
+def test_collectives_of_other_namespaces_are_one_call(
+    run: Any, kind: str, payload_bytes: int, world: None
+) -> None:
+    with commtrace.record() as recording:
+        run()
+    event = call(recording)
+    assert (event.kind, event.payload_bytes) == (kind, payload_bytes)
+    assert event.complete_ns >= event.issue_ns
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_transfers_of_a_functional_batch_are_seen_each(device: str, world: None) -> None:
+    tensors = [torch.ones(4, device=device), torch.ones(2, device=device)]
+    with commtrace.record() as recording:
+        functional.batch_p2p_ops(["isend", "irecv"], [1, 2], [0, 0], tensors, "0")
+    found = [(event.kind, event.peer, event.payload_bytes) for event in calls(recording)]
+    assert found == [("send", 1, 16), ("recv", 2, 8)]
+
+
 def test_python_collectives_on_fake_and_meta_tensors_are_seen(world: None) -> None:
     with commtrace.record() as recording:
         dist.all_reduce(torch.ones(8, device="meta"))

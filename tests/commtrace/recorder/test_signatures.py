@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed._functional_collectives  # registers operators
+import torch.distributed._functional_collectives  # these imports register operators
+import torch.distributed._symmetric_memory
+import torch.distributed.fsdp
+import torch.distributed.tensor
 
 from commtrace.recorder.signatures import RESULT, SIGNATURES, SILENT
 from commtrace.units import KINDS
 
-NAMESPACES = ("c10d", "_c10d_functional")
+NAMESPACES = {
+    "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor",
+    "symm_mem",
+}  # fmt: skip
+GROUPS = {"process_group", "group_name"}
 SCHEMAS = {
     schema.name: schema
     for schema in torch._C._jit_get_all_schemas()
     if schema.name.partition("::")[0] in NAMESPACES
+    or GROUPS & {argument.name for argument in schema.arguments}
 }
 
 
@@ -33,16 +41,19 @@ def test_the_kind_of_every_operator_has_its_formulas(name: str) -> None:
 # What an argument at a position has to be called in torch's schema.
 NAMES = {
     "group": {"process_group", "group_name"},
-    "reduce_op": {"reduce_op"},
-    "root": {"root_rank", "src"},
+    "reduce_op": {"reduce_op", "red_op"},
+    "root": {"root_rank", "src", "root"},
     "peer": {"dst", "src"},
     "split": {"input_split_sizes"},
     "is_async": {"async_op"},
 }
-_INPUTS = {"tensor", "tensors", "input", "inputs", "input_tensor", "input_tensors", "input_list"}
+_INPUTS = {
+    "tensor", "tensors", "input", "inputs", "input_tensor", "input_tensors", "input_list",
+    "local_input", "in_tile", "in_tiles", "A",
+}  # fmt: skip
 _OUTPUTS = {
     "tensor", "tensors", "input", "inputs", "output", "outputs", "output_tensor",
-    "output_tensors", "output_lists",
+    "output_tensors", "output_lists", "out", "out_tile",
 }  # fmt: skip
 
 
@@ -65,6 +76,11 @@ EXPLAINED = {
     # `src` and `dst` of a transfer are its peer, those of a broadcast its root.
     "root": ("c10d::recv_", "_c10d_functional::irecv"),
     "peer": ("_c10d_functional::broadcast", "_c10d_functional::broadcast_"),
+    # What is reduced is a product of the arguments.
+    "sent": (
+        "symm_mem::fused_matmul_reduce_scatter",
+        "symm_mem::fused_scaled_matmul_reduce_scatter",
+    ),
 }
 
 
