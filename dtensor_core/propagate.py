@@ -53,7 +53,7 @@ class Decision:
     plans: tuple[Plan, ...]
     outputs: tuple[Spec, ...]
     considered: tuple[tuple[str, float], ...]
-    exchange: Exchange | None = None
+    exchanges: tuple[Exchange, ...] = ()
 
     @property
     def communicates(self) -> bool:
@@ -99,8 +99,8 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     plans = tuple(
         plan_between(source, target) for source, target in zip(call.specs, inputs, strict=True)
     )
-    exchange = next((each.exchange for each in chosen if each.exchange is not None), None)
-    return Decision(rule, inputs, plans, outputs, tuple(considered), exchange)
+    exchanges = tuple(each.exchange for each in chosen if each.exchange is not None)
+    return Decision(rule, inputs, plans, outputs, tuple(considered), exchanges)
 
 
 @lru_cache(maxsize=16384)
@@ -220,7 +220,7 @@ def _offered(
 def _exchange_seconds(specs: Sequence[Spec], candidate: Candidate) -> float:
     """The cost of the rows that change owners."""
     exchange = candidate.exchange
-    return 0.0 if exchange is None else exchange_seconds(exchange, specs[0])
+    return 0.0 if exchange is None else exchange_seconds(exchange, specs)
 
 
 def _reduces_alike(candidate: Candidate, before: Candidate) -> bool:

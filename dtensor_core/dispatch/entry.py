@@ -110,9 +110,11 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         for number, plan in enumerate(decision.plans)
         if plan.steps
     )
-    run = _exchanging(op, decision, names) or local_operator(
+    run = local_operator(
         _functional(op) if reshapes else op, decision.rule, decision.inputs, decision.outputs
     )
+    if decision.exchanges and decision.inputs[0].coords is not None:
+        run = _exchanging(op, run, decision, names)
     backs = _backs(op, fixed, decision, specs)
     place = None if backs or reshapes else _only_place(op, returned, args)
     return Entry(
@@ -135,16 +137,17 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _exchanging(
-    op: OpOverload, decision: Decision, names: Sequence[str]
-) -> Callable[..., Any] | None:
-    """What this rank runs where rows change owners; None where none do, or it has none."""
-    exchange = decision.exchange
-    if exchange is None or decision.inputs[0].coords is None:
-        return None
-    axis, inputs = exchange.axis, decision.inputs
-    moved = next(n for n, s in enumerate(inputs) if sharded_dim(s.placements[axis]) is not None)
-    cause = Cause(str(op), names[moved], decision.considered)
-    return exchanging(exchange, op, inputs[moved], decision.outputs[0], cause)
+    op: OpOverload, run: Callable[..., Any], decision: Decision, names: Sequence[str]
+) -> Callable[..., Any]:
+    """What this rank runs in place of `run` where rows change owners."""
+    inputs = decision.inputs
+    causes: list[Cause] = []
+    for exchange in decision.exchanges:
+        moved = next(
+            n for n, s in enumerate(inputs) if sharded_dim(s.placements[exchange.axis]) is not None
+        )
+        causes.append(Cause(str(op), names[moved], decision.considered))
+    return exchanging(decision.exchanges, run, inputs, decision.outputs[0], causes)
 
 
 def _backs(
@@ -161,7 +164,7 @@ def _backs(
 
 def _is_copy(decision: Decision) -> bool:
     """True if a result has addends, or rows, that its argument has not: it is no view then."""
-    if decision.exchange is not None and decision.exchange.moves:
+    if any(exchange.moves for exchange in decision.exchanges):
         return True
     before, after = decision.inputs[0].placements, decision.outputs[0].placements
     return any(b.is_partial() and not a.is_partial() for a, b in zip(before, after, strict=True))

@@ -1,20 +1,22 @@
-"""Rows that change owners: what slices, splits and joins of a cut dimension send, and no more.
+"""Rows that change owners: what slices, joins and windows of a cut dimension send, and no more.
 
 Tensors that were cut along one mesh axis become others, cut along the same axis. All of them lie on
 a common line of rows, of which every rank of the axis holds one extent of each; what a rank needs
 of another is where the extent it wants meets the one that the other holds. All of it travels in
-one all-to-all of exact sizes, and what a rank has already stays. From `rules.families.slice`
-through `propagate` to `entry`, which calls `exchanging`.
+one all-to-all of exact sizes (one for each type of elements), and what a rank has already stays.
+From `rules.families.slices` and `rules.windows` through `propagate` to `entry`, which calls
+`exchanging`.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -32,24 +34,33 @@ from dtensor_core.tracing import depending
 
 # What every rank of an axis holds of one tensor, as extents of the common line.
 Extents = tuple[Extent, ...]
-# From local tensors to local tensors: along `dim` the ones held become the ones wanted.
-Rows = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+Blocks = Sequence[torch.Tensor]
+# From local tensors to local tensors: the ones held become the ones wanted.
+Rows = Callable[[Blocks], list[torch.Tensor]]
+Run = Callable[[Callable[..., Any], Rows, Mapping[int, int]], Callable[..., Any]]
+# The number of a tensor wanted, and the rows of it that a tensor has.
+_Piece = tuple[int, Extent, torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
     """Which rows of dimension `dim` change owners along mesh axis `axis`, and what for.
 
-    `held` has the extents of each tensor before, `wanted` of each one after, none of which meet
-    but where a tensor is held whole by all. `run(op, rows, coord)` is what the rank at `coord` runs
-    for the operator, given the exchange itself. If nothing moves its results may be views.
+    `held` has the extents of each tensor before, `wanted` of each one after. Those held meet only
+    where all ranks hold a tensor whole; those wanted may meet, and then a row goes to several.
+    `arguments` are the operator's arguments that the tensors held are, or are made of by `parts`;
+    if empty, the first ones. `run(op, rows, coords)` is what a rank runs for the operator, given
+    its exchanges, one after the other, and its coordinate along each dim that has one. If nothing
+    moves its results may be views.
     """
 
     axis: int
     dim: int
     held: tuple[Extents, ...]
     wanted: tuple[Extents, ...]
-    run: Callable[[Callable[..., Any], Rows, int], Callable[..., Any]]
+    run: Run
+    arguments: tuple[int, ...] = ()
+    parts: Rows | None = None
 
     def between(self, source: int, target: int) -> list[tuple[int, int, Extent]]:
         """What `target` takes from `source`, perhaps itself: which tensor, for which, which rows.
@@ -67,22 +78,30 @@ class Exchange:
         return found
 
     @cached_property
-    def sent_rows(self) -> tuple[int, ...]:
-        """How many rows each rank sends: its own but those that it wants itself.
+    def sent_rows(self) -> tuple[tuple[int, ...], ...]:
+        """How many rows of each tensor every rank sends: what others want of its own.
 
-        Every row is wanted by one rank; what all ranks hold nobody sends.
+        What all ranks hold nobody sends.
         """
-        own = [held for held in self.held if any(each != held[0] for each in held)]
+        counting = [_counting(wanted) for wanted in self.wanted]
+
+        def sent(mine: Extent, rank: int) -> int:
+            own = sum(_meet(mine, wanted[rank]).size for wanted in self.wanted)
+            return sum(count(mine) for count in counting) - own
+
         return tuple(
-            sum(held[rank].size for held in own)
-            - sum(_meet(o[rank], w[rank]).size for o, w in itertools.product(own, self.wanted))
-            for rank in range(len(self.wanted[0]))
+            tuple(sent(mine, rank) if len({*held}) > 1 else 0 for rank, mine in enumerate(held))
+            for held in self.held
         )
 
     @property
     def moves(self) -> bool:
         """True if any rank has to send anything."""
-        return any(self.sent_rows)
+        return any(map(any, self.sent_rows))
+
+    def argument(self, number: int) -> int:
+        """Which argument a tensor held is, or is made of."""
+        return self.arguments[number] if self.arguments else number
 
 
 def _meet(one: Extent, other: Extent) -> Extent:
@@ -91,31 +110,48 @@ def _meet(one: Extent, other: Extent) -> Extent:
     return Extent(low, max(high - low, 0))
 
 
-def exchange_seconds(exchange: Exchange, spec: Spec) -> float:
-    """The estimated time, of rows like those of `spec`.
+def _counting(extents: Extents) -> Callable[[Extent], int]:
+    """How many rows of an extent are in others, each counted as often as it is in one."""
+    starts = sorted(each.offset for each in extents)
+    ends = sorted(each.offset + each.size for each in extents)
+    sums = [list(itertools.accumulate(bounds, initial=0)) for bounds in (starts, ends)]
+
+    def before(row: int) -> int:
+        begun, ended = bisect(starts, row), bisect(ends, row)
+        return begun * row - sums[0][begun] - (ended * row - sums[1][ended])
+
+    return lambda extent: before(extent.offset + extent.size) - before(extent.offset)
+
+
+def exchange_seconds(exchange: Exchange, specs: Sequence[Spec]) -> float:
+    """The estimated time, of rows like those of the arguments.
 
     It is that of what a rank sends on average. The one that sends most may send n/(n-1) times what
     it would to another dimension, all together send less, and the cut stays where it is.
     """
-    total = sum(exchange.sent_rows)
-    if not total:
+    if not exchange.moves:
         return 0.0
-    origin = (0,) * len(spec.mesh_shape)
-    num_bytes = total * _row_bytes(exchange, spec, origin) / len(exchange.wanted[0])
-    return message_seconds(num_bytes, topology_of(spec.mesh).links[exchange.axis])
+    num_bytes = sum(_sent_bytes(exchange, specs)) / len(exchange.wanted[0])
+    return message_seconds(num_bytes, topology_of(specs[0].mesh).links[exchange.axis])
 
 
-def _row_shape(exchange: Exchange, spec: Spec, coords: Sequence[int]) -> list[int]:
-    """The local shape of a tensor of one row; only other axes cut it."""
-    placements = list(spec.placements)
-    placements[exchange.axis] = Replicate()
-    shape = list(layout.local_shape(spec.shape, placements, spec.mesh_shape, coords))
-    shape[exchange.dim] = 1
-    return shape
+def _sent_bytes(exchange: Exchange, specs: Sequence[Spec]) -> list[int]:
+    """What every rank sends, taken to be the first one of the other axes."""
+    totals = [0] * len(exchange.wanted[0])
+    for number, counts in enumerate(exchange.sent_rows):
+        spec = specs[exchange.argument(number)]
+        placements = list(spec.placements)
+        placements[exchange.axis] = Replicate()
+        origin = (0,) * len(spec.mesh_shape)
+        shape = layout.local_shape(spec.shape, placements, spec.mesh_shape, origin)
+        row_bytes = _row_numel(shape, exchange.dim) * spec.dtype.itemsize
+        totals = [total + count * row_bytes for total, count in zip(totals, counts, strict=True)]
+    return totals
 
 
-def _row_bytes(exchange: Exchange, spec: Spec, coords: Sequence[int]) -> int:
-    return math.prod(_row_shape(exchange, spec, coords)) * spec.dtype.itemsize
+def _row_numel(shape: Sequence[int], dim: int) -> int:
+    """The elements of one row, whatever the number of rows."""
+    return math.prod(shape[:dim]) * math.prod(shape[dim + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,84 +168,158 @@ class ExchangeStep(Step):
 
 
 def exchanging(
-    exchange: Exchange, op: Callable[..., Any], spec: Spec, result: Spec, cause: Cause
+    exchanges: Sequence[Exchange],
+    op: Callable[..., Any],
+    inputs: Sequence[Spec],
+    result: Spec,
+    causes: Sequence[Cause],
 ) -> Callable[..., Any]:
-    """What this rank runs in place of `op`, of an argument that is cut and a result."""
-    assert spec.coords is not None
-    me = spec.coords[exchange.axis]
-    if not exchange.moves:
-        return exchange.run(op, _kept(exchange, me), me)
-    return exchange.run(op, _sent(exchange, spec, result, cause), me)
+    """What this rank runs in place of `op`; of several exchanges all have one `run`.
+
+    Those after the first send of the rows too that those before have fetched: what lies across a
+    corner comes in two steps.
+    """
+    coords = inputs[0].coords
+    assert coords is not None
+    ways: list[Rows] = []
+    moves: list[observe.Move] = []
+    for exchange, cause in zip(exchanges, causes, strict=True):
+        if exchange.moves:
+            ways.append(_sent(exchange, inputs, result, cause))
+            moves.append(_move(exchange, inputs, cause))
+        else:
+            ways.append(_kept(exchange, coords[exchange.axis]))
+
+    def rows(blocks: Blocks) -> list[torch.Tensor]:
+        guard = observe.guard() if moves else None
+        if guard is not None:
+            guard(causes[0].operator, moves)
+        for exchange, way in zip(exchanges, ways, strict=True):
+            blocks = way(blocks if exchange.parts is None else exchange.parts(blocks))
+        return list(blocks)
+
+    places = {exchange.dim: coords[exchange.axis] for exchange in exchanges}
+    return exchanges[0].run(op, rows, places)
 
 
 def _kept(exchange: Exchange, me: int) -> Rows:
     """Every rank has all that it wants; what it takes of one tensor is a view."""
-    dim, found = exchange.dim, exchange.between(me, me)
+    found = exchange.between(me, me)
 
-    def rows(blocks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def rows(blocks: Blocks) -> list[torch.Tensor]:
         pieces = [
-            (result, at, _piece(exchange, me, blocks, number, at)) for number, result, at in found
+            (result, at, _part(exchange, me, blocks[number], number, at))
+            for number, result, at in found
         ]
-        return [_joined(pieces, number, blocks[0], dim) for number in range(len(exchange.wanted))]
+        return _joined(exchange, pieces, blocks)
 
     return rows
 
 
-def _piece(
-    exchange: Exchange, me: int, blocks: Sequence[torch.Tensor], number: int, rows: Extent
+def _part(
+    exchange: Exchange, me: int, block: torch.Tensor, number: int, rows: Extent
 ) -> torch.Tensor:
-    start = rows.offset - exchange.held[number][me].offset
-    return blocks[number].narrow(exchange.dim, start, rows.size)
+    return block.narrow(exchange.dim, rows.offset - exchange.held[number][me].offset, rows.size)
 
 
-def _joined(
-    pieces: Sequence[tuple[int, Extent, torch.Tensor]], number: int, like: torch.Tensor, dim: int
-) -> torch.Tensor:
-    """The result of this number, from its pieces."""
-    mine = sorted(
-        (at.offset, order) for order, (result, at, _) in enumerate(pieces) if result == number
-    )
-    if len(mine) == 1:
-        return pieces[mine[0][1]][2]
-    found = [pieces[order][2] for _, order in mine]
-    return torch.cat(found, dim) if found else like.narrow(dim, 0, 0).clone()
+def _joined(exchange: Exchange, pieces: Sequence[_Piece], blocks: Blocks) -> list[torch.Tensor]:
+    """The results of their pieces; one that has none is like the block of its number."""
+    made: list[torch.Tensor] = []
+    for number in range(len(exchange.wanted)):
+        mine = sorted((piece for piece in pieces if piece[0] == number), key=_start)
+        if mine:
+            found = [tensor for _, _, tensor in mine]
+            made.append(found[0] if len(found) == 1 else torch.cat(found, exchange.dim))
+        else:
+            like = blocks[min(number, len(blocks) - 1)]
+            made.append(like.narrow(exchange.dim, 0, 0).clone())
+    return made
 
 
-def _sent(exchange: Exchange, spec: Spec, result: Spec, cause: Cause) -> Rows:
+def _start(piece: _Piece) -> int:
+    return piece[1].offset
+
+
+def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, cause: Cause) -> Rows:
     """Some rank needs rows that it does not hold: all ranks of the axis take part."""
-    assert spec.coords is not None
-    axis, dim, me = exchange.axis, exchange.dim, spec.coords[exchange.axis]
-    joined = channel(spec.mesh, (axis,))
-    others = [place[0] for place in joined.coords]
-    outgoing = [[] if other == me else exchange.between(me, other) for other in others]
-    incoming = [[] if other == me else exchange.between(other, me) for other in others]
+    assert result.coords is not None
+    me = result.coords[exchange.axis]
     staying = exchange.between(me, me)
-    row = _row_shape(exchange, spec, spec.coords)
-    carrier = CARRIERS.get(spec.dtype)
-    width = spec.dtype.itemsize // carrier.itemsize if carrier is not None else 1
-    per_row = math.prod(row)
-    to_send, to_receive = (
-        [sum(at.size for _, _, at in each) * per_row * width for each in way]
-        for way in (outgoing, incoming)
+    alike: dict[torch.dtype, set[int]] = {}
+    for number, counts in enumerate(exchange.sent_rows):
+        if any(counts):
+            alike.setdefault(inputs[exchange.argument(number)].dtype, set()).add(number)
+    posts = [_post(exchange, each, inputs, result, cause) for each in alike.values()]
+
+    def rows(blocks: Blocks) -> list[torch.Tensor]:
+        delivered = [post(blocks) for post in posts]
+        pieces = [piece for each, _ in delivered for piece in each]
+        met = {number for number, _, _ in pieces}
+        counts = Counter([number for number, *_ in pieces])
+        counts.update(wanted for _, wanted, _ in staying)
+        for number, wanted, at in staying:
+            kept = _part(exchange, me, blocks[number], number, at)
+            pieces.append((wanted, at, kept.clone() if counts[wanted] == 1 else kept))
+        made = _joined(exchange, pieces, blocks)
+        arrived = [each for _, each in delivered]
+        return [m if number in met else depending(m, *arrived) for number, m in enumerate(made)]
+
+    return rows
+
+
+def _post(
+    exchange: Exchange, numbers: set[int], inputs: Sequence[Spec], result: Spec, cause: Cause
+) -> Callable[[Blocks], tuple[list[_Piece], torch.Tensor]]:
+    """One all-to-all of tensors of one type: the pieces that arrive, and all of them."""
+    first = min(numbers)
+    spec, dim = inputs[exchange.argument(first)], exchange.dim
+    assert spec.coords is not None
+    me = spec.coords[exchange.axis]
+    joined = channel(spec.mesh, (exchange.axis,))
+    ways = [
+        [(me, place[0]) for place in joined.coords],
+        [(place[0], me) for place in joined.coords],
+    ]
+    outgoing, incoming = (
+        [
+            [p for p in exchange.between(*ends) if p[0] in numbers and ends != (me, me)]
+            for ends in way
+        ]
+        for way in ways
     )
     leaving, arriving = (list(itertools.chain.from_iterable(w)) for w in (outgoing, incoming))
-    shapes = [[*row[:dim], at.size, *row[dim + 1 :]] for _, _, at in arriving]
-    sizes = [at.size * per_row for _, _, at in arriving]
-    counts = Counter(result for _, result, _ in (*arriving, *staying))
-    unsent = set(range(len(exchange.held))) - {number for number, _, _ in leaving}
-    unmet = set(range(len(exchange.wanted))) - {result for _, result, _ in arriving}
-    mark = hash((dim, exchange.held, exchange.wanted)) & 0x7FFFFFFF
-    payload = sum(to_send) // width * spec.dtype.itemsize
-    news, move = _news(exchange, spec, result, cause, payload), _move(exchange, spec, cause)
+    carrier = CARRIERS.get(spec.dtype)
+    width = spec.dtype.itemsize // carrier.itemsize if carrier is not None else 1
+    unsent = numbers - {number for number, _, _ in leaving}
+    mark = hash((dim, exchange.held, exchange.wanted, first)) & 0x7FFFFFFF
+    seconds = exchange_seconds(exchange, inputs)
 
-    def rows(blocks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        guard = observe.guard()
-        if guard is not None:
-            guard(cause.operator, [move])
-        sent = [_piece(exchange, me, blocks, n, at).reshape(-1) for n, _, at in leaving]
-        flat = torch.cat(sent) if sent else blocks[0].new_empty(0)
+    @cache
+    def sizes(*per_row: int) -> tuple[list[int], list[int], observe.Announcement]:
+        """How much goes to each rank and comes from it, and what is announced."""
+        to_send, to_receive = (
+            [sum(at.size * per_row[number] for number, _, at in each) * width for each in way]
+            for way in (outgoing, incoming)
+        )
+        news = observe.Announcement(
+            operator=cause.operator,
+            argument=cause.argument,
+            source=spec.text,
+            target=result.text,
+            step="all_to_all",
+            axis=axis_name(spec.mesh, exchange.axis),
+            payload_bytes=sum(to_send) // width * spec.dtype.itemsize,
+            candidates=cause.candidates,
+            seconds=seconds,
+        )
+        return to_send, to_receive, news
+
+    def post(blocks: Blocks) -> tuple[list[_Piece], torch.Tensor]:
+        to_send, to_receive, news = sizes(*[int(_row_numel(block.shape, dim)) for block in blocks])
+        sent = [_part(exchange, me, blocks[n], n, at).reshape(-1) for n, _, at in leaving]
+        flat = torch.cat(sent) if sent else blocks[first].new_empty(0)
         flat = depending(flat, *(blocks[number] for number in unsent))
-        flat = depending(flat, blocks[0], mark=mark)
+        flat = depending(flat, blocks[first], mark=mark)
         if carrier is not None:
             flat = carried(flat, carrier)
         with observe.announced(news):
@@ -217,40 +327,23 @@ def _sent(exchange: Exchange, spec: Spec, result: Spec, cause: Cause) -> Rows:
             arrived = collectives.wait(issued)
         if carrier is not None:
             arrived = arrived.view(spec.dtype)
-        pieces = [
-            (result, at, part.view(shape))
-            for (_, result, at), part, shape in zip(
-                arriving, arrived.split(sizes), shapes, strict=True
-            )
-        ]
-        for number, result, at in staying:
-            kept = _piece(exchange, me, blocks, number, at)
-            pieces.append((result, at, kept.clone() if counts[result] == 1 else kept))
-        made = [_joined(pieces, number, blocks[0], dim) for number in range(len(exchange.wanted))]
-        return [depending(m, arrived) if n in unmet else m for n, m in enumerate(made)]
+        pieces: list[_Piece] = []
+        start = 0
+        for number, wanted, at in arriving:
+            shape = list(blocks[number].shape)
+            shape[dim] = at.size
+            numel = math.prod(shape)
+            pieces.append((wanted, at, arrived[start : start + numel].view(shape)))
+            start += numel
+        return pieces, arrived
 
-    return rows
+    return post
 
 
-def _news(
-    exchange: Exchange, spec: Spec, result: Spec, cause: Cause, payload_bytes: int
-) -> observe.Announcement:
-    return observe.Announcement(
-        operator=cause.operator,
-        argument=cause.argument,
-        source=spec.text,
-        target=result.text,
-        step="all_to_all",
-        axis=axis_name(spec.mesh, exchange.axis),
-        payload_bytes=payload_bytes,
-        candidates=cause.candidates,
-        seconds=exchange_seconds(exchange, spec),
-    )
-
-
-def _move(exchange: Exchange, spec: Spec, cause: Cause) -> observe.Move:
+def _move(exchange: Exchange, inputs: Sequence[Spec], cause: Cause) -> observe.Move:
     """What a guard is shown: nothing changes its layout, but bytes are sent."""
-    most = max(exchange.sent_rows) * _row_bytes(exchange, spec, (0,) * len(spec.mesh_shape))
+    spec = inputs[exchange.argument(0)]
+    most = max(_sent_bytes(exchange, inputs))
     same = spec.placements
     step = ExchangeStep("all_to_all", (exchange.axis,), same, same, True, most)
     return observe.Move(cause.argument, spec, (step,), cause.candidates)

@@ -7,7 +7,7 @@ the dimension has to be whole. A selection leaves addends, of which one is not z
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
 Local = Callable[..., Any]
+Places = Mapping[int, int]
 
 
 def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:
@@ -135,8 +136,8 @@ def _slice(call: Call) -> Rule:
     ranks = spec.mesh_shape[axis]
     taken = _taken(call, spec.shape[dim], ranks)
 
-    def run(op: Local, rows: Rows, coord: int) -> Local:
-        start, end, step = taken.local(coord)
+    def run(op: Local, rows: Rows, places: Places) -> Local:
+        start, end, step = taken.local(places[dim])
         return lambda x, *_, **__: rows([aten.slice.Tensor(x, dim, start, end, step)])[0]
 
     wanted = _chunks(call.outputs[0].shape[dim], ranks)
@@ -188,7 +189,7 @@ def _split(call: Call) -> Rule:
     ranks = spec.mesh_shape[axis]
     wanted = _behind_each_other([meta.shape[dim] for meta in call.outputs], ranks)
 
-    def run(op: Local, rows: Rows, coord: int) -> Local:
+    def run(op: Local, rows: Rows, places: Places) -> Local:
         return lambda x, *_, **__: rows([x])
 
     held = _chunks(spec.shape[dim], ranks)
@@ -215,7 +216,7 @@ def _cat(call: Call) -> Rule:
         held.append((Extent(start, size),) * ranks if is_whole else _chunks(size, ranks, start))
         start += size
 
-    def run(op: Local, rows: Rows, coord: int) -> Local:
+    def run(op: Local, rows: Rows, places: Places) -> Local:
         if exchange.moves:
             return lambda tensors, *_, **__: rows(tensors)[0]
         return lambda tensors, *_, **__: depending(torch.cat(rows(tensors), dim), *tensors)
@@ -250,12 +251,12 @@ def _slice_backward(call: Call) -> Rule:
     ranks = spec.mesh_shape[axis]
     taken = _taken(call, shape[dim], ranks)
 
-    def run(op: Local, rows: Rows, coord: int) -> Local:
-        bounds = taken.local(coord)
+    def run(op: Local, rows: Rows, places: Places) -> Local:
+        bounds = taken.local(places[dim])
 
         def insert(gradient: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             part = rows([gradient])[0]
-            size = [*part.shape[:dim], taken.held(coord), *part.shape[dim + 1 :]]
+            size = [*part.shape[:dim], taken.held(places[dim]), *part.shape[dim + 1 :]]
             made = aten.slice_backward.default(part, size, dim, *bounds)
             return made if part.shape[dim] else depending(made, part)
 
