@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench opdb docs clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-operators opdb docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ format: $(READY) ## format, and mend what ruff can mend
 
 bench: $(READY) ## how long operators and a training step take, against torch's DTensor
 	$(BIN)/python -m benchmarks
+
+bench-operators: $(READY) ## what torch's operator database communicates, against torch's DTensor
+	$(BIN)/python -m benchmarks.operators --json build/operators.json
 
 opdb: $(READY) ## torch's operator database on DTensors, on 4 ranks that are threads
 	$(BIN)/python -m tests.opdb --json build/opdb.json

@@ -1,0 +1,82 @@
+"""Counts the collectives that each thread issues, whoever asks for them.
+
+Counted are the operators of c10d, in which every collective of every DTensor ends, as commtrace's
+recorder sees them. What elements and wire bytes are is said in docs/bytes.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from commtrace.recorder.calls import Call, read_arguments
+from commtrace.recorder.groups import resolve
+from commtrace.recorder.intercept import Interception
+from commtrace.recorder.recorder import Recorder
+from commtrace.recorder.signatures import Signature
+from commtrace.units import wire_bytes
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was communicated: calls, elements of their payloads, bytes that had to be sent."""
+
+    collectives: int = 0
+    elements: int = 0
+    wire_bytes: int = 0
+
+    def add(self, other: Sent) -> None:
+        """Count another one in."""
+        self.collectives += other.collectives
+        self.elements += other.elements
+        self.wire_bytes += other.wire_bytes
+
+
+class Counter(Recorder):
+    """Stands in for the recorder: adds up the calls of each thread that is `counting`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: Any = (self,)  # the interception asks whether anybody listens
+        self._here = threading.local()
+
+    @contextmanager
+    def counting(self) -> Iterator[Sent]:
+        """What the body sends on this thread, added up while it runs."""
+        self._here.sent = sent = Sent()
+        try:
+            yield sent
+        finally:
+            self._here.sent = None
+
+    def issue(
+        self, native_op: str, signature: Signature, args: Sequence[Any], frame: Any, state: Any
+    ) -> None:
+        """Count a call; one that a functional collective makes is seen twice and counted once."""
+        sent: Sent | None = getattr(self._here, "sent", None)
+        if sent is not None and native_op.startswith("c10d::"):
+            call = Call(native_op, signature)
+            call.group = self.groups.of(resolve(args[signature.group]))
+            read_arguments(call, args)
+            sent.add(Sent(1, call.payload // call.dtype.itemsize, _wire_bytes(call)))
+
+
+def _wire_bytes(call: Call) -> int:
+    if call.kept_bytes >= 0:
+        return call.payload - call.kept_bytes
+    return wire_bytes(call.signature.kind, call.payload, len(call.group.ranks))
+
+
+@contextmanager
+def counter() -> Iterator[Counter]:
+    """A counter that sees every collective of the process while the body runs."""
+    made = Counter()
+    interception = Interception(made)
+    interception.install()
+    try:
+        yield made
+    finally:
+        interception.uninstall()

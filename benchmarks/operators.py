@@ -1,0 +1,253 @@
+"""What torch's operator database communicates with dtensor_core, and with torch's DTensor.
+
+Every operator runs on 4 ranks that are threads, with every layout that `tests.opdb` tries, once on
+dtensor_core's tensors and once on torch's. Compared are the combinations that torch's DTensor gets
+right: calls, elements and bytes that were sent, and results that are sharded. Results are right if
+they equal those of whole tensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_unflatten
+
+from benchmarks.counting import Counter, Sent, counter
+from benchmarks.kit import OURS, RANKS, TORCHS, Kit, kits
+from dtensor_core.placement import Placement, sharded_dim
+from dtensor_core.testing import RankFailure, kept_mesh, run_threads
+from tests.opdb.runs import RUNS, Run
+from tests.opdb.scan import PASS, Case, case_of, combinations_of, judged, laid_out, samples_of
+
+Layouts = Sequence[Sequence[Placement]]
+PIPED_WIDTH = 120
+# Of the combinations that are right and have a cut argument, as many send nothing with torch's.
+SILENT_PER_CENT = 55
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One combination with one DTensor: whether it is right, and what all ranks sent for it."""
+
+    passes: bool
+    sent: Sent = field(default_factory=Sent)
+    sharded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One combination with both."""
+
+    operator: str
+    text: str
+    cut: bool
+    ours: Outcome
+    torchs: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A figure of ours, that of torch, and whether it is as it has to be."""
+
+    name: str
+    ours: float
+    torchs: float
+    kept: bool
+
+    @property
+    def ratio(self) -> float:
+        """Ours in terms of torch's."""
+        return self.ours / self.torchs if self.torchs else float(self.ours > 0)
+
+
+def outcome(case: Case, run: Run, layouts: Layouts, kit: Kit, count: Counter) -> Outcome:
+    """What becomes of one combination with one DTensor."""
+
+    def body() -> Any:
+        mesh = kept_mesh(run.mesh)
+        each = iter(layouts)
+        leaves = [
+            laid_out(leaf, mesh, next(each), kit.tensor) if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in case.leaves
+        ]
+        args, kwargs = tree_unflatten(leaves, case.structure)
+        try:
+            with count.counting() as sent:
+                result = case.run(args, kwargs)
+            sharded = sum(_is_sharded(leaf) for leaf in result)
+            return sent, sharded, [_whole(leaf) for leaf in result]
+        except Exception as error:
+            return Sent(), 0, error
+
+    try:
+        ranks = run_threads(body, torch.Size(run.mesh).numel(), timeout_s=20)
+    except RankFailure:
+        return Outcome(passes=False)
+    passes = judged(case, [result for _, _, result in ranks])[0] == PASS
+    total = Sent(ranks[0][0].collectives)
+    for sent, _, _ in ranks:
+        total.add(Sent(0, sent.elements, sent.wire_bytes))
+    return Outcome(passes, total, ranks[0][1])
+
+
+def _is_sharded(leaf: Any) -> bool:
+    return any(hasattr(each, "dim") for each in getattr(leaf, "placements", ()))
+
+
+def _whole(leaf: Any) -> Any:
+    return leaf.full_tensor().detach() if hasattr(leaf, "full_tensor") else leaf
+
+
+def pairs(
+    info: Any, run: Run, count: Counter, *, samples: int, combinations: int
+) -> Iterator[Pair]:
+    """Every combination of one operator, with both DTensors."""
+    name = f"{info.name} {info.variant_test_name}".strip()
+    chooser = random.Random(0)
+    both = kits()
+    for sample in itertools.islice(samples_of(info, run), samples):
+        case = case_of(info, run, sample)
+        if case is None:
+            continue
+        shapes = [tuple(tensor.shape) for tensor in case.tensors]
+        for layouts in combinations_of(case.tensors, run, chooser, combinations):
+            text = " ".join(f"{s}{list(map(str, p))}" for s, p in zip(shapes, layouts, strict=True))
+            cut = any(sharded_dim(each) is not None for layout in layouts for each in layout)
+            ours, torchs = (outcome(case, run, layouts, both[k], count) for k in (OURS, TORCHS))
+            yield Pair(name, f"{text} {case.text}", cut, ours, torchs)
+
+
+def bars(found: Sequence[Pair]) -> list[Bar]:
+    """What is compared over the combinations that both get right, and the share without sending."""
+    shared = [pair for pair in found if pair.torchs.passes and pair.ours.passes]
+
+    def total(figure: Callable[[Outcome], int]) -> tuple[int, int]:
+        return sum(figure(p.ours) for p in shared), sum(figure(p.torchs) for p in shared)
+
+    less = {
+        "collectives": total(lambda each: each.sent.collectives),
+        "elements": total(lambda each: each.sent.elements),
+        "wire bytes": total(lambda each: each.sent.wire_bytes),
+    }
+    made = [Bar(name, *figures, figures[0] <= figures[1]) for name, figures in less.items()]
+    results = total(lambda each: each.sharded)
+    made.append(Bar("sharded results", *results, results[0] >= results[1]))
+    passing = (sum(p.ours.passes for p in found), sum(p.torchs.passes for p in found))
+    lost = any(pair.torchs.passes and not pair.ours.passes for pair in found)
+    made.append(Bar("right combinations", *passing, not lost))
+    ours, torchs = _silent(found, ours=True), _silent(found, ours=False)
+    made.append(Bar("% of cut ones that send nothing", ours, torchs, ours >= SILENT_PER_CENT))
+    return made
+
+
+def _silent(found: Sequence[Pair], *, ours: bool) -> float:
+    """How many of a hundred cut combinations that one gets right send nothing."""
+    cut = [pair.ours if ours else pair.torchs for pair in found if pair.cut]
+    right = [each for each in cut if each.passes]
+    return 100 * sum(not each.sent.collectives for each in right) / max(len(right), 1)
+
+
+def worse(found: Sequence[Pair]) -> list[tuple[str, int, int, int, str]]:
+    """Operators that send more than torch's, or keep less sharded, the worst first.
+
+    Each with what we have more: elements, collectives, and sharded results less; and an example.
+    """
+    rows: list[tuple[str, int, int, int, str]] = []
+    for name, group in itertools.groupby(found, key=lambda pair: pair.operator):
+        both = [pair for pair in group if pair.torchs.passes and pair.ours.passes]
+        more = [_more(pair) for pair in both]
+        elements, collectives, lost = (sum(each[place] for each in more) for place in range(3))
+        if elements > 0 or collectives > 0 or lost > 0:
+            example = max(both, key=_more).text
+            rows.append((name, elements, collectives, lost, example))
+    return sorted(rows, key=lambda row: row[1:4], reverse=True)
+
+
+def _more(pair: Pair) -> tuple[int, int, int]:
+    """What we have more: elements, collectives, and sharded results less."""
+    ours, torchs = pair.ours.sent, pair.torchs.sent
+    return (
+        ours.elements - torchs.elements,
+        ours.collectives - torchs.collectives,
+        pair.torchs.sharded - pair.ours.sharded,
+    )
+
+
+def main() -> None:
+    """Compare the operators that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.operators", description=__doc__)
+    parser.add_argument("runs", nargs="*", default=["forward"], help=f"of {', '.join(RUNS)}")
+    parser.add_argument("--only", default="", help="names of operators, separated by commas")
+    parser.add_argument("--samples", type=int, default=6, help="samples an operator; default: 6")
+    parser.add_argument(
+        "--combinations", type=int, default=10, help="layouts a sample; default: 10"
+    )
+    parser.add_argument("--part", default="0/1", help="i/n: every n-th operator from the i-th on")
+    parser.add_argument("--worse", type=int, default=40, help="how many operators are named")
+    parser.add_argument("--json", type=Path, help="where to write every combination")
+    parser.add_argument("--check", action="store_true", help="end with code 1 if a bar is missed")
+    given = parser.parse_args()
+    part, parts = map(int, given.part.split("/"))
+    wanted = set(filter(None, given.only.split(",")))
+    infos = [info for info in op_db if not wanted or info.name in wanted][part::parts]
+    warnings.simplefilter("ignore")  # of operators that are deprecated, and of samples
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    missed = False
+    report = {}
+    for run in (RUNS[name] for name in given.runs):
+        effort = {"samples": given.samples, "combinations": given.combinations}
+        with counter() as count:
+            found = [
+                pair
+                for info in infos
+                if run.dtype in info.supported_dtypes("cpu")
+                for pair in pairs(info, run, count, **effort)
+            ]
+        report[run.name] = [asdict(pair) for pair in found]
+        verdicts = bars(found)
+        missed |= not all(bar.kept for bar in verdicts)
+        _print(console, run, verdicts, worse(found)[: given.worse])
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(report))
+    if missed and given.check:
+        sys.exit(1)
+
+
+def _print(
+    console: Console, run: Run, verdicts: Sequence[Bar], rows: Sequence[tuple[Any, ...]]
+) -> None:
+    table = Table(title=f"{run.name}, {RANKS} ranks, torch {torch.__version__}")
+    for heading in ("what", OURS, TORCHS, "ratio", "verdict"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    for bar in verdicts:
+        numbers = [f"{number:,.0f}" for number in (bar.ours, bar.torchs)]
+        table.add_row(bar.name, *numbers, f"{bar.ratio:.2f}", "ok" if bar.kept else "missed")
+    console.print(table)
+    if not rows:
+        return
+    table = Table(title="operators that send more, or keep less sharded, than with torch")
+    for heading in ("operator", "elements", "collectives", "sharded less", "example"):
+        table.add_column(heading, justify="left" if heading in ("operator", "example") else "right")
+    for row in rows:
+        table.add_row(*map(str, row))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
