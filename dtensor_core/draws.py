@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -62,6 +63,23 @@ def draw(
         _keep_of(stream, local, spec)
         stream.end()
     return local
+
+
+@contextmanager
+def apart(device_type: str, place: int) -> Iterator[None]:
+    """Let torch's default generators give each `place` other numbers while the body runs.
+
+    All ranks enter together; the numbers follow from the state before, which moves on by one number
+    of the CPU's generator and is equal on all ranks again afterwards.
+    """
+    seed = int(torch.randint(1 << 62, ()).item()) ^ place
+    module = None if device_type == "cpu" else torch.get_device_module(device_type)
+    devices = [] if module is None else [module.current_device()]
+    with torch.random.fork_rng(devices, device_type="cuda" if module is None else device_type):
+        torch.default_generator.manual_seed(seed)
+        if module is not None:
+            module.manual_seed(seed)
+        yield
 
 
 def embed(part: torch.Tensor, spec: Spec, whole: torch.Tensor) -> torch.Tensor:

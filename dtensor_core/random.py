@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import torch
 
+from dtensor_core.draws import apart
 from dtensor_core.errors import MeshError, RandomStateError, four_parts
 from dtensor_core.mesh import DeviceMesh, axis_name
 from dtensor_core.placement import Shard
@@ -65,14 +66,7 @@ def per_rank(device_mesh: DeviceMesh, axes: Sequence[str | int] | None = None) -
     coords = device_mesh.get_coordinate()
     for axis in _axes(device_mesh, axes):
         place = place * device_mesh.size(axis) + (coords[axis] if coords is not None else 0)
-    seed = int(torch.randint(1 << 62, ()).item()) ^ place
-    kind = device_mesh.device_type
-    module = None if kind == "cpu" else torch.get_device_module(kind)
-    devices = [] if module is None else [module.current_device()]
-    with torch.random.fork_rng(devices, device_type="cuda" if module is None else kind):
-        torch.default_generator.manual_seed(seed)
-        if module is not None:
-            module.manual_seed(seed)
+    with apart(device_mesh.device_type, place):
         yield
 
 

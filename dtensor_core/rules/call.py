@@ -43,6 +43,12 @@ class Call:
         """Global shapes of the tensor arguments."""
         return [tuple(spec.shape) for spec in self.specs]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the numbered tensor arguments, that of a list for each of its tensors."""
+        given = (*zip(argument_names(self.op), self.args, strict=False), *self.kwargs.items())
+        return [name for name, value in given for _ in tensors((value,))]
+
     def argument(self, name: str, default: Any = None) -> Any:
         """The value of a named argument; `default`, or else the schema's, if it is not given."""
         self.read.add(name)

@@ -7,14 +7,15 @@ waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core.layout import stride_like
+from dtensor_core.rules.call import argument_names
 from dtensor_core.rules.rule import LocalMaker, Rule
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
@@ -27,7 +28,9 @@ def local_operator(
     if inputs[0].coords is None:
         return _outside(op, outputs)
     if rule is not None and rule.local is not None:
-        return rule.local(op, inputs, outputs)
+        run = rule.local(op, inputs, outputs)
+        if run is not op:
+            return run
     written = op._schema.is_mutable
     if outputs and not written and all(_is_empty_here(spec) for spec in outputs):
         return _results(op, [spec.local_shape for spec in outputs], outputs)
@@ -70,10 +73,14 @@ def _results(
         if single:
             return made[0]
         masks = [arg for arg in args if isinstance(arg, (list, tuple)) and _is_mask(op, arg)]
-        if not masks:
-            return made
         wanted = iter(made)
-        return tuple(next(wanted) if asked else None for asked in masks[-1])
+        if masks:
+            return tuple(next(wanted) if asked else None for asked in masks[-1])
+        if len(made) == len(returns):
+            return made
+        metas = tree_map_only(torch.Tensor, lambda each: each.to("meta"), (args, kwargs))
+        like = op(*metas[0], **metas[1])  # numbers and None among them
+        return tuple(next(wanted) if isinstance(each, torch.Tensor) else each for each in like)
 
     return make
 
@@ -81,6 +88,20 @@ def _results(
 def _is_mask(op: OpOverload, arg: Sequence[Any]) -> bool:
     """True for the argument that says which results are wanted."""
     return len(arg) == len(op._schema.returns) and all(isinstance(each, bool) for each in arg)
+
+
+def called_with(
+    op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], **changed: Any
+) -> Any:
+    """What an operator makes of its arguments, some of them changed."""
+    places = argument_names(op)  # pyright: ignore[reportArgumentType]
+    given, named = list(args), dict(kwargs)
+    for name, value in changed.items():
+        if places[name] < len(given):
+            given[places[name]] = value
+        else:
+            named[name] = value
+    return op(*given, **named)
 
 
 def with_local_size(position: int) -> LocalMaker:

@@ -76,8 +76,9 @@ class Rule:
     of factors that no output has. `terms` are the additive terms of the result, each a product of
     argument numbers; with `algebra` they say which Partials pass: one argument of each term is
     Partial, all others are whole. `extra` are candidates that this does not say, and all whole is
-    one unless `offers_whole` is false. `local` may replace the local operator once layouts are
-    known.
+    one unless `offers_whole` is false. Results that are `settled` are whole whatever is cut: the
+    local operator sees to it, or nobody reads them. `local` may replace the local operator once
+    layouts are known.
     """
 
     inputs: tuple[Operand, ...]
@@ -90,13 +91,14 @@ class Rule:
     local: LocalMaker | None = None
     extra: tuple[Candidate, ...] = ()
     offers_whole: bool = True
+    settled: frozenset[int] = frozenset()
 
     @property
     def form(self) -> Form:
         """What there is of this rule besides sizes and the local operator; it has a hash."""
         return (
             self.inputs, self.outputs, tuple(self.sizes), self.blocked, self.reduce, self.terms,
-            self.algebra, self.extra, self.offers_whole,
+            self.algebra, self.extra, self.offers_whole, self.settled,
         )  # fmt: skip
 
     @staticmethod
@@ -105,13 +107,11 @@ class Rule:
 
         They do where dimensions have several factors, which must be cut evenly.
         """
-        inputs, outputs, factors, blocked, reduce, terms, algebra, extra, offers_whole = form
+        inputs, outputs, factors, blocked, reduce, terms, algebra, extra, *rest = form
         if any(len(dim) > 1 for operand in (*inputs, *outputs) for dim in operand):
             return None
         sizes = dict.fromkeys(factors, 1)
-        return Rule(
-            inputs, outputs, sizes, blocked, reduce, terms, algebra, None, extra, offers_whole
-        )
+        return Rule(inputs, outputs, sizes, blocked, reduce, terms, algebra, None, extra, *rest)
 
 
 def candidates(
@@ -200,7 +200,10 @@ def _cut(rule: Rule, cutting: Cutting, sizes: Mapping[str, int]) -> Iterator[Can
                 inputs[term[0]] = addends
     yield Candidate(
         tuple(placement or Replicate() for placement in inputs),
-        tuple(placement or addends for placement in outputs),
+        tuple(
+            placement or (Replicate() if number in rule.settled else addends)
+            for number, placement in enumerate(outputs)
+        ),
         cutting,
     )
 

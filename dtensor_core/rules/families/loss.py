@@ -17,6 +17,7 @@ from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
+from dtensor_core.rules.local import called_with
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Operand, Rule
 from dtensor_core.spec import Spec
@@ -66,22 +67,11 @@ def _by_global_count(count: int) -> Callable[..., Local]:
             return op
 
         def mean(*args: Any, **kwargs: Any) -> torch.Tensor:
-            return _with_reduction(op, _SUM, args, kwargs).div_(count)
+            return called_with(op, args, kwargs, reduction=_SUM).div_(count)
 
         return mean
 
     return maker
-
-
-def _with_reduction(op: Local, reduction: int, args: Sequence[Any], kwargs: Any) -> Any:
-    """The operator with another reduction than the one it was called with."""
-    schema = op._schema.arguments  # pyright: ignore[reportFunctionMemberAccess]
-    position = next(at for at, argument in enumerate(schema) if argument.name == "reduction")
-    changed = list(args)
-    for argument in schema[len(changed) : position + 1]:
-        changed.append(kwargs.pop(argument.name, argument.default_value))
-    changed[position] = reduction
-    return op(*changed, **kwargs)
 
 
 def _samples(call: Call, x: Spec) -> tuple[Operand, Operand]:
@@ -115,7 +105,7 @@ def _nll_local(reduction: int) -> Callable[..., Local]:
         plan, cause = plan_between(total, whole), Cause(str(op), "total_weight")
 
         def mean(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            loss, weight = _with_reduction(op, _SUM, args, kwargs)
+            loss, weight = called_with(op, args, kwargs, reduction=_SUM)
             return loss / execute(weight, total, plan, cause), weight
 
         return mean

@@ -32,6 +32,7 @@ def assert_agrees(
     layouts: Sequence[Sequence[Placement]],
     *,
     mesh_shape: tuple[int, ...] = (4,),
+    tolerance: float = 1e-6,
 ) -> None:
     """Results, and gradients of tensors that require them, are those of one device on every rank.
 
@@ -50,7 +51,9 @@ def assert_agrees(
         found += [_whole(gradient) for gradient in _gradients(results, mine)]
         for got, wanted in zip(found, expected, strict=True):
             assert got.shape == wanted.shape
-            torch.testing.assert_close(got, wanted, atol=1e-8, rtol=1e-6, equal_nan=True)
+            torch.testing.assert_close(
+                got, wanted, atol=tolerance / 100, rtol=tolerance, equal_nan=True
+            )
 
     run_threads(body, torch.Size(mesh_shape).numel())
 

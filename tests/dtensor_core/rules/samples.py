@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tests.dtensor_core.rules import batched
+from tests.dtensor_core.rules import batched, networks
 from tests.dtensor_core.rules.brute_force import Sample
 
 aten = torch.ops.aten
@@ -204,6 +204,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "cumsum": [_call(aten.cumsum.default, _t(6, 5), 1)],
     **batched.SAMPLES,
+    **networks.SAMPLES,
     "cumprod": [_call(aten.cumprod.default, _t(6, 5), 1)],
     "sort": [_call(aten.sort.default, _t(6, 5), 1)],
     "flip": [_call(aten.flip.default, _t(6, 5), [1])],
