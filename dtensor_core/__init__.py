@@ -5,6 +5,7 @@ imports.
 """
 
 from dtensor_core.api import distribute_module, distribute_tensor
+from dtensor_core.dispatch.missing import MissingRuleWarning, missing_rule
 from dtensor_core.factories import empty, full, ones, rand, randn, zeros
 from dtensor_core.integrations import install as _install
 from dtensor_core.mesh import DeviceMesh, init_device_mesh
@@ -16,6 +17,7 @@ _install()
 __all__ = [
     "DTensor",
     "DeviceMesh",
+    "MissingRuleWarning",
     "Partial",
     "Placement",
     "Replicate",
@@ -26,6 +28,7 @@ __all__ = [
     "empty",
     "full",
     "init_device_mesh",
+    "missing_rule",
     "ones",
     "rand",
     "randn",

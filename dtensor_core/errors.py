@@ -36,6 +36,10 @@ class RuleError(DTensorError, RuntimeError):
     """An operator whose result can't be laid out as it was asked to be."""
 
 
+class MissingRuleError(RuleError, NotImplementedError):
+    """An operator without a sharding rule, where `missing_rule("error")` was chosen."""
+
+
 class RandomStateError(DTensorError, RuntimeError):
     """Ranks whose random numbers can't be those of one device."""
 

@@ -24,7 +24,7 @@ class Announcement:
     asked for it by name). `source` and `target` are layouts in text form, before and after the
     whole redistribution; `step`, `axis` and `payload_bytes` describe this one collective on this
     rank, `seconds` what the planner takes it to last. `candidates` lists the layouts considered
-    with their cost in seconds; the first one was chosen.
+    with their cost in seconds; the first one was chosen. `note` says more of the reason.
     """
 
     operator: str
@@ -36,12 +36,15 @@ class Announcement:
     payload_bytes: int
     candidates: tuple[tuple[str, float], ...] = ()
     seconds: float = field(default=0.0, compare=False)
+    note: str = ""
 
     @property
     def sentence(self) -> str:
         """The reason in one sentence."""
         needs = f"needs {self.argument} " if self.argument else ""
-        return f"{self.operator} {needs}{self.source} -> {self.target}: {self.step} on {self.axis}"
+        note = f" ({self.note})" if self.note else ""
+        way = f"{self.source} -> {self.target}: {self.step} on {self.axis}"
+        return f"{self.operator} {needs}{way}{note}"
 
 
 Listener = Callable[[Announcement], None]

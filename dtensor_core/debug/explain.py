@@ -285,7 +285,8 @@ def _told(send: observe.Announcement) -> str:
     """The collective itself: kind, axis, bytes, time, as far as they are known."""
     told = send.step + (f" on {send.axis}" if send.axis else "")
     told += f", {_size(send.payload_bytes)}"
-    return f"{told}, about {_time(send.seconds)}" if send.seconds else told
+    told += f", about {_time(send.seconds)}" if send.seconds else ""
+    return f"{told} ({send.note})" if send.note else told
 
 
 def _size(num_bytes: int) -> str:

@@ -21,6 +21,7 @@ from dtensor_core import observe
 from dtensor_core.dispatch.arguments import flattened
 from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
+from dtensor_core.dispatch.missing import meet
 from dtensor_core.dispatch.plain import is_whole
 from dtensor_core.dispatch.written import (
     Copied,
@@ -338,6 +339,8 @@ def _redistribute(
 ) -> None:
     """Bring the local arguments to their decided layouts; a tensor given twice moves once."""
     check_given(op, entry.backs, args, kwargs)
+    if entry.missing is not None:
+        meet(entry.missing)
     moves = {number: (plan, cause) for number, plan, cause in entry.moves}
     done: dict[tuple[int, int], torch.Tensor] = {}
     counter = iter(range(1 << 30))

@@ -6,7 +6,6 @@ local operator. Nothing here runs on a cached call.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -23,6 +22,7 @@ from dtensor_core.dispatch.lists import (
     plans_by_number,
 )
 from dtensor_core.dispatch.metadata import output_metadata
+from dtensor_core.dispatch.missing import NO_RULE, Missing, missing
 from dtensor_core.dispatch.overflow import UNSCALE, unscaling
 from dtensor_core.dispatch.written import Back, Out, does_not_fit, outs_of, without_out
 from dtensor_core.errors import RuleError, four_parts
@@ -42,10 +42,6 @@ _RESHAPING = frozenset(
 )
 
 
-class MissingRuleWarning(UserWarning):
-    """An operator without a sharding rule had its arguments gathered."""
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A cached decision, ready to run.
@@ -57,7 +53,8 @@ class Entry:
     `reshapes` its first argument in place gives it the spec of its result. `outs` are where the
     results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
     are the names of the arguments whose values were looked at. An entry that `is_bare` runs the
-    operator in place on local tensors, and no more.
+    operator in place on local tensors, and no more. `missing` tells what is gathered for want of a
+    rule.
     """
 
     run: Callable[..., Any]
@@ -74,6 +71,7 @@ class Entry:
     reshapes: bool = False
     outs: tuple[Out, ...] = ()
     is_bare: bool = False
+    missing: Missing | None = None
 
 
 def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
@@ -103,10 +101,9 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     reshapes = op._schema.name in _RESHAPING
     fixed = _fixed(call, written) if written and not reshapes else []
     decision = decide(call, fixed)
-    if decision.rule is None and decision.communicates:
-        _warn_missing(op)
+    note = _note(decision)
     moves = tuple(
-        (number, plan, Cause(str(op), names[number], decision.considered))
+        (number, plan, Cause(str(op), names[number], decision.considered, note))
         for number, plan in enumerate(decision.plans)
         if plan.steps
     )
@@ -133,7 +130,13 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         backs=backs,
         reshapes=reshapes,
         is_bare=run is op and place == 0 and not moves,
+        missing=missing(op, names, specs, moves) if note else None,
     )
+
+
+def _note(decision: Decision) -> str:
+    """What the reason of an argument's communication adds."""
+    return NO_RULE if decision.rule is None and decision.communicates else ""
 
 
 def _exchanging(
@@ -198,12 +201,12 @@ def _list_entry(
 ) -> Entry:
     """The entry of a list operator, put together from its elements' decisions."""
     elements = decide_elements(op, args, kwargs, written, plain)
-    if any(e.decision.rule is None and e.decision.communicates for e in elements):
-        _warn_missing(op)
     moves = tuple(
-        (number, plan, Cause(str(op), names[number], decision.considered))
+        (number, plan, Cause(str(op), names[number], decision.considered, _note(decision)))
         for number, (plan, decision) in plans_by_number(elements).items()
     )
+    lacking = [move for move in moves if move[2].note]
+    specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
     backs = tuple(
         Back(e.numbers[back.whose], back.spec, back.plan, back.cause)
         for e in elements
@@ -219,6 +222,7 @@ def _list_entry(
         returns_nothing=not op._schema.returns,
         read=frozenset().union(*(element.call.read for element in elements)),
         backs=backs,
+        missing=missing(op, names, specs, lacking) if lacking else None,
     )
 
 
@@ -376,11 +380,3 @@ def _fixed(call: Call, written: Sequence[int | str]) -> list[Fixed]:
         if whose is not None:
             fixed.append(Fixed(whose, spec.placements, result))
     return fixed
-
-
-def _warn_missing(op: OpOverload) -> None:
-    warnings.warn(
-        f"{op} has no sharding rule: its arguments are gathered and it runs on whole tensors",
-        MissingRuleWarning,
-        stacklevel=2,
-    )

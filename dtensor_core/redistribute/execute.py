@@ -27,11 +27,12 @@ from dtensor_core.spec import Spec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cause:
-    """Who asks for a redistribution: an operator and its argument, and what it chose among."""
+    """Who asks for a redistribution: an operator and its argument, what it chose among, a note."""
 
     operator: str
     argument: str = ""
     candidates: tuple[tuple[str, float], ...] = ()
+    note: str = ""
 
 
 @lru_cache(maxsize=1024)
@@ -142,4 +143,5 @@ def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcem
         payload_bytes=step.payload_bytes(spec.shape, itemsize, spec.mesh_shape, spec.coords),
         candidates=cause.candidates,
         seconds=step_seconds(step, spec.shape, itemsize, topology_of(spec.mesh)),
+        note=cause.note,
     )

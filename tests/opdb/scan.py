@@ -20,8 +20,8 @@ from torch.testing._internal import common_methods_invocations
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 import dtensor_core
-from dtensor_core import DTensor
-from dtensor_core.dispatch.entry import MissingRuleWarning
+from dtensor_core import DTensor, observe
+from dtensor_core.dispatch.missing import NO_RULE
 from dtensor_core.placement import Partial, Placement, sharded_dim
 from dtensor_core.testing import RankFailure, kept_mesh, run_threads
 from tests.opdb.runs import Run, placements_of
@@ -275,15 +275,16 @@ def _outcome(
         except Exception as error:
             return error
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    def hear(news: observe.Announcement) -> None:
+        if news.note == NO_RULE:
+            tally.missing.add(news.operator)
+
+    with warnings.catch_warnings(), observe.listening(hear):
+        warnings.simplefilter("ignore")
         try:
             results = run_threads(body, torch.Size(run.mesh).numel(), timeout_s=20)
         except RankFailure as failure:
             return DESYNC, str(failure)[:600].replace("\n", " | ")
-    tally.missing |= {
-        str(w.message).split()[0] for w in caught if issubclass(w.category, MissingRuleWarning)
-    }
     return judged(case, results)
 
 

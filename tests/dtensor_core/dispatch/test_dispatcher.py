@@ -26,7 +26,7 @@ from dtensor_core import (
 )
 from dtensor_core.dispatch import dispatcher
 from dtensor_core.dispatch.dispatcher import implicit_replication
-from dtensor_core.dispatch.entry import MissingRuleWarning
+from dtensor_core.dispatch.missing import MissingRuleWarning
 from dtensor_core.errors import MeshError, MixedTensorError, RuleError
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
@@ -327,12 +327,6 @@ def test_tensors_of_two_meshes_are_refused(mesh) -> None:
     y = distribute_tensor(torch.ones(4, 4), other, [Shard(0), Shard(1)])
     with pytest.raises(MeshError, match=r"aten\.add\.Tensor on tensors of two meshes"):
         x + y
-
-
-def test_an_operator_without_rule_says_so_when_it_gathers(mesh) -> None:
-    x = distribute_tensor(torch.eye(4), mesh, [Shard(0)])
-    with pytest.warns(MissingRuleWarning, match="aten.trace.default has no sharding rule"):
-        torch.trace(x)
 
 
 def test_a_scalar_that_changes_every_step_does_not_grow_the_cache(mesh) -> None:

@@ -34,7 +34,7 @@ from tests.dtensor_core.models.training import (
     train,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::dtensor_core.dispatch.entry.MissingRuleWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::dtensor_core.MissingRuleWarning")
 
 HALVES = {"complex_rotary": False}
 EVEN = LlamaArgs(n_kv_heads=4)

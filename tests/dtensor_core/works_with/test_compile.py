@@ -205,7 +205,7 @@ def test_compiling_inside_of_contexts() -> None:
     ],
     ids=["item", "a branch", "repr", "nonzero", "autograd.grad", "distribute_tensor", "run_check"],
 )
-@pytest.mark.filterwarnings("ignore::dtensor_core.dispatch.entry.MissingRuleWarning")
+@pytest.mark.filterwarnings("ignore::dtensor_core.MissingRuleWarning")
 @on_threads(2)
 def test_where_the_graph_breaks_the_results_are_those_of_eager(function: Any) -> None:
     mesh = line()

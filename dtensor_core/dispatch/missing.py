@@ -1,0 +1,165 @@
+"""What becomes of operators without a sharding rule: `missing_rule` chooses, `meet` does it.
+
+Such an operator runs on whole tensors. What has to be gathered for that is told to listeners like
+every communication, with `NO_RULE` in its reason. Used by `entry` and `dispatcher`; nothing here
+runs where no argument has to be communicated.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch._ops import OpOverload
+
+from dtensor_core.errors import MissingRuleError, four_parts
+from dtensor_core.redistribute.plan import Plan
+from dtensor_core.spec import Spec
+
+NO_RULE = "no rule"
+"""What reasons say of communication that only a missing rule makes necessary."""
+
+_CHOICES = ("replicate", "warn", "error")
+# Whose frames are not the caller's.
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+class MissingRuleWarning(UserWarning):
+    """An operator without a sharding rule had its arguments gathered."""
+
+
+class _Chosen(threading.local):
+    """What a thread has chosen; that of the main thread holds where others have not."""
+
+    choice: str | None = None
+
+
+_here = _Chosen()
+_of_process = _newest = "warn"
+_told: set[str] = set()
+
+
+class missing_rule:
+    """Choose what an operator without a sharding rule does: "replicate", "warn" or "error".
+
+    All gather its arguments and run it on whole tensors but "error", which raises MissingRuleError
+    before anything is communicated. "warn", the default, says so once an operator. A call sets it
+    for good, `with missing_rule(...)` while the body runs. A choice of the main thread holds for
+    every thread that makes none. All ranks must choose alike.
+    """
+
+    def __init__(self, choice: str) -> None:
+        if choice not in _CHOICES:
+            raise ValueError(
+                four_parts(
+                    asked=f"missing_rule({choice!r})",
+                    found="no such choice",
+                    hint=" or ".join(f"missing_rule({each!r})" for each in _CHOICES),
+                )
+            )
+        self._before = _here.choice, _of_process, _newest
+        _choose(choice)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        global _of_process, _newest
+        _here.choice, of_process, _newest = self._before
+        if _is_main():
+            _of_process = of_process
+
+
+def _choose(choice: str) -> None:
+    global _of_process, _newest
+    _newest = choice
+    if _is_main():
+        _of_process = choice
+    else:
+        _here.choice = choice
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _choice() -> str:
+    """What this thread does; one that autograd made for a device does what was chosen last."""
+    if _here.choice is not None:
+        return _here.choice
+    is_of_autograd = isinstance(threading.current_thread(), threading._DummyThread)  # pyright: ignore
+    return _newest if is_of_autograd else _of_process
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """An operator without a rule, the arguments it gathers, and their bytes on the first rank."""
+
+    op: str
+    gathers: str
+    num_bytes: int
+
+
+def missing(
+    op: OpOverload,
+    names: Sequence[str],
+    specs: Sequence[Spec],
+    moves: Sequence[tuple[int, Plan, object]],
+) -> Missing:
+    """What there is to say of a call whose arguments move, by number, for want of a rule."""
+    num_bytes = 0
+    for number, plan, _ in moves:
+        spec = specs[number]
+        first = (0,) * len(spec.mesh_shape)
+        num_bytes += sum(
+            step.payload_bytes(spec.shape, spec.dtype.itemsize, spec.mesh_shape, first)
+            for step in plan.steps
+        )
+    gathers = ", ".join(f"{names[number]} {specs[number].text}" for number, _, _ in moves)
+    return Missing(str(op), gathers, num_bytes)
+
+
+def meet(found: Missing) -> None:
+    """Do as was chosen: nothing, warn once an operator, or raise MissingRuleError."""
+    choice = _choice()
+    if choice == "error":
+        raise MissingRuleError(
+            four_parts(
+                asked=f"{found.op}, under missing_rule('error')",
+                found=found.gathers,
+                why="it has no sharding rule: it would run on whole tensors, for which "
+                f"{found.num_bytes} bytes would be gathered",
+                hint="register a rule by dtensor_core.experimental.register_sharding, redistribute "
+                "these arguments to Replicate() yourself, or missing_rule('warn')",
+            )
+        )
+    if choice == "warn" and found.op not in _told:
+        _told.add(found.op)
+        try:
+            warnings.warn(_text(found), MissingRuleWarning, stacklevel=_depth_of_caller())
+        except MissingRuleWarning:  # made an error: one on every rank, threads included
+            _told.remove(found.op)
+            raise
+
+
+def _text(found: Missing) -> str:
+    return (
+        f"{found.op} has no sharding rule: {found.num_bytes} bytes of its arguments are gathered "
+        f"({found.gathers}), and it runs on whole tensors. "
+        "dtensor_core.experimental.register_sharding gives it a rule; "
+        "dtensor_core.missing_rule('replicate') hides this, missing_rule('error') refuses it. "
+        "Not told again for this operator."
+    )
+
+
+def _depth_of_caller() -> int:
+    """How far up the stack is whoever called the operator, for `warnings.warn`."""
+    depth, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        depth, frame = depth + 1, frame.f_back
+    return depth
