@@ -38,7 +38,7 @@ def local_operator(
 
 
 def _is_empty_here(spec: Spec) -> bool:
-    return 0 in spec.local_shape and 0 not in spec.shape
+    return 0 in spec.local_shape and spec.local_shape != tuple(spec.shape)
 
 
 def _outside(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:

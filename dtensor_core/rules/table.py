@@ -56,11 +56,16 @@ def _names(op: OpOverload) -> tuple[str, ...]:
     return key, key.removesuffix("_out"), key.rpartition(".")[0]
 
 
+def name_of(op: OpOverload) -> str | None:
+    """The name of the row that the table has for an operator, or None."""
+    return next((name for name in _names(op) if name in TABLE), None)
+
+
 def row_of(op: OpOverload) -> Row | None:
     """The row that serves an operator, or None."""
-    for name in _names(op):
-        if name in TABLE:
-            return TABLE[name]
+    name = name_of(op)
+    if name is not None:
+        return TABLE[name]
     return pointwise.OPAQUE if torch.Tag.pointwise in op.tags else None
 
 

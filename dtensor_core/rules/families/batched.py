@@ -43,8 +43,9 @@ def batched(own: int, *, linear: bool = False, sizes_at: int | None = None, **ot
             outputs=tuple(_result(meta.shape, len(batch)) for meta in call.outputs),
             sizes=sizes,
             blocked=frozenset() if fits else frozenset(sizes),
-            terms=((0,),) if linear else (),
-            algebra="linear" if linear else "opaque",
+            terms=((0,),),
+            # The mean of integers is rounded.
+            algebra="linear" if linear and call.outputs[0].dtype.is_floating_point else "opaque",
             local=None if sizes_at is None else _with_local_sizes(sizes_at),
         )
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.index import Held
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Rule
 from dtensor_core.spec import Spec
-from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
 
@@ -38,21 +38,15 @@ def _embedding(call: Call) -> Rule:
 def _local_lookup(
     op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 ) -> Callable[..., Any]:
-    held = inputs[0].held(0)
-    if sum(piece.size for piece in held) == inputs[0].shape[0]:
+    held = Held(inputs[0], 0)
+    if held.all:
         return op
-    (piece,) = held
 
     def lookup(
         weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, *unused: Any
     ) -> torch.Tensor:
-        elsewhere = (indices < piece.offset) | (indices >= piece.offset + piece.size)
-        if piece.size == 0:
-            nothing = weight.new_zeros((*indices.shape, weight.shape[1]))
-            return depending(nothing, weight, indices)
-        rows = aten.embedding.default(
-            weight, (indices - piece.offset).masked_fill_(elsewhere, 0), -1
-        )
+        found, elsewhere = held.local(indices)
+        rows = aten.embedding.default(held.not_empty(weight), found, -1)
         return rows.masked_fill_(elsewhere.unsqueeze(-1), 0)
 
     return lookup

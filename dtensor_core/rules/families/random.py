@@ -141,9 +141,15 @@ def _multinomial(call: Call) -> Rule:
     rule = _parametrized(call, aten.multinomial.default)
     classes, samples = ("classes",), ("samples",)
     rows = (("rows",),) * (call.specs[0].ndim - 1)
-    sizes = {"rows": call.specs[0].shape[0]} if rows else {}
+    sizes = {"classes": call.specs[0].shape[-1], "samples": call.outputs[0].shape[-1]}
+    if rows:
+        sizes["rows"] = call.specs[0].shape[0]
     return Rule(
-        inputs=((*rows, classes),), outputs=((*rows, samples),), sizes=sizes, local=rule.local
+        inputs=((*rows, classes),),
+        outputs=((*rows, samples),),
+        sizes=sizes,
+        blocked=frozenset(("classes", "samples")),
+        local=rule.local,
     )
 
 
@@ -203,7 +209,7 @@ def _rrelu(call: Call) -> Rule:
         def run(x: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
             if spec.local_shape == tuple(spec.shape):
                 return op(x, noise, *args, **kwargs)
-            whole = torch.zeros_like(x)
+            whole = embed(noise, spec, torch.zeros_like(x))
             result = spec.part_of(op(x, whole, *args, **kwargs)).contiguous()
             noise.copy_(spec.part_of(whole))
             return result

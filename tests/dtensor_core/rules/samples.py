@@ -100,6 +100,8 @@ _UNARY = (
     "lift_fresh conj_physical"
 )
 _BINARY = "div divide true_divide add sub subtract mul multiply"
+
+
 _flash = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 SAMPLES: dict[str, list[Sample]] = {
