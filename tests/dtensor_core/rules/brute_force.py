@@ -344,11 +344,11 @@ def _local(
     op: OpOverload, offer: Offer, inputs: Sequence[Spec], outputs: Sequence[Spec]
 ) -> Callable[..., Any]:
     """What a rank runs."""
+    run = local_operator(op, offer.rule, inputs, outputs)
     exchange = offer.candidate.exchange
     if exchange is None:
-        return local_operator(op, offer.rule, inputs, outputs)
-    moved = next(spec for spec in inputs if sharded_dim(spec.placements[0]) is not None)
-    return exchanging(exchange, op, moved, outputs[0], Cause(str(op), "argument"))
+        return run
+    return exchanging([exchange], run, inputs, outputs[0], [Cause(str(op), "argument")])
 
 
 def _with_positive_norms(sample: Sample, candidate: Candidate) -> Sample:

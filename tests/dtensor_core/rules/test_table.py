@@ -28,7 +28,8 @@ EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes"}
 ROWS = {name for name in table.TABLE if not name.startswith(("_fused_", "_amp_foreach_"))}
 SAMPLES_FILE = "tests/dtensor_core/rules/samples.py"
 # What is one number made of everything, or drawn as often as values ask for.
-WHOLE = {"_local_scalar_dense"}
+WHOLE = {"_local_scalar_dense", "equal", "allclose"}
+WHOLE |= {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}
 SUMMING = {"nll_loss_forward", "nll_loss2d_forward"}
 
 
