@@ -176,8 +176,10 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     step = 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+        if size > 1:
+            step *= size
+    strides.reverse()
+    return tuple(strides)
 
 
 def stride_like(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:

@@ -45,7 +45,8 @@ class Decision:
     """The layout of every tensor argument and result of a call, and how the arguments get there.
 
     `considered` has the candidates of the axes where something had to move, cheapest first, each
-    with its cost in seconds, and with the name of its axis where there are several.
+    with its cost in seconds, and with the name of its axis where there are several. One that is
+    `sizeless` would be the same at all sizes that lead to a rule of the same form.
     """
 
     rule: Rule | None
@@ -54,6 +55,7 @@ class Decision:
     outputs: tuple[Spec, ...]
     considered: tuple[tuple[str, float], ...]
     exchanges: tuple[Exchange, ...] = ()
+    sizeless: bool = False
 
     @property
     def communicates(self) -> bool:
@@ -78,7 +80,8 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     unmoved = None if exchanges else _unmoved(whole.form, placements, tuple(fixed))
     if unmoved is not None:
         outputs = tuple([Spec(mesh, unmoved[n], meta) for n, meta in enumerate(call.outputs)])
-        return Decision(rule, call.specs, (EMPTY,) * len(call.specs), outputs, ())
+        plans = (EMPTY,) * len(call.specs)
+        return Decision(rule, call.specs, plans, outputs, (), sizeless=not whole.extra)
     chosen: list[Candidate] = []
     considered: list[tuple[str, float]] = []
     sizes = whole.sizes

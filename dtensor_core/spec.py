@@ -80,19 +80,23 @@ class Spec:
         cls, mesh: DeviceMesh, placements: Sequence[Placement], tensor_meta: TensorMeta
     ) -> Spec:
         """The one spec of this value."""
-        whose = identity(mesh)
-        key = (whose, tuple(placements), tensor_meta)
         try:
-            known = cls._interned.get(key)
+            return Spec.on(identity(mesh), tuple(placements), tensor_meta)
         except TypeError:  # symbolic sizes have no hash
             return Spec(mesh, placements, _in_numbers(tensor_meta))
+
+    @staticmethod
+    def on(whose: Identity, placements: tuple[Placement, ...], tensor_meta: TensorMeta) -> Spec:
+        """The one spec of this value, on a mesh that is known by its identity."""
+        key = (whose, placements, tensor_meta)
+        known = Spec._interned.get(key)
         if known is not None:
             return known
-        made = object.__new__(cls)
-        made._whose = whose
-        made.mesh, made.placements, made.tensor_meta = whose.mesh, *key[1:]
-        with cls._lock:
-            return cls._interned.setdefault(key, made)
+        made = object.__new__(Spec)
+        made._whose, made.mesh = whose, whose.mesh
+        made.placements, made.tensor_meta = placements, tensor_meta
+        with Spec._lock:
+            return Spec._interned.setdefault(key, made)
 
     def __copy__(self) -> Spec:
         return self

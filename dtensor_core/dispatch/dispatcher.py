@@ -18,6 +18,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core import observe
+from dtensor_core.dispatch import patterns
 from dtensor_core.dispatch.arguments import flattened
 from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
@@ -279,6 +280,7 @@ def forget(op: OpOverload) -> None:
     """Drop what is cached of an operator, whose rule has changed."""
     for key in [key for key in entries if key[0] == id(op)]:
         del entries[key]
+    patterns.forget(id(op))
     _known.discard(id(op))
     _instead.pop(id(op), None)
 
@@ -308,21 +310,25 @@ def _places(op: OpOverload, position: int) -> tuple[tuple[int, int], tuple[int, 
 def _miss(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], key: tuple[Any, ...]
 ) -> Entry:
-    """Decide a call that was not seen before, and remember it.
+    """Decide a call that was not seen before, at other sizes neither, and remember it.
 
     A number that the decision rests on is part of the operator's keys from then on. A call that
     mixes DTensors with plain tensors is refused here: it never becomes an entry, and one that
     `implicit_replication` allowed has a key of its own.
     """
-    _refuse_mixed(op, args, kwargs)
-    with no_modes():
-        entry = make_entry(op, args, kwargs)
-    for name in entry.read:
-        if (id(op), name) in _dynamic:
-            _dynamic.difference_update(_places(op, argument_names(op)[name]))
-            key = ()
-    if not key:
-        return entry
+    entry = patterns.entry_of(key)
+    if entry is None:
+        _refuse_mixed(op, args, kwargs)
+        with no_modes():
+            entry = make_entry(op, args, kwargs)
+        for name in entry.read:
+            if (id(op), name) in _dynamic:
+                _dynamic.difference_update(_places(op, argument_names(op)[name]))
+                key = ()
+        if not key:
+            return entry
+        if entry.sizeless:
+            patterns.keep(key, entry)
     if len(entries) >= _CACHE_LIMIT:
         del entries[next(iter(entries))]
     entries[key] = entry

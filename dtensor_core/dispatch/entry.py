@@ -21,7 +21,7 @@ from dtensor_core.dispatch.lists import (
     local_list_operator,
     plans_by_number,
 )
-from dtensor_core.dispatch.metadata import output_metadata
+from dtensor_core.dispatch.metadata import copies_sizes, output_metadata
 from dtensor_core.dispatch.missing import NO_RULE, Missing, missing
 from dtensor_core.dispatch.overflow import UNSCALE, unscaling
 from dtensor_core.dispatch.written import Back, Out, does_not_fit, outs_of, without_out
@@ -42,7 +42,7 @@ _RESHAPING = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Entry:
     """A cached decision, ready to run.
 
@@ -54,7 +54,9 @@ class Entry:
     results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
     are the names of the arguments whose values were looked at. An entry that `is_bare` runs the
     operator in place on local tensors, and no more. `missing` tells what is gathered for want of a
-    rule.
+    rule. One that is `sizeless` runs the operator and moves nothing, at all sizes that compare
+    alike (see `patterns`). Not frozen, though nobody changes one: setting frozen fields takes a
+    fifth of a first call.
     """
 
     run: Callable[..., Any]
@@ -72,6 +74,7 @@ class Entry:
     outs: tuple[Out, ...] = ()
     is_bare: bool = False
     missing: Missing | None = None
+    sizeless: bool = False
 
 
 def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
@@ -131,6 +134,11 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         reshapes=reshapes,
         is_bare=run is op and place == 0 and not moves,
         missing=missing(op, names, specs, moves) if note else None,
+        sizeless=run is op
+        and decision.sizeless
+        and not written
+        and not _plain_numbers(tuple(args), kwargs)
+        and copies_sizes(op, spec_args, spec_kwargs),
     )
 
 

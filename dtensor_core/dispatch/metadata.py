@@ -10,6 +10,7 @@ type; for everything else the meta kernel is asked. Law: both say the same. Used
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -36,8 +37,23 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
     `args` and `kwargs` hold specs for tensors.
     """
-    name = op._schema.name.removeprefix("aten::")
-    shortcut = _SHORTCUTS.get(name.removesuffix("_"))
+    found = _worked_out(op, args, kwargs)
+    return _by_kernel(op, args, kwargs) if found is None else found
+
+
+def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """True if results are contiguous, of sizes that are 1 or those of arguments.
+
+    Of which arguments depends on nothing but whether sizes are equal to each other, to 0 or to 1.
+    """
+    shortcut = _SHORTCUTS.get(_base_name(op))
+    return shortcut not in (None, *_NEW_SIZES) and _worked_out(op, args, kwargs) is not None
+
+
+def _worked_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
+    """What is said here, without asking the kernel."""
+    name = op._schema.name
+    shortcut = _SHORTCUTS.get(_base_name(op))
     if shortcut is not None and kwargs.keys() <= _OPTIONS:
         specs = [value for value in flattened(args, {}) if isinstance(value, Spec)]
         lies_well = _LYING.get(shortcut, _is_contiguous)
@@ -45,7 +61,13 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
             found = shortcut(specs, args)
             if found is not None and (found[0] == specs[0].tensor_meta or not name.endswith("_")):
                 return found
-    return _by_kernel(op, args, kwargs)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _base_name(op: OpOverload) -> str:
+    """The name of an operator and of its in-place form."""
+    return op._schema.name.removeprefix("aten::").removesuffix("_")
 
 
 def _have_one_type(specs: Sequence[Spec]) -> bool:
@@ -214,6 +236,8 @@ _SHORTCUTS: dict[str, Shortcut] = {
     "bmm": _product,
     "addmm": _addmm,
 }
+# These give sizes that are sums, or numbers among the arguments.
+_NEW_SIZES = (_cat, _layer_norm, _layer_norm_backward)
 _LYING: dict[Any, Callable[[Spec], bool]] = {
     _elementwise: _is_contiguous_or_one_value,
     _product: _is_any,

@@ -50,6 +50,7 @@ def test_different_specs_differ(
 
 
 def test_specs_that_nobody_holds_are_forgotten(mesh: DeviceMesh) -> None:
+    gc.collect()
     before = len(Spec._interned)
     Spec(mesh, (Shard(0), Shard(1)), meta(123, 457))
     gc.collect()

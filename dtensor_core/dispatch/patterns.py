@@ -1,0 +1,116 @@
+"""What was decided at other sizes: entries of calls that differ from earlier ones in them only.
+
+A pattern is the key of a call with letters for sizes: it tells which of them are equal, and which
+are 0 or 1. An entry that is `sizeless` holds for every call of its pattern, but for the metadata of
+its results, whose sizes are found by their letters. Law: `entry_of` gives what `make_entry` would,
+or nothing. Used by `dispatch`, on a call that was not seen before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dtensor_core.dispatch.entry import Entry
+from dtensor_core.layout import contiguous_stride
+from dtensor_core.mesh import Identity, on_change
+from dtensor_core.placement import Placement, sharded_dim
+from dtensor_core.spec import Spec, TensorMeta
+
+_LIMIT = 4096
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a result follows from a call's key: it is laid out as the tensor at a place of it.
+
+    Or else it is contiguous, its sizes those of some letters. `cuts` are the dimensions that are
+    cut, and into how many pieces.
+    """
+
+    place: int | None
+    letters: tuple[int, ...]
+    whose: Identity
+    placements: tuple[Placement, ...]
+    dtype: torch.dtype
+    cuts: tuple[tuple[int, int], ...]
+
+
+_kept: dict[Key, tuple[Entry, tuple[Result, ...]]] = {}
+_operators: set[int] = set()
+on_change(_kept.clear)
+
+
+def entry_of(key: Key) -> Entry | None:
+    """The entry of a call with this key, if one of its pattern was kept."""
+    if key[0] not in _operators:
+        return None
+    letters: dict[int, int] = {0: 0, 1: 1}
+    found = _kept.get(_pattern(key, letters))
+    if found is None:
+        return None
+    entry, results = found
+    sizes = list(letters)
+    specs: list[Spec] = []
+    for result in results:
+        if result.place is not None:
+            spec = key[result.place]
+        else:
+            shape = torch.Size([sizes[letter] for letter in result.letters])
+            meta = TensorMeta(shape, contiguous_stride(shape), result.dtype)
+            spec = Spec.on(result.whose, result.placements, meta)
+        for dim, count in result.cuts:
+            if spec.shape[dim] % count and 0 in spec.local_shape:
+                return None  # a rank that holds nothing runs something else
+        specs.append(spec)
+    single = None if entry.single is None else specs[0]
+    return Entry(
+        entry.run, (), tuple(specs), single, (), None, False, read=entry.read, sizeless=True
+    )
+
+
+def keep(key: Key, entry: Entry) -> None:
+    """Let a sizeless entry serve all calls of the pattern of this key."""
+    letters: dict[int, int] = {0: 0, 1: 1}
+    pattern = _pattern(key, letters)
+    results = tuple([_result(spec, key, letters) for spec in entry.outputs or () if spec])
+    if len(_kept) >= _LIMIT:
+        del _kept[next(iter(_kept))]
+    _kept[pattern] = entry, results
+    _operators.add(key[0])
+
+
+def forget(op_id: int) -> None:
+    """Drop what was kept of an operator."""
+    for pattern in [pattern for pattern in _kept if pattern[0] == op_id]:
+        del _kept[pattern]
+
+
+def _pattern(key: Key, letters: dict[int, int]) -> Key:
+    """The key with letters for sizes; `letters` takes in those that it does not have."""
+    letter = letters.setdefault
+    pattern: list[Any] = []
+    for each in key:
+        if type(each) is Spec:
+            shape, stride, dtype = each.tensor_meta
+            named = tuple([letter(size, len(letters)) for size in shape])
+            lies = stride == contiguous_stride(shape) or (None if any(stride) else False)
+            pattern.append((named, lies, dtype, each.placements, each._whose))
+        else:
+            pattern.append(each)
+    return tuple(pattern)
+
+
+def _result(spec: Spec, key: Key, letters: dict[int, int]) -> Result:
+    place = next((place for place, each in enumerate(key) if each is spec), None)
+    counts = [1] * spec.ndim
+    for placement, ranks in zip(spec.placements, spec.mesh_shape, strict=True):
+        if (dim := sharded_dim(placement)) is not None:
+            counts[dim] *= ranks
+    cuts = tuple((dim, count) for dim, count in enumerate(counts) if count > 1)
+    named = tuple(letters[size] for size in spec.shape)
+    return Result(place, named, spec._whose, spec.placements, spec.dtype, cuts)
