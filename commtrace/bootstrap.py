@@ -23,6 +23,7 @@ from pathlib import Path
 
 SPOOLS_VARIABLE = "COMMTRACE_SPOOLS"
 DETAIL_VARIABLE = "COMMTRACE_DETAIL"
+STACKS_VARIABLE = "COMMTRACE_STACKS"
 
 _FAILURE_SUFFIX = ".failure.json"
 _PR_SET_PDEATHSIG = 1
@@ -60,12 +61,13 @@ def main() -> None:
     )
     folder = Path(os.environ.pop(SPOOLS_VARIABLE))
     detail = os.environ.pop(DETAIL_VARIABLE)
+    stacks = os.environ.pop(STACKS_VARIABLE, "") == "1"
     rank = int(os.environ["RANK"])
     sys.argv = sys.argv[1:]
     script = sys.argv[0]
     sys.path[0] = str(Path(script).resolve().parent)
     try:
-        _run(script, folder, detail)
+        _run(script, folder, detail, stacks)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except SystemExit as request:
@@ -80,10 +82,10 @@ def main() -> None:
         _close_gloo()
 
 
-def _run(script: str, folder: Path, detail: str) -> None:
+def _run(script: str, folder: Path, detail: str, stacks: bool) -> None:
     from commtrace.session import record_launched
 
-    with record_launched(folder, detail):
+    with record_launched(folder, detail, stacks=stacks):
         runpy.run_path(script, run_name="__main__")
 
 

@@ -22,7 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commtrace.bootstrap import DETAIL_VARIABLE, SPOOLS_VARIABLE, read_failures
+from commtrace.bootstrap import (
+    DETAIL_VARIABLE,
+    SPOOLS_VARIABLE,
+    STACKS_VARIABLE,
+    read_failures,
+)
 from commtrace.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
@@ -60,6 +65,7 @@ def run_script(
     nproc: int,
     spool_folder: Path | str,
     detail: str = "op",
+    stacks: bool = False,
 ) -> LaunchResult:
     """Run `script` on `nproc` ranks of this machine and record each into `spool_folder`.
 
@@ -73,6 +79,7 @@ def run_script(
     spool_folder.mkdir(parents=True, exist_ok=True)
     command = ["-m", "commtrace.bootstrap", str(script), *args]
     variables = {SPOOLS_VARIABLE: str(spool_folder), DETAIL_VARIABLE: detail}
+    variables[STACKS_VARIABLE] = "1" if stacks else ""
     if nproc > 1:
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     with _environment(variables), _quiet_launcher():

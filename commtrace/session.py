@@ -46,6 +46,7 @@ def record(
     path: Path | str | None = None,
     *,
     detail: str = "op",
+    stacks: bool = False,
     max_calls: int | None = None,
     merge_timeout_s: float = 30.0,
 ) -> Recording:
@@ -53,6 +54,7 @@ def record(
 
     `path` is the run file to write (an existing one is replaced); None keeps the recording in
     memory. `detail` is "op" (operators too) or "collective" (communication only, for long runs).
+    With `stacks` each call has the whole Python stack, not the user's line only.
     `max_calls` bounds the number of calls kept, and ten times as many operators; further ones are
     counted only. The default is no bound for a file and two million in memory. Rank 0 waits up to
     `merge_timeout_s` at the end for other ranks that are still recording; a rank without a spool
@@ -66,14 +68,14 @@ def record(
             why=f"a detail is one of {', '.join(map(repr, DETAILS))}",
         )
     if path is None or _launched is not None:
-        return Recording(Memory(), detail, max_calls or _MAX_CALLS_IN_MEMORY)
-    return Recording(RunFile(Path(path), merge_timeout_s), detail, max_calls)
+        return Recording(Memory(), detail, stacks, max_calls or _MAX_CALLS_IN_MEMORY)
+    return Recording(RunFile(Path(path), merge_timeout_s), detail, stacks, max_calls)
 
 
-def record_launched(folder: Path, detail: str) -> Recording:
+def record_launched(folder: Path, detail: str, *, stacks: bool) -> Recording:
     """The recording of a whole process, for `commtrace run`: a spool in `folder`, joined later."""
     global _launched
-    _launched = Recording(SpoolFolder(folder), detail, None)
+    _launched = Recording(SpoolFolder(folder), detail, stacks, None)
     return _launched
 
 
@@ -86,9 +88,10 @@ class Recording(contextlib.ContextDecorator):
     communication on all threads.
     """
 
-    def __init__(self, store: Store, detail: str, max_calls: int | None) -> None:
+    def __init__(self, store: Store, detail: str, stacks: bool, max_calls: int | None) -> None:
         self._store = store
         self._detail = detail
+        self._stacks = stacks
         self._max_calls = max_calls
         self._depth = 0
         self._is_over = False
@@ -105,7 +108,7 @@ class Recording(contextlib.ContextDecorator):
         """What one call of a decorated function is recorded in."""
         if self._stream is None or isinstance(self._store, Memory):
             return self
-        return Recording(self._store, self._detail, self._max_calls)
+        return Recording(self._store, self._detail, self._stacks, self._max_calls)
 
     def __enter__(self) -> Recording:
         """Begin, or go on."""
@@ -176,6 +179,7 @@ class Recording(contextlib.ContextDecorator):
             rank=process_rank(),
             max_calls=self._max_calls,
             wants_spans=self._detail == "op",
+            wants_stacks=self._stacks,
         )
 
     def _flush(self) -> None:

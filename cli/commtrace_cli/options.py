@@ -56,6 +56,9 @@ HowMuch = Annotated[
         help="op: every operator and collective. collective: no operators, nearly free.",
     ),
 ]
+Stacks = Annotated[
+    bool, typer.Option("--stacks", metavar="", help="Keep the whole Python stack of each call.")
+]
 Groupings = Annotated[
     list[Grouping] | None,
     typer.Option(

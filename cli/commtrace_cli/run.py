@@ -32,6 +32,7 @@ def run(
     arguments: options.ScriptArguments = None,
     output: options.Output = Path("run.json"),
     detail: options.HowMuch = options.Detail.OP,
+    stacks: options.Stacks = False,
     force: options.Force = False,
 ) -> None:
     """Run a script on N ranks of this machine and record what each of them communicates.
@@ -47,7 +48,12 @@ def run(
     from commtrace.tracefile import SPOOL_SUFFIX, merge_spools
 
     result = run_script(
-        script, arguments or (), nproc=nproc, spool_folder=spools, detail=detail.value
+        script,
+        arguments or (),
+        nproc=nproc,
+        spool_folder=spools,
+        detail=detail.value,
+        stacks=stacks,
     )
     _report_failure(result, script, nproc)
     if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # else no rank came so far

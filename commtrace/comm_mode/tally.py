@@ -39,6 +39,7 @@ class Tally:
 
     wants_spans = True
     wants_layouts = True
+    wants_stacks = False
 
     def __init__(self, rank: int | None, total: Counts) -> None:
         total.clear()
@@ -58,7 +59,7 @@ class Tally:
         operator = str(HERE.state.op)
         if operator == _CUT_TO_CUT:
             native_op = operator.removesuffix(".default").replace(".", "::")
-        phase, module_call, _, _ = call.location
+        phase, module_call, *_ = call.location
         place, in_pass = module_call[0] if module_call else None, _pass_of(phase)
         packet = packet_of(native_op)
         with self._lock:

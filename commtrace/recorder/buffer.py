@@ -39,6 +39,7 @@ class Sink(Protocol):
     rank: int | None
     wants_spans: bool
     wants_layouts: bool
+    wants_stacks: bool
     keep_span: Callable[[Span], None]
 
     def add(self, call: Call) -> None:
@@ -68,6 +69,7 @@ class Buffer:
         rank: int | None = None,
         max_calls: int | None = None,
         wants_spans: bool = False,
+        wants_stacks: bool = False,
     ) -> None:
         self.rank = rank
         self.step = NO_STEP
@@ -77,6 +79,7 @@ class Buffer:
         self.num_ops_dropped = 0
         self.wants_spans = wants_spans
         self.wants_layouts = False
+        self.wants_stacks = wants_stacks
         self._num_kept = 0
         self._num_ops_kept = 0
         self._max_calls = max_calls

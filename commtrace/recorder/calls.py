@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.recorder.groups import Group
-from commtrace.recorder.phases import Location
+from commtrace.recorder.phases import Location, Stack, text_of_stack
 from commtrace.recorder.signatures import RECEIVED, RESULT, SENT, Signature
 from commtrace.units import wire_bytes
 
@@ -53,6 +53,7 @@ class Call:
     announcement: Any = None
     functional_op = ""  # the functional collective that issued it, where one did
     op: Any = None
+    stack: Stack = ()
     group: Group
     location: Location
     id: int
@@ -83,7 +84,7 @@ class Call:
         """The call as a row of table `comm`, in the order of its columns."""
         group: Group = self.group
         kind = self.signature.kind
-        phase, module_call, code, line = self.location
+        phase, module_call, code, line, cargo = self.location
         place = module_call[0] if module_call else None
         told = self.announcement
         return (
@@ -124,6 +125,9 @@ class Call:
             told.target if told else "",
             dumps(told.candidates) if told and told.candidates else "",
             told.payload_bytes if told else _UNKNOWN,
+            cargo.carries if cargo else "",
+            ",".join(cargo.names()) if cargo else "",
+            text_of_stack(self.stack) if self.stack else "",
         )
 
     def _wire_bytes(self) -> int:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -203,16 +203,30 @@ class ModuleTracker:
         position = bisect_right(seqs, node._sequence_nr()) - 1
         return calls[position] if position >= 0 else None
 
-    def owner_of(self, parameter: Any) -> ModuleCall | None:
-        """The module that holds a parameter, as its latest call."""
-        known = self._owners.get(id(parameter))
-        if known is None or known[0]() is not parameter:
+    def owner_of(self, part: Any) -> ModuleCall | None:
+        """The module that a parameter is held by, or that is meant itself, as its latest call."""
+        known = self._owners.get(id(part))
+        if known is None or known[0]() is not part:
             self._num_strangers += 1
             if self._num_strangers & (self._num_strangers - 1):  # as in `Place.name_of`
                 return None
             self._learn_owners()
-            known = self._owners.get(id(parameter))
+            known = self._owners.get(id(part))
         return (known[1], known[1].num_calls - 1, -1) if known else None
+
+    def call_of_unit(
+        self, modules: Sequence[nn.Module], inner: ModuleCall | None, *, is_ahead: bool
+    ) -> ModuleCall | None:
+        """The call of a unit of modules that something is done for: the one that is `inner` now.
+
+        Otherwise the next one if that `is_ahead`, or else the latest; `inner` where none is known.
+        """
+        if inner is not None and inner[0].module() in modules:
+            return inner
+        unit = self.owner_of(modules[0])
+        if unit is None:
+            return inner
+        return (unit[0], unit[1] + 1, -1) if is_ahead else unit
 
     def _marks(self) -> tuple[list[int], list[ModuleCall | None]]:
         """The marks of this thread, or where it ran no module, those of the thread that did."""
@@ -227,8 +241,8 @@ class ModuleTracker:
             if owner is not None:
                 for name, module in owner.named_modules():
                     place = self._place_at(_join(root.path, name), module, root)
-                    for parameter in module.parameters(recurse=False):
-                        self._owners[id(parameter)] = (weakref.ref(parameter), place)
+                    for part in (module, *module.parameters(recurse=False)):
+                        self._owners[id(part)] = (weakref.ref(part), place)
 
 
 def _rank_here() -> int:

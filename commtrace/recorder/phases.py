@@ -14,17 +14,20 @@ that is a line of the user's own autograd function, or the one that called backw
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
+from commtrace.recorder.cargo import GRADIENTS, TELLING, Bucket, Cargo, cargo_of
 from commtrace.recorder.here import HERE, ThreadState
-from commtrace.recorder.modules import ModuleCall, ModuleTracker
+from commtrace.recorder.modules import ModuleCall, ModuleTracker, Place
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     "forward",
@@ -34,7 +37,7 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     "other",
 )
 
-_USER, _LIBRARY, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER = range(6)
+_LIBRARY, _USER, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER, _TELLING = range(7)
 
 _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "torch",
@@ -44,6 +47,7 @@ _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
 _FRAMES_OF_FUNCTIONS = {
     ("torch.autograd.graph", "_engine_run_backward"): _ENGINE,
     ("torch.optim.optimizer", "wrapper"): _OPTIMIZER,
+    **dict.fromkeys(TELLING, _TELLING),
 }
 _FRAMES_OF_MODULES = {
     "torch.utils.checkpoint": _CHECKPOINT,
@@ -52,14 +56,18 @@ _FRAMES_OF_MODULES = {
     "commtrace.recorder.intercept": _OWN,
 }
 
+Stack = tuple[tuple[CodeType, int], ...]
+"""Frames, the innermost first: code and line."""
+
 _kinds: dict[int, int] = {}
 _codes_known: list[CodeType] = []
 """Kinds by identity, for to hash a code object is to hash all its bytecode; the list keeps them
 alive, so that an identity means one code object for good."""
 
 
-Location = tuple[str, "ModuleCall | None", "CodeType | None", int]
-"""Phase, module call, and the user's line: code (None if the stack has none of theirs) and line."""
+Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Cargo | None"]
+"""Phase, module call, the user's line (code, None if the stack has none of theirs, and its number),
+and what is carried."""
 
 
 def _kind(frame: FrameType) -> int:
@@ -101,56 +109,65 @@ class Locator:
             hook.remove()
         self._optimizer_hooks = []
 
-    def locate(self, frame: FrameType | None, state: ThreadState) -> Location:
-        """The location of the code that `frame` runs on the thread of `state`."""
+    def locate(
+        self, frame: FrameType | None, state: ThreadState, sent: Sequence[torch.Size]
+    ) -> Location:
+        """The location of the code that `frame` runs on the thread of `state`.
+
+        `sent` are the shapes of what is sent.
+        """
         task = torch._C._current_graph_task_id()
         if task >= 0:
-            return self._locate_in_backward(frame, state, task)
+            return self._locate_in_backward(frame, state, task, sent)
         call = state.module_call
-        code, line = user_line(frame)
+        code, line, telling = user_line(frame)
+        cargo = None if telling is None else cargo_of(telling)
+        if cargo is not None and cargo.modules:
+            call = self.modules.call_of_unit(cargo.modules, call, is_ahead=True)
         if call is not None:
-            return FORWARD, call, code, line
+            return FORWARD, call, code, line, cargo
         phase = OPTIMIZER if state.optimizer_depth and _is_in_step(frame, state) else OTHER
-        return phase, None, code, line
+        return phase, None, code, line, cargo
 
     def _locate_in_backward(
-        self, frame: FrameType | None, state: ThreadState, task: int
+        self, frame: FrameType | None, state: ThreadState, task: int, sent: Sequence[torch.Size]
     ) -> Location:
         is_from_engine = True
         is_in_checkpoint = False
         code, line = None, -1
+        telling = None
         while frame is not None:
             kind = _kind(frame)
             if kind == _ENGINE:
                 break
             if kind == _USER and code is None:
                 code, line = frame.f_code, frame.f_lineno
+            elif kind == _TELLING:
+                telling = frame
             is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
             is_from_engine = is_from_engine and kind == _OWN
             frame = frame.f_back
         if code is None:
             code, line = self._line_of_task(task, frame)
+        cargo = None if telling is None else cargo_of(telling)
         call = state.module_call
-        if call is not None and call[2] == task:
-            return RECOMPUTE, call, code, line
-        phase = RECOMPUTE if is_in_checkpoint else BACKWARD
-        node = torch._C._current_autograd_node()
-        return phase, self._call_of_node(node, is_from_engine), code, line
+        is_recomputed = call is not None and call[2] == task
+        phase = RECOMPUTE if is_recomputed or is_in_checkpoint else BACKWARD
+        if cargo is not None and cargo.modules:
+            call = self.modules.call_of_unit(cargo.modules, call, is_ahead=False)
+        elif not is_recomputed:
+            node: Any = torch._C._current_autograd_node()
+            call = None if node is None else self.call_of_node(node)
+            parameter = getattr(node, "variable", None)
+            if is_from_engine and call is not None and parameter is not None:
+                call, cargo = _sent_by_reducer(call[0].root, parameter, sent)
+        return phase, call, code, line, cargo
 
     def _line_of_task(self, task: int, frame: FrameType | None) -> tuple[CodeType | None, int]:
         """The user's line that called backward: one for all of an autograd task."""
         if task != self._task:
-            self._task, self._task_line = task, user_line(frame)
+            self._task, self._task_line = task, user_line(frame)[:2]
         return self._task_line
-
-    def _call_of_node(self, node: Any, is_from_engine: bool) -> ModuleCall | None:
-        call = None if node is None else self.call_of_node(node)
-        if call is None or not is_from_engine or not hasattr(node, "variable"):
-            return call
-        # Sent from C++ when a parameter's gradient was ready: a bucket of DistributedDataParallel,
-        # which belongs to no single parameter.
-        root = call[0].root
-        return (root, root.num_calls - 1, -1)
 
     def call_of_node(self, node: Any) -> ModuleCall | None:
         """The module call that an autograd node belongs to: its maker, or its leaf's holder."""
@@ -160,16 +177,49 @@ class Locator:
         return self.modules.owner_of(parameter)
 
 
-def user_line(frame: FrameType | None) -> tuple[CodeType | None, int]:
-    """The nearest line of the user's own code."""
+def user_line(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
+    """The nearest line of the user's own code, and a frame on the way that tells the cargo."""
     kinds = _kinds
+    telling = None
     while frame is not None:
         code = frame.f_code
         kind = kinds.get(id(code))
-        if (_learn_kind(frame) if kind is None else kind) == _USER:
-            return code, frame.f_lineno
+        if kind is None:
+            kind = _learn_kind(frame)
+        if kind:  # most frames are a library's
+            if kind == _USER:
+                return code, frame.f_lineno, telling
+            if kind == _TELLING:
+                telling = frame
         frame = frame.f_back
-    return None, -1
+    return None, -1, telling
+
+
+def _sent_by_reducer(
+    root: Place, parameter: Any, sent: Sequence[torch.Size]
+) -> tuple[ModuleCall, Cargo | None]:
+    """What is sent from C++ when a gradient is ready: it belongs to no single parameter."""
+    wrapper = root.module()
+    cargo = None
+    if isinstance(wrapper, DistributedDataParallel):
+        names = Bucket(wrapper, parameter, sum([shape.numel() for shape in sent]))
+        cargo = Cargo(GRADIENTS, (), names)
+    return (root, root.num_calls - 1, -1), cargo
+
+
+def stack_of(frame: FrameType | None) -> Stack:
+    """The whole stack, without the recorder's own frames."""
+    frames = []
+    while frame is not None:
+        if _kind(frame) != _OWN:
+            frames.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(frames)
+
+
+def text_of_stack(stack: Stack) -> str:
+    """A stack as lines `file:line function`, innermost last."""
+    return "\n".join(f"{code.co_filename}:{line} {code.co_name}" for code, line in reversed(stack))
 
 
 def is_library(frame: FrameType) -> bool:

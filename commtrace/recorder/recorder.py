@@ -25,7 +25,7 @@ from commtrace.recorder.calls import Call, Numbering, read_arguments, read_resul
 from commtrace.recorder.clock import now
 from commtrace.recorder.groups import Groups, resolve
 from commtrace.recorder.here import HERE, ThreadState, forget_marks
-from commtrace.recorder.phases import Locator, is_library
+from commtrace.recorder.phases import Locator, is_library, stack_of
 from commtrace.recorder.signatures import Signature
 
 _MAX_RESULTS = 4096
@@ -39,6 +39,7 @@ class Recorder:
         self.buffers: tuple[Sink, ...] = ()
         self.span_keepers: tuple[Callable[[Span], None], ...] = ()
         self.wants_layouts = False
+        self.wants_stacks = False
         self.groups = Groups()
         self.locator = Locator()
         self.device = "cpu"
@@ -54,6 +55,7 @@ class Recorder:
         self.buffers = buffers
         self.span_keepers = tuple([each.keep_span for each in buffers if each.wants_spans])
         self.wants_layouts = any(each.wants_layouts for each in buffers)
+        self.wants_stacks = any(each.wants_stacks for each in buffers)
 
     def forget(self) -> None:
         """Drop what only matters while someone listens; names are given anew."""
@@ -100,7 +102,9 @@ class Recorder:
             return None
 
     def _place(self, call: Call, frame: FrameType | None, state: ThreadState) -> None:
-        call.location = self.locator.locate(frame, state)
+        call.location = self.locator.locate(frame, state, call.sent)
+        if self.wants_stacks:
+            call.stack = stack_of(frame)
         told = announcement()
         if told is not None:
             call.announcement = told

@@ -1,6 +1,7 @@
 """The file that a rank writes while it records, and its reader.
 
-A spool begins with the line `commtrace-spool 1`. Then come batches, each appended in one write:
+A spool begins with the line `commtrace-spool 2`, where 2 is the format's version. Then come
+batches, each appended in one write:
 
     length   4 bytes, little-endian    of the payload
     crc32    4 bytes                   of the payload
@@ -43,6 +44,7 @@ OUTSTANDING = "outstanding"
 
 _FIRST_WORD = b"commtrace-spool"
 _FIRST_LINE = b"%s %d\n" % (_FIRST_WORD, FORMAT_VERSION)
+_FIRST_LINES = tuple(b"%s %d\n" % (_FIRST_WORD, n + 1) for n in range(FORMAT_VERSION))
 _BATCH = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
 _FASTEST = 1
@@ -141,7 +143,7 @@ def parse_spool(data: bytes, path: Path | None = None) -> Spool:
 def _check_first_line(data: bytes, path: Path | None) -> None:
     if not data:
         raise EmptyTraceError(f"cannot read the spool {path}", found="an empty file")
-    if data.startswith(_FIRST_LINE):
+    if data.startswith(_FIRST_LINES):
         return
     word, _, version = data[:64].partition(b"\n")[0].partition(b" ")
     if word == _FIRST_WORD and version.isdigit():

@@ -328,7 +328,7 @@ def test_a_forked_child_is_no_part_of_the_recording(world: None) -> None:
 @pytest.fixture
 def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[commtrace.Recording]:
     monkeypatch.setattr(session, "_launched", None)
-    with session.record_launched(tmp_path / "spools", "collective") as recording:
+    with session.record_launched(tmp_path / "spools", "collective", stacks=False) as recording:
         yield recording
 
 

@@ -42,3 +42,11 @@ def test_version_1_says_what_it_said_when_it_was_written() -> None:
     assert list(trace.tables["groups"]["ranks"]) == ["0,1"]
     assert list(trace.tables["steps"]["step"]) == [0, 1, 0, 1]
     assert min(comm["issue_ns"]) > trace.tables["ranks"]["start_ns"][0]
+
+
+def test_version_2_says_what_is_carried() -> None:
+    comm = read_trace(GOLD / "run-v2.json").tables["comm"]
+    rows = zip(comm["phase"], comm["carries"], comm["parameters"], strict=True)
+    carried = {row for row in rows if row[1]}
+    assert carried == {("backward", "gradients", "0.weight,0.bias")}
+    assert set(comm["stack"]) == {""}

@@ -97,13 +97,18 @@ def test_a_string_is_stored_once_in_all_batches() -> None:
     assert len(written(comm(0, reason=reason), comm(1, reason=reason))) - len(once) < len(reason)
 
 
+def test_a_spool_of_an_older_version_is_read() -> None:
+    data = written(comm(0)).replace(b"commtrace-spool 2\n", b"commtrace-spool 1\n", 1)
+    assert list(parse_spool(data).tables["comm"]["id"]) == [0]
+
+
 def test_a_spool_of_a_newer_version_is_refused_by_its_number() -> None:
     with pytest.raises(NewerTraceError) as error:
         parse_spool(b"commtrace-spool 7\nwhatever", Path("rank-00000.spool"))
     assert str(error.value) == (
         "cannot read the spool rank-00000.spool\n"
         "  found: version 7 of the format\n"
-        "  why: this commtrace supports versions up to 1\n"
+        "  why: this commtrace supports versions up to 2\n"
         "  try: install the commtrace that recorded it, or a newer one"
     )
 

@@ -1,0 +1,248 @@
+"""What libraries send ahead or in bulk is booked to the modules it is for, with the parameters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.nn.parallel import DistributedDataParallel
+
+import commtrace
+from dtensor_core import init_device_mesh
+from dtensor_core.testing import fake_world, run_processes, run_threads
+from tests.commtrace.recorder.recorded import call, calls
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def world() -> Iterator[None]:
+    with fake_world(4):
+        yield
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(8, 8, bias=False)
+        self.down = nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, 8, bias=False)
+        self.layers = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def sharded_model(*mesh_shape: int, prefetch: bool = False) -> Model:
+    torch.manual_seed(0)
+    model = Model()
+    names = ("replicate", "shard")[-len(mesh_shape) :]
+    mesh = init_device_mesh("cpu", mesh_shape, mesh_dim_names=names)
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if prefetch:
+        for layer, following in zip(model.layers[:-1], model.layers[1:], strict=True):
+            layer.set_modules_to_forward_prefetch([following])
+    return model
+
+
+def parameters_of(module: str) -> str:
+    return "embed.weight" if not module else f"{module}.up.weight,{module}.down.weight"
+
+
+UNITS = ["", "layers.0", "layers.1", "layers.2"]
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_what_fsdp_communicates_is_booked_to_the_unit_that_it_is_for(prefetch: bool) -> None:
+    def body() -> list[Any]:
+        model = sharded_model(2, prefetch=prefetch)
+        with commtrace.record(detail="collective") as recording:
+            for _ in range(2):
+                model(torch.ones(4, 8)).sum().backward()
+        return calls(recording)
+
+    for events in run_threads(body, 2):
+        for number in range(2):
+            ours = [event for event in events if event.module_call == number]
+            found = Counter((event.kind, event.phase, event.module) for event in ours)
+            assert found == Counter(
+                [
+                    *(("all_gather", "forward", unit) for unit in UNITS),
+                    # The root keeps its parameters, and so gathers them but once.
+                    *(("all_gather", "backward", unit) for unit in UNITS if unit),
+                    *(("reduce_scatter", "backward", unit) for unit in UNITS),
+                ]
+            )
+        for event in events:
+            assert event.carries == {"all_gather": "parameters"}.get(event.kind, "gradients")
+            assert event.parameters == parameters_of(event.module)
+            assert event.module_class == ("FSDPBlock" if event.module else "FSDPModel")
+
+
+def test_a_unit_that_is_gathered_ahead_is_told_by_the_call_that_it_is_gathered_for() -> None:
+    def body() -> list[Any]:
+        model = sharded_model(2, prefetch=True)
+        with commtrace.record(detail="collective") as recording:
+            model.embed.register_forward_hook(lambda *_: model.layers[2].unshard())
+            model(torch.ones(4, 8))
+        return calls(recording)
+
+    for events in run_threads(body, 2):
+        ahead = [event.module for event in events]
+        assert ahead[:2] == ["", "layers.2"]
+        assert {event.module_call for event in events} == {0}
+
+
+def test_replicas_of_a_sharded_model_reduce_the_gradients_of_the_same_units() -> None:
+    def body() -> list[Any]:
+        model = sharded_model(2, 2)
+        with commtrace.record(detail="collective") as recording:
+            model(torch.ones(4, 8)).sum().backward()
+        return calls(recording)
+
+    for events in run_threads(body, 4):
+        reduced = [event for event in events if event.kind == "all_reduce"]
+        assert sorted(event.module for event in reduced) == UNITS
+        assert {(event.phase, event.carries) for event in reduced} == {("backward", "gradients")}
+
+
+def test_clipping_the_gradients_of_fsdp_is_neither_forward_nor_backward() -> None:
+    def body() -> Any:
+        model = sharded_model(2)
+        model(torch.ones(4, 8)).sum().backward()
+        with commtrace.record(detail="collective") as recording:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        return calls(recording)
+
+    for events in run_threads(body, 2):
+        assert events
+        assert {(event.phase, event.module, event.carries) for event in events} == {
+            ("other", "", "")
+        }
+
+
+def flat_units() -> list[Any]:
+    policy = ModuleWrapPolicy({Block})
+    model = FullyShardedDataParallel(Model(), auto_wrap_policy=policy, device_id=CPU)
+    with commtrace.record(detail="collective") as recording:
+        model(torch.ones(4, 8)).sum().backward()
+    return calls(recording)
+
+
+def test_so_it_is_for_the_older_fsdp() -> None:
+    inner = "_fsdp_wrapped_module"
+    units = [inner, *(f"{inner}.layers.{i}.{inner}" for i in range(3))]
+    for events in run_processes(flat_units, 2):
+        found = Counter((event.carries, event.phase, event.module) for event in events)
+        assert found == Counter(
+            [
+                *(("parameters", "forward", unit) for unit in units),
+                *(("parameters", "backward", unit) for unit in units[1:]),
+                *(("gradients", "backward", unit) for unit in units),
+            ]
+        )
+        names = {event.parameters for event in events}
+        assert names == {"embed.weight", "up.weight,down.weight"}
+
+
+def buckets() -> list[list[tuple[str, str, int]]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)])
+    model[2].weight.requires_grad_(False)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.02)
+    rows = []
+    for _ in range(4):
+        with commtrace.record(detail="collective") as recording:
+            wrapped(torch.ones(2, 64)).sum().backward()
+        events = [event for event in calls(recording) if event.phase == "backward"]
+        rows.append([(each.carries, each.parameters, each.payload_bytes) for each in events])
+    return rows
+
+
+def test_a_bucket_of_ddp_is_named_by_its_parameters() -> None:
+    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)])
+    numels = {name: each.numel() for name, each in model.named_parameters() if name != "2.weight"}
+    for first, _, *rebuilt in run_processes(buckets, 2):
+        assert first == [("gradients", ",".join(numels), 4 * sum(numels.values()))]
+        for rows in rebuilt:
+            assert len(rows) > 1
+            names = [name for _, parameters, _ in rows for name in parameters.split(",")]
+            assert sorted(names) == sorted(numels)
+            for carries, parameters, payload in rows:
+                assert carries == "gradients"
+                assert payload == 4 * sum(numels[name] for name in parameters.split(","))
+
+
+def read_in_a_hook() -> list[int]:
+    wrapped = DistributedDataParallel(nn.Linear(4, 4))
+    seen = []
+    with commtrace.record(detail="collective") as recording:
+        wrapped.module.weight.register_hook(lambda _: seen.append(recording.total()))
+        wrapped(torch.ones(2, 4)).sum().backward()
+        wrapped(torch.ones(2, 4)).sum().backward()
+    return seen
+
+
+def test_a_recording_can_be_read_in_the_middle_of_a_backward_pass() -> None:
+    for seen in run_processes(read_in_a_hook, 2, timeout_s=60):
+        assert len(seen) == 2
+        assert seen[0] < seen[1]
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda: dist.all_gather_object([None] * 4, {"a": 1}),
+        lambda: dist.gather_object({"a": 1}, [None] * 4),
+        lambda: dist.broadcast_object_list([{"a": 1}]),
+        lambda: dist.scatter_object_list([None], [1, 2, 3, 4]),
+        lambda: dist.send_object_list([1], 1),
+    ],
+)
+def test_collectives_of_objects_say_so(send: Any, world: None) -> None:
+    with commtrace.record(detail="collective") as recording:
+        send()
+        dist.all_reduce(torch.ones(2))
+    *objects, last = calls(recording)
+    assert objects
+    assert {event.carries for event in objects} == {"objects"}
+    assert last.carries == ""
+
+
+def test_the_whole_stack_is_kept_where_asked_for(world: None) -> None:
+    def outer() -> None:
+        inner()
+
+    def inner() -> None:
+        dist.all_reduce(torch.ones(2))
+
+    with commtrace.record(detail="collective") as plain:
+        outer()
+    with commtrace.record(stacks=True) as recording:
+        outer()
+    assert call(plain).stack == ""
+    *_, third, second, wrapper, first = call(recording).stack.split("\n")
+    assert third.endswith(" outer")
+    assert second.endswith(f"{__file__}:{inner.__code__.co_firstlineno + 1} inner")
+    assert "torch/distributed" in wrapper
+    assert first.endswith(" all_reduce")
