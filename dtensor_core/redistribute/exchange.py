@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from dtensor_core import collectives, layout, observe
-from dtensor_core.layout import Extent
+from dtensor_core.layout import Cut, Extent
 from dtensor_core.mesh import axis_name, channel
 from dtensor_core.placement import Replicate
 from dtensor_core.redistribute.cost import message_seconds, topology_of
@@ -37,7 +37,7 @@ Extents = tuple[Extent, ...]
 Blocks = Sequence[torch.Tensor]
 # From local tensors to local tensors: the ones held become the ones wanted.
 Rows = Callable[[Blocks], list[torch.Tensor]]
-Run = Callable[[Callable[..., Any], Rows, Mapping[int, int]], Callable[..., Any]]
+Run = Callable[[Callable[..., Any], Rows, Mapping[int, Cut]], Callable[..., Any]]
 # The number of a tensor wanted, and the rows of it that a tensor has.
 _Piece = tuple[int, Extent, torch.Tensor]
 
@@ -50,8 +50,8 @@ class Exchange:
     where all ranks hold a tensor whole; those wanted may meet, and then a row goes to several.
     `arguments` are the operator's arguments that the tensors held are, or are made of by `parts`;
     if empty, the first ones. `run(op, rows, coords)` is what a rank runs for the operator, given
-    its exchanges, one after the other, and its coordinate along each dim that has one. If nothing
-    moves its results may be views.
+    its exchanges, one after the other, and how it cuts each dim that has one. If nothing moves its
+    results may be views.
     """
 
     axis: int
@@ -198,8 +198,8 @@ def exchanging(
             blocks = way(blocks if exchange.parts is None else exchange.parts(blocks))
         return list(blocks)
 
-    places = {exchange.dim: coords[exchange.axis] for exchange in exchanges}
-    return exchanges[0].run(op, rows, places)
+    cuts = {each.dim: Cut(inputs[0].mesh_shape[each.axis], coords[each.axis]) for each in exchanges}
+    return exchanges[0].run(op, rows, cuts)
 
 
 def _kept(exchange: Exchange, me: int) -> Rows:

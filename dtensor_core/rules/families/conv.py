@@ -1,20 +1,27 @@
 """Convolutions: samples and output channels are cut freely, input channels leave addends.
 
 x [n, i, s..], weight [o, i, k..] (transposed: [i, o, k..]), bias [o] -> [n, o, s..]. With groups
-the channels are (group, channel of it), and groups are cut evenly. Spatial dims must be whole.
+the channels are (group, channel of it), and groups are cut evenly. Where a spatial dim is cut, a
+rank fetches the rows of its neighbours that its windows see (`rules.windows`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from dtensor_core.rules.call import Call
+from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.placement import Partial, Replicate, Shard
+from dtensor_core.redistribute.exchange import Rows
+from dtensor_core.rules.call import Call, argument_names
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Dim, Operand, Rule
+from dtensor_core.rules.rule import Candidate, Dim, Operand, Rule
+from dtensor_core.rules.windows import Part, Windows, exchanging_rows, fitted
 from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending
 
 Local = Callable[..., Any]
 
@@ -44,7 +51,7 @@ def _factors(call: Call, x: Spec, weight: Spec) -> tuple[dict[str, Operand], dic
 def _forward(call: Call) -> Rule:
     operands, sizes = _factors(call, call.specs[0], call.specs[1])
     roles = ("x", "weight", "bias")[: len(call.specs)]
-    return Rule(
+    rule = Rule(
         inputs=tuple(operands[role] for role in roles),
         outputs=(operands["out"],),
         sizes=sizes,
@@ -53,6 +60,7 @@ def _forward(call: Call) -> Rule:
         algebra="linear",
         local=_local_groups,
     )
+    return _with_neighbours(rule, call)
 
 
 def _backward(call: Call) -> Rule:
@@ -60,16 +68,28 @@ def _backward(call: Call) -> Rule:
     operands, sizes = _factors(call, call.specs[1], call.specs[2])
     mask = call.argument("output_mask")
     wanted = [role for role, each in zip(("x", "weight", "bias"), mask, strict=True) if each]
-    return Rule(
+    rule = Rule(
         inputs=(operands["out"], operands["x"], operands["weight"]),
         outputs=tuple(operands[role] for role in wanted),
         sizes=sizes,
-        # The bias has no input channel: every rank would have its whole gradient, not an addend.
+        # The bias has no input channel: every rank has its whole gradient, not an addend.
         blocked=_whole_within_groups(call) | ({"i"} if mask[2] else set()),
         terms=((0,),),
         algebra="linear",
         local=_local_groups,
+        extra=_input_channels(call, mask) if mask[2] else (),
     )
+    return _backward_with_neighbours(rule, call)
+
+
+def _input_channels(call: Call, mask: Sequence[bool]) -> tuple[Candidate, ...]:
+    """Input channels cut, where the gradient of the bias is wanted too."""
+    if int(call.argument("groups")) > 1:
+        return ()
+    x, weight = call.specs[1:3]
+    cut = Shard(x.ndim - weight.ndim + 1), Shard(0 if call.argument("transposed") else 1)
+    wanted = [each for each, asked in zip(cut, mask, strict=False) if asked]
+    return (Candidate((Replicate(), *cut), (*wanted, Replicate())),)
 
 
 def _whole_within_groups(call: Call) -> frozenset[str]:
@@ -78,47 +98,168 @@ def _whole_within_groups(call: Call) -> frozenset[str]:
 
 def _local_groups(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """The operator with the groups, and the size of the bias, that this rank has."""
-    schema = [argument.name for argument in op._schema.arguments]  # pyright: ignore
-    group_at = schema.index("groups")
+    schema = argument_names(op)  # pyright: ignore[reportArgumentType]
+    group_at = schema["groups"]
     backward = "bias_sizes" in schema
     x, weight = inputs[1:3] if backward else inputs[:2]
     channels = x.ndim - (weight.ndim - 1)
     held, size = x.local_shape[channels], x.shape[channels]
-    specs = [spec for spec in outputs if spec is not None]
-    if any(0 in spec.local_shape and 0 not in spec.shape for spec in (*inputs, *specs)):
-        return _gradients_of_nothing(specs) if backward else _result_of_nothing(specs[0], channels)
+    has_none = any(0 in spec.shape for spec in (x, weight))
 
     def local(*args: Any, **kwargs: Any) -> Any:
+        tensors = args[:3] if backward else args[:2]
         changed = list(args)
         if args[group_at] > 1 and held != size:
             changed[group_at] = args[group_at] * held // size
-        if backward and args[3]:
-            changed[3] = [inputs[0].local_shape[channels]]
-        result = op(*changed, **kwargs)
+        empty = not has_none and any(0 in tensor.shape for tensor in tensors)
         if not backward:
-            return result
+            out = outputs[0]
+            assert out is not None
+            if empty or (0 in out.local_shape and not has_none):
+                return _result_of_nothing(out.local_shape, channels, *args[:3])
+            return op(*changed, **kwargs)
+        if args[3]:
+            changed[3] = [tensors[0].shape[channels]]
+        result = _gradients_of_nothing(channels, *tensors) if empty else op(*changed, **kwargs)
         return tuple(r if wanted else None for r, wanted in zip(result, args[-1], strict=True))
 
     return local
 
 
-def _result_of_nothing(out: Spec, channels: int) -> Local:
+def _result_of_nothing(
+    shape: Sequence[int], channels: int, x: torch.Tensor, weight: torch.Tensor, bias: Any
+) -> torch.Tensor:
     """What a rank without samples or channels has: its addend of the bias; kernels refuse that."""
-
-    def local(x: torch.Tensor, weight: torch.Tensor, bias: Any, *unused: Any) -> torch.Tensor:
-        made = x.new_zeros(out.local_shape)
-        behind = [1] * (made.ndim - channels - 1)
-        return made if bias is None else made.add_(bias.reshape(-1, *behind))
-
-    return local
+    made = depending(x.new_zeros(shape), x, weight)
+    behind = [1] * (made.ndim - channels - 1)
+    return made if bias is None else made + bias.reshape(-1, *behind)
 
 
-def _gradients_of_nothing(outputs: Sequence[Spec]) -> Local:
-    def local(grad: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        made = iter([grad.new_zeros(spec.local_shape) for spec in outputs])
-        return tuple(next(made) if wanted else None for wanted in args[-1])
+def _gradients_of_nothing(
+    channels: int, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
+) -> list[torch.Tensor]:
+    shapes = (x.shape, weight.shape, grad.shape[channels : channels + 1])
+    return [depending(grad.new_zeros(shape), grad, x, weight) for shape in shapes]
 
-    return local
+
+@dataclass(frozen=True)
+class _Spatial:
+    """The spatial dims of a convolution: its windows are on x, and on the result if transposed."""
+
+    windows: Mapping[int, Windows]
+    first: int
+    transposed: bool
+
+    def part(self, dim: int, cut: Cut, *, of_x: bool) -> Part:
+        """What a rank works on for its part of the result, or for that of the gradient of x."""
+        windows = self.windows[dim]
+        of_windows = of_x is self.transposed
+        size = windows.count if of_windows else windows.size
+        own = local_extent(size, cut.num_shards, cut.coord)
+        return Part.of_windows(windows, own) if of_windows else Part.of_rows(windows, own)
+
+    def unpadded(self, args: Sequence[Any], at: int, dims: Iterable[int]) -> list[Any]:
+        """The arguments, from the stride at `at` on, with no padding where blocks have it."""
+        changed = list(args)
+        for position in (at + 1, at + 4):
+            values = _each(args[position], len(self.windows))
+            changed[position] = [
+                0 if self.first + n in dims else value for n, value in enumerate(values)
+            ]
+        return changed
+
+
+def _each(values: Sequence[int], number: int) -> list[int]:
+    return [*values] * (number // len(values))
+
+
+def _spatial(call: Call, x: Spec, weight: Spec, out: Sequence[int]) -> _Spatial:
+    number, transposed = weight.ndim - 2, bool(call.argument("transposed"))
+    first = x.ndim - number
+    settings = zip(
+        *(_each(call.argument(name), number) for name in ("stride", "padding", "dilation")),
+        strict=True,
+    )
+    windows: dict[int, Windows] = {}
+    for n, (step, pad, dilation) in enumerate(settings):
+        dim = first + n
+        size, count = x.shape[dim], out[dim]
+        if transposed:
+            size, count = count, size
+        reach = dilation * (weight.shape[2 + n] - 1) + 1
+        windows[dim] = Windows(size, count, step, reach, pad)
+    return _Spatial(windows, first, transposed)
+
+
+def _with_neighbours(rule: Rule, call: Call) -> Rule:
+    """Spatial dims of x may be cut too: a rank fetches what its windows see of its neighbours'."""
+    spatial = _spatial(call, *call.specs[:2], call.outputs[0].shape)
+
+    def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+        parts = {dim: spatial.part(dim, cut, of_x=False) for dim, cut in cuts.items()}
+
+        def local(x: torch.Tensor, weight: torch.Tensor, *args: Any) -> torch.Tensor:
+            (x,) = rows([x])
+            for dim, part in parts.items():
+                x = fitted(x, dim, part.needs, part.block)
+            out = op(*spatial.unpadded([x, weight, *args], 3, parts))
+            if 0 not in x.shape and 0 not in weight.shape:  # else it is as large as it should be
+                for dim, part in parts.items():
+                    out = fitted(out, dim, part.made, part.own)
+            return out
+
+        return local
+
+    for dim in spatial.windows:
+        wants = {0: lambda cut, dim=dim: spatial.part(dim, cut, of_x=False).needs}
+        rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
+    return rule
+
+
+def _backward_with_neighbours(rule: Rule, call: Call) -> Rule:
+    """Rows of both the gradient and x come at once: for the gradient of x, and of the weight."""
+    spatial = _spatial(call, *call.specs[1:3], call.specs[0].shape)
+    mask = call.argument("output_mask")
+
+    def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+        of_x = {dim: spatial.part(dim, cut, of_x=True) for dim, cut in cuts.items()}
+        of_weight = {dim: spatial.part(dim, cut, of_x=False) for dim, cut in cuts.items()}
+
+        def local(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
+            rest = spatial.unpadded([grad, x, *args], 4, cuts)[2:-1]
+            more_grad, more_x = rows([grad, x])
+            results = [None] * 3
+            if mask[0]:
+                shape = list(x.shape)
+                for dim, part in of_x.items():
+                    more_grad = fitted(more_grad, dim, part.needs, part.block)
+                    shape[dim] = part.made.size
+                made = op(more_grad, x.new_empty(shape), *rest, [True, False, False])[0]
+                for dim, part in of_x.items():
+                    made = fitted(made, dim, part.made, part.own)
+                results[0] = made
+            if mask[1] or mask[2]:
+                for dim, part in of_weight.items():
+                    more_x = fitted(more_x, dim, part.needs, part.block)
+                    grad = fitted(grad, dim, part.own, part.made)
+                results[1:] = op(grad, more_x, *rest, [False, *mask[1:]])[1:]
+            return tuple(results)
+
+        return local
+
+    outputs = (Partial(), Partial())[: sum(mask[1:])]
+    for dim in spatial.windows:
+        wants = {
+            0: lambda cut, dim=dim: _needed(spatial.part(dim, cut, of_x=True), mask[0]),
+            1: lambda cut, dim=dim: _needed(spatial.part(dim, cut, of_x=False), any(mask[1:])),
+        }
+        placements = (Shard(dim), *outputs) if mask[0] else outputs
+        rule = exchanging_rows(rule, call, dim, wants, placements, run)
+    return rule
+
+
+def _needed(part: Part, wanted: bool) -> Extent:
+    return part.needs if wanted else Extent(0, 0)
 
 
 ROWS = {

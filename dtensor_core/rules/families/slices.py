@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from dtensor_core.layout import Extent, local_extent
-from dtensor_core.placement import Placement, Shard, sharded_dim
+from dtensor_core.layout import Cut, Extent
+from dtensor_core.placement import Placement, Shard
 from dtensor_core.redistribute.exchange import Exchange, Extents, Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
@@ -22,12 +22,13 @@ from dtensor_core.rules.families.view import structural
 from dtensor_core.rules.local import with_local_size
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Candidate, Rule
+from dtensor_core.rules.windows import chunks, cutting_axis
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
 Local = Callable[..., Any]
-Places = Mapping[int, int]
+Cuts = Mapping[int, Cut]
 
 
 def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:
@@ -49,23 +50,6 @@ def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = Fal
     )
 
 
-def _cutting_axis(specs: Sequence[Spec], dim: int) -> int | None:
-    """The axis that cuts a dimension; None if several do, or one does it in blocks, or none."""
-    found = {
-        axis: placement
-        for spec in specs
-        for axis, placement in enumerate(spec.placements)
-        if spec.mesh_shape[axis] > 1 and sharded_dim(placement) == dim
-    }
-    strided = any(
-        type(each.placements[axis]) is not Shard
-        for each in specs
-        for axis in found
-        if sharded_dim(each.placements[axis]) == dim
-    )
-    return None if len(found) != 1 or strided else next(iter(found))
-
-
 def _exchanging(rule: Rule, call: Call, axis: int, exchange: Exchange) -> Rule:
     """The rule with the exchange as a further candidate: what is not whole is cut, and is then."""
     cut = Shard(exchange.dim)
@@ -77,22 +61,16 @@ def _exchanging(rule: Rule, call: Call, axis: int, exchange: Exchange) -> Rule:
     return replace(rule, extra=(Candidate(inputs, outputs, exchange=exchange),))
 
 
-def _chunks(size: int, ranks: int, offset: int = 0) -> Extents:
-    """What every rank has of a dimension that lies at `offset` of a line."""
-    pieces = [local_extent(size, ranks, coord) for coord in range(ranks)]
-    return tuple(Extent(offset + piece.offset, piece.size) for piece in pieces)
-
-
 def _behind_each_other(sizes: Sequence[int], ranks: int) -> tuple[Extents, ...]:
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
-    return tuple(_chunks(size, ranks, start) for size, start in zip(sizes, starts, strict=True))
+    return tuple(chunks(size, ranks, start) for size, start in zip(sizes, starts, strict=True))
 
 
 class _Taken:
     """Which rows of a cut dimension a slice takes on each rank."""
 
     def __init__(self, size: int, ranks: int, taken: range) -> None:
-        self._pieces = _chunks(size, ranks)
+        self._pieces = chunks(size, ranks)
         self._taken = taken
         self.extents = tuple(self._extent(piece) for piece in self._pieces)
 
@@ -130,17 +108,17 @@ def _slice(call: Call) -> Rule:
     if call.outputs[0].shape == spec.shape:
         whole = full_operand(spec.shape)
         return structural(call, (whole,), (whole,), factor_sizes(spec.shape))
-    rule, axis = _whole_dim(call, dim=dim), _cutting_axis(call.specs, dim)
+    rule, axis = _whole_dim(call, dim=dim), cutting_axis(call.specs, dim)
     if axis is None:
         return rule
     ranks = spec.mesh_shape[axis]
     taken = _taken(call, spec.shape[dim], ranks)
 
-    def run(op: Local, rows: Rows, places: Places) -> Local:
-        start, end, step = taken.local(places[dim])
+    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
+        start, end, step = taken.local(cuts[dim].coord)
         return lambda x, *_, **__: rows([aten.slice.Tensor(x, dim, start, end, step)])[0]
 
-    wanted = _chunks(call.outputs[0].shape[dim], ranks)
+    wanted = chunks(call.outputs[0].shape[dim], ranks)
     return _exchanging(rule, call, axis, Exchange(axis, dim, (taken.extents,), (wanted,), run))
 
 
@@ -183,16 +161,16 @@ def _split(call: Call) -> Rule:
     """All pieces by one exchange."""
     spec = call.specs[0]
     dim = int(call.argument("dim", 0)) % spec.ndim
-    rule, axis = _whole_dim(call, dim=dim), _cutting_axis(call.specs, dim)
+    rule, axis = _whole_dim(call, dim=dim), cutting_axis(call.specs, dim)
     if axis is None:
         return rule
     ranks = spec.mesh_shape[axis]
     wanted = _behind_each_other([meta.shape[dim] for meta in call.outputs], ranks)
 
-    def run(op: Local, rows: Rows, places: Places) -> Local:
+    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
         return lambda x, *_, **__: rows([x])
 
-    held = _chunks(spec.shape[dim], ranks)
+    held = chunks(spec.shape[dim], ranks)
     return _exchanging(rule, call, axis, Exchange(axis, dim, (held,), wanted, run))
 
 
@@ -205,7 +183,7 @@ def _cat(call: Call) -> Rule:
     """Of a tensor that is whole every rank takes what it needs; all others send it."""
     out = call.outputs[0]
     dim = int(call.argument("dim", 0)) % call.specs[0].ndim
-    rule, axis = _whole_dim(call, dim=dim), _cutting_axis(call.specs, dim)
+    rule, axis = _whole_dim(call, dim=dim), cutting_axis(call.specs, dim)
     alike = all(s.ndim == len(out.shape) and s.dtype is out.dtype for s in call.specs)
     if axis is None or not alike:
         return rule
@@ -213,15 +191,15 @@ def _cat(call: Call) -> Rule:
     for spec in call.specs:
         size = spec.shape[dim]
         is_whole = spec.placements[axis].is_replicate()
-        held.append((Extent(start, size),) * ranks if is_whole else _chunks(size, ranks, start))
+        held.append((Extent(start, size),) * ranks if is_whole else chunks(size, ranks, start))
         start += size
 
-    def run(op: Local, rows: Rows, places: Places) -> Local:
+    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
         if exchange.moves:
             return lambda tensors, *_, **__: rows(tensors)[0]
         return lambda tensors, *_, **__: depending(torch.cat(rows(tensors), dim), *tensors)
 
-    exchange = Exchange(axis, dim, tuple(held), (_chunks(out.shape[dim], ranks),), run)
+    exchange = Exchange(axis, dim, tuple(held), (chunks(out.shape[dim], ranks),), run)
     return _exchanging(rule, call, axis, exchange)
 
 
@@ -245,24 +223,24 @@ def _slice_backward(call: Call) -> Rule:
     """The gradient of a slice: its rows go back to where they came from."""
     shape, spec = call.outputs[0].shape, call.specs[0]
     dim = int(call.argument("dim")) % len(shape)
-    rule, axis = _inserted(call), _cutting_axis(call.specs, dim)
+    rule, axis = _inserted(call), cutting_axis(call.specs, dim)
     if axis is None:
         return rule
     ranks = spec.mesh_shape[axis]
     taken = _taken(call, shape[dim], ranks)
 
-    def run(op: Local, rows: Rows, places: Places) -> Local:
-        bounds = taken.local(places[dim])
+    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
+        bounds = taken.local(cuts[dim].coord)
 
         def insert(gradient: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             part = rows([gradient])[0]
-            size = [*part.shape[:dim], taken.held(places[dim]), *part.shape[dim + 1 :]]
+            size = [*part.shape[:dim], taken.held(cuts[dim].coord), *part.shape[dim + 1 :]]
             made = aten.slice_backward.default(part, size, dim, *bounds)
             return made if part.shape[dim] else depending(made, part)
 
         return insert
 
-    held = _chunks(spec.shape[dim], ranks)
+    held = chunks(spec.shape[dim], ranks)
     return _exchanging(rule, call, axis, Exchange(axis, dim, (held,), (taken.extents,), run))
 
 
