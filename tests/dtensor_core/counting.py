@@ -1,4 +1,4 @@
-"""Counts the collectives that a rank issues, by c10d's functional names."""
+"""Counts the collectives that a rank issues, by c10d's functional names, and what it sends."""
 
 from __future__ import annotations
 
@@ -35,3 +35,18 @@ class Collectives(TorchDispatchMode):
 
     def __repr__(self) -> str:
         return repr(dict(self.counts))
+
+
+class Sent(TorchDispatchMode):
+    """The bytes that this rank's all-to-alls put in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_bytes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        if func.overloadpacket.__name__ == "all_to_all_single":
+            self.num_bytes.append(args[0].numel() * args[0].element_size())
+        return func(*args, **(kwargs or {}))

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from dtensor_core import DeviceMesh, DTensor, Partial, Replicate, Shard, init_device_mesh, observe
+from dtensor_core import DeviceMesh, Partial, Replicate, Shard, init_device_mesh, observe
 from dtensor_core.debug import ExplicitRedistributionContext, ImplicitRedistributionError, explain
 from dtensor_core.layout import local_extent
 from dtensor_core.placement import _StridedShard
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
-from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.counting import Collectives, Sent
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
 RANKS, WIDTH, ITEMSIZE = 4, 3, 8
@@ -24,21 +23,6 @@ SIZES = (1, 4, 5, 8, 11)
 
 def _t(*shape: int) -> torch.Tensor:
     return torch.arange(torch.Size(shape).numel(), dtype=torch.float64).reshape(shape)
-
-
-class _Sent(TorchDispatchMode):
-    """The bytes that this rank's all-to-alls put in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_bytes: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented
-        if func is torch.ops._c10d_functional.all_to_all_single.default:
-            self.num_bytes.append(args[0].numel() * args[0].element_size())
-        return func(*args, **(kwargs or {}))
 
 
 def owners(size: int) -> torch.Tensor:
@@ -94,7 +78,7 @@ def test_the_rows_that_change_owners_are_sent_at_once_and_no_other(name: str) ->
         for size in SIZES:
             whole = _t(size, WIDTH)
             x = laid_out(whole, mesh, [Shard(0)])
-            with _Sent() as sent:
+            with Sent() as sent:
                 found = call(x)
             expected = bytes_of(moved(owners(size)))
             assert sent.num_bytes == ([expected[rank]] if any(expected) else [])
@@ -113,7 +97,7 @@ def test_tensor_split_sends_for_each_piece_what_changes_owners() -> None:
     def body() -> None:
         mesh = kept_mesh((RANKS,))
         x = laid_out(_t(8, WIDTH), mesh, [Shard(0)])
-        with _Sent() as sent:
+        with Sent() as sent:
             pieces = x.tensor_split([2, 4])
         # Rows 0 and 1, 2 and 3 (ranks 0 and 1), and 4 to 7 (ranks 2 and 3) go to ranks 0, 1 and
         # 0, 1 and 0, 1, 2, 3.
@@ -133,7 +117,7 @@ def test_the_gradient_of_a_slice_goes_back_the_way_that_the_rows_came() -> None:
         x = laid_out(_t(8, WIDTH).requires_grad_(), mesh, [Shard(0)])
         y = x[1:]
         gradient = laid_out(_t(7, WIDTH), mesh, [Shard(0)])
-        with _Sent() as sent:
+        with Sent() as sent:
             y.backward(gradient)
         # Row r of y is row r + 1 of x: rows 1, 3 and 5 go up by a rank.
         assert sent.num_bytes == [WIDTH * ITEMSIZE * (rank < 3)]
@@ -151,7 +135,7 @@ def test_a_replica_that_is_joined_is_not_sent() -> None:
         mesh = kept_mesh((RANKS,))
         x = laid_out(_t(4, WIDTH), mesh, [Shard(0)])
         whole = laid_out(_t(4, WIDTH), mesh, [Replicate()])
-        with _Sent() as sent:
+        with Sent() as sent:
             y = torch.cat([x, whole])
         # Rows 0 to 3 are two each of ranks 0 and 1 then: rows 1, 2 and 3 change owners.
         assert sent.num_bytes == [WIDTH * ITEMSIZE * (mesh.get_local_rank() > 0)]
@@ -166,7 +150,7 @@ def test_what_is_announced_is_what_is_sent() -> None:
     def body() -> int:
         mesh = kept_mesh((RANKS,))
         x = laid_out(_t(11, WIDTH), mesh, [Shard(0)])
-        with _Sent() as sent:
+        with Sent() as sent:
             x[2:9:2]
         (num_bytes,) = sent.num_bytes
         return num_bytes
@@ -204,12 +188,12 @@ def test_only_the_ranks_of_the_cutting_axis_exchange_rows() -> None:
     def body() -> None:
         mesh = kept_mesh((2, 2))
         x = laid_out(_t(4, 4), mesh, [Shard(1), Shard(0)])
-        with _Sent() as sent:
+        with Sent() as sent:
             y = x[1:3]
         # Row 2 goes from the second rank of the axis to nobody, row 1 from the first to itself.
         assert sent.num_bytes == []
         assert y.placements == (Shard(1), Shard(0))  # pyright: ignore
-        with _Sent() as sent:
+        with Sent() as sent:
             z = x[1:]
         # Row 2, of which a rank has two elements, goes down.
         assert sent.num_bytes == [2 * ITEMSIZE * mesh.get_local_rank(1)]
