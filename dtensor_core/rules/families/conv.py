@@ -193,7 +193,7 @@ def _spatial(call: Call, x: Spec, weight: Spec, out: Sequence[int]) -> _Spatial:
 
 def _with_neighbours(rule: Rule, call: Call) -> Rule:
     """Spatial dims of x may be cut too: a rank fetches what its windows see of its neighbours'."""
-    spatial = _spatial(call, *call.specs[:2], call.outputs[0].shape)
+    spatial = _spatial(call, call.specs[0], call.specs[1], call.outputs[0].shape)
 
     def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
         parts = {dim: spatial.part(dim, cut, of_x=False) for dim, cut in cuts.items()}
@@ -218,7 +218,7 @@ def _with_neighbours(rule: Rule, call: Call) -> Rule:
 
 def _backward_with_neighbours(rule: Rule, call: Call) -> Rule:
     """Rows of both the gradient and x come at once: for the gradient of x, and of the weight."""
-    spatial = _spatial(call, *call.specs[1:3], call.specs[0].shape)
+    spatial = _spatial(call, call.specs[1], call.specs[2], call.specs[0].shape)
     mask = call.argument("output_mask")
 
     def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
@@ -228,7 +228,7 @@ def _backward_with_neighbours(rule: Rule, call: Call) -> Rule:
         def local(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
             rest = spatial.unpadded([grad, x, *args], 4, cuts)[2:-1]
             more_grad, more_x = rows([grad, x])
-            results = [None] * 3
+            results: list[Any] = [None] * 3
             if mask[0]:
                 shape = list(x.shape)
                 for dim, part in of_x.items():
