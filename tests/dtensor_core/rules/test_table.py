@@ -23,7 +23,7 @@ from tests.dtensor_core.rules.samples import SAMPLES
 NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "4"))
 # Whose candidates communicate by themselves: rows change owners, weights are summed.
 EXCHANGING = {"slice", "slice_backward", "cat", "split", "split_with_sizes"}
-EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes"}
+EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes", "convolution", "convolution_backward"}
 # Fused optimizers and unscaling are called with lists, and are checked as list operators.
 ROWS = {name for name in table.TABLE if not name.startswith(("_fused_", "_amp_foreach_"))}
 SAMPLES_FILE = "tests/dtensor_core/rules/samples.py"
