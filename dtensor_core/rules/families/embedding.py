@@ -69,7 +69,33 @@ def _embedding_backward(call: Call) -> Rule:
     )
 
 
+def _renorm(call: Call) -> Rule:
+    """Weight [v, e], indices -> weight: rows that are named and too long become shorter."""
+    whole = ((),) * call.specs[1].ndim
+    vocabulary, width = call.specs[0].shape
+    table = (("v",), ("e",))
+    sizes = {"v": vocabulary, "e": width}
+    return Rule((table, whole), (table,), sizes, frozenset("e"), local=_renorm_held)
+
+
+def _renorm_held(
+    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Callable[..., Any]:
+    held = Held(inputs[0], 0)
+    if held.all:
+        return op
+
+    def shorten(weight: torch.Tensor, indices: torch.Tensor, *how: float) -> torch.Tensor:
+        rows, elsewhere = held.local(indices)
+        if type(weight) is torch.Tensor:  # how many are here is not known without data
+            rows = rows[~elsewhere]
+        return op(weight, rows, *how) if held.count else weight
+
+    return shorten
+
+
 ROWS = {
     "embedding": Row(_embedding, "v e, i.. -> i.. e"),
+    "embedding_renorm": Row(_renorm, "v e!, i.. -> v e!"),
     "embedding_dense_backward": Row(_embedding_backward, "i.. e, i.. -> v! e"),
 }

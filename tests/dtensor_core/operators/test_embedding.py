@@ -47,9 +47,6 @@ def test_rows_and_their_gradients_are_those_of_one_device(
     )
 
 
-@pytest.mark.filterwarnings(
-    "ignore:aten.embedding_renorm_"
-)  # it has no rule: the table is gathered
 @pytest.mark.parametrize("table", TABLES, ids=str)
 def test_rows_are_made_shorter_in_place_as_on_one_device(table: Any) -> None:
     alone = torch.nn.Parameter(_table().detach())
