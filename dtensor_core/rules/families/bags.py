@@ -55,7 +55,7 @@ def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
 
     def local(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         table = inputs[names.index("weight")] if isinstance(weight, Spec) else None
-        share = Share(call, bags, inputs[at], table)
+        share = Share(call, bags, inputs[at], table, outputs[1:])
         return maker(share) if share.is_part else op
 
     others = zip(("", "", "maximum_indices"), call.outputs[1:], strict=False)
@@ -72,7 +72,15 @@ def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
 class Share:
     """Which indices and rows a rank has a part in."""
 
-    def __init__(self, call: Call, bags: int, indices: Spec, weight: Spec | None) -> None:
+    def __init__(
+        self,
+        call: Call,
+        bags: int,
+        indices: Spec,
+        weight: Spec | None,
+        others: Sequence[Spec | None],
+    ) -> None:
+        self._others = others
         self._num_indices = indices.shape[0]
         self._positions = indices.held(0)
         self._rows = None if weight is None else Held(weight, 0)
@@ -89,9 +97,9 @@ class Share:
         """
         total = offsets.new_tensor([self._num_indices])
         bounds = offsets if self._ends_given else torch.cat([offsets, total])
-        ends, counts = bounds[1:], bounds.diff()
-        held = [torch.arange(at.size, device=ends.device) + at.offset for at in self._positions]
-        bag = torch.searchsorted(ends, torch.cat(held).to(ends.dtype), right=True)
+        counts = bounds.diff()
+        held = [torch.arange(at.size, device=counts.device) + at.offset for at in self._positions]
+        bag = torch.searchsorted(bounds[1:], torch.cat(held).to(bounds.dtype), right=True)
         counted = (bag < len(counts)) & (indices != self._padding)
         bag = bag.clamp_(max=len(counts) - 1)
         if self._is_mean and self._padding >= 0:
@@ -102,6 +110,17 @@ class Share:
             counted &= ~elsewhere
         share = counted.to(torch.float64)
         return bag, row, share / counts[bag].clamp_(min=1) if self._is_mean else share, counts
+
+    def others(self, offsets: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The bag of every index, how many each has, twice, as kernels say it."""
+        made = [offsets.new_zeros(each.local_shape) for each in self._others if each is not None]
+        if made[0].numel():
+            places = torch.arange(self._num_indices, device=offsets.device, dtype=offsets.dtype)
+            found = torch.searchsorted(offsets, places, right=True) - 1
+            made[0].copy_(found)
+        for each in made[1:] if self._is_mean else ():
+            each[: len(counts)].copy_(counts[: len(each)])
+        return tuple(made)
 
 
 def _embedding_bag(share: Share) -> Local:
@@ -123,7 +142,7 @@ def _embedding_bag(share: Share) -> Local:
             scale = part if per_sample_weights is None else part * per_sample_weights
             result.index_add_(0, bag, rows.mul_(scale[:, None]))
         result = depending(result.to(weight.dtype), weight, indices)
-        return result, indices.new_empty(0), counts, indices.new_empty(0)
+        return result, *share.others(offsets, counts)
 
     return add_up
 

@@ -95,5 +95,15 @@ def _sampled_attention() -> dict[str, list[Sample]]:
     return found
 
 
-SAMPLES: dict[str, list[Sample]] = {**_sampled_attention()}
+_TABLE, _INDICES = _t(7, 6), torch.tensor([0, 3, 6, 3, 5, 1])
+_OFFSETS = torch.tensor([0, 2, 2, 5])
+
+SAMPLES: dict[str, list[Sample]] = {
+    **_sampled_attention(),
+    "_embedding_bag_forward_only": [
+        _call(aten._embedding_bag_forward_only.default, _TABLE, _INDICES, _OFFSETS, False, mode)
+        for mode in (0, 1, 2)
+    ],
+    "embedding_renorm": [_call(aten.embedding_renorm_.default, _TABLE, _INDICES, 1.0, 2.0)],
+}
 assert kernels.__doc__  # imported for what it registers
