@@ -17,7 +17,8 @@ from functools import lru_cache
 from dtensor_core.errors import MeshError, RuleError, four_parts
 from dtensor_core.mesh import axis_name
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, sharded_dim
-from dtensor_core.redistribute.exchange import Exchange, exchange_seconds
+from dtensor_core.redistribute.exchange import Exchange
+from dtensor_core.redistribute.merge import Merge
 from dtensor_core.redistribute.plan import EMPTY, Plan, plan_between, plan_placements
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Form, Rule, candidates, remaining_sizes
@@ -54,7 +55,7 @@ class Decision:
     plans: tuple[Plan, ...]
     outputs: tuple[Spec, ...]
     considered: tuple[tuple[str, float], ...]
-    exchanges: tuple[Exchange, ...] = ()
+    exchanges: tuple[Exchange | Merge, ...] = ()
     sizeless: bool = False
 
     @property
@@ -221,9 +222,9 @@ def _offered(
 
 
 def _exchange_seconds(specs: Sequence[Spec], candidate: Candidate) -> float:
-    """The cost of the rows that change owners."""
+    """The cost of what is sent within the operator."""
     exchange = candidate.exchange
-    return 0.0 if exchange is None else exchange_seconds(exchange, specs)
+    return 0.0 if exchange is None else exchange.seconds(specs)
 
 
 def _reduces_alike(candidate: Candidate, before: Candidate) -> bool:

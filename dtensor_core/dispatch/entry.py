@@ -29,8 +29,9 @@ from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.propagate import Decision, Fixed, decide
-from dtensor_core.redistribute.exchange import exchanging
+from dtensor_core.redistribute.exchange import Exchange, exchanging
 from dtensor_core.redistribute.execute import Cause
+from dtensor_core.redistribute.merge import Merge, merging
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.rules.call import Call, argument_names
 from dtensor_core.rules.local import local_operator
@@ -150,7 +151,7 @@ def _note(decision: Decision) -> str:
 def _exchanging(
     op: OpOverload, run: Callable[..., Any], decision: Decision, names: Sequence[str]
 ) -> Callable[..., Any]:
-    """What this rank runs in place of `run` where rows change owners."""
+    """What this rank runs in place of `run` where ranks send something within the operator."""
     inputs = decision.inputs
     causes: list[Cause] = []
     for exchange in decision.exchanges:
@@ -158,7 +159,11 @@ def _exchanging(
             n for n, s in enumerate(inputs) if sharded_dim(s.placements[exchange.axis]) is not None
         )
         causes.append(Cause(str(op), names[moved], decision.considered))
-    return exchanging(decision.exchanges, run, inputs, decision.outputs[0], causes)
+    merges = [each for each in decision.exchanges if isinstance(each, Merge)]
+    if merges:
+        return merging(merges, op, inputs[0], decision.outputs[0], causes[0])
+    exchanges = [each for each in decision.exchanges if isinstance(each, Exchange)]
+    return exchanging(exchanges, run, inputs, decision.outputs[0], causes)
 
 
 def _backs(

@@ -103,6 +103,17 @@ class Exchange:
         """Which argument a tensor held is, or is made of."""
         return self.arguments[number] if self.arguments else number
 
+    def seconds(self, specs: Sequence[Spec]) -> float:
+        """The estimated time, of rows like those of the arguments.
+
+        It is that of what a rank sends on average. The one that sends most may send n/(n-1) times
+        what it would to another dimension, all together send less, and the cut stays where it is.
+        """
+        if not self.moves:
+            return 0.0
+        num_bytes = sum(_sent_bytes(self, specs)) / len(self.wanted[0])
+        return message_seconds(num_bytes, topology_of(specs[0].mesh).links[self.axis])
+
 
 def _meet(one: Extent, other: Extent) -> Extent:
     low = max(one.offset, other.offset)
@@ -121,18 +132,6 @@ def _counting(extents: Extents) -> Callable[[Extent], int]:
         return begun * row - sums[0][begun] - (ended * row - sums[1][ended])
 
     return lambda extent: before(extent.offset + extent.size) - before(extent.offset)
-
-
-def exchange_seconds(exchange: Exchange, specs: Sequence[Spec]) -> float:
-    """The estimated time, of rows like those of the arguments.
-
-    It is that of what a rank sends on average. The one that sends most may send n/(n-1) times what
-    it would to another dimension, all together send less, and the cut stays where it is.
-    """
-    if not exchange.moves:
-        return 0.0
-    num_bytes = sum(_sent_bytes(exchange, specs)) / len(exchange.wanted[0])
-    return message_seconds(num_bytes, topology_of(specs[0].mesh).links[exchange.axis])
 
 
 def _sent_bytes(exchange: Exchange, specs: Sequence[Spec]) -> list[int]:
@@ -292,7 +291,7 @@ def _post(
     width = spec.dtype.itemsize // carrier.itemsize if carrier is not None else 1
     unsent = numbers - {number for number, _, _ in leaving}
     mark = hash((dim, exchange.held, exchange.wanted, first)) & 0x7FFFFFFF
-    seconds = exchange_seconds(exchange, inputs)
+    seconds = exchange.seconds(inputs)
 
     @cache
     def sizes(*per_row: int) -> tuple[list[int], list[int], observe.Announcement]:

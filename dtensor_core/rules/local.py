@@ -37,6 +37,12 @@ def local_operator(
     return op
 
 
+def functional(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator, or for one that writes in place all overloads that return what it makes."""
+    name = op._schema.name.removeprefix("aten::")  # pyright: ignore[reportFunctionMemberAccess]
+    return getattr(torch.ops.aten, name.removesuffix("_")) if name.endswith("_") else op
+
+
 def _is_empty_here(spec: Spec) -> bool:
     return 0 in spec.local_shape and spec.local_shape != tuple(spec.shape)
 

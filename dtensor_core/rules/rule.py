@@ -26,6 +26,7 @@ from dtensor_core.placement import (
     sharded_dim,
 )
 from dtensor_core.redistribute.exchange import Exchange
+from dtensor_core.redistribute.merge import Merge
 from dtensor_core.spec import Spec
 
 Dim = tuple[str, ...]
@@ -64,7 +65,7 @@ class Candidate:
     inputs: tuple[Placement, ...]
     outputs: tuple[Placement, ...]
     cutting: Cutting | None = None
-    exchange: Exchange | None = None
+    exchange: Exchange | Merge | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Reductions over dimensions: a cut dimension that vanishes leaves addends of that reduction.
 
 A mean over a cut dimension is the sum of the local elements over the global count, so that uneven
-shards weigh what they should. Operators that need their dimension whole (softmax, cumsum, sort)
-have it blocked.
+shards weigh what they should. What is no such reduction is in `moments`, `search` and `scan`.
 """
 
 from __future__ import annotations
@@ -73,11 +72,13 @@ def _whole(call: Call, outputs_keep_dim: bool) -> Rule:
     )
 
 
-def _whole_dim(call: Call) -> Rule:
+def whole_dim(call: Call) -> Rule:
+    """The dimension must not be cut, and every tensor has it."""
     return _whole(call, outputs_keep_dim=True)
 
 
-def _whole_dim_reduced(call: Call) -> Rule:
+def whole_dim_reduced(call: Call) -> Rule:
+    """The dimensions must not be cut, and no result has them."""
     return _whole(call, outputs_keep_dim=False)
 
 
@@ -165,7 +166,7 @@ def _vector_norm(call: Call) -> Rule:
 
 def _others_whole(call: Call) -> Rule:
     """Only the dimension that is named may be cut."""
-    rule = _whole_dim(call)
+    rule = whole_dim(call)
     return replace(rule, blocked=frozenset(rule.sizes) - rule.blocked)
 
 
@@ -195,42 +196,7 @@ ROWS = {
     "any": reduction("max", "opaque"),
     "all": reduction("min", "opaque"),
     "count_nonzero": reduction("sum", "opaque"),
+    "nansum": reduction("sum", "opaque"),
     "renorm": Row(_others_whole, "all dims but dim whole"),
-    **{
-        name: Row(_whole_dim_reduced, "dim whole, reduced")
-        for name in (
-            "max.dim",
-            "min.dim",
-            "argmax",
-            "argmin",
-            "logsumexp",
-            "var",
-            "std",
-            "var_mean",
-            "std_mean",
-            "aminmax",
-            "median",
-            "nanmedian",
-            "kthvalue",
-            "mode",
-        )
-    },
-    **{
-        name: Row(_whole_dim, "dim whole")
-        for name in (
-            "_softmax",
-            "_log_softmax",
-            "_safe_softmax",
-            "_softmax_backward_data",
-            "_log_softmax_backward_data",
-            "cumsum",
-            "cumprod",
-            "sort",
-            "topk",
-            "cummax",
-            "cummin",
-            "logcumsumexp",
-            "glu",
-        )
-    },
+    "glu": Row(whole_dim, "dim whole"),
 }

@@ -495,6 +495,7 @@ SAMPLES: dict[str, list[Sample]] = {
         _call(aten.constant_pad_nd.default, _t(5, 4, 6), [0, 0, 1, 2]),
         _call(aten.constant_pad_nd.default, _t(5, 4, 6), [-1, 1], 2.5),
     ],
+    "nansum": [_call(aten.nansum.default, _t(7, 5), [0]), _call(aten.nansum.default, _t(2, 5))],
     "prod": [_call(aten.prod.default, _t(2, 5)), _call(aten.prod.dim_int, _t(7, 5), 0)],
     "any": [_call(aten.any.default, _t(2, 5) > 1), _call(aten.any.dim, _t(7, 5) > 1, 0)],
     "all": [_call(aten.all.default, _t(2, 5) > -9), _call(aten.all.dim, _t(7, 5) > -1, 0)],

@@ -1,0 +1,151 @@
+"""Where the largest elements are: ranks that share a dimension say their best, and where it is.
+
+Of equal elements the first one counts, as on one device; what `topk` takes of equal elements is
+up to its kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.reduction import reduced_dims, whole_dim, whole_dim_reduced
+from dtensor_core.rules.merged import Line, merged
+from dtensor_core.rules.row import Row
+from dtensor_core.rules.rule import Rule
+
+aten = torch.ops.aten
+Local = Callable[..., Any]
+_PLACE_BYTES = torch.int64.itemsize
+
+
+def _extreme(call: Call) -> Rule:
+    spec = call.specs[0]
+    dims = reduced_dims(call, spec.ndim)
+    run = _values_and_places if len(call.outputs) == 2 else _places
+    return merged(whole_dim_reduced(call), call, dims, spec.dtype.itemsize + _PLACE_BYTES, run)
+
+
+def _is_max(op: Local) -> bool:
+    return "max" in op._schema.name  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _best_of(
+    values: torch.Tensor, places: torch.Tensor, *, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best of all ranks, and its first place; NaN goes before everything."""
+    best = values.amax(0) if largest else values.amin(0)
+    is_best = (values == best) | (values != values)
+    return best, places.masked_fill(~is_best, torch.iinfo(torch.int64).max).amin(0)
+
+
+def _values_and_places(op: Local, line: Line) -> Local:
+    def extreme(
+        x: torch.Tensor, dim: int, keepdim: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        values, places = op(line.filled(x), dim, keepdim)
+        ranks = line.gather(values, places + line.offset(dim % x.ndim))
+        return _best_of(*ranks, largest=_is_max(op))
+
+    return extreme
+
+
+def _places(op: Local, line: Line) -> Local:
+    """Places of extremes in a dimension, or in the whole tensor."""
+    search = aten.max.dim if _is_max(op) else aten.min.dim
+
+    def place(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+        if dim is not None:
+            values, places = search(line.filled(x), dim, keepdim)
+            ranks = line.gather(values, places + line.offset(dim % x.ndim))
+            return _best_of(*ranks, largest=_is_max(op))[1]
+        filled = line.filled(x)
+        value, at = search(filled.reshape(-1), 0)
+        place = torch.zeros_like(at)
+        for each, coordinate in enumerate(torch.unravel_index(at, filled.shape)):
+            place = place * line.shape[each] + coordinate + line.offset(each)
+        found = _best_of(*line.gather(value, place), largest=_is_max(op))[1]
+        return found.reshape([1] * x.ndim) if keepdim else found
+
+    return place
+
+
+def _both_extremes(call: Call) -> Rule:
+    spec = call.specs[0]
+    dims = reduced_dims(call, spec.ndim)
+    return merged(whole_dim_reduced(call), call, dims, 2 * spec.dtype.itemsize, _least_and_most)
+
+
+def _least_and_most(op: Local, line: Line) -> Local:
+    def extremes(x: torch.Tensor, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        least, most = line.gather(*op(line.filled(x), **kwargs))
+        return least.amin(0), most.amax(0)
+
+    return extremes
+
+
+def _top(call: Call) -> Rule:
+    spec, k = call.specs[0], int(call.argument("k"))
+    if not spec.ndim:
+        return whole_dim(call)
+    dim = int(call.argument("dim")) % spec.ndim
+    said = k * (spec.dtype.itemsize + _PLACE_BYTES)
+    return merged(whole_dim(call), call, (dim,), said, _best)
+
+
+def _best(op: Local, line: Line) -> Local:
+    """The best of the candidates of all ranks; a rank has as many as it holds rows."""
+
+    def top(
+        x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        dim = dim % x.ndim
+        counts = [min(k, shape[dim]) for shape in line.shapes]
+        filled = line.filled(x)
+        values, places = op(filled, min(k, filled.shape[dim]), dim, largest, sorted)
+        said = _padded(values, dim, max(counts)), _padded(places, dim, max(counts))
+        heard = line.gather(said[0], said[1] + line.offset(dim))
+        values, places = (_side_by_side(each, dim, counts) for each in heard)
+        best, whose = op(values, k, dim, largest, sorted)
+        return best, places.gather(dim, whose)
+
+    return top
+
+
+def _padded(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """As long as the longest of all ranks."""
+    missing = size - x.shape[dim]
+    return (
+        x
+        if not missing
+        else torch.cat(
+            [
+                x,
+                x.narrow(dim, 0, 1).expand(
+                    *(missing if each == dim else n for each, n in enumerate(x.shape))
+                ),
+            ],
+            dim,
+        )
+    )
+
+
+def _side_by_side(ranks: torch.Tensor, dim: int, counts: Sequence[int]) -> torch.Tensor:
+    parts = [part.narrow(dim, 0, n) for part, n in zip(ranks.unbind(0), counts, strict=True)]
+    return torch.cat(parts, dim)
+
+
+def _each(names: str, row: Row) -> dict[str, Row]:
+    return {name: row for name in names.split()}
+
+
+ROWS = {
+    **_each("max.dim min.dim argmax argmin", Row(_extreme, "along a cut dim a best of each rank")),
+    "aminmax": Row(_both_extremes, "along a cut dim both of each rank"),
+    "topk": Row(_top, "along a cut dim k of each rank"),
+    **_each("sort", Row(whole_dim, "dim whole")),
+    **_each("median nanmedian kthvalue mode", Row(whole_dim_reduced, "dim whole, reduced")),
+}
