@@ -96,7 +96,7 @@ def test_it_ends_with_an_exception() -> None:
         told: list[observe.Announcement] = []
         with observe.listening(told.append):
             F.log_softmax(logits, 1)
-        assert [news.step for news in told] == ["all_to_all"]
+        assert [news.step for news in told] == ["all_gather"]
 
 
 def test_logits_that_are_not_cut_by_class_have_no_parallel_loss() -> None:
