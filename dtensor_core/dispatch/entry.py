@@ -29,9 +29,8 @@ from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.propagate import Decision, Fixed, decide
-from dtensor_core.redistribute.exchange import Exchange, exchanging
 from dtensor_core.redistribute.execute import Cause
-from dtensor_core.redistribute.merge import Merge, merging
+from dtensor_core.redistribute.merge import within
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.rules.call import Call, argument_names
 from dtensor_core.rules.local import local_operator
@@ -159,11 +158,7 @@ def _exchanging(
             n for n, s in enumerate(inputs) if sharded_dim(s.placements[exchange.axis]) is not None
         )
         causes.append(Cause(str(op), names[moved], decision.considered))
-    merges = [each for each in decision.exchanges if isinstance(each, Merge)]
-    if merges:
-        return merging(merges, op, inputs[0], decision.outputs[0], causes[0])
-    exchanges = [each for each in decision.exchanges if isinstance(each, Exchange)]
-    return exchanging(exchanges, run, inputs, decision.outputs[0], causes)
+    return within(decision.exchanges, op, run, inputs, decision.outputs[0], causes)
 
 
 def _backs(

@@ -18,7 +18,7 @@ import torch
 from dtensor_core import collectives, layout, observe
 from dtensor_core.mesh import axis_name, channel
 from dtensor_core.redistribute.cost import message_seconds, topology_of
-from dtensor_core.redistribute.exchange import ExchangeStep
+from dtensor_core.redistribute.exchange import Exchange, ExchangeStep, exchanging
 from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.steps import CARRIERS, carried
 from dtensor_core.spec import Spec
@@ -54,12 +54,24 @@ class Merge:
         return message_seconds(others * self.bytes_each * (ranks - 1), link)
 
 
-def merging(
-    merges: Sequence[Merge], op: Callable[..., Any], spec: Spec, result: Spec, cause: Cause
+def within(
+    exchanges: Sequence[Exchange | Merge],
+    op: Callable[..., Any],
+    run: Callable[..., Any],
+    inputs: Sequence[Spec],
+    result: Spec,
+    causes: Sequence[Cause],
 ) -> Callable[..., Any]:
-    """What this rank runs in place of `op`; merges along several axes are one."""
-    merge = replace(merges[0], axes=tuple(each.axis for each in merges))
-    return merge.run(op, Line(merge, spec, result, cause))
+    """What this rank runs for `op`, in place of the local operator `run`, where ranks exchange.
+
+    Merges along several axes are one.
+    """
+    rows = [each for each in exchanges if isinstance(each, Exchange)]
+    if rows:
+        return exchanging(rows, run, inputs, result, causes)
+    (first, *_) = merges = [each for each in exchanges if isinstance(each, Merge)]
+    merge = replace(first, axes=tuple(each.axis for each in merges))
+    return merge.run(op, Line(merge, inputs[0], result, causes[0]))
 
 
 class Line:

@@ -1,7 +1,7 @@
 """Where the largest elements are: ranks that share a dimension say their best, and where it is.
 
-Of equal elements the first one counts, as on one device; what `topk` takes of equal elements is
-up to its kernel.
+Of equal elements the first one counts, as on one device. Which of them `topk` takes is up to its
+kernel, so that types of which elements are often equal have their dimension whole there.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def _least_and_most(op: Local, line: Line) -> Local:
 
 def _top(call: Call) -> Rule:
     spec, k = call.specs[0], int(call.argument("k"))
-    if not spec.ndim:
+    if spec.dtype not in (torch.float32, torch.float64):
         return whole_dim(call)
-    dim = int(call.argument("dim")) % spec.ndim
+    dim = int(call.argument("dim")) % max(spec.ndim, 1)
     said = k * (spec.dtype.itemsize + _PLACE_BYTES)
     return merged(whole_dim(call), call, (dim,), said, _best)
 

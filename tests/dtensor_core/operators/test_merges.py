@@ -150,6 +150,14 @@ def test_addends_pass_a_cumulative_sum() -> None:
     body()
 
 
+def test_what_topk_takes_of_equal_elements_is_up_to_its_kernel() -> None:
+    with fake_world(RANKS):
+        x = laid_out(_t(256), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
+        assert explain(lambda: x.topk(2)).total_bytes == RANKS * 2 * (VALUE + PLACE)
+        narrow = x.to(torch.bfloat16)
+        assert explain(lambda: narrow.topk(2)).total_bytes == 256 * narrow.element_size()
+
+
 def test_a_scan_in_place_stays_where_it_is() -> None:
     @on_threads(RANKS)
     def body() -> None:

@@ -30,8 +30,8 @@ from dtensor_core.placement import (
     split_factor,
 )
 from dtensor_core.redistribute.distribute import split
-from dtensor_core.redistribute.exchange import exchanging
 from dtensor_core.redistribute.execute import Cause
+from dtensor_core.redistribute.merge import within
 from dtensor_core.rules.call import Call, tensors
 from dtensor_core.rules.local import local_operator
 from dtensor_core.rules.rule import Candidate, Rule, candidates
@@ -348,7 +348,7 @@ def _local(
     exchange = offer.candidate.exchange
     if exchange is None:
         return run
-    return exchanging([exchange], run, inputs, outputs[0], [Cause(str(op), "argument")])
+    return within([exchange], op, run, inputs, outputs[0], [Cause(str(op), "argument")])
 
 
 def _with_positive_norms(sample: Sample, candidate: Candidate) -> Sample:

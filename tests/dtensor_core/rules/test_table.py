@@ -13,7 +13,7 @@ import torch
 from dtensor_core.errors import NotationError
 from dtensor_core.placement import Partial, Shard, sharded_dim
 from dtensor_core.rules import table
-from dtensor_core.rules.families import pointwise, reduction
+from dtensor_core.rules.families import moments, pointwise, reduction, scan, search
 from dtensor_core.rules.row import Row, notation
 from dtensor_core.rules.rule import Candidate
 from tests.dtensor_core.rules.brute_force import Sample, check, offers
@@ -21,9 +21,10 @@ from tests.dtensor_core.rules.recorded import recorded
 from tests.dtensor_core.rules.samples import SAMPLES
 
 NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "4"))
-# Whose candidates communicate by themselves: rows change owners, weights are summed.
+# Whose candidates communicate by themselves: rows change owners, ranks sum theirs up.
 EXCHANGING = {"slice", "slice_backward", "cat", "split", "split_with_sizes"}
 EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes", "convolution", "convolution_backward"}
+EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS}
 # Fused optimizers and unscaling are called with lists, and are checked as list operators.
 ROWS = {name for name in table.TABLE if not name.startswith(("_fused_", "_amp_foreach_"))}
 SAMPLES_FILE = "tests/dtensor_core/rules/samples.py"
