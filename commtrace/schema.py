@@ -118,6 +118,7 @@ RANKS = (
     Column("num_dropped", int, "", "communication calls dropped by the memory bound"),
     Column("complete", bool, "", "the rank closed its recording properly"),
     Column("num_ops_dropped", int, "", "operators dropped by the memory bound"),
+    Column("clock_error_ns", int, "ns", "how far off that alignment may be; 0 on one clock", 2),
 )
 
 STEPS = (

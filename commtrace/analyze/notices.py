@@ -113,11 +113,12 @@ def _no_waits(frames: Frames) -> str:
 
 
 def _several_clocks(frames: Frames) -> str:
-    if frames.run.get("clock", "one clock") == "one clock":
+    clock = frames.run.get("clock", "one clock")
+    if clock == "one clock":
         return ""
     return (
-        "The ranks ran on hosts with clocks of their own: waits, and the timeline's alignment "
-        "between hosts, are only as good as those clocks agree."
+        f"The ranks ran on hosts with clocks of their own ({clock}): waits between hosts, and the "
+        "timeline's alignment, are only as good as those agree."
     )
 
 

@@ -1,9 +1,8 @@
 """The spools of all ranks joined into one trace.
 
-Ranks come in ascending order, whatever the order of the files. Their clocks are aligned: a spool
-says which monotonic clock it was recorded with (`boot`, the identity of the running system) and
-how that clock was set against wall time; ranks that share rank 0's clock are put on its scale
-exactly, ranks of other hosts keep their own wall time. A rank without a spool is named in
+Ranks come in ascending order, whatever the order of the files. Their clocks are aligned, see
+`clocks`: a spool says which monotonic clock it was recorded with (`boot`, the identity of the
+running system) and how that clock was set against wall time. A rank without a spool is named in
 `run["missing_ranks"]`. Group names that mean different ranks in different spools are told apart.
 """
 
@@ -17,6 +16,7 @@ from typing import Any
 from commtrace.errors import EmptyTraceError, TraceError
 from commtrace.event import GroupRow, RankRow
 from commtrace.schema import INSTANT, TABLES, Column
+from commtrace.tracefile.clocks import Alignment, align
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
 from commtrace.tracefile.trace import (
@@ -27,6 +27,7 @@ from commtrace.tracefile.trace import (
     Trace,
     table_of,
 )
+from commtrace.units import text_of_duration
 
 _RANK_TABLES = ("comm", "ops", "steps")
 
@@ -57,11 +58,11 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     ordered = sorted(spools, key=_rank)
     _refuse_doubles(ordered)
     strings = StringTable([""])
-    offsets = _clock_offsets(ordered)
+    alignments = align(ordered)
     group_rows, group_names = _join_groups(ordered)
     parts = [
-        _part(spool, offset, names, strings)
-        for spool, offset, names in zip(ordered, offsets, group_names, strict=True)
+        _part(spool, alignment.offset_ns, names, strings)
+        for spool, alignment, names in zip(ordered, alignments, group_names, strict=True)
     ]
     tables: dict[str, Table] = {
         name: {
@@ -71,12 +72,12 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
         for name in _RANK_TABLES
     }
     rank_rows = [
-        _rank_row(spool, part, offset)
-        for spool, part, offset in zip(ordered, parts, offsets, strict=True)
+        _rank_row(spool, part, alignment)
+        for spool, part, alignment in zip(ordered, parts, alignments, strict=True)
     ]
     for name, rows in (("groups", group_rows), ("ranks", rank_rows)):
         tables[name] = table_of(name, rows, strings)
-    return Trace(_run_facts(ordered), {name: tables[name] for name in TABLES}, path)
+    return Trace(_run_facts(ordered, alignments), {name: tables[name] for name in TABLES}, path)
 
 
 def _rank(spool: Spool) -> int:
@@ -94,15 +95,6 @@ def _refuse_doubles(spools: Sequence[Spool]) -> None:
                 why="they come from different recordings",
                 attempt="move one of them to another folder",
             )
-
-
-def _clock_offsets(spools: Sequence[Spool]) -> list[int]:
-    """What to add to each spool's times to put them on the clock of the first one."""
-    first = spools[0].facts
-    return [
-        first["epoch_ns"] - spool.facts["epoch_ns"] if spool.facts["boot"] == first["boot"] else 0
-        for spool in spools
-    ]
 
 
 def _join_groups(spools: Sequence[Spool]) -> tuple[list[Any], list[dict[str, str]]]:
@@ -174,8 +166,8 @@ def _concatenate(
     return StringColumn(whole, strings.strings) if column.type is str else whole
 
 
-def _rank_row(spool: Spool, part: Mapping[str, Table], offset: int) -> Any:
-    facts = spool.facts
+def _rank_row(spool: Spool, part: Mapping[str, Table], alignment: Alignment) -> Any:
+    facts, offset = spool.facts, alignment.offset_ns
     last = facts.get("end_ns") or _last_instant(part, default=facts["start_ns"] + offset) - offset
     return RankRow(
         rank=facts["rank"],
@@ -189,6 +181,7 @@ def _rank_row(spool: Spool, part: Mapping[str, Table], offset: int) -> Any:
         num_dropped=facts.get("num_dropped", 0),
         complete=facts.get("complete", False) and not spool.is_torn,
         num_ops_dropped=facts.get("num_ops_dropped", 0),
+        clock_error_ns=alignment.error_ns,
     )
 
 
@@ -202,16 +195,24 @@ def _last_instant(part: Mapping[str, Table], default: int) -> int:
     return max([default, *instants])
 
 
-def _run_facts(spools: Sequence[Spool]) -> dict[str, Any]:
+def _run_facts(spools: Sequence[Spool], alignments: Sequence[Alignment]) -> dict[str, Any]:
     """The facts of the first rank's spool, and what only the whole folder tells."""
     world_size = max(
         max(spool.facts["run"].get("world_size", 1) for spool in spools), 1 + _rank(spools[-1])
     )
     present = {_rank(spool) for spool in spools}
-    one_clock = len({spool.facts["boot"] for spool in spools}) == 1
     return spools[0].facts["run"] | {
         "world_size": world_size,
         "missing_ranks": sorted(set(range(world_size)) - present),
         "torn_ranks": [_rank(spool) for spool in spools if not spool.facts.get("complete", False)],
-        "clock": "one clock" if one_clock else "wall clocks of several hosts",
+        "clock": _clock(spools, alignments),
     }
+
+
+def _clock(spools: Sequence[Spool], alignments: Sequence[Alignment]) -> str:
+    errors = [alignment.error_ns for alignment in alignments]
+    if len({spool.facts["boot"] for spool in spools}) == 1:
+        return "one clock"
+    if min(errors) < 0:
+        return "wall clocks of several hosts"
+    return f"clocks of several hosts, aligned to {text_of_duration(max(errors))}"

@@ -1,0 +1,120 @@
+"""The clocks of all ranks put on one scale, from what the ranks' calls say about each other.
+
+Ranks that share a running system share its monotonic clock, and differ only in what each believed
+the time of day to be: that is exact. Between systems there is the law that no rank completes a
+collective before the last one has issued it. With `d` to be added to the times of B,
+
+    completed on A >= issued on B + d        and        completed on B + d >= issued on A
+
+for every collective that both took part in. The tightest two bounds enclose `d`; its estimate is
+their middle, or the wall clocks' own answer where they agree better than the bounds do. Bounds that
+cross tell of clocks that drift: the middle is then as far off as they overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from commtrace.tracefile.spool import Spool
+
+_NOT_KNOWN = -1
+# Collectives that end nowhere before they have begun everywhere.
+_JOINING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+# How well wall clocks are believed to agree: about what NTP achieves in one building.
+_WALL_ERROR_NS = 1_000_000
+
+Key = tuple[str, str, int]
+"""A collective: the group's name and ranks, and its number in it."""
+Instants = tuple[int, int]
+"""When the last of some ranks issued a collective, and when the first of them had completed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """`offset_ns` is to be added to a rank's times; `error_ns` is how far off that may be.
+
+    The error is 0 on the first rank's own clock, and -1 where nothing was there to tell.
+    """
+
+    offset_ns: int
+    error_ns: int
+
+
+def align(spools: Sequence[Spool]) -> list[Alignment]:
+    """How the times of each spool come onto the first one's scale."""
+    own = [_offset_within_system(spool, spools) for spool in spools]
+    systems: dict[str, list[int]] = {}
+    for number, spool in enumerate(spools):
+        systems.setdefault(spool.facts["boot"], []).append(number)
+    first, *others = systems
+    aligned = {first: Alignment(0, 0)}
+    if others:
+        calls = {
+            boot: _instants([(spools[number], own[number]) for number in numbers])
+            for boot, numbers in systems.items()
+        }
+        _align_systems(aligned, others, calls)
+    found = []
+    for spool, offset in zip(spools, own, strict=True):
+        system = aligned.get(spool.facts["boot"], Alignment(0, _NOT_KNOWN))
+        found.append(Alignment(offset + system.offset_ns, system.error_ns))
+    return found
+
+
+def _offset_within_system(spool: Spool, spools: Sequence[Spool]) -> int:
+    """What puts a spool onto the scale of the first one of its system."""
+    first = next(each for each in spools if each.facts["boot"] == spool.facts["boot"])
+    return first.facts["epoch_ns"] - spool.facts["epoch_ns"]
+
+
+def _align_systems(
+    aligned: dict[str, Alignment], others: Iterable[str], calls: Mapping[str, dict[Key, Instants]]
+) -> None:
+    """Align one system after the other, the surest first; those that share no call are left out."""
+    waiting = list(others)
+    while waiting:
+        found = [
+            (each.error_ns + aligned[known].error_ns, boot, known, each)
+            for boot in waiting
+            for known in aligned
+            if (each := _between(calls[known], calls[boot])) is not None
+        ]
+        if not found:
+            return
+        error, boot, known, each = min(found, key=lambda one: one[0])
+        aligned[boot] = Alignment(aligned[known].offset_ns + each.offset_ns, error)
+        waiting.remove(boot)
+
+
+def _between(ours: Mapping[Key, Instants], theirs: Mapping[Key, Instants]) -> Alignment | None:
+    """What brings their times onto our scale; None if they share no collective."""
+    shared = ours.keys() & theirs.keys()
+    if not shared:
+        return None
+    least = max(ours[key][0] - theirs[key][1] for key in shared)
+    most = min(ours[key][1] - theirs[key][0] for key in shared)
+    error = abs(most - least) // 2
+    if least <= 0 <= most and error > _WALL_ERROR_NS:
+        return Alignment(0, max(-least, most))
+    return Alignment((least + most) // 2, error)
+
+
+def _instants(spools: Iterable[tuple[Spool, int]]) -> dict[Key, Instants]:
+    """Of every collective that some ranks of one system took part in, on the system's scale."""
+    found: dict[Key, Instants] = {}
+    for spool, offset in spools:
+        if spool.facts["device"] != "cpu":  # there, a host does not see completion
+            continue
+        comm, groups = spool.tables["comm"], spool.tables["groups"]
+        ranks_of = dict(zip(groups["name"], groups["ranks"], strict=True))
+        columns = (comm[name] for name in ("kind", "group", "seq", "issue_ns", "complete_ns"))
+        for kind, group, seq, issue, complete in zip(*columns, strict=True):
+            if kind in _JOINING and complete != _NOT_KNOWN:
+                key = (group, ranks_of.get(group, ""), seq)
+                before = found.get(key, (issue + offset, complete + offset))
+                found[key] = (
+                    max(before[0], issue + offset),
+                    min(before[1], complete + offset),
+                )
+    return found
