@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from dtensor_core.errors import NotationError
-from dtensor_core.rules.rule import Dim, Operand
+from dtensor_core.rules.rule import Dim, Operand, Terms
 
 _DIM = re.compile(r"\(([^)]*)\)|(\S+)")
 
@@ -28,7 +28,7 @@ class Notation:
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
-    terms: tuple[tuple[int, ...], ...]
+    terms: Terms
     blocked: frozenset[str]
 
 

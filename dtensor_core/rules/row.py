@@ -7,18 +7,29 @@ from dataclasses import dataclass
 
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.notation import bind, broadcast, parse
-from dtensor_core.rules.rule import LocalMaker, Rule
+from dtensor_core.rules.rule import PASSING, LocalMaker, Rule, Terms
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How an operator's rule is built, and the text that the printed table shows for it.
+    """How an operator's rule is built, and what the printed table says of it.
 
-    `build` returns None for a call of the operator that has no rule.
+    `build` returns None for a call of the operator that has no rule. `algebra` and `terms` are
+    those of its rules, as far as the call does not take them back (a mean of integers is rounded);
+    a test over the table compares them with what the rules let through.
     """
 
     build: Callable[[Call], Rule | None]
     text: str
+    algebra: str = "opaque"
+    terms: Terms = ((0,),)
+
+    @property
+    def passing(self) -> str:
+        """Which Partials pass and through which tensor arguments: `sum, avg: 0 + 1 * 2`."""
+        reductions = ", ".join(PASSING.get(self.algebra, (self.algebra,)))
+        through = " + ".join(" * ".join(map(str, term)) for term in self.terms)
+        return f"{reductions}: {through}" if reductions else ""
 
 
 def notation(text: str, *, algebra: str = "linear", local: LocalMaker | None = None) -> Row:
@@ -40,4 +51,4 @@ def notation(text: str, *, algebra: str = "linear", local: LocalMaker | None = N
             local=local,
         )
 
-    return Row(build, text)
+    return Row(build, text, algebra, parsed.terms)

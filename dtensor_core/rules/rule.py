@@ -35,13 +35,17 @@ LocalMaker = Callable[
     [Callable[..., Any], Sequence[Spec], Sequence[Spec | None]], Callable[..., Any]
 ]
 
+# Additive terms of a result, each a product of argument numbers: ((0,), (1, 2)) is 0 + 1 * 2.
+Terms = tuple[tuple[int, ...], ...]
+
 # See `Rule.form`.
 Form = tuple[Any, ...]
 
-# Which Partials an operator lets through, by its algebraic property (see `Rule.algebra`). All
-# pass a "structural" one; a property that is not listed is the one reduction that passes.
+# Which Partials an operator lets through, by its algebraic property (see `Rule.algebra`). A
+# property that is not listed is the one reduction that passes.
 PASSING: dict[str, tuple[str, ...]] = {
     "opaque": (),
+    "structural": ("all",),
     "linear": ("sum", "avg"),
     "increasing": ("max", "min"),
 }
@@ -87,7 +91,7 @@ class Rule:
     sizes: Mapping[str, int]
     blocked: frozenset[str] = frozenset()
     reduce: str = "sum"
-    terms: tuple[tuple[int, ...], ...] = ()
+    terms: Terms = ()
     algebra: str = "opaque"
     local: LocalMaker | None = None
     extra: tuple[Candidate, ...] = ()
@@ -133,7 +137,7 @@ def candidates(
             yield from _cut(rule, cutting, sizes)
     waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
     for reduce_op in waiting if rule.terms else ():
-        if rule.algebra == "structural" or reduce_op in PASSING.get(rule.algebra, (rule.algebra,)):
+        if {reduce_op, "all"}.intersection(PASSING.get(rule.algebra, (rule.algebra,))):
             yield from _passing(rule, reduce_op, present)
 
 

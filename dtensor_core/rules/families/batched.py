@@ -49,7 +49,7 @@ def batched(own: int, *, linear: bool = False, sizes_at: int | None = None, **ot
             local=None if sizes_at is None else _with_local_sizes(sizes_at),
         )
 
-    return Row(build, text)
+    return Row(build, text, "linear" if linear else "opaque")
 
 
 def _widths(call: Call, own: int, others: Mapping[str, int]) -> list[int]:
@@ -130,8 +130,8 @@ def _each(names: str, row: Row) -> dict[str, Row]:
 
 
 ROWS = {
-    **_each("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole, linear")),
-    "constant_pad_nd": Row(_padded, "padded dims whole"),
+    **_each("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole", "linear")),
+    "constant_pad_nd": Row(_padded, "padded dims whole", "linear"),
     **_each("reflection_pad1d replication_pad1d upsample_linear1d", batched(1, linear=True)),
     **_each(
         "avg_pool2d _adaptive_avg_pool2d reflection_pad2d replication_pad2d upsample_bilinear2d "

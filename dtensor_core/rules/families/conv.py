@@ -263,8 +263,15 @@ def _needed(part: Part, wanted: bool) -> Extent:
 
 
 ROWS = {
-    "convolution": Row(_forward, "n (g i) s.., (g o) i k.. + (g o) -> n (g o) s.."),
+    "convolution": Row(
+        _forward,
+        "n (g i) s.., (g o) i k.. + (g o) -> n (g o) s..",
+        "linear",
+        ((0, 1), (2,)),
+    ),
     "convolution_backward": Row(
-        _backward, "n (g o) s.., n (g i) s.., (g o) i k.. -> n (g i) s.., (g o) i k.., (g o)"
+        _backward,
+        "n (g o) s.., n (g i) s.., (g o) i k.. -> n (g i) s.., (g o) i k.., (g o)",
+        "linear",
     ),
 }

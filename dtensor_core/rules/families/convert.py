@@ -98,7 +98,7 @@ def _zero(x: Any, *unused: Any) -> Any:
 _STRUCTURAL = pointwise("0", "structural")
 
 ROWS = {
-    "_to_copy": Row(_to_copy, "elementwise, linear between floating types"),
+    "_to_copy": Row(_to_copy, "elementwise; between floating types", "linear"),
     "copy": Row(_copy, "source takes the layout of the destination"),
     "fill": Row(_fill, "elementwise"),
     "zero": Row(_fill, "elementwise"),

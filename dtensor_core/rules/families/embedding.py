@@ -95,7 +95,7 @@ def _renorm_held(
 
 
 ROWS = {
-    "embedding": Row(_embedding, "v e, i.. -> i.. e"),
+    "embedding": Row(_embedding, "v e, i.. -> i.. e", "linear"),
     "embedding_renorm": Row(_renorm, "v e!, i.. -> v e!"),
-    "embedding_dense_backward": Row(_embedding_backward, "i.. e, i.. -> v! e"),
+    "embedding_dense_backward": Row(_embedding_backward, "i.. e, i.. -> v! e", "linear"),
 }

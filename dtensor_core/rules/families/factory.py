@@ -88,5 +88,5 @@ _LIKE = "ones_like zeros_like empty_like full_like"
 _NEW = "new_empty new_zeros new_ones new_full new_empty_strided"
 
 ROWS = {name: Row(_like, "shape of the argument") for name in _LIKE.split()}
-ROWS["resize"] = Row(_resize, "in place, to the same shape")
+ROWS["resize"] = Row(_resize, "in place, to the same shape", "structural")
 ROWS |= {name: Row(_new, "whole, or like the argument") for name in _NEW.split()}

@@ -390,8 +390,8 @@ def _index_put(call: Call) -> Rule:
         outputs=(x,),
         sizes=sizes,
         blocked=frozenset(blocked),
-        terms=((0,), (len(call.specs) - 1,)) if adds else (),
-        algebra="linear",
+        terms=((0,), (len(call.specs) - 1,)),
+        algebra="linear" if adds else "structural",
         local=_putting(dims[0]),
     )
 
@@ -423,14 +423,22 @@ def _putting(dim: int) -> LocalMaker:
     return maker
 
 
-_ROWS: dict[str, tuple[Callable[[Call], Rule], str]] = {
-    "index_select": (_index_select, "elements read where they lie; a cut dim gives addends"),
-    "gather": (_gather, "elements read where they lie; a cut dim gives addends"),
-    "index _unsafe_index": (_index, "elements read where they lie; a cut dim gives addends"),
-    "scatter scatter_add scatter_reduce": (_scatter, "elements written where they lie"),
-    "index_add index_copy index_fill index_reduce": (_index_write, "slices written where they lie"),
-    "index_put _unsafe_index_put _index_put_impl": (_index_put, "elements written where they lie"),
-    "slice_scatter": (_slice_scatter, "a part written where it lies"),
-    "select_scatter": (_select_scatter, "a part written where it lies"),
+_READ = "elements read where they lie; a cut dim gives addends"
+_WRITTEN = "elements written where they lie"
+_SLICES = "slices written where they lie"
+_PART = "a part written where it lies"
+_ROWS = {
+    "index_select": Row(_index_select, _READ, "linear"),
+    "gather": Row(_gather, _READ, "linear"),
+    "index _unsafe_index": Row(_index, _READ, "linear"),
+    "scatter scatter_reduce": Row(_scatter, _WRITTEN),
+    "scatter_add": Row(_scatter, _WRITTEN, "linear", ((0,), (2,))),
+    "index_add": Row(_index_write, _SLICES, "linear", ((0,), (2,))),
+    "index_copy index_fill index_reduce": Row(_index_write, _SLICES),
+    "index_put _unsafe_index_put _index_put_impl": Row(
+        _index_put, _WRITTEN, "structural", ((0,), (2,))
+    ),
+    "slice_scatter": Row(_slice_scatter, _PART, "structural", ((0,), (1,))),
+    "select_scatter": Row(_select_scatter, _PART, "structural", ((0,), (1,))),
 }
-ROWS = {name: Row(build, text) for names, (build, text) in _ROWS.items() for name in names.split()}
+ROWS = {name: row for names, row in _ROWS.items() for name in names.split()}

@@ -136,13 +136,16 @@ _BACKWARD = (
     "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward "
     "soft_margin_loss_backward"
 )
-ROWS = {name: Row(_elementwise, "elementwise, reduced") for name in _ELEMENTWISE.split()}
-ROWS |= {name: Row(_elementwise_backward, "elementwise linear 0") for name in _BACKWARD.split()}
+ROWS = {
+    name: Row(_elementwise, "elementwise, then a mean by the global count, or a sum")
+    for name in _ELEMENTWISE.split()
+}
+ROWS |= {name: Row(_elementwise_backward, "elementwise", "linear") for name in _BACKWARD.split()}
 ROWS |= {
     name: Row(_nll, "n c! s.., n s.., c! -> n s.., 1")
     for name in ("nll_loss_forward", "nll_loss2d_forward")
 }
 ROWS |= {
-    name: Row(_nll_backward, "n s.., n c! s.., n s.., c!, 1 -> n c! s..")
+    name: Row(_nll_backward, "n s.., n c! s.., n s.., c!, 1 -> n c! s..", "linear")
     for name in ("nll_loss_backward", "nll_loss2d_backward")
 }

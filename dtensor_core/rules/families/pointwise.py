@@ -61,7 +61,7 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
             algebra=algebra if linear else "opaque",
         )
 
-    return Row(build, f"elementwise {algebra} {terms}".strip())
+    return Row(build, "elementwise", algebra, tuple(map(tuple, wanted)))
 
 
 OPAQUE = pointwise()

@@ -55,7 +55,7 @@ def reduction(reduce: str, algebra: str, local: LocalMaker | None = None) -> Row
             local=local,
         )
 
-    return Row(build, f"reduce {reduce}")
+    return Row(build, f"reduced dims: {reduce} of shards", algebra)
 
 
 def _whole(call: Call, outputs_keep_dim: bool) -> Rule:
@@ -179,13 +179,17 @@ _MAXIMUM = reduction("max", "max", local=_extreme(_lowest))
 _MINIMUM = reduction("min", "min", local=_extreme(_highest))
 
 ROWS = {
-    "_local_scalar_dense": Row(_all_whole, "whole"),
-    "equal": Row(_all_whole, "whole"),
-    "allclose": Row(_all_whole, "whole"),
+    "_local_scalar_dense": Row(_all_whole, "one number of all elements: whole"),
+    "equal": Row(_all_whole, "one number of all elements: whole"),
+    "allclose": Row(_all_whole, "one number of all elements: whole"),
     "sum": reduction("sum", "linear"),
     "mean": reduction("sum", "linear", local=_mean_by_global_count),
-    "linalg_vector_norm": Row(_vector_norm, "reduce norms"),
-    "norm": Row(_vector_norm, "reduce norms"),
+    "linalg_vector_norm": Row(
+        _vector_norm, "reduced dims: norm of norms; max, min or sum for inf, -inf, 0", "norm"
+    ),
+    "norm": Row(
+        _vector_norm, "reduced dims: norm of norms; max, min or sum for inf, -inf, 0", "norm"
+    ),
     "_is_any_true": reduction("max", "opaque"),
     "_is_all_true": reduction("min", "opaque"),
     "amax": _MAXIMUM,
@@ -197,6 +201,6 @@ ROWS = {
     "all": reduction("min", "opaque"),
     "count_nonzero": reduction("sum", "opaque"),
     "nansum": reduction("sum", "opaque"),
-    "renorm": Row(_others_whole, "all dims but dim whole"),
+    "renorm": Row(_others_whole, "only dim may be cut"),
     "glu": Row(whole_dim, "dim whole"),
 }

@@ -259,5 +259,7 @@ _BUILDERS = {
 }
 
 ROWS = {
-    name: Row(build, text) for names, (build, text) in _BUILDERS.items() for name in names.split()
+    name: Row(build, text, "structural")
+    for names, (build, text) in _BUILDERS.items()
+    for name in names.split()
 }

@@ -53,4 +53,7 @@ def _positions(spec: Spec, dim: int, like: torch.Tensor) -> torch.Tensor:
     return torch.cat(held)
 
 
-ROWS = {name: Row(_triangle, "elementwise linear") for name in ("tril", "triu")}
+ROWS = {
+    name: Row(_triangle, "elementwise, by global rows and columns", "linear")
+    for name in ("tril", "triu")
+}

@@ -321,12 +321,17 @@ _BUILDERS = {
     "roll flip": (_roll, "dims whole"),
     "diagonal": (_diagonal, "dims whole, removed"),
     "diag_embed": (_diag_embed, "last dim whole"),
+    "unfold": (_unfold, "dim whole, windows"),
+}
+_LINEAR = {
     "view_as_real": (_as_real, "a.. -> a.. 2"),
     "view_as_complex": (_as_complex, "a.. 2 -> a.."),
     "_conj _neg_view": (_conjugate, "elementwise"),
-    "unfold": (_unfold, "dim whole, windows"),
 }
 
 ROWS = {
-    name: Row(build, text) for names, (build, text) in _BUILDERS.items() for name in names.split()
+    name: Row(build, text, algebra)
+    for algebra, builders in (("structural", _BUILDERS), ("linear", _LINEAR))
+    for names, (build, text) in builders.items()
+    for name in names.split()
 }

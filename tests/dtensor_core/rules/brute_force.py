@@ -149,6 +149,8 @@ def offers(sample: Sample, reductions: Sequence[str] = REDUCTIONS) -> Iterator[O
             kept = zip(numbers, candidate.outputs, strict=False)
             if key in seen or any(candidate.inputs[n] is not out for n, out in kept):
                 continue
+            if not all(map(can_be, given, candidate.inputs)):
+                continue
             seen.add(key)
             yield Offer(rule, candidate, present)
 

@@ -15,8 +15,8 @@ from dtensor_core.placement import Partial, Shard, sharded_dim
 from dtensor_core.rules import table
 from dtensor_core.rules.families import moments, pointwise, reduction, scan, search
 from dtensor_core.rules.row import Row, notation
-from dtensor_core.rules.rule import Candidate
-from tests.dtensor_core.rules.brute_force import Sample, check, offers
+from dtensor_core.rules.rule import PASSING, Candidate
+from tests.dtensor_core.rules.brute_force import REDUCTIONS, Offer, Sample, check, offers
 from tests.dtensor_core.rules.recorded import recorded
 from tests.dtensor_core.rules.samples import SAMPLES
 
@@ -43,9 +43,10 @@ def samples_of(name: str) -> list[Sample]:
 def test_every_candidate_of_a_row_gives_the_full_run(name: str) -> None:
     samples = samples_of(name)
     assert samples, f"nothing calls {name}: write a sample into {SAMPLES_FILE}"
-    cut = False
+    cut, passed = False, set[str]()
     for sample in samples:
         for offer in offers(sample):
+            passed |= passing(offer)
             cut |= any(sharded_dim(each) is not None for each in offer.candidate.inputs)
             try:
                 communicates = check(sample, offer)
@@ -53,6 +54,22 @@ def test_every_candidate_of_a_row_gives_the_full_run(name: str) -> None:
                 raise AssertionError(f"{sample.op} on {sample.ranks}: {offer.candidate}") from error
             assert not communicates or name in EXCHANGING | SUMMING
     assert cut is (name not in WHOLE), "a row is tried in parts"
+    assert passed == declared(table.TABLE[name]), "what passes is what the row declares"
+
+
+def passing(offer: Offer) -> set[str]:
+    """The reductions that a candidate lets through by algebra."""
+    if offer.candidate.cutting is not None or offer.candidate in offer.rule.extra:
+        return set()
+    return {each.reduce_op for each in offer.candidate.inputs if isinstance(each, Partial)}
+
+
+def declared(row: Row) -> set[str]:
+    """The reductions that a row lets through by its algebra, of those that are tried."""
+    found = PASSING.get(row.algebra, (row.algebra,))
+    if "all" in found:
+        return set(REDUCTIONS)
+    return {"norm2" if each == "norm" else each for each in found}
 
 
 def wrong(monkeypatch: pytest.MonkeyPatch, name: str, row: Row) -> list[Candidate]:

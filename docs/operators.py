@@ -1,0 +1,61 @@
+"""Writes docs/operators.md: the table of operators, from the rows of `dtensor_core.rules`.
+
+Run by `make docs`; a test compares the file with what this would write.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dtensor_core.rules.listing import markdown
+
+TARGET = Path(__file__).with_name("operators.md")
+
+ABOUT = """\
+# Operators
+
+Written by `make docs` from the rows in `dtensor_core/rules/families/`: change the rows, not this
+file. `python -m dtensor_core.rules` prints the same table as text.
+
+A rule says how the results of an operator lie for each way in which its arguments may, one mesh
+axis at a time; `dtensor_core` takes the way for which the least has to be moved. In the notation a
+letter is a size, shared wherever it stands:
+
+- `m k, k n -> m n`: each letter may be cut, and cuts every dimension it is in. A letter that the
+  result lacks leaves addends, `Partial`.
+- `d!` must be whole; `(g i)` is one dimension of two letters, the outer one first; `s..` are any
+  number of dimensions; what stands behind a `+` is added to what stands before.
+
+"Partials that pass" need not be reduced before the operator runs: `sum, avg: 0 + 1 * 2` means that
+argument 0 and one of 1 and 2 may both be a Partial of one of these reductions, all others being
+whole, and that the result is one then too. Arguments are tensors, counted from 0. What passes
+follows from the row's algebra: sums pass what is linear, extremes what is increasing, and all pass
+what only moves elements. A test over the whole table splits the arguments of each operator in
+every way that its row offers, runs the operator on the parts, and compares with the whole.
+"""
+
+DERIVED = """\
+## What needs no row
+
+A row serves all overloads of its operator, and a row such as `max.dim` one of them.
+
+- **In place** (`add_`) and with **`out=`**: by the row of the operator. What is written keeps its
+  layout; where the rule does not offer that it is written in another one and brought back.
+- **Lists** (`_foreach_add`, fused optimizers): one decision an element, one call for all.
+- **Elementwise operators** that torch tags as such: any dim may be cut, and no Partial passes.
+- **Composed operators** (`linear`, `einsum`, `tensordot`): torch decomposes them into those above.
+- **Everything else** runs on whole tensors, and says so once: `MissingRuleWarning`, an event with
+  the reason `no rule` and its bytes. `dtensor_core.missing_rule` chooses "replicate", "warn" or
+  "error". Operators whose data decides a shape (`nonzero`, `unique`, `masked_select`) are among
+  them.
+"""
+
+
+def render() -> str:
+    """The whole document."""
+    return "\n".join([ABOUT, markdown(), DERIVED])
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render())
+    print(f"wrote {TARGET}")

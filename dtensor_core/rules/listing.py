@@ -1,0 +1,85 @@
+"""The table of operators as text: what `python -m dtensor_core.rules` prints.
+
+Operators of one family with one rule share a line. docs/operators.md is made of the same lines.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from dtensor_core.rules.table import FAMILIES, TABLE
+
+HEADER = ("operators", "rule", "Partials that pass")
+# How wide the columns of operators and rules are at most.
+_WIDTHS = (34, 44)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Operators that have one rule: its notation, or a sentence where notation can't say it."""
+
+    operators: tuple[str, ...]
+    text: str
+    passing: str
+
+
+def families() -> Iterator[tuple[str, str, list[Line]]]:
+    """Name, description and lines of every family."""
+    for name, family in FAMILIES.items():
+        yield name, inspect.getdoc(family) or "", _lines(family)
+
+
+def _lines(family: ModuleType) -> list[Line]:
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for name in family.ROWS:
+        row = TABLE[name]
+        grouped.setdefault((row.text, row.passing), []).append(name)
+    return [Line(tuple(names), *said) for said, names in grouped.items()]
+
+
+def plain() -> str:
+    """The table in aligned columns."""
+    blocks = [_aligned((HEADER,))]
+    for name, description, lines in families():
+        title = f"{name}: {description.splitlines()[0]}"
+        cells = [(", ".join(line.operators), line.text, line.passing) for line in lines]
+        blocks.append(f"{title}\n{textwrap.indent(_aligned(cells), '  ')}")
+    return "\n\n".join(blocks)
+
+
+def _aligned(rows: Sequence[tuple[str, str, str]]) -> str:
+    found: list[str] = []
+    for *cells, last in rows:
+        columns = [
+            textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False) or [""]
+            for cell, width in zip(cells, _WIDTHS, strict=True)
+        ]
+        columns.append([last])
+        for number in range(max(map(len, columns))):
+            parts = [column[number] if number < len(column) else "" for column in columns]
+            padded = [f"{part:<{width}}" for part, width in zip(parts, _WIDTHS, strict=False)]
+            found.append("  ".join([*padded, parts[-1]]).rstrip())
+    return "\n".join(found)
+
+
+def markdown() -> str:
+    """The table as a section for each family."""
+    blocks: list[str] = []
+    for name, description, lines in families():
+        rows = [HEADER, ("---",) * len(HEADER)]
+        rows += [
+            (" ".join(f"`{each}`" for each in line.operators), _code(line.text), line.passing)
+            for line in lines
+        ]
+        table = "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+        blocks.append(f"## {name}\n\n{description}\n\n{table}\n")
+    return "\n".join(blocks)
+
+
+def _code(text: str) -> str:
+    """Notation as code, a sentence as it is."""
+    return f"`{text}`" if "->" in text else text

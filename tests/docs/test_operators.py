@@ -1,0 +1,47 @@
+"""docs/operators.md is what the table of operators says now."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dtensor_core.rules import listing, table
+
+DOCS = Path(__file__).parents[2] / "docs"
+GENERATOR = runpy.run_path(str(DOCS / "operators.py"))
+
+
+def test_the_document_is_up_to_date() -> None:
+    assert (DOCS / "operators.md").read_text() == GENERATOR["render"](), "run `make docs`"
+
+
+def test_a_changed_row_changes_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = GENERATOR["render"]()
+    monkeypatch.setitem(table.TABLE, "mm", replace(table.TABLE["mm"], algebra="increasing"))
+    assert "| `mm` | `m k, k n -> m n` | max, min: 0 * 1 |" in GENERATOR["render"]()
+    assert "max, min: 0 * 1" not in before
+
+
+def test_every_row_is_listed_once() -> None:
+    listed = [
+        name for _, _, lines in listing.families() for line in lines for name in line.operators
+    ]
+    assert sorted(listed) == sorted(table.TABLE)
+
+
+def test_the_command_prints_operator_rule_and_what_passes() -> None:
+    command = [sys.executable, "-m", "dtensor_core.rules"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    rows = [line.split("  ") for line in printed.splitlines()]
+    (row,) = [[cell.strip() for cell in row if cell] for row in rows if row[1:2] == ["addmm"]]
+    assert row == ["addmm", "m n + m k, k n -> m n", "sum, avg: 0 + 1 * 2"]
+    assert printed.splitlines()[0].split("  ")[0] == "operators"
+    marked = subprocess.run(
+        [*command, "--markdown"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert marked.strip() == listing.markdown().strip()
