@@ -63,6 +63,11 @@ class Decision:
         """True if any argument has to be communicated."""
         return any(each.communicates for each in self.plans)
 
+    @property
+    def lacks_rule(self) -> bool:
+        """True if arguments have to be communicated because there is no rule."""
+        return self.rule is None and self.communicates
+
 
 def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     """The cheapest decision for a call; `fixed` is what it writes in place.

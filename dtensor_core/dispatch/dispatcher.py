@@ -49,6 +49,7 @@ _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssu
 # What is cached, and the functions that stand in for operators; `inplace` reads them too.
 entries: dict[tuple[Any, ...], Entry] = {}
 rewrites: dict[int, Callable[..., Any]] = {}
+_derived: dict[tuple[Any, ...], Entry] = {}
 _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _instead: dict[int, Callable[..., Any]] = {}
@@ -57,6 +58,7 @@ _stand_ins: dict[OpOverload, Callable[..., Any]] = {}
 _rewriting: list[int] = []
 _plain_is_whole: list[int] = []
 on_change(entries.clear)
+on_change(_derived.clear)
 # The DTensor class; `install` sets it, which `tensor` calls.
 _class: type[Any] = torch.Tensor
 
@@ -110,7 +112,11 @@ def dispatch(
             return dispatch(op, types, args, kwargs)
         if op_id in _instead:
             return _instead[op_id](*args, **(kwargs or {}))
-        entry = _miss(op, args, kwargs or {}, tuple(key))
+        known = _derived.get(tuple(key))
+        entry = known or _miss(op, args, kwargs or {}, tuple(key))
+        if entry.is_derived:
+            with implicit_replication():  # of what it makes itself
+                return entry.run(*args, **(kwargs or {}))
     place = entry.place
     copied = None if place is None else args[place]._copied
     if copied is not None:
@@ -283,6 +289,7 @@ def forget(op: OpOverload) -> None:
     patterns.forget(id(op))
     _known.discard(id(op))
     _instead.pop(id(op), None)
+    _derived.clear()  # each rests on the rules of several operators
 
 
 def _learn(op: OpOverload) -> None:
@@ -329,9 +336,10 @@ def _miss(
             return entry
         if entry.sizeless:
             patterns.keep(key, entry)
-    if len(entries) >= _CACHE_LIMIT:
-        del entries[next(iter(entries))]
-    entries[key] = entry
+    kept = _derived if entry.is_derived else entries
+    if len(kept) >= _CACHE_LIMIT:
+        del kept[next(iter(kept))]
+    kept[key] = entry
     return entry
 
 

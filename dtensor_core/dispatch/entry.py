@@ -15,6 +15,7 @@ import torch
 from torch._ops import OpOverload
 
 from dtensor_core.dispatch.arguments import converted, flattened
+from dtensor_core.dispatch.derive import derivation
 from dtensor_core.dispatch.lists import (
     decide_elements,
     is_list_operator,
@@ -54,9 +55,9 @@ class Entry:
     results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
     are the names of the arguments whose values were looked at. An entry that `is_bare` runs the
     operator in place on local tensors, and no more. `missing` tells what is gathered for want of a
-    rule. One that is `sizeless` runs the operator and moves nothing, at all sizes that compare
-    alike (see `patterns`). Not frozen, though nobody changes one: setting frozen fields takes a
-    fifth of a first call.
+    rule. What `is_derived` runs on the DTensors themselves. One that is `sizeless` runs the
+    operator and moves nothing, at all sizes that compare alike (see `patterns`). Not frozen, though
+    nobody changes one: setting frozen fields takes a fifth of a first call.
     """
 
     run: Callable[..., Any]
@@ -75,10 +76,13 @@ class Entry:
     is_bare: bool = False
     missing: Missing | None = None
     sizeless: bool = False
+    is_derived: bool = False
 
 
-def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
-    """The entry of a call with these arguments.
+def make_entry(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, derives: bool = True
+) -> Entry:
+    """The entry of a call with these arguments; unless it `derives`, its `run` is a local operator.
 
     Raises MeshError or RuleError where the call can't be decided.
     """
@@ -104,6 +108,9 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     reshapes = op._schema.name in _RESHAPING
     fixed = _fixed(call, written) if written and not reshapes else []
     decision = decide(call, fixed)
+    instead = derivation(call, decision) if derives and decision.lacks_rule else None
+    if instead is not None:
+        return _derived_entry(op, instead)
     note = _note(decision)
     moves = tuple(
         (number, plan, Cause(str(op), names[number], decision.considered, note))
@@ -144,7 +151,7 @@ def make_entry(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 def _note(decision: Decision) -> str:
     """What the reason of an argument's communication adds."""
-    return NO_RULE if decision.rule is None and decision.communicates else ""
+    return NO_RULE if decision.lacks_rule else ""
 
 
 def _exchanging(
@@ -234,12 +241,18 @@ def _list_entry(
     )
 
 
+def _derived_entry(op: OpOverload, instead: Callable[..., Any]) -> Entry:
+    """The entry of a call whose operator is put together from others, for these very arguments."""
+    read = frozenset(argument_names(op))
+    return Entry(instead, (), None, None, (), None, False, read=read, is_derived=True)
+
+
 def _out_entry(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], names: set[str]
 ) -> Entry:
     """The entry of a call with `out=`: that of the call without, and the ways of its results."""
     rest = {name: arg for name, arg in kwargs.items() if name not in names}
-    entry = make_entry(without_out(op, names), args, rest)
+    entry = make_entry(without_out(op, names), args, rest, derives=False)
     run = entry.run
 
     def local(*args: Any, **kwargs: Any) -> Any:

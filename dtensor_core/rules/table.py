@@ -3,7 +3,8 @@
 A row is named after the operator without namespace, overload or in-place underscore, so `add`
 serves `add.Tensor`, `add_.Scalar` and `add.out`; a row `max.dim` goes before `max`, and serves
 `max.dim_out`. An operator without a row that torch tags as pointwise gets the pointwise rule; what
-then remains has no rule, and `propagate` runs it on whole tensors, announced.
+then remains has no rule: `dispatch.derive` takes it apart where that sends less, else it runs on
+whole tensors, announced.
 """
 
 from __future__ import annotations

@@ -1,0 +1,139 @@
+"""What stands in for an operator without a rule: torch's own decomposition, where that sends less.
+
+The decomposition is followed on tensors of the meta device that have the global shapes, and each
+operator that it is made of is decided as in a real call; nothing runs, and every rank finds the
+same. Left out are decompositions that write, draw random numbers, look at data, or make a result of
+other metadata. Called by `entry` for a call that would gather whole tensors for want of a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dtensor_core.dispatch.arguments import converted, flattened
+from dtensor_core.dispatch.metadata import as_meta
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.placement import Replicate
+from dtensor_core.propagate import Decision, decide
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.table import row_of
+from dtensor_core.spec import Spec, TensorMeta
+
+Function = Callable[..., Any]
+
+_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd  # pyright: ignore
+_IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
+_UNPLANNABLE = (
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.data_dependent_output,
+)
+
+
+def derivation(call: Call, whole: Decision) -> Function | None:
+    """What to run on DTensors instead of gathering as `whole` does; None if nothing sends less."""
+    if not _only_computes(call.op):
+        return None
+    limit = _seconds(whole)
+    for function in _decompositions(call.op):
+        seconds = _Followed(call.specs[0].mesh).seconds(function, call)
+        if seconds is not None and seconds < limit:
+            return function
+    return None
+
+
+def _only_computes(op: OpOverload) -> bool:
+    """True for operators that write nothing, make no view, draw nothing, and don't look at data."""
+    if op._schema.is_mutable or any(tag in op.tags for tag in _UNPLANNABLE):
+        return False
+    return all(result.alias_info is None for result in op._schema.returns)
+
+
+def _decompositions(op: OpOverload) -> Iterator[Function]:
+    """What torch has for an operator: a function of its table, or a kernel made of others."""
+    from torch._decomp import decomposition_table
+
+    if op in decomposition_table:
+        yield decomposition_table[op]
+    if op.has_kernel_for_dispatch_key(_EXPLICIT):
+        yield partial(op._op_dk, _EXPLICIT)
+
+
+def _seconds(decision: Decision) -> float:
+    """The estimated time of what a decision sends."""
+    moves = sum(plan.seconds for plan in decision.plans)
+    return moves + sum(each.seconds(decision.inputs) for each in decision.exchanges)
+
+
+class _Unplannable(Exception):
+    """A decomposition has an operator that can't be followed."""
+
+
+class _Followed(TorchDispatchMode):
+    """Decides each operator as it comes by. A tensor that is not known is whole on every rank."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self._mesh = mesh
+        self._known: dict[int, tuple[torch.Tensor, Spec]] = {}
+        self._sent = 0.0
+
+    def seconds(self, function: Function, call: Call) -> float | None:
+        """The estimated time of what a function sends in place of a call; None if it can't."""
+        args, kwargs = converted(Spec, self._tensor, call.args, call.kwargs)
+        try:
+            with self:
+                result = function(*args, **kwargs)
+        except Exception:  # whatever it is that it can't do: then there is no derivation
+            return None
+        results = [each for each in flattened([result], {}) if isinstance(each, torch.Tensor)]
+        found = [(each.shape, each.dtype) for each in results]
+        is_alike = found == [(each.shape, each.dtype) for each in call.outputs]
+        is_made_of_arguments = all(id(each) in self._known for each in results)
+        return self._sent if is_alike and is_made_of_arguments else None
+
+    def _tensor(self, spec: Spec) -> torch.Tensor:
+        made = as_meta(spec)
+        self._known[id(made)] = made, spec
+        return made
+
+    def _spec(self, tensor: torch.Tensor) -> Spec:
+        if id(tensor) in self._known:
+            return self._known[id(tensor)][1]
+        return Spec(self._mesh, (Replicate(),) * self._mesh.ndim, _meta(tensor))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if row_of(func) is None and func.has_kernel_for_dispatch_key(_IMPLICIT):
+            with self:
+                return func.decompose(*args, **kwargs)
+        if any(tag in func.tags for tag in _UNPLANNABLE):
+            raise _Unplannable(str(func))
+        if not any(id(each) in self._known for each in flattened(args, kwargs)):
+            return func(*args, **kwargs)
+        if func._schema.is_mutable:
+            raise _Unplannable(str(func))
+        result = func(*args, **kwargs)
+        made = [each for each in flattened([result], {}) if isinstance(each, torch.Tensor)]
+        spec_args, spec_kwargs = converted(torch.Tensor, self._spec, args, kwargs)
+        specs = tuple(e for e in flattened(spec_args, spec_kwargs) if isinstance(e, Spec))
+        call = Call(func, spec_args, spec_kwargs, specs, tuple(map(_meta, made)))
+        decision = decide(call, ())
+        instead = derivation(call, decision) if decision.lacks_rule else None
+        if instead is not None:
+            with self:
+                return instead(*args, **kwargs)
+        self._sent += _seconds(decision)
+        for tensor, spec in zip(made, decision.outputs, strict=True):
+            self._known[id(tensor)] = tensor, spec
+        return result
+
+
+def _meta(tensor: torch.Tensor) -> TensorMeta:
+    return TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
