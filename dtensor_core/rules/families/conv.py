@@ -138,8 +138,9 @@ def _result_of_nothing(
 def _gradients_of_nothing(
     channels: int, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
 ) -> list[torch.Tensor]:
-    shapes = (x.shape, weight.shape, grad.shape[channels : channels + 1])
-    return [depending(grad.new_zeros(shape), grad, x, weight) for shape in shapes]
+    nothing = [depending(grad.new_zeros(each.shape), grad, x, weight) for each in (x, weight)]
+    # A rank without input channels has the whole gradient of the bias.
+    return [*nothing, grad.sum([dim for dim in range(grad.ndim) if dim != channels])]
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,10 @@ def _values_and_places(op: Local, line: Line) -> Local:
     return scan
 
 
+_ALGEBRA = {"cumsum": "linear"} | dict.fromkeys(
+    ("cumprod", "logcumsumexp", "cummax", "cummin"), "opaque"
+)
 ROWS = {
-    name: Row(_scanned, "along a cut dim a row of each rank")
-    for name in ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
+    name: Row(_scanned, "along a cut dim a row of each rank", algebra)
+    for name, algebra in _ALGEBRA.items()
 }
