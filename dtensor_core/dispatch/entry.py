@@ -143,6 +143,7 @@ def make_entry(
         missing=missing(op, names, specs, moves) if note else None,
         sizeless=run is op
         and decision.sizeless
+        and (decision.rule is None or decision.rule.local is None)
         and not written
         and not _plain_numbers(tuple(args), kwargs)
         and copies_sizes(op, spec_args, spec_kwargs),

@@ -42,10 +42,13 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """True if results are contiguous, of sizes that are 1 or those of arguments.
+    """True if results are of sizes that are 1 or those of arguments.
 
     Of which arguments depends on nothing but whether sizes are equal to each other, to 0 or to 1.
+    Results are contiguous; those of a view have the strides of its argument, in some order.
     """
+    if op._schema.name in _PERMUTING:
+        return True
     shortcut = _SHORTCUTS.get(_base_name(op))
     return shortcut not in (None, *_NEW_SIZES) and _worked_out(op, args, kwargs) is not None
 
@@ -236,6 +239,9 @@ _SHORTCUTS: dict[str, Shortcut] = {
     "bmm": _product,
     "addmm": _addmm,
 }
+_PERMUTING = frozenset(
+    ("aten::detach", "aten::alias", "aten::t", "aten::transpose", "aten::permute")
+)
 # These give sizes that are sums, or numbers among the arguments.
 _NEW_SIZES = (_cat, _layer_norm, _layer_norm_backward)
 _LYING: dict[Any, Callable[[Spec], bool]] = {

@@ -28,12 +28,13 @@ Key = tuple[Any, ...]
 class Result:
     """How a result follows from a call's key: it is laid out as the tensor at a place of it.
 
-    Or else it is contiguous, its sizes those of some letters. `cuts` are the dimensions that are
-    cut, and into how many pieces.
+    Or else its sizes are those of some letters, and so are the steps of its stride, or it is
+    contiguous. `cuts` are the dimensions that are cut, and into how many pieces.
     """
 
     place: int | None
     letters: tuple[int, ...]
+    steps: tuple[int, ...] | None
     whose: Identity
     placements: tuple[Placement, ...]
     dtype: torch.dtype
@@ -42,6 +43,7 @@ class Result:
 
 _kept: dict[Key, tuple[Entry, tuple[Result, ...]]] = {}
 _operators: set[int] = set()
+_views: set[int] = set()
 on_change(_kept.clear)
 
 
@@ -61,7 +63,11 @@ def entry_of(key: Key) -> Entry | None:
             spec = key[result.place]
         else:
             shape = torch.Size([sizes[letter] for letter in result.letters])
-            meta = TensorMeta(shape, contiguous_stride(shape), result.dtype)
+            if result.steps is None:
+                stride = contiguous_stride(shape)
+            else:
+                stride = tuple([sizes[letter] for letter in result.steps])
+            meta = TensorMeta(shape, stride, result.dtype)
             spec = Spec.on(result.whose, result.placements, meta)
         for dim, count in result.cuts:
             if spec.shape[dim] % count and 0 in spec.local_shape:
@@ -69,17 +75,20 @@ def entry_of(key: Key) -> Entry | None:
         specs.append(spec)
     single = None if entry.single is None else specs[0]
     return Entry(
-        entry.run, (), tuple(specs), single, (), None, False, read=entry.read, sizeless=True
-    )
+        entry.run, (), tuple(specs), single, (), None, False, entry.view, False, entry.read,
+        sizeless=True,
+    )  # fmt: skip
 
 
 def keep(key: Key, entry: Entry) -> None:
     """Let a sizeless entry serve all calls of the pattern of this key."""
     letters: dict[int, int] = {0: 0, 1: 1}
+    if entry.view:
+        _views.add(key[0])
     pattern = _pattern(key, letters)
     results = tuple([_result(spec, key, letters) for spec in entry.outputs or () if spec])
     if len(_kept) >= _LIMIT:
-        del _kept[next(iter(_kept))]
+        _kept.pop(next(iter(_kept)), None)
     _kept[pattern] = entry, results
     _operators.add(key[0])
 
@@ -91,14 +100,21 @@ def forget(op_id: int) -> None:
 
 
 def _pattern(key: Key, letters: dict[int, int]) -> Key:
-    """The key with letters for sizes; `letters` takes in those that it does not have."""
+    """The key with letters for sizes; `letters` takes in those that it does not have.
+
+    A view has letters for strides too; others tell what is contiguous and what is one value.
+    """
     letter = letters.setdefault
+    is_view = key[0] in _views
     pattern: list[Any] = []
     for each in key:
         if type(each) is Spec:
             shape, stride, dtype = each.tensor_meta
             named = tuple([letter(size, len(letters)) for size in shape])
-            lies = stride == contiguous_stride(shape) or (None if any(stride) else False)
+            if is_view:
+                lies = tuple([letter(step, len(letters)) for step in stride])
+            else:
+                lies = stride == contiguous_stride(shape) or (None if any(stride) else False)
             pattern.append((named, lies, dtype, each.placements, each._whose))
         else:
             pattern.append(each)
@@ -113,4 +129,5 @@ def _result(spec: Spec, key: Key, letters: dict[int, int]) -> Result:
             counts[dim] *= ranks
     cuts = tuple((dim, count) for dim, count in enumerate(counts) if count > 1)
     named = tuple(letters[size] for size in spec.shape)
-    return Result(place, named, spec._whose, spec.placements, spec.dtype, cuts)
+    steps = tuple(letters[step] for step in spec.stride) if key[0] in _views else None
+    return Result(place, named, steps, spec._whose, spec.placements, spec.dtype, cuts)

@@ -70,7 +70,13 @@ CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.cat.default, (["ab", "cb"], 0), {}),
     (aten.native_layer_norm.default, ("ab", [4], "b", "b", 1e-5), {}),
     (aten.add_.Tensor, ("ab", "b"), {}),
-    (aten.transpose.int, ("ab", 0, 1), {}),
+    (aten.transpose.int, ("abc", -1, 0), {}),
+    (aten.transpose.int, ("ab", 5, 0), {}),
+    (aten.permute.default, ("abc", [1, -1, 0]), {}),
+    (aten.t.default, ("ab",), {}),
+    (aten.t.default, ("abc",), {}),
+    (aten.detach.default, ("abc",), {}),
+    (aten.expand.default, ("ab", [3, 4]), {}),
 ]
 SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 
