@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 GIGABYTE = 1_000_000_000
 NANOSECONDS_PER_SECOND = 1_000_000_000
@@ -96,8 +97,13 @@ def wire_bytes(kind: str, payload_bytes: int, size: int, *, distance: int = 0) -
     >>> wire_bytes("all_reduce", 1000, 4)
     1500
     """
-    share = KINDS[kind].share(size, distance)
-    return -(-payload_bytes * share.numerator // share.denominator)
+    numerator, denominator = _share(kind, size, distance)
+    return -(-payload_bytes * numerator // denominator)
+
+
+@lru_cache(maxsize=4096)
+def _share(kind: str, size: int, distance: int) -> tuple[int, int]:
+    return KINDS[kind].share(size, distance).as_integer_ratio()
 
 
 def busbw_factor(kind: str, size: int) -> float:

@@ -168,8 +168,7 @@ class Buffer:
     def _new_groups(self, entries: list[tuple[Call, int]]) -> list[Any]:
         """The rows of groups that came up for the first time, or of which more is known now."""
         rows = {}
-        for call, _ in entries:
-            group = call.group
+        for group in dict.fromkeys([call.group for call, _ in entries]):
             row = group.row._replace(name=self._numbering.name(group))
             if self._groups.get(row.name) != row:
                 self._groups[row.name] = rows[row.name] = row

@@ -7,6 +7,7 @@ made when the call is written (`row`), which is not in the way of the program.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from json import dumps
 from typing import Any
 
@@ -97,7 +98,7 @@ class Call:
             _reduce_op_name(self.reduce_op),
             group.global_rank(self.root),
             group.global_rank(self.peer),
-            str(self.dtype).removeprefix("torch.") if self.dtype is not None else "",
+            _dtype_name(self.dtype),
             _shapes(self.sent),
             _shapes(self.received),
             self.payload,
@@ -260,6 +261,11 @@ def _kept_bytes(call: Call, args: Sequence[Any]) -> int:
     return tensor.numel() * tensor.itemsize
 
 
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.") if dtype is not None else ""
+
+
 _shape_texts: dict[Any, str] = {}
 
 
@@ -287,6 +293,6 @@ def _reduce_op_name(reduce_op: Any) -> str:
     if isinstance(reduce_op, str):
         return reduce_op
     try:
-        return _REDUCE_OPS.get(reduce_op.op(), "")
+        return _REDUCE_OPS.get(reduce_op._get_method("op")(), "")
     except (AttributeError, RuntimeError):  # before torch 2.11 the box could not be opened
         return ""

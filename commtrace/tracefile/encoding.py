@@ -18,7 +18,8 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import sub
 from typing import Any
 
 from commtrace.schema import Column
@@ -62,7 +63,7 @@ def encode_ints(values: Sequence[int]) -> tuple[Description, bytes]:
         return {"const": lowest}, b""
     width = _width(lowest, highest)
     if width > 1:
-        deltas = [0, *(after - before for before, after in pairwise(values))]
+        deltas = [0, *map(sub, values[1:], values)]
         narrow = _width(min(deltas), max(deltas))
         if narrow < width:
             description = {"width": narrow, "delta": True, "first": values[0]}

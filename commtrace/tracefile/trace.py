@@ -89,10 +89,13 @@ class StringTable:
             self.strings.append(string)
         return code
 
-    def codes(self, strings: Iterable[str]) -> array[int]:
+    def codes(self, strings: Sequence[str]) -> array[int]:
         """The numbers of many strings."""
-        code = self.code
-        return array("q", [code(string) for string in strings])
+        known = self._codes
+        try:
+            return array("q", [known[string] for string in strings])
+        except KeyError:  # some are new
+            return array("q", [self.code(string) for string in strings])
 
 
 def column_of(column: Column, values: Sequence[Any], strings: StringTable) -> ColumnValues:
