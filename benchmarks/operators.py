@@ -24,14 +24,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils._pytree import tree_unflatten
 
 from benchmarks.counting import Counter, Sent, counter
 from benchmarks.kit import OURS, RANKS, TORCHS, Kit, kits
 from dtensor_core.placement import Placement, sharded_dim
 from dtensor_core.testing import RankFailure, kept_mesh, run_threads
+from tests.opdb.cases import Case, cases
+from tests.opdb.layouts import laid_out, layouts_of
 from tests.opdb.runs import RUNS, Run
-from tests.opdb.scan import PASS, Case, case_of, combinations_of, judged, laid_out, samples_of
+from tests.opdb.scan import PASS, judged
 
 Layouts = Sequence[Sequence[Placement]]
 PIPED_WIDTH = 120
@@ -84,10 +85,10 @@ def outcome(case: Case, run: Run, layouts: Layouts, kit: Kit, count: Counter) ->
             laid_out(leaf, mesh, next(each), kit.tensor) if isinstance(leaf, torch.Tensor) else leaf
             for leaf in case.leaves
         ]
-        args, kwargs = tree_unflatten(leaves, case.structure)
+        args, kwargs = case.arguments(leaves)
         try:
             with count.counting() as sent:
-                result = case.run(args, kwargs)
+                result = case.run(args, kwargs, 0)
             sharded = sum(_is_sharded(leaf) for leaf in result)
             return sent, sharded, [_whole(leaf) for leaf in result]
         except Exception as error:
@@ -119,12 +120,9 @@ def pairs(
     name = f"{info.name} {info.variant_test_name}".strip()
     chooser = random.Random(0)
     both = kits()
-    for sample in itertools.islice(samples_of(info, run), samples):
-        case = case_of(info, run, sample)
-        if case is None:
-            continue
+    for case in cases(info, run, samples):
         shapes = [tuple(tensor.shape) for tensor in case.tensors]
-        for layouts in combinations_of(case.tensors, run, chooser, combinations):
+        for layouts in layouts_of(case.tensors, run, chooser, combinations):
             text = " ".join(f"{s}{list(map(str, p))}" for s, p in zip(shapes, layouts, strict=True))
             cut = any(sharded_dim(each) is not None for layout in layouts for each in layout)
             ours, torchs = (outcome(case, run, layouts, both[k], count) for k in (OURS, TORCHS))

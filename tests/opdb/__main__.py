@@ -1,65 +1,92 @@
-"""`python -m tests.opdb [run ...]`: a line per run, and a JSON with every operator's outcomes."""
+"""`python -m tests.opdb [run ...]`: a line per run, and a JSON with every operator's outcomes.
+
+Of every operator, `--samples` of its samples are laid out in `--combinations` ways each, on 4
+ranks that are threads; the operators are spread over the machine's cores. A line says
+
+    forward: 644 operators pass in all that was tried, 0 in some, 0 in none, 33 untried;
+    5578 combinations: 5578 pass, 0 wrong values, 0 desynchronised, 0 errors
+
+where an operator is untried if no sample of it has a tensor (or in the variant that the run asks
+for), a combination is one call in one layout, and what is refused is a write in place to addends
+that the user gave, as in torch. Left out, and counted, are samples that are sparse, nested or
+quantised, have no tensor, or fail in torch itself. Exits with 1 if values are wrong, ranks
+desynchronised or a hang was found.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import time
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from torch.testing._internal.common_methods_invocations import op_db
-
+from tests.opdb.parts import tallies_of
 from tests.opdb.runs import RUNS, Run
-from tests.opdb.scan import Tally, scan
+from tests.opdb.scan import DESYNC, ERROR, PASS, REFUSED, WRONG, Tally
 
 
-def main() -> None:
-    """Scan what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    """Scan what the command line asks for; 1 if something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("runs", nargs="*", default=list(RUNS), help=", ".join(RUNS))
     parser.add_argument("--only", default="", help="names of operators, separated by commas")
-    parser.add_argument("--samples", type=int, default=6, help="samples an operator")
+    parser.add_argument("--samples", type=int, default=8, help="samples an operator")
     parser.add_argument("--combinations", type=int, default=10, help="layouts a sample")
     parser.add_argument("--json", type=Path, help="where to write every operator's outcomes")
-    parser.add_argument("--part", default="0/1", help="i/n: every n-th operator from the i-th on")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    part, parts = map(int, options.part.split("/"))
+    start = time.time()
+    print(
+        f"{options.samples} samples an operator, {options.combinations} layouts a sample",
+        flush=True,
+    )
     wanted = set(filter(None, options.only.split(",")))
-    infos = [info for info in op_db if not wanted or info.name in wanted][part::parts]
     report: dict[str, Any] = {}
-    for name in options.runs:
-        start = time.time()
-        run = RUNS[name]
-        tallies = {
-            f"{info.name} {info.variant_test_name}".strip(): scan(
-                info, run, samples=options.samples, combinations=options.combinations
-            )
-            for info in infos
-            if run.dtype in info.supported_dtypes("cpu")
-        }
-        print(_line(run, tallies), f"{time.time() - start:.0f} s", flush=True)
-        report[name] = {
-            key: {
-                "outcomes": tally.outcomes,
-                "failures": tally.failures,
-                "missing": sorted(tally.missing),
-            }
-            for key, tally in tallies.items()
-        }
+    bad = 0
+    for name, tallies, seconds in tallies_of(
+        options.runs, wanted, options.samples, options.combinations, options.processes
+    ):
+        print(line(RUNS[name], tallies), f"({seconds:.0f} s)", flush=True)
+        bad += sum(tally.outcomes[WRONG] + tally.outcomes[DESYNC] for tally in tallies.values())
+        report[name] = {key: _as_json(tally) for key, tally in sorted(tallies.items())}
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(report, indent=1))
+    print(f"{'WRONG' if bad else 'nothing wrong'}, in {time.time() - start:.0f} s")
+    return 1 if bad else 0
 
 
-def _line(run: Run, tallies: dict[str, Tally]) -> str:
+def line(run: Run, tallies: dict[str, Tally]) -> str:
+    """What a stranger reads of a run."""
     verdicts = Counter(tally.verdict for tally in tallies.values())
     outcomes = sum((tally.outcomes for tally in tallies.values()), Counter[str]())
-    return f"{run.name}: operators {dict(verdicts)}, combinations {dict(outcomes)}"
+    reasons = sum((tally.reasons for tally in tallies.values()), Counter[str]())
+    left_out = sum((tally.left_out for tally in tallies.values()), Counter[str]())
+    text = (
+        f"{run.name}: {verdicts['all']} operators pass in all that was tried, {verdicts['some']} "
+        f"in some, {verdicts['none']} in none, {verdicts['untried']} untried; "
+        f"{sum(outcomes.values())} combinations: "
+        + ", ".join(f"{outcomes[kind]} {kind}" for kind in (PASS, WRONG, DESYNC, REFUSED, ERROR))
+    )
+    for title, counts in (("errors", reasons), ("samples left out", left_out)):
+        if counts:
+            text += f"; {title}: " + ", ".join(f"{n} {why}" for why, n in counts.most_common())
+    return text
+
+
+def _as_json(tally: Tally) -> dict[str, Any]:
+    return {
+        "verdict": tally.verdict,
+        "combinations": tally.outcomes,
+        "failures": tally.failures,
+        "samples left out": tally.left_out,
+        "operators without a rule": sorted(tally.missing),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

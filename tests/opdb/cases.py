@@ -1,0 +1,192 @@
+"""The calls of a run: an OpInfo's samples, and what torch makes of them on whole tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.testing._internal import common_methods_invocations
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+from dtensor_core import DTensor
+from dtensor_core.placement import Replicate, Shard
+from tests.opdb.runs import Run
+
+# In place of 20, 10, 5 and 3, of which most samples are made, where shards are to be even.
+EVEN = {"L": 24, "M": 12, "S": 4, "XS": 2}
+# From arguments to the leaves of what is compared; the number turns what no sample says.
+Call = Callable[[Any, Any, int], list[Any]]
+
+
+@dataclass
+class Case:
+    """One call of an OpInfo: its leaves, which are tensors, and the result on whole tensors."""
+
+    info: Any
+    run: Call
+    leaves: list[Any]
+    structure: Any
+    tensors: list[torch.Tensor]
+    expected: list[Any]
+
+    @property
+    def text(self) -> str:
+        """The arguments that are no tensors."""
+        return str([leaf for leaf in self.leaves if not isinstance(leaf, torch.Tensor)])[:80]
+
+    def arguments(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
+        """Positional and named arguments of which these are the leaves."""
+        return tree_unflatten(leaves, self.structure)
+
+
+def cases(info: Any, run: Run, limit: int, left_out: Counter[str] | None = None) -> Iterator[Case]:
+    """The cases of at most `limit` samples, evenly from all of them; counts those left out."""
+    call = _CALLS[run.variant](info)
+    if call is None:
+        return
+    torch.manual_seed(0)
+    with patch.dict(vars(common_methods_invocations), {} if run.uneven else EVEN):
+        samples = list(
+            info.sample_inputs("cpu", run.dtype, requires_grad=run.variant == "backward")
+        )
+    cases = (_case(info, call, sample) for sample in _spread(samples, limit))
+    for case in cases:
+        if isinstance(case, Case):
+            yield case
+        elif left_out is not None:
+            left_out[case] += 1
+
+
+def _spread(samples: Sequence[Any], limit: int) -> Sequence[Any]:
+    last = len(samples) - 1
+    if last < limit:
+        return samples
+    return [samples[round(number * last / max(limit - 1, 1))] for number in range(limit)]
+
+
+def _case(info: Any, call: Call, sample: Any) -> Case | str:
+    """The case of a sample, or why it is none."""
+    leaves, structure = tree_flatten(((sample.input, *sample.args), sample.kwargs))
+    leaves = [leaf.resolve_conj() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    leaves = _copied(leaves)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not tensors:
+        return "no tensor"
+    if not all(map(_ordinary, tensors)):
+        return "sparse, nested or quantised"
+    case = Case(info, call, leaves, structure, tensors, [])
+    try:
+        case.expected = [_plain(leaf) for leaf in call(*case.arguments(_copied(leaves)), 0)]
+    except Exception:
+        return "torch itself refuses"
+    return case
+
+
+def _ordinary(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_nested
+
+
+def _plain(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _copied(leaves: Sequence[Any]) -> list[Any]:
+    return [
+        leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        if isinstance(leaf, torch.Tensor)
+        else leaf
+        for leaf in leaves
+    ]
+
+
+def _seeded(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    torch.manual_seed(5)
+    return function(*args, **kwargs)
+
+
+def _forward(info: Any) -> Call:
+    def forward(args: Any, kwargs: Any, _: int) -> list[Any]:
+        return tree_flatten(_seeded(info.op, args, kwargs))[0]
+
+    return forward
+
+
+def _inplace(info: Any) -> Call | None:
+    """The argument that is written keeps its layout, and is what comes back."""
+    if info.inplace_variant is None:
+        return None
+
+    def inplace(args: Any, kwargs: Any, _: int) -> list[Any]:
+        placements = getattr(args[0], "placements", None)
+        result = _seeded(info.inplace_variant, args, kwargs)
+        assert result is args[0], "another tensor comes back"
+        assert getattr(args[0], "placements", None) == placements, "the layout has changed"
+        return [result]
+
+    return inplace
+
+
+def _out(info: Any) -> Call | None:
+    """Into tensors laid out as the result is, whole, and cut, in turn."""
+    if not info.supports_out:
+        return None
+
+    def target_of(result: torch.Tensor, turn: int) -> torch.Tensor:
+        target = torch.empty_like(result)
+        if not isinstance(target, DTensor) or turn % 3 == 0:
+            return target
+        axes = target.device_mesh.ndim
+        cut = Shard(turn % target.ndim) if turn % 3 == 2 and target.ndim else Replicate()
+        return target.redistribute(placements=[*[Replicate()] * (axes - 1), cut])
+
+    def out(args: Any, kwargs: Any, turn: int) -> list[Any]:
+        with torch.no_grad():
+            like = _seeded(info.op, args, kwargs)
+            target = tree_map_only(torch.Tensor, lambda t: target_of(t, turn), like)
+            if isinstance(target, (list, tuple)):
+                target = tuple(target)
+            _seeded(info.op, args, {**kwargs, "out": target})
+        return tree_flatten(target)[0]
+
+    return out
+
+
+def _backward(info: Any) -> Call | None:
+    """Results and the gradients of all that wants one."""
+    if not info.supports_autograd:
+        return None
+
+    def backward(args: Any, kwargs: Any, _: int) -> list[Any]:
+        made = tree_flatten(_seeded(info.op, args, kwargs))[0]
+        results = [leaf for leaf in made if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        inputs = [
+            leaf
+            for leaf in tree_flatten((args, kwargs))[0]
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ]
+        weights = [_weight(leaf) for leaf in results]
+        grads = torch.autograd.grad(results, inputs, weights, allow_unused=True)
+        return [leaf.detach() for leaf in results] + list(grads)
+
+    return backward
+
+
+def _weight(leaf: torch.Tensor) -> torch.Tensor:
+    """What a result's gradient is: numbers of both signs, the same for every layout."""
+    generator = torch.Generator().manual_seed(9)
+    weight = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
+    if isinstance(leaf, DTensor):
+        return DTensor.from_local(weight, leaf.device_mesh)
+    return weight
+
+
+_CALLS: dict[str, Callable[[Any], Call | None]] = {
+    "forward": _forward,
+    "inplace": _inplace,
+    "out": _out,
+    "backward": _backward,
+}

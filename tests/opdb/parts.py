@@ -1,0 +1,63 @@
+"""The database in parts, over processes."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+from tests.opdb.runs import RUNS
+from tests.opdb.scan import Tally, scan
+
+# Operators a task: few enough to keep all processes busy to the end.
+_CHUNK = 8
+
+
+def tallies_of(
+    runs: Sequence[str], only: Collection[str], samples: int, combinations: int, processes: int
+) -> Iterator[tuple[str, dict[str, Tally], float]]:
+    """Every run's tallies by operator, and its seconds; meanwhile the next run has begun."""
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+    try:
+        tasks = {name: _submit(pool, name, only, samples, combinations) for name in runs}
+        start = time.time()
+        for name, parts in tasks.items():
+            tallies: dict[str, Tally] = {}
+            for part in as_completed(parts):
+                tallies |= part.result()
+            yield name, tallies, time.time() - start
+            start = time.time()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _submit(
+    pool: ProcessPoolExecutor, name: str, only: Collection[str], samples: int, combinations: int
+) -> list[Future[dict[str, Tally]]]:
+    """The parts of a run, begun."""
+    numbers = [
+        number
+        for number, info in enumerate(op_db)
+        if (not only or info.name in only) and RUNS[name].dtype in info.supported_dtypes("cpu")
+    ]
+    count = -(-len(numbers) // _CHUNK)
+    parts = (numbers[part::count] for part in range(count))
+    return [pool.submit(_scan, name, part, samples, combinations) for part in parts]
+
+
+def _scan(name: str, numbers: Sequence[int], samples: int, combinations: int) -> dict[str, Tally]:
+    """The tallies of some operators, in a process of the pool."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    infos = [op_db[number] for number in numbers]
+    return {
+        f"{info.name} {info.variant_test_name}".strip(): scan(
+            info, RUNS[name], samples=samples, combinations=combinations
+        )
+        for info in infos
+    }
