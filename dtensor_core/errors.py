@@ -40,6 +40,10 @@ class MissingRuleError(RuleError, NotImplementedError):
     """An operator without a sharding rule, where `missing_rule("error")` was chosen."""
 
 
+class StaleViewError(DTensorError, RuntimeError):
+    """The local part of a view that is a copy, whose tensor was written since."""
+
+
 class RandomStateError(DTensorError, RuntimeError):
     """Ranks whose random numbers can't be those of one device."""
 

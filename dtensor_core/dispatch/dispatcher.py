@@ -20,18 +20,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from dtensor_core import observe
 from dtensor_core.dispatch import patterns
 from dtensor_core.dispatch.arguments import flattened
+from dtensor_core.dispatch.copied import (
+    Copied,
+    check_writable,
+    class_of_copies,
+    version_of,
+    write_through,
+)
 from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
 from dtensor_core.dispatch.missing import meet
 from dtensor_core.dispatch.plain import is_whole
-from dtensor_core.dispatch.written import (
-    Copied,
-    bring_back,
-    check_given,
-    check_writable,
-    fill_outs,
-    write_through,
-)
+from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
 from dtensor_core.errors import MixedTensorError, four_parts
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.redistribute.execute import execute
@@ -59,16 +59,18 @@ _rewriting: list[int] = []
 _plain_is_whole: list[int] = []
 on_change(entries.clear)
 on_change(_derived.clear)
-# The DTensor class; `install` sets it, which `tensor` calls.
+# The DTensor class, and that of views which are copies; `install` sets them, which `tensor` calls.
 _class: type[Any] = torch.Tensor
+_class_of_copies: type[Any] = torch.Tensor
 
 
 def install(cls: type[torch.Tensor], stand_ins: Mapping[OpOverload, Callable[..., Any]]) -> None:
     """Let operators on tensors of class `cls` come here, functions in place of some of them."""
-    global _class
+    global _class, _class_of_copies
     _class = cls
     _stand_ins.update(stand_ins)
     cls.__torch_dispatch__ = staticmethod(dispatch)  # pyright: ignore
+    _class_of_copies = class_of_copies(cls)
 
 
 @untraced
@@ -126,10 +128,9 @@ def dispatch(
     result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
     single = entry.single
     if single is not None:
-        wrapped = _new(_class, result, single, False)
-        if entry.view and (entry.copied or getattr(args[0], "_copied", None) is not None):
-            _link(op, entry, wrapped, 0, args, kwargs or {})
-        return wrapped
+        if entry.view:
+            return _view(op, entry, result, 0, args, kwargs or {})
+        return _new(_class, result, single, False)
     if place is not None:
         if copied is not None:
             write_through(copied, op, args)
@@ -222,6 +223,8 @@ def _list(
 def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: list[Any]) -> None:
     """Add to key and local arguments one that is neither a DTensor nor a positional scalar."""
     if isinstance(arg, _class):
+        if arg._copied is not None:
+            arg._copied.renew()
         key.append(arg._spec)
         local.append(arg._local_tensor)
     elif isinstance(arg, (list, tuple)):
@@ -430,34 +433,49 @@ def _finish(
         return tree_map_only(torch.Tensor, lambda t: _whole(t, args, kwargs), result)
     several = result if isinstance(result, (list, tuple)) else [result]
     specs = iter(entry.outputs)
-    wrapped = [
-        _new(_class, value, spec, False)
-        if isinstance(value, torch.Tensor) and (spec := next(specs)) is not None
-        else value
-        for value in several
-    ]
-    if entry.view:
-        for number, view in enumerate(wrapped):
-            _link(op, entry, view, number, args, kwargs)
+    wrapped: list[Any] = []
+    for number, value in enumerate(several):
+        spec = next(specs) if isinstance(value, torch.Tensor) else None
+        if spec is None:
+            wrapped.append(value)
+        elif entry.view:
+            wrapped.append(_view(op, entry, value, number, args, kwargs))
+        else:
+            wrapped.append(_new(_class, value, spec, False))
     if several is not result:
         return wrapped[0]
     return wrapped if type(result) is list else tuple(wrapped)
 
 
-def _link(
+def _view(
     op: OpOverload,
     entry: Entry,
-    view: Any,
+    local: torch.Tensor,
     number: int,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-) -> None:
-    """Let a view that is a copy, or a view of one, know what it should have been a view of."""
+) -> Any:
+    """A result that is a view; one that had to be a copy, or is a view of one, knows of what.
+
+    A view of a tensor that was made outside of inference mode counts versions along with it.
+    """
+    base = args[0]
+    spec = entry.outputs[number] if entry.outputs else None
+    assert spec is not None
+    copied = getattr(base, "_copied", None)
+    cls = _class_of_copies if entry.copied or copied is not None else _class
+    if torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch.inference_mode(False):
+            view = _new(cls, local, spec, False)
+    else:
+        view = _new(cls, local, spec, False)
     if entry.copied:
-        given = (tuple(args[1:]), dict(kwargs))
-        view._copied = Copied(args[0], op, number, *given, view._local_tensor, view._spec)
-    elif getattr(args[0], "_copied", None) is not None:
-        view._copied = args[0]._copied
+        copied = Copied(
+            base, op, number, tuple(args[1:]), dict(kwargs), local, spec, version_of(base)
+        )
+    if copied is not None:
+        view._copied = copied
+    return view
 
 
 def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:

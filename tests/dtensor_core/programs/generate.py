@@ -75,17 +75,7 @@ class _Making:
         self.count += len(targets)
         self.draw.values.update(zip(targets, exact, strict=True))
         self.nudged.update(zip(targets, nudged, strict=True))
-        shares = self.sharing(exact[0]) if in_place else ()
-        self.statements.append(Statement(targets, code, several, in_place, shares))
-
-    def sharing(self, written: torch.Tensor) -> tuple[str, ...]:
-        """The variables that lie in the same memory."""
-        place = written.untyped_storage().data_ptr()
-        return tuple(
-            name
-            for name, value in self.draw.values.items()
-            if value.untyped_storage().data_ptr() == place
-        )
+        self.statements.append(Statement(targets, code, several, in_place))
 
     def know_what_is_given(self) -> None:
         for given in self.draw.given[len([n for n in self.nudged if n[0] == "a"]) :]:

@@ -36,8 +36,9 @@ class Held:
         """A copy of a DTensor's local part, and its layout."""
         if not isinstance(tensor, DTensor):
             raise Mismatch(f"a {type(tensor).__name__} where a DTensor was expected")
+        as_it_is = tensor.detach().redistribute(placements=tensor.placements)
         return cls(
-            tensor._local_tensor.detach().clone(),
+            as_it_is.to_local().clone(),
             tuple(tensor.shape),
             tensor.dtype,
             tensor.placements,

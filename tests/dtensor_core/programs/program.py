@@ -55,15 +55,13 @@ class Given:
 class Statement:
     """`targets = code`; `several` if that gives a list or tuple.
 
-    `in_place` if it may change what a variable holds; `shares` are the variables that lie in the
-    same memory on one device.
+    `in_place` if it may change what a variable holds.
     """
 
     targets: tuple[str, ...]
     code: str
     several: bool = False
     in_place: bool = False
-    shares: tuple[str, ...] = ()
 
     def compiled(self) -> CodeType:
         """The code of the right-hand side."""

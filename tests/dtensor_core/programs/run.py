@@ -27,11 +27,7 @@ Kept = tuple[str, Any]
 
 
 class Declined(Exception):
-    """An in-place statement is left out: it was refused, or its effect on others would not show.
-
-    A view that takes communication is a copy, so what is written afterwards to the tensor that it
-    is a view of does not reach it.
-    """
+    """An in-place statement is left out, because it was refused."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -47,8 +43,6 @@ def results_of(program: Program, given: Mapping[str, Any]) -> Iterator[Kept]:
     """Each result as it is made, each variable at the end, each gradient, with its description."""
     values: dict[str, Any] = dict(given)
     for number, statement in enumerate(program.statements):
-        if any(getattr(values.get(name), "_copied", "") for name in statement.shares):
-            raise Declined(number)
         try:
             result = outcome(statement.compiled(), values)
         except RuleError as error:

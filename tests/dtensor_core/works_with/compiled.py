@@ -57,7 +57,7 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _same(eager: torch.Tensor, got: torch.Tensor) -> None:
-    assert type(eager) is type(got)
+    assert isinstance(eager, DTensor) is isinstance(got, DTensor)
     assert eager.requires_grad == got.requires_grad
     if isinstance(eager, DTensor):
         assert isinstance(got, DTensor)
