@@ -8,15 +8,16 @@ gradient. Long, because the class and its crossings name each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from textwrap import indent
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from dtensor_core.dispatch import composites, dispatcher, inplace
-from dtensor_core.dispatch.written import Copied
+from dtensor_core.dispatch.copied import Copied
 from dtensor_core.errors import (
     MixedTensorError,
     PlacementError,
@@ -52,12 +53,14 @@ class _Kind(type(torch.Tensor)):  # pyright: ignore[reportUntypedBaseClass]
 
     torch's dispatch modes (its CommDebugMode, its memory tracker) ask `cls == DTensor` to let a
     DTensor run first, so that they see what it does with its local tensors; so they do with ours.
+    So does the class of views that are copies, which has the name of DTensor.
     """
 
     def __eq__(cls, other: object) -> bool:
         if cls is other:
             return True
-        return (getattr(other, "__module__", ""), getattr(other, "__name__", "")) == _TORCHS
+        name = getattr(other, "__module__", ""), getattr(other, "__name__", "")
+        return name in (_TORCHS, (cls.__module__, cls.__name__))
 
     __hash__ = type.__hash__
 
@@ -123,6 +126,15 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                 "from_local", local_tensor, mesh, placements,
                 run_check=run_check, shape=shape, stride=stride, grad_placements=grad_placements,
             )  # fmt: skip
+        if forward_ad._current_level >= 0:
+            dual = _dual(
+                local_tensor,
+                lambda part: DTensor.from_local(
+                    part, mesh, placements, run_check=run_check, shape=shape, stride=stride
+                ),
+            )
+            if dual is not None:
+                return dual
         normal = normalize_placements(placements, mesh, local_tensor.ndim)
         grads = (
             None
@@ -160,6 +172,11 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         `grad_placements` is how the gradient of the local part is laid out (default: as this
         tensor, Partial read as Replicate). The local part of an `nn.Parameter` is one too.
         """
+        if forward_ad._current_level >= 0:
+            here = self._spec.placements
+            dual = _dual(self, lambda part: _brought_to(part, here).to_local())
+            if dual is not None:
+                return dual
         if torch.is_grad_enabled() and self.requires_grad:
             grads = (
                 None
@@ -215,6 +232,13 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                         hint="redistribute to Replicate() or Shard(dim)",
                     )
                 )
+        if forward_ad._current_level >= 0:
+            to = forward_dtype
+            dual = _dual(
+                self, lambda part: _brought_to(part if to is None else part.to(to), target)
+            )
+            if dual is not None:
+                return dual
         if forward_dtype is None and backward_dtype is None and not self.requires_grad:
             return _moved(self, target, "redistribute", async_op)
         return _Redistribute.apply(  # pyright: ignore[reportReturnType]
@@ -391,6 +415,19 @@ def _moved(
     if async_op and type(local) is Pending:
         local.owned_by(moved)
     return moved
+
+
+def _dual(tensor: Any, crossing: Callable[[Any], Any]) -> Any:
+    """A crossing of a dual number; it is linear, so the tangent crosses alike. None of no dual."""
+    primal, tangent = forward_ad.unpack_dual(tensor)
+    return None if tangent is None else forward_ad.make_dual(crossing(primal), crossing(tangent))
+
+
+def _brought_to(tensor: DTensor, target: tuple[Placement, ...]) -> DTensor:
+    """A primal or its tangent, which may lie otherwise, in the placements of what is made."""
+    if tensor._spec.placements == target:
+        return tensor
+    return _Redistribute.apply(tensor, target, None, None, False)  # pyright: ignore
 
 
 @lru_cache(maxsize=16384)

@@ -191,6 +191,37 @@ def test_programs_that_switch_something_on_for_the_process() -> None:
     run_processes(_each_in_processes, 2)
 
 
+def _crossings_of_dual_numbers() -> None:
+    x, t = numbers(5, 4), numbers(5, 4, seed=1)
+    mesh = init_device_mesh("cpu", (2,))
+
+    def whole(local: torch.Tensor, like: torch.Tensor, placements: Any) -> torch.Tensor:
+        given = {"shape": like.shape, "stride": like.stride()}
+        return DTensor.from_local(local, mesh, placements, **given).full_tensor()
+
+    for layout in LAYOUTS:
+        mine, direction = (distribute_tensor(each, mesh, [layout]) for each in (x, t))
+        with forward_ad.dual_level():
+            dual: Any = forward_ad.make_dual(mine, direction)
+            for target in LAYOUTS:
+                moved = forward_ad.unpack_dual(dual.redistribute(placements=[target]))
+                assert_close(moved, (x, t))
+            summed = dual.sum(0)
+            addends = forward_ad.unpack_dual(summed.to_local())
+            assert_close(whole(addends.tangent, t[0], summed.placements), t.sum(0))
+            assert_close(forward_ad.unpack_dual(summed.full_tensor()).tangent, t.sum(0))
+            local = forward_ad.unpack_dual(dual.to_local())
+            assert_close(whole(local.tangent, t, [layout]), t)
+            made = DTensor.from_local(
+                dual.to_local(), mesh, [layout], shape=x.shape, stride=x.stride()
+            )
+            assert_close(forward_ad.unpack_dual(made * made).tangent, 2 * x * t)
+
+
+def test_the_tangents_of_dual_numbers_cross_with_them() -> None:
+    run_processes(_crossings_of_dual_numbers, 2)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_anomaly_mode_finds_what_is_no_number(layout: Any) -> None:
     with fake_world(2):
