@@ -85,9 +85,11 @@ class Call:
         """The call as a row of table `comm`, in the order of its columns."""
         group: Group = self.group
         kind = self.signature.kind
-        phase, module_call, code, line, cargo = self.location
+        phase, module_call, code, line, told = self.location
         place = module_call[0] if module_call else None
-        told = self.announcement
+        why = self.announcement
+        if why is None and told is not None and told.reason is not None:
+            why = told.reason()
         return (
             group.rank,
             numbering.call_id(self),
@@ -115,19 +117,19 @@ class Call:
             place.class_name if place else "",
             module_call[1] if module_call else _UNKNOWN,
             self.thread,
-            told.operator if told else str(self.op or ""),
+            why.operator if why else str(self.op or ""),
             numbering.op_id(self.op_id),
             code.co_filename if code else "",
             line,
             code.co_name if code else "",
-            told.sentence if told else "",
-            told.argument if told else "",
-            told.source if told else "",
-            told.target if told else "",
-            dumps(told.candidates) if told and told.candidates else "",
-            told.payload_bytes if told else _UNKNOWN,
-            cargo.carries if cargo else "",
-            ",".join(cargo.names()) if cargo else "",
+            why.sentence if why else "",
+            why.argument if why else "",
+            why.source if why else "",
+            why.target if why else "",
+            dumps(why.candidates) if why and why.candidates else "",
+            why.payload_bytes if why else _UNKNOWN,
+            told.carries if told else "",
+            ",".join(told.names()) if told else "",
             text_of_stack(self.stack) if self.stack else "",
         )
 

@@ -25,9 +25,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from commtrace.recorder.cargo import GRADIENTS, TELLING, Bucket, Cargo, cargo_of
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.modules import ModuleCall, ModuleTracker, Place
+from commtrace.recorder.told import GRADIENTS, TELLING, Bucket, Told, told_by
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     "forward",
@@ -65,9 +65,9 @@ _codes_known: list[CodeType] = []
 alive, so that an identity means one code object for good."""
 
 
-Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Cargo | None"]
+Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Told | None"]
 """Phase, module call, the user's line (code, None if the stack has none of theirs, and its number),
-and what is carried."""
+and what the stack tells."""
 
 
 def _kind(frame: FrameType) -> int:
@@ -121,13 +121,13 @@ class Locator:
             return self._locate_in_backward(frame, state, task, sent)
         call = state.module_call
         code, line, telling = user_line(frame)
-        cargo = None if telling is None else cargo_of(telling)
-        if cargo is not None and cargo.modules:
-            call = self.modules.call_of_unit(cargo.modules, call, is_ahead=True)
+        told = None if telling is None else told_by(telling)
+        if told is not None and told.modules:
+            call = self.modules.call_of_unit(told.modules, call, is_ahead=True)
         if call is not None:
-            return FORWARD, call, code, line, cargo
+            return FORWARD, call, code, line, told
         phase = OPTIMIZER if state.optimizer_depth and _is_in_step(frame, state) else OTHER
-        return phase, None, code, line, cargo
+        return phase, None, code, line, told
 
     def _locate_in_backward(
         self, frame: FrameType | None, state: ThreadState, task: int, sent: Sequence[torch.Size]
@@ -149,19 +149,19 @@ class Locator:
             frame = frame.f_back
         if code is None:
             code, line = self._line_of_task(task, frame)
-        cargo = None if telling is None else cargo_of(telling)
+        told = None if telling is None else told_by(telling)
         call = state.module_call
         is_recomputed = call is not None and call[2] == task
         phase = RECOMPUTE if is_recomputed or is_in_checkpoint else BACKWARD
-        if cargo is not None and cargo.modules:
-            call = self.modules.call_of_unit(cargo.modules, call, is_ahead=False)
+        if told is not None and told.modules:
+            call = self.modules.call_of_unit(told.modules, call, is_ahead=False)
         elif not is_recomputed:
             node: Any = torch._C._current_autograd_node()
             call = None if node is None else self.call_of_node(node)
             parameter = getattr(node, "variable", None)
             if is_from_engine and call is not None and parameter is not None:
-                call, cargo = _sent_by_reducer(call[0].root, parameter, sent)
-        return phase, call, code, line, cargo
+                call, told = _sent_by_reducer(call[0].root, parameter, sent)
+        return phase, call, code, line, told
 
     def _line_of_task(self, task: int, frame: FrameType | None) -> tuple[CodeType | None, int]:
         """The user's line that called backward: one for all of an autograd task."""
@@ -178,7 +178,7 @@ class Locator:
 
 
 def user_line(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
-    """The nearest line of the user's own code, and a frame on the way that tells the cargo."""
+    """The nearest line of the user's own code, and a frame on the way that tells more."""
     kinds = _kinds
     telling = None
     while frame is not None:
@@ -197,14 +197,14 @@ def user_line(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType 
 
 def _sent_by_reducer(
     root: Place, parameter: Any, sent: Sequence[torch.Size]
-) -> tuple[ModuleCall, Cargo | None]:
+) -> tuple[ModuleCall, Told | None]:
     """What is sent from C++ when a gradient is ready: it belongs to no single parameter."""
     wrapper = root.module()
-    cargo = None
+    told = None
     if isinstance(wrapper, DistributedDataParallel):
         names = Bucket(wrapper, parameter, sum([shape.numel() for shape in sent]))
-        cargo = Cargo(GRADIENTS, (), names)
-    return (root, root.num_calls - 1, -1), cargo
+        told = Told(GRADIENTS, (), names)
+    return (root, root.num_calls - 1, -1), told
 
 
 def stack_of(frame: FrameType | None) -> Stack:

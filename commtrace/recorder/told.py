@@ -1,9 +1,10 @@
-"""What a communication call carries, where the library that issues it is known: `Cargo`.
+"""What the stack tells of a communication call, where a library that issues it is known: `Told`.
 
-Three libraries do not communicate where the user's code stands: FSDP gathers a unit ahead of its
-turn, DistributedDataParallel sends a bucket when its last gradient is there, and object collectives
-send pickles. Each is known by a frame on the stack, or by the autograd node at work, and that says
-for which modules it is and which parameters are in it.
+Some libraries do not communicate where the user's code stands: FSDP gathers a unit ahead of its
+turn, DistributedDataParallel sends a bucket when its last gradient is there, object collectives
+send pickles, and torch's DTensor brings an operator's arguments to other layouts. Each is known by
+a frame, or by the autograd node at work, and that says for which modules it is and which parameters
+are in it, or which layouts it goes between.
 
 Names are made when a call is written. A bucket's are DistributedDataParallel's own account, which
 has them from the third iteration on; it is not asked from inside of a backward pass, where the
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._dtype_abbrs import dtype_abbrs
 
 OBJECTS, PARAMETERS, GRADIENTS = "objects", "parameters", "gradients"
 
@@ -28,65 +30,124 @@ def _no_names() -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cargo:
+class Reason:
+    """A redistribution of torch's DTensor; `operator` is "redistribute" where it is the user's."""
+
+    operator: str
+    argument: str
+    source: str
+    target: str
+    candidates: tuple[tuple[str, float], ...] = ()  # it does not say what it chose among
+    payload_bytes: int = -1  # nor what it expects to send
+
+    @property
+    def sentence(self) -> str:
+        """The reason in one sentence."""
+        needs = f"needs {self.argument} " if self.argument else ""
+        return f"{self.operator} {needs}{self.source} -> {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
     """`carries` objects, parameters or gradients; of `modules`, where these are known."""
 
     carries: str
     modules: tuple[nn.Module, ...] = ()
     names: Callable[[], Sequence[str]] = _no_names
+    reason: Callable[[], Reason] | None = None
 
 
-def _objects(frame: FrameType) -> Cargo:
+def _objects(frame: FrameType) -> Told:
     return _PICKLES
 
 
-def _fsdp_parameters(frame: FrameType) -> Cargo:
+def _redistribution(frame: FrameType) -> Told:
+    found = frame.f_locals
+    source, target = found["current_spec"], found["target_spec"]
+    operator, position = "redistribute", -1
+    caller = frame.f_back
+    if caller is not None and caller.f_code.co_name == "redistribute_local_args":
+        operator = caller.f_locals["suggested_input_schema"].op
+        position = caller.f_locals["i"]
+
+    def reason() -> Reason:
+        argument = _argument_at(operator, position)
+        return Reason(str(operator), argument, _text_of_spec(source), _text_of_spec(target))
+
+    return Told("", reason=reason)
+
+
+def _argument_at(operator: Any, position: int) -> str:
+    """The name of an argument; those of operators on lists are counted flat, and have none."""
+    if position < 0:
+        return ""
+    arguments = operator._schema.arguments
+    if any(str(each.type).startswith("List[Tensor") for each in arguments[: position + 1]):
+        return f"#{position}"
+    return arguments[position].name
+
+
+def _text_of_spec(spec: Any) -> str:
+    """A layout as dtensor_core writes it: `f32[8,16] tp:P(sum)`."""
+    meta, mesh = spec.tensor_meta, spec.mesh
+    names = mesh.mesh_dim_names or [f"axis{axis}" for axis in range(mesh.ndim)]
+    layout = " ".join(f"{n}:{each}" for n, each in zip(names, spec.placements, strict=True))
+    if meta is None:
+        return layout
+    shape = ",".join(map(str, meta.shape))
+    return f"{dtype_abbrs.get(meta.dtype, meta.dtype)}[{shape}] {layout}"
+
+
+def _fsdp_parameters(frame: FrameType) -> Told:
     return _of_param_group(PARAMETERS, frame.f_locals["self"])
 
 
-def _fsdp_gradients(frame: FrameType) -> Cargo:
+def _fsdp_gradients(frame: FrameType) -> Told:
     return _of_param_group(GRADIENTS, frame.f_locals["self"])
 
 
-def _flat_parameters(frame: FrameType) -> Cargo:
+def _flat_parameters(frame: FrameType) -> Told:
     return _of_flat_handle(PARAMETERS, frame.f_locals["handle"])
 
 
-def _flat_gradients(frame: FrameType) -> Cargo:
+def _flat_gradients(frame: FrameType) -> Told:
     return _of_flat_handle(GRADIENTS, frame.f_locals["handle"])
 
 
-def _of_param_group(carries: str, group: Any) -> Cargo:
+def _of_param_group(carries: str, group: Any) -> Told:
     names = tuple([each._param_fqn or "" for each in group.fsdp_params])
-    return Cargo(carries, tuple(group.modules), lambda: names)
+    return Told(carries, tuple(group.modules), lambda: names)
 
 
-def _of_flat_handle(carries: str, handle: Any) -> Cargo:
+def _of_flat_handle(carries: str, handle: Any) -> Told:
     names = tuple(handle.flat_param._fqns)
-    return Cargo(carries, (handle._fully_sharded_module,), lambda: names)
+    return Told(carries, (handle._fully_sharded_module,), lambda: names)
 
 
-_PICKLES = Cargo(OBJECTS)
+_PICKLES = Told(OBJECTS)
 _C10D = "torch.distributed.distributed_c10d"
 _FSDP1 = "torch.distributed.fsdp._runtime_utils"
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
-TELLING: dict[tuple[str, str], Callable[[FrameType], Cargo]] = {
+_DTENSOR = "torch.distributed.tensor._redistribute"
+
+TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
     (_C10D, "all_gather_object"): _objects,
     (_C10D, "gather_object"): _objects,
     (_C10D, "broadcast_object_list"): _objects,
     (_C10D, "scatter_object_list"): _objects,
     (_C10D, "send_object_list"): _objects,
     (_C10D, "recv_object_list"): _objects,
+    (_DTENSOR, "redistribute_local_tensor"): _redistribution,
     (_FSDP1, "_unshard"): _flat_parameters,
     (_FSDP1, "_reduce_grad"): _flat_gradients,
     (_FSDP2, "unshard"): _fsdp_parameters,
     (_FSDP2, "post_backward"): _fsdp_gradients,
 }
-"""Functions that tell what the calls below them carry, and how to read that from their frame."""
+"""Functions that tell of the calls below them, and how to read that from their frame."""
 
 
-def cargo_of(frame: FrameType) -> Cargo:
+def told_by(frame: FrameType) -> Told:
     """What a frame of a function in `TELLING` tells."""
     return TELLING[frame.f_globals["__name__"], frame.f_code.co_name](frame)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.tensor as theirs
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -246,3 +247,36 @@ def test_the_whole_stack_is_kept_where_asked_for(world: None) -> None:
     assert second.endswith(f"{__file__}:{inner.__code__.co_firstlineno + 1} inner")
     assert "torch/distributed" in wrapper
     assert first.endswith(" all_reduce")
+
+
+def torch_dtensor(rows: int, placement: Any) -> Any:
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    return theirs.distribute_tensor(torch.ones(rows, 8), mesh, [placement])
+
+
+@pytest.mark.parametrize("detail", ["op", "collective"])
+def test_torchs_dtensor_tells_operator_argument_and_layouts(detail: str, world: None) -> None:
+    left, right = torch_dtensor(8, theirs.Replicate()), torch_dtensor(8, theirs.Shard(0))
+    with commtrace.record(detail=detail) as recording:
+        torch.nn.functional.softmax(right, dim=0)
+        torch.add(left, right.redistribute(placements=[theirs.Replicate()]))
+    softmax, redistributed = calls(recording)
+    assert (softmax.op, softmax.argument) == ("aten._softmax.default", "self")
+    assert softmax.source_spec == "f32[8,8] tp:S(0)"
+    assert softmax.target_spec.startswith("f32[8,8] tp:")
+    assert softmax.reason == (
+        f"aten._softmax.default needs self f32[8,8] tp:S(0) -> {softmax.target_spec}"
+    )
+    assert (redistributed.op, redistributed.argument) == ("redistribute", "")
+    assert redistributed.reason == "redistribute f32[8,8] tp:S(0) -> f32[8,8] tp:R"
+    assert redistributed.planned_bytes == -1
+
+
+def test_torchs_dtensor_tells_so_in_the_backward_pass(world: None) -> None:
+    weight = torch_dtensor(8, theirs.Shard(0)).requires_grad_()
+    with commtrace.record(detail="collective") as recording:
+        gathered = weight.redistribute(placements=[theirs.Replicate()])
+        gathered.to_local(grad_placements=[theirs.Partial()]).sum().backward()
+    _, scattered = calls(recording)
+    assert (scattered.kind, scattered.phase) == ("reduce_scatter", "backward")
+    assert scattered.reason == "redistribute f32[8,8] tp:P(sum) -> f32[8,8] tp:S(0)"
