@@ -217,6 +217,11 @@ def _addmm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     return (_contiguous(shape, left.dtype),) if tuple(bias.shape) in (shape, shape[1:]) else None
 
 
+def _as_second(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    """As what was pooled: torch has no meta kernel of this gradient."""
+    return (specs[1].tensor_meta,)
+
+
 Shortcut = Callable[[Sequence[Spec], Sequence[Any]], Metas | None]
 
 # What each says holds for arguments of one floating type, contiguous if `_LYING` says nothing else.
@@ -238,6 +243,7 @@ _SHORTCUTS: dict[str, Shortcut] = {
     "mm": _product,
     "bmm": _product,
     "addmm": _addmm,
+    "fractional_max_pool3d_backward": _as_second,
 }
 _PERMUTING = frozenset(
     ("aten::detach", "aten::alias", "aten::t", "aten::transpose", "aten::permute")

@@ -100,6 +100,20 @@ class Part:
         made = windows.block(around)
         return Part(windows.seeing(own), around, made, own) if own.size else _nothing(own)
 
+    @staticmethod
+    def within(windows: Windows, own: Extent) -> Part:
+        """For windows, of an operator that pads: a block ends where the dimension does.
+
+        It begins so that the padding before it is that of windows which are left out after.
+        """
+        needs = windows.seen(own)
+        end = min(max(needs.offset + needs.size, needs.offset + windows.reach), windows.size)
+        first = own.offset - min(own.offset, -(-windows.pad // windows.step))
+        first = min(first, max(end - windows.reach, 0) // windows.step)  # never less than a window
+        block = extent(first * windows.step, end)
+        made = extent(first, own.offset + own.size)
+        return Part(needs, block, made, own) if own.size else _nothing(own)
+
 
 def _nothing(own: Extent) -> Part:
     return Part(Extent(0, 0), Extent(0, 0), own, own)

@@ -1,6 +1,6 @@
 """Operators on the last dims of their arguments, once for every index of the dims before.
 
-Pooling, interpolation, padding, factorisations, transforms: the leading dims are cut freely, the
+Interpolation, padding, factorisations, transforms: the leading dims are cut freely, the
 last ones must be whole. A row says how many dims of an argument are the operator's own.
 """
 
@@ -134,24 +134,13 @@ ROWS = {
     "constant_pad_nd": Row(_padded, "padded dims whole", "linear"),
     **_each("reflection_pad1d replication_pad1d upsample_linear1d", batched(1, linear=True)),
     **_each(
-        "avg_pool2d _adaptive_avg_pool2d reflection_pad2d replication_pad2d upsample_bilinear2d "
-        "upsample_bicubic2d _upsample_bilinear2d_aa",
+        "reflection_pad2d replication_pad2d reflection_pad2d_backward replication_pad2d_backward "
+        "upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa",
         batched(2, linear=True),
     ),
     **_each(
-        "avg_pool3d _adaptive_avg_pool3d reflection_pad3d replication_pad3d upsample_trilinear3d",
-        batched(3, linear=True),
-    ),
-    **_each("max_pool2d_with_indices adaptive_max_pool2d max_unpool2d", batched(2)),
-    **_each("max_pool3d_with_indices adaptive_max_pool3d max_unpool3d", batched(3)),
-    **_each(
-        "max_pool2d_with_indices_backward adaptive_max_pool2d_backward avg_pool2d_backward "
-        "_adaptive_avg_pool2d_backward reflection_pad2d_backward replication_pad2d_backward",
-        batched(2, linear=True),
-    ),
-    **_each(
-        "max_pool3d_with_indices_backward adaptive_max_pool3d_backward avg_pool3d_backward "
-        "_adaptive_avg_pool3d_backward reflection_pad3d_backward replication_pad3d_backward",
+        "reflection_pad3d replication_pad3d reflection_pad3d_backward replication_pad3d_backward "
+        "upsample_trilinear3d",
         batched(3, linear=True),
     ),
     **_each("reflection_pad1d_backward replication_pad1d_backward", batched(1, linear=True)),

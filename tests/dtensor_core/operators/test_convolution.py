@@ -9,10 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dtensor_core import Partial, Replicate, Shard, init_device_mesh, propagate
+from dtensor_core import Partial, Replicate, Shard, init_device_mesh
 from dtensor_core.layout import local_extent
 from dtensor_core.placement import _StridedShard
-from dtensor_core.rules.rule import Candidate
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 from tests.dtensor_core.counting import Collectives, Sent
@@ -20,17 +19,6 @@ from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
 RANKS, ITEMSIZE = 4, 8
 R, P = Replicate(), Partial()
-
-
-@pytest.fixture
-def rows_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What small tensors cost would be other, for it is mostly latency: here rows are to move."""
-
-    def seconds(specs: Any, axis: int, candidate: Candidate) -> float:
-        return float(candidate.exchange is None)
-
-    monkeypatch.setattr(propagate, "_seconds", seconds)
-    monkeypatch.setattr(propagate, "_pending_seconds", lambda *_, **__: 0.0)
 
 
 def _t(*shape: int) -> torch.Tensor:

@@ -24,6 +24,8 @@ NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "4"))
 # Whose candidates communicate by themselves: rows change owners, ranks sum theirs up.
 EXCHANGING = {"slice", "slice_backward", "cat", "split", "split_with_sizes"}
 EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes", "convolution", "convolution_backward"}
+POOLS = ("avg_pool{}d", "_adaptive_avg_pool{}d", "max_pool{}d_with_indices", "adaptive_max_pool{}d")
+EXCHANGING |= {p.format(n) + end for p in POOLS for n in (2, 3) for end in ("", "_backward")}
 EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS}
 # Fused optimizers and unscaling are called with lists, and are checked as list operators.
 ROWS = {name for name in table.TABLE if not name.startswith(("_fused_", "_amp_foreach_"))}

@@ -1,0 +1,26 @@
+"""What tests of several operators ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dtensor_core import propagate
+from dtensor_core.mesh import forget_decisions
+from dtensor_core.rules.rule import Candidate
+
+
+@pytest.fixture
+def rows_move(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rows are exchanged wherever they can be: small tensors cost nothing but latency."""
+
+    def seconds(specs: Any, axis: int, candidate: Candidate) -> float:
+        return float(candidate.exchange is None)
+
+    monkeypatch.setattr(propagate, "_seconds", seconds)
+    monkeypatch.setattr(propagate, "_pending_seconds", lambda *_, **__: 0.0)
+    forget_decisions()
+    yield
+    forget_decisions()
