@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -108,7 +108,7 @@ def _pooling(own: int, windows_of: Callable[[Call, int], _Pool], **options: Any)
             rule = exchanging_rows(rule, call, dim, wants, placements, run)
         return rule
 
-    return Row(build, base.text.replace("!", ""))
+    return replace(base, build=build, text=base.text.replace("!", ""))
 
 
 def _part(pool: _Pool, dim: int, cut: Cut) -> Part:
@@ -187,7 +187,7 @@ def _unpooling(own: int, windows_of: Callable[[Call, int], _Pool]) -> Row:
             rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
         return rule
 
-    return Row(build, base.text.replace("!", ""))
+    return replace(base, build=build, text=base.text.replace("!", ""))
 
 
 def _spread(pool: _Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
