@@ -385,60 +385,6 @@ def test_completion_is_seen_where_it_is_and_not_where_it_is_waited_for() -> None
         assert forgotten == -1  # nobody is known to have waited
 
 
-def train(detail: str | None) -> list[torch.Tensor]:
-    """Losses and gradients of three steps that communicate in many ways."""
-    torch.manual_seed(0)
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    results = []
-    with commtrace.record(detail=detail) if detail else nullcontext():
-        for step in range(3):
-            torch.manual_seed(step + 10 * dist.get_rank())
-            loss = model(torch.randn(4, 8)).square().mean()
-            shared = functional_all_reduce(loss.detach().clone())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=False)
-            work = dist.all_reduce(shared, async_op=True)
-            work.wait()  # type: ignore[union-attr]
-            results += [loss.detach(), shared, *(p.detach().clone() for p in model.parameters())]
-    return results
-
-
-@pytest.mark.parametrize("detail", ["collective", "op"])
-def test_results_are_bit_by_bit_the_same_while_recording(detail: str) -> None:
-    plain = run_processes(train, 2, None)
-    recorded = run_processes(train, 2, detail)
-    for one, other in zip(plain, recorded, strict=True):
-        assert all(a.equal(b) for a, b in zip(one, other, strict=True))
-
-
-def profiled_and_recorded() -> tuple[Counter[str], Counter[str]]:
-    """Collectives by the profiler's count and by ours."""
-    model = nn.parallel.DistributedDataParallel(nn.Linear(16, 16))
-    tensor = torch.ones(8)
-    recording = commtrace.record(detail="collective")  # a dispatch mode has all ops run twice
-    with recording, torch.profiler.profile() as profiler:
-        model(torch.ones(2, 16)).sum().backward()
-        for _ in range(3):
-            dist.all_reduce(tensor)
-            functional_all_reduce(tensor)
-        dist.broadcast(tensor, src=0)
-        dist.all_gather([torch.empty(8), torch.empty(8)], tensor)
-        dist.barrier()
-    events: Any = profiler.events()
-    profiled = Counter(event.name for event in events if event.name in SIGNATURES)
-    return profiled, recording.counts("native_op")
-
-
-def test_the_profiler_counts_the_same() -> None:
-    for profiled, recorded in run_processes(profiled_and_recorded, 2):
-        assert recorded["c10d::allreduce_"] == 7
-        assert recorded == {
-            name: count for name, count in profiled.items() if name.startswith("c10d::")
-        }
-
-
 def train_tensor_parallel(detail: str | None) -> tuple[list[torch.Tensor], Counter[Any]]:
     """Losses and gradients of three steps of a tensor-parallel MLP, and what was communicated."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
