@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.notation import bind, broadcast, parse
-from dtensor_core.rules.rule import PASSING, LocalMaker, Rule, Terms
+from dtensor_core.rules.rule import PASSING, LocalMaker, Rule, Terms, through
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,12 @@ class Row:
     @property
     def passing(self) -> str:
         """Which Partials pass and through which tensor arguments: `sum, avg: 0 + 1 * 2`."""
-        reductions = ", ".join(PASSING.get(self.algebra, (self.algebra,)))
-        through = " + ".join(" * ".join(map(str, term)) for term in self.terms)
-        return f"{reductions}: {through}" if reductions else ""
+        found: dict[str, list[str]] = {}
+        for word in self.algebra.split():
+            terms = through(self.terms, word)
+            text = " + ".join(" * ".join(map(str, term)) for term in terms)
+            found.setdefault(text, []).extend(PASSING.get(word, (word,)))
+        return "; ".join(f"{', '.join(ops)}: {text}" for text, ops in found.items() if ops)
 
 
 def notation(text: str, *, algebra: str = "linear", local: LocalMaker | None = None) -> Row:

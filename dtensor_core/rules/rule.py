@@ -41,14 +41,20 @@ Terms = tuple[tuple[int, ...], ...]
 # See `Rule.form`.
 Form = tuple[Any, ...]
 
-# Which Partials an operator lets through, by its algebraic property (see `Rule.algebra`). A
+# Which Partials an operator lets through, by its algebraic properties (see `Rule.algebra`). A
 # property that is not listed is the one reduction that passes.
 PASSING: dict[str, tuple[str, ...]] = {
     "opaque": (),
     "structural": ("all",),
     "linear": ("sum", "avg"),
+    "affine": ("avg",),
     "increasing": ("max", "min"),
+    "decreasing": ("max", "min"),
 }
+# Extremes pass what is monotone through one argument, while all others are whole; what decreases
+# turns them around.
+MONOTONE = ("increasing", "decreasing")
+_TURNED = {"max": "min", "min": "max"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +82,14 @@ class Candidate:
 class Rule:
     """The sharding semantics of one call.
 
-    `inputs` and `outputs` are the operands of its tensor arguments and results, in order.
-    `sizes` gives every factor's size; `blocked` factors can't be cut. `reduce` is the reduction
-    of factors that no output has. `terms` are the additive terms of the result, each a product of
-    argument numbers; with `algebra` they say which Partials pass: one argument of each term is
-    Partial, all others are whole. `extra` are candidates that this does not say, and all whole is
-    one unless `offers_whole` is false. Results that are `settled` are whole whatever is cut: the
-    local operator sees to it, or nobody reads them. `local` may replace the local operator once
-    layouts are known.
+    `inputs` and `outputs` are the operands of its tensor arguments and results, in order. `sizes`
+    gives every factor's size; `blocked` factors can't be cut. `reduce` is the reduction of factors
+    that no output has. `terms` are the additive terms of the result, each a product of argument
+    numbers; with `algebra`, words of `PASSING`, they say which Partials pass: one argument of each
+    term is Partial, all others are whole. `extra` are candidates that this does not say, and all
+    whole is one unless `offers_whole` is false. Results that are `settled` are whole whatever is
+    cut: the local operator sees to it, or nobody reads them. `local` may replace the local operator
+    once layouts are known.
     """
 
     inputs: tuple[Operand, ...]
@@ -137,8 +143,9 @@ def candidates(
             yield from _cut(rule, cutting, sizes)
     waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
     for reduce_op in waiting if rule.terms else ():
-        if {reduce_op, "all"}.intersection(PASSING.get(rule.algebra, (rule.algebra,))):
-            yield from _passing(rule, reduce_op, present)
+        for word in rule.algebra.split():
+            if {reduce_op, "all"}.intersection(PASSING.get(word, (word,))):
+                yield from _passing(rule, word, reduce_op, present)
 
 
 def _cuttings(
@@ -213,20 +220,28 @@ def _cut(rule: Rule, cutting: Cutting, sizes: Mapping[str, int]) -> Iterator[Can
     )
 
 
-def _passing(rule: Rule, reduce_op: str, present: Sequence[Placement]) -> Iterator[Candidate]:
-    """Let a Partial through: one argument of every term is Partial.
+def through(terms: Terms, word: str) -> Terms:
+    """The terms of which one argument each has to be Partial, where that passes by a property."""
+    return (tuple(itertools.chain.from_iterable(terms)),) if word in MONOTONE else terms
+
+
+def _passing(
+    rule: Rule, word: str, reduce_op: str, present: Sequence[Placement]
+) -> Iterator[Candidate]:
+    """Let a Partial through, by this property: one argument of every term is Partial.
 
     Nothing becomes an addend of a norm that is none: its sign would be lost.
     """
     partial = Partial(reduce_op)
+    result = Partial(_TURNED[reduce_op]) if word == "decreasing" else partial
     given = {number for number, placement in enumerate(present) if placement is partial}
-    for chosen in itertools.product(*rule.terms):
+    for chosen in itertools.product(*through(rule.terms, word)):
         if norm_exponent(reduce_op) is not None and not given.issuperset(chosen):
             continue
         inputs = tuple(
             partial if number in chosen else Replicate() for number in range(len(rule.inputs))
         )
-        yield Candidate(inputs, (partial,) * len(rule.outputs))
+        yield Candidate(inputs, (result,) * len(rule.outputs))
 
 
 def remaining_sizes(

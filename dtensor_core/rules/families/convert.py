@@ -24,7 +24,7 @@ def _to_copy(call: Call) -> Rule:
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),
         terms=((0,),),
-        algebra="structural" if kept else "linear" if linear else "opaque",
+        algebra="structural" if kept else "linear increasing" if linear else "opaque",
     )
 
 
@@ -75,6 +75,8 @@ def _masked_fill(call: Call) -> Rule:
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),
         extra=(Candidate((sums[0], Replicate()), (sums[0],)),) if sums and scalar else (),
+        terms=((0,),),
+        algebra="affine increasing",
         local=_masked_fill_addend if scalar else None,
     )
 
@@ -98,10 +100,10 @@ def _zero(x: Any, *unused: Any) -> Any:
 _STRUCTURAL = pointwise("0", "structural")
 
 ROWS = {
-    "_to_copy": Row(_to_copy, "elementwise; between floating types", "linear"),
+    "_to_copy": Row(_to_copy, "elementwise; between floating types", "linear increasing"),
     "copy": Row(_copy, "source takes the layout of the destination"),
     "fill": Row(_fill, "elementwise"),
     "zero": Row(_fill, "elementwise"),
-    "masked_fill": Row(_masked_fill, "elementwise"),
+    "masked_fill": Row(_masked_fill, "elementwise; of addends one is filled", "affine increasing"),
     **{name: _STRUCTURAL for name in ["clone", "detach", "alias", "lift_fresh"]},
 }

@@ -30,7 +30,7 @@ def _embedding(call: Call) -> Rule:
         outputs=((*indices, ("e",)),),
         sizes={**sizes, "v": vocabulary, "e": width},
         terms=((0,),),
-        algebra="linear",
+        algebra="structural",
         local=_local_lookup,
     )
 
@@ -95,7 +95,7 @@ def _renorm_held(
 
 
 ROWS = {
-    "embedding": Row(_embedding, "v e, i.. -> i.. e", "linear"),
+    "embedding": Row(_embedding, "v e, i.. -> i.. e", "structural"),
     "embedding_renorm": Row(_renorm, "v e!, i.. -> v e!"),
     "embedding_dense_backward": Row(_embedding_backward, "i.. e, i.. -> v! e", "linear"),
 }

@@ -15,7 +15,7 @@ import torch
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+from dtensor_core.rules.rule import LocalMaker, Operand, Rule, Terms
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
@@ -113,7 +113,7 @@ def _index_select(call: Call) -> Rule:
         sizes={**factor_sizes(spec.shape), **({"i": call.specs[1].shape[0]} if index else {})},
         blocked=frozenset() if _zero_is_neutral(spec) else frozenset({f"d{dim}"}),
         terms=((0,),),
-        algebra="linear",
+        algebra="structural",
         local=_reading,
     )
 
@@ -138,7 +138,7 @@ def _aligned(call: Call, *, index: int) -> tuple[Operand, Operand, dict[str, int
 def _gather(call: Call) -> Rule:
     """x, dim, index -> one element of x for each of the index."""
     spec, at = call.specs[0], call.specs[1]
-    if not spec.ndim or not at.ndim:
+    if not spec.ndim or spec.ndim != at.ndim:
         return _whole(call)
     x, index, sizes, blocked = _aligned(call, index=1)
     blocked |= {name for name in sizes if name[0] == "x" and name != f"x{_dim(call)}"}
@@ -150,7 +150,7 @@ def _gather(call: Call) -> Rule:
         sizes=sizes,
         blocked=frozenset(blocked),
         terms=((0,),),
-        algebra="linear",
+        algebra="structural",
         local=_reading,
     )
 
@@ -198,15 +198,30 @@ def _scatter(call: Call) -> Rule:
                 f"d{each}" for each in range(spec.ndim) if source.shape[each] != at.shape[each]
             }
         sources.append(index)
+    terms, algebra = _written(call)
     return Rule(
         inputs=(x, index, *sources),
         outputs=(x,),
         sizes=sizes,
         blocked=frozenset(blocked),
-        terms=((0,), (2,)) if call.op._schema.name.startswith("aten::scatter_add") else (),
-        algebra="linear",
+        terms=terms,
+        algebra=algebra,
         local=_writing,
     )
+
+
+# What passes where elements are written by a reduction; without one they are moved.
+_REDUCING = {None: "structural", "add": "linear", "sum": "linear", "multiply": "product"}
+_REDUCING |= {"prod": "product", "amax": "max", "amin": "min"}
+
+
+def _written(call: Call) -> tuple[Terms, str]:
+    """Terms and algebra of what is written: elements of another tensor, or a constant."""
+    adds = call.op._schema.name.startswith(("aten::scatter_add", "aten::index_add"))
+    reduce = "add" if adds else call.argument("reduce")
+    if len(call.specs) < 3 or not call.specs[2].ndim:
+        return ((0,),), "opaque" if reduce else "affine increasing"
+    return ((0,), (2,)), _REDUCING.get(reduce, "opaque")
 
 
 def _index_write(call: Call) -> Rule:
@@ -217,14 +232,14 @@ def _index_write(call: Call) -> Rule:
         return _whole(call)
     index = (("i",),)
     sources = [_with(whole, dim, "i") if source.ndim else () for source in call.specs[2:]]
-    adds = call.op._schema.name.startswith("aten::index_add")
+    terms, algebra = _written(call)
     return Rule(
         inputs=(whole, index, *sources),
         outputs=(whole,),
         sizes={**factor_sizes(spec.shape), "i": call.specs[1].shape[0]},
         blocked=frozenset({"i"}),
-        terms=((0,), (2,)) if adds else (),
-        algebra="linear",
+        terms=terms,
+        algebra=algebra,
         local=_writing,
     )
 
@@ -348,7 +363,7 @@ def _index(call: Call) -> Rule:
         sizes=sizes,
         blocked=frozenset(blocked),
         terms=((0,),),
-        algebra="linear",
+        algebra="structural",
         local=_index_reading(dims[0], first),
     )
 
@@ -426,18 +441,20 @@ def _putting(dim: int) -> LocalMaker:
 _READ = "elements read where they lie; a cut dim gives addends"
 _WRITTEN = "elements written where they lie"
 _SLICES = "slices written where they lie"
+_BOTH: Terms = ((0,), (2,))
 _PART = "a part written where it lies"
 _ROWS = {
-    "index_select": Row(_index_select, _READ, "linear"),
-    "gather": Row(_gather, _READ, "linear"),
-    "index _unsafe_index": Row(_index, _READ, "linear"),
-    "scatter scatter_reduce": Row(_scatter, _WRITTEN),
-    "scatter_add": Row(_scatter, _WRITTEN, "linear", ((0,), (2,))),
-    "index_add": Row(_index_write, _SLICES, "linear", ((0,), (2,))),
-    "index_copy index_fill index_reduce": Row(_index_write, _SLICES),
-    "index_put _unsafe_index_put _index_put_impl": Row(
-        _index_put, _WRITTEN, "structural", ((0,), (2,))
-    ),
+    "index_select": Row(_index_select, _READ, "structural"),
+    "gather": Row(_gather, _READ, "structural"),
+    "index _unsafe_index": Row(_index, _READ, "structural"),
+    "scatter": Row(_scatter, _WRITTEN, "structural", _BOTH),
+    "scatter_reduce": Row(_scatter, _WRITTEN, "linear product max min", _BOTH),
+    "scatter_add": Row(_scatter, _WRITTEN, "linear", _BOTH),
+    "index_add": Row(_index_write, _SLICES, "linear", _BOTH),
+    "index_copy": Row(_index_write, _SLICES, "structural", _BOTH),
+    "index_fill": Row(_index_write, _SLICES, "affine increasing"),
+    "index_reduce": Row(_index_write, _SLICES, "product max min", _BOTH),
+    "index_put _unsafe_index_put _index_put_impl": Row(_index_put, _WRITTEN, "structural", _BOTH),
     "slice_scatter": Row(_slice_scatter, _PART, "structural", ((0,), (1,))),
     "select_scatter": Row(_select_scatter, _PART, "structural", ((0,), (1,))),
 }

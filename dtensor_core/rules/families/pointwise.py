@@ -2,7 +2,7 @@
 
 A row's `terms` say how the result depends on the arguments by position: `0+1` a sum, `0*1` a
 product, `1+2` a sum of arguments 1 and 2 with the others as parameters. That is what decides
-which Partials pass; operators that are not linear but monotone let max and min through.
+which Partials pass; monotone operators let max and min through.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
             tuple(n for position in term if (n := call.number_at(position)) is not None)
             for term in wanted
         ]
-        linear = all(numbers) and call.argument("rounding_mode") is None
+        words = algebra if call.argument("rounding_mode") is None else "opaque"
+        if not all(numbers):  # a term without a tensor is a constant
+            words = words.replace("linear", "affine")
+        if _subtracts(call):
+            words = words.replace("increasing", "")
         return Rule(
             inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
             outputs=tuple(
@@ -57,11 +61,20 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
                 for meta in call.outputs
             ),
             sizes=factor_sizes(shape),
-            terms=tuple(numbers) if linear else (),
-            algebra=algebra if linear else "opaque",
+            terms=tuple(filter(None, numbers)),
+            algebra=words,
         )
 
     return Row(build, "elementwise", algebra, tuple(map(tuple, wanted)))
+
+
+def _subtracts(call: Call) -> bool:
+    """True if alpha turns an argument around; not asked in vain, since it is then cached by."""
+    placements = {placement for spec in call.specs for placement in spec.placements}
+    if not any(each.is_partial("max") or each.is_partial("min") for each in placements):
+        return False
+    alpha = call.argument("alpha", 1)
+    return isinstance(alpha, complex) or alpha < 0
 
 
 OPAQUE = pointwise()
@@ -71,22 +84,30 @@ _LINES = (
     (
         "linear",
         "0",
-        "neg positive real conj_physical deg2rad rad2deg div divide true_divide "
+        "real conj_physical div divide true_divide logit_backward "
         # Gradients are linear in the gradient; the forward values are parameters.
         "gelu_backward threshold_backward silu_backward sigmoid_backward tanh_backward "
         "native_dropout_backward leaky_relu_backward elu_backward hardtanh_backward "
         "softplus_backward hardswish_backward mish_backward",
     ),
-    ("linear", "0+1", "complex add sub subtract lerp addcdiv"),
+    ("linear increasing", "0", "positive deg2rad rad2deg"),
+    ("linear decreasing", "0", "neg"),
+    ("linear increasing", "0+1", "add"),
+    ("linear", "0+1", "complex sub subtract lerp addcdiv"),
     ("linear", "0*1", "mul multiply"),
     ("linear", "0+1*2", "addcmul"),
-    ("linear", "1+2", "where"),
+    ("structural", "1+2", "where"),
+    ("max increasing", "0+1", "maximum"),
+    ("min increasing", "0+1", "minimum"),
+    ("increasing", "0*1", "logaddexp logaddexp2 clamp_min clamp_max"),
+    ("increasing", "0*1*2", "clamp"),
+    ("decreasing", "0", "erfc"),
     (
         "increasing",
         "0",
         # Monotone on all numbers: an addend of a maximum may be any smaller number.
         "relu exp exp2 expm1 sigmoid tanh sinh asinh atan erf ceil floor round trunc sign sgn "
-        "hardtanh relu6",
+        "hardtanh relu6 hardshrink softshrink hardsigmoid special_log_ndtr",
     ),
 )
 

@@ -190,13 +190,13 @@ ROWS = {
     "norm": Row(
         _vector_norm, "reduced dims: norm of norms; max, min or sum for inf, -inf, 0", "norm"
     ),
-    "_is_any_true": reduction("max", "opaque"),
-    "_is_all_true": reduction("min", "opaque"),
+    "_is_any_true": reduction("max", "max"),
+    "_is_all_true": reduction("min", "min"),
     "amax": _MAXIMUM,
     "amin": _MINIMUM,
     "max.default": _MAXIMUM,
     "min.default": _MINIMUM,
-    "prod": reduction("product", "opaque"),
+    "prod": reduction("product", "product"),
     "any": reduction("max", "opaque"),
     "all": reduction("min", "opaque"),
     "count_nonzero": reduction("sum", "opaque"),

@@ -21,7 +21,7 @@ def _triangle(call: Call) -> Rule:
         outputs=(whole,),
         sizes=factor_sizes(call.specs[0].shape),
         terms=((0,),),
-        algebra="linear",
+        algebra="structural",
         local=_held_triangle,
     )
 
@@ -54,6 +54,6 @@ def _positions(spec: Spec, dim: int, like: torch.Tensor) -> torch.Tensor:
 
 
 ROWS = {
-    name: Row(_triangle, "elementwise, by global rows and columns", "linear")
+    name: Row(_triangle, "elementwise, by global rows and columns", "structural")
     for name in ("tril", "triu")
 }
