@@ -21,10 +21,9 @@ def test_the_document_is_up_to_date() -> None:
 
 
 def test_a_changed_row_changes_the_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = GENERATOR["render"]()
+    assert "| `mm` | `m k, k n -> m n` | sum, avg: 0 * 1 |" in GENERATOR["render"]()
     monkeypatch.setitem(table.TABLE, "mm", replace(table.TABLE["mm"], algebra="increasing"))
     assert "| `mm` | `m k, k n -> m n` | max, min: 0 * 1 |" in GENERATOR["render"]()
-    assert "max, min: 0 * 1" not in before
 
 
 def test_every_row_is_listed_once() -> None:
