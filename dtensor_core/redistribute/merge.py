@@ -17,6 +17,7 @@ import torch
 
 from dtensor_core import collectives, layout, observe
 from dtensor_core.mesh import axis_name, channel
+from dtensor_core.placement import sharded_dim
 from dtensor_core.redistribute.cost import message_seconds, topology_of
 from dtensor_core.redistribute.exchange import Exchange, ExchangeStep, exchanging
 from dtensor_core.redistribute.execute import Cause
@@ -103,6 +104,28 @@ class Line:
         self._num_ranks = len(held)
         self.shape = tuple(spec.shape)
         self.is_empty = 0 in (spec.local_shape[dim] for dim in merge.dims)
+
+    @classmethod
+    def along(
+        cls, op: Callable[..., Any], spec: Spec, dims: Sequence[int], result: Spec, bytes_each: int
+    ) -> Line | None:
+        """For the local operator of an argument that may be cut along `dims`; None if it is not."""
+        cut = [axis for axis, each in enumerate(spec.placements) if sharded_dim(each) in dims]
+        axes = tuple(axis for axis in cut if spec.mesh_shape[axis] > 1)
+        if not axes or 0 in spec.shape:
+            return None
+        merge = Merge(axes, tuple(dims), bytes_each, lambda op, line: op)
+        return cls(merge, spec, result, Cause(str(op), "input"))
+
+    @property
+    def parts(self) -> list[float]:
+        """The part of all elements that each of the ranks holds."""
+        counts = [math.prod(shape[dim] for dim in self._merge.dims) for shape in self.shapes]
+        return [count / sum(counts) for count in counts]
+
+    def sum(self, *addends: torch.Tensor) -> list[torch.Tensor]:
+        """The sums of these tensors over all ranks."""
+        return [each.sum(0) for each in self.gather(*addends)]
 
     def offset(self, dim: int) -> int:
         """Where the rows of this rank start."""

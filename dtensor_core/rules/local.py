@@ -33,7 +33,7 @@ def local_operator(
             return run
     written = op._schema.is_mutable
     if outputs and not written and all(_is_empty_here(spec) for spec in outputs):
-        return _results(op, [spec.local_shape for spec in outputs], outputs)
+        return zeros(op, outputs)
     return op
 
 
@@ -51,7 +51,7 @@ def _outside(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
     """What a rank that is not part of the mesh has: nothing, zero, or True of a comparison."""
     if not outputs:
         return lambda *args, **kwargs: _nothing(op, args)
-    return _results(op, [spec.local_shape for spec in outputs], outputs)
+    return zeros(op, outputs)
 
 
 def _nothing(op: OpOverload, args: Sequence[Any]) -> Any:
@@ -62,10 +62,8 @@ def _nothing(op: OpOverload, args: Sequence[Any]) -> Any:
     return made[0] if len(made) == 1 else tuple(made)
 
 
-def _results(
-    op: OpOverload, shapes: Sequence[Sequence[int]], outputs: Sequence[Spec]
-) -> Callable[..., Any]:
-    """Zeros of these shapes in place of the results."""
+def zeros(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
+    """Zeros in place of the results, which a rank gives that has nothing to do."""
     returns = op._schema.returns
     single = len(returns) == 1 and str(returns[0].type) == "Tensor"
 
@@ -73,8 +71,8 @@ def _results(
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         device = kwargs.get("device") or given[0].device
         made = [
-            depending(torch.zeros(shape, dtype=spec.dtype, device=device), *given)
-            for shape, spec in zip(shapes, outputs, strict=True)
+            depending(torch.zeros(spec.local_shape, dtype=spec.dtype, device=device), *given)
+            for spec in outputs
         ]
         if single:
             return made[0]
@@ -108,6 +106,14 @@ def called_with(
         else:
             named[name] = value
     return op(*given, **named)
+
+
+def by_name(
+    op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call under their names, None for those that are not given."""
+    names = argument_names(op)  # pyright: ignore[reportArgumentType]
+    return {**dict.fromkeys(names), **dict(zip(names, args, strict=False)), **kwargs}
 
 
 def with_local_size(position: int) -> LocalMaker:
