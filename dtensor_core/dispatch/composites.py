@@ -3,7 +3,8 @@
 Attention's math form builds its causal mask of sizes alone, `one_hot` its classes: here these are
 made as replicated DTensors. A composite's kernel is wrapped for all tensors, and passes plain ones
 on unchanged; `dispatch` calls the same functions, for in inference mode no kernel of autograd's
-runs. What reads only shapes takes plain tensors too. Imported by `tensor`, once.
+runs. What reads only shapes takes plain tensors too, and batch norms of one device's library are
+those of all devices: they would write running moments unsaid. Imported by `tensor`, once.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from torch._ops import OpOverload
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 
-_math = torch.ops.aten._scaled_dot_product_attention_math.default
-_one_hot = torch.ops.aten.one_hot.default
-_is_same_size = torch.ops.aten.is_same_size.default
-_is_stored_alike = torch.ops.aten._has_same_storage_numel.default
+_aten = torch.ops.aten
+_math = _aten._scaled_dot_product_attention_math.default
+_one_hot = _aten.one_hot.default
+_is_same_size = _aten.is_same_size.default
+_is_stored_alike = _aten._has_same_storage_numel.default
 # Of every device type that a mesh may have; a kernel for all at once would not go before theirs.
 _AUTOGRAD_KEYS = tuple(
     f"Autograd{device}" for device in ("CPU", "CUDA", "XPU", "HPU", "PrivateUse1")
@@ -54,6 +56,10 @@ def install(cls: type[torch.Tensor]) -> dict[OpOverload, Callable[..., Any]]:
         _one_hot: one_hot,
         _is_same_size: _same_shape,
         _is_stored_alike: _same_numel,
+        _aten.cudnn_batch_norm.default: _batch_norm,
+        _aten.cudnn_batch_norm_backward.default: _batch_norm_backward,
+        _aten.miopen_batch_norm.default: _batch_norm_of_miopen,
+        _aten.miopen_batch_norm_backward.default: _batch_norm_backward,
     }
 
 
@@ -65,6 +71,22 @@ def _same_shape(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
     """Whether a tangent can be stored as its tensor is, for all that is known of both."""
     return tensor.numel() == tangent.numel()
+
+
+def _batch_norm(x: Any, *rest: Any) -> tuple[Any, ...]:
+    """What the operator of all devices gives, and an empty reserve."""
+    reserve = x._local_tensor.new_empty(0, dtype=torch.uint8)
+    return *_aten.native_batch_norm(x, *rest), _replicated(x, reserve)
+
+
+def _batch_norm_of_miopen(x: Any, *rest: Any) -> tuple[Any, ...]:
+    return _aten.native_batch_norm(x, *rest)
+
+
+def _batch_norm_backward(x: Any, grad: Any, *rest: Any) -> tuple[Any, ...]:
+    """That of the operator of all devices, in training, which is all that this is called for."""
+    *moments, eps = rest[:6]
+    return _aten.native_batch_norm_backward(grad, x, *moments, True, eps, [True] * 3)
 
 
 def _replicated(like: Any, local: torch.Tensor) -> Any:

@@ -308,7 +308,7 @@ def _batch_norm(call: Call) -> Rule:
     operands, dims = _batch(call)
     shape = call.specs[0].shape
     each = operands["weight"]
-    training = call.argument("training", "update" in call.op._schema.name)
+    training = call.argument("training", "with_update" in call.op._schema.name)
     return Rule(
         inputs=tuple(operands.get(name, each) for name in call.names),
         outputs=(
@@ -330,7 +330,8 @@ def _known_moments(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | N
         return op
 
     def nothing(x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-        return x.clone(), *(x.new_empty(0) for _ in outputs[1:])
+        others = (x.new_empty(0, dtype=spec.dtype) for spec in outputs[1:] if spec is not None)
+        return x.clone(), *others
 
     return nothing
 

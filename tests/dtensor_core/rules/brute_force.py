@@ -129,8 +129,11 @@ def offers(sample: Sample, reductions: Sequence[str] = REDUCTIONS) -> Iterator[O
     """What the row of a call offers, however its arguments lie; each candidate once."""
     results = sample.run()
     written_places = _written_places(sample.op)
+    returned = any(each.alias_info for each in sample.op._schema.returns)
     fits = [sample.args[place].shape == results[0].shape for place in written_places]
-    if not all(fits):  # no rule is asked: the call is refused, or is that of the functional form
+    if returned and not all(
+        fits
+    ):  # no rule is asked: the call is refused, or is that of the functional form
         return
     outputs = tuple(meta_of(each) for each in results[: len(results) - len(written_places)])
     given = only_tensors((sample.args, sample.kwargs))
@@ -146,7 +149,7 @@ def offers(sample: Sample, reductions: Sequence[str] = REDUCTIONS) -> Iterator[O
             continue
         for candidate in candidates(rule, rule.sizes, sample.ranks, present):
             key = (candidate.inputs, candidate.outputs, candidate.exchange is None)
-            kept = zip(numbers, candidate.outputs, strict=False)
+            kept = zip(numbers, candidate.outputs, strict=False) if returned else ()
             if key in seen or any(candidate.inputs[n] is not out for n, out in kept):
                 continue
             if not all(map(can_be, given, candidate.inputs)):

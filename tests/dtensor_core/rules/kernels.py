@@ -1,4 +1,4 @@
-"""Attention kernels of other devices, by their schemas, written down for the CPU.
+"""Kernels of other devices, of attention and a norm, by their schemas, written down for the CPU.
 
 So that their rules can be tried where the kernels are not. Importing this registers them; torch
 has no CPU kernel under these names.
@@ -166,7 +166,16 @@ def _efficient_backward_of(
     return (*(each.transpose(1, 2) for each in found[:3]), found[3])
 
 
+def _rms_norm_backward(grad: Any, x: Any, shape: Any, rstd: Any, weight: Any, mask: Any):
+    dims = tuple(range(x.ndim - len(shape), x.ndim))
+    scaled, normed = grad if weight is None else grad * weight, x * rstd
+    of_x = rstd * (scaled - normed * (scaled * normed).mean(dims, keepdim=True))
+    of_weight = (grad * normed).sum(tuple(range(dims[0])))
+    return of_x if mask[0] else None, of_weight if mask[1] else None
+
+
 _KERNELS = {
+    "_fused_rms_norm_backward": _rms_norm_backward,
     "_scaled_dot_product_flash_attention": _flash,
     "_scaled_dot_product_flash_attention_backward": _flash_backward,
     "_scaled_dot_product_efficient_attention": _efficient,

@@ -98,7 +98,42 @@ def _sampled_attention() -> dict[str, list[Sample]]:
 _TABLE, _INDICES = _t(7, 6), torch.tensor([0, 3, 6, 3, 5, 1])
 _OFFSETS = torch.tensor([0, 2, 2, 5])
 
+
+def _rms_norms() -> dict[str, list[Sample]]:
+    x, weight = _t(6, 5, 4), _t(5, 4)
+    _, rstd = aten._fused_rms_norm(x, [5, 4], weight, None)
+    backward = aten._fused_rms_norm_backward.default
+    return {
+        "_fused_rms_norm": [
+            _call(aten._fused_rms_norm.default, x, [5, 4], weight, None),
+            _call(aten._fused_rms_norm.default, x, [4], None, 1e-3),
+        ],
+        "_fused_rms_norm_backward": [
+            _call(backward, _t(6, 5, 4) * 2, x, [5, 4], rstd, weight, [True, True])
+        ],
+    }
+
+
+def _batch_norms() -> dict[str, list[Sample]]:
+    tensors = (_t(4, 6, 5), _t(6), _t(6) * 2, _t(6) * 3, _t(6).abs() + 1)
+    found = {
+        f"_native_batch_norm_legit{name}": [
+            _call(getattr(aten, f"_native_batch_norm_legit{name}").default, *tensors, *how)
+        ]
+        for name, *how in (
+            ("", True, 0.2, 1e-5),
+            ("_functional", True, 0.2, 1e-5),
+            ("_no_training", 0.2, 1e-5),
+        )
+    }
+    for name in ("_batch_norm_no_update", "_batch_norm_with_update_functional"):
+        found[name] = [_call(getattr(aten, name).default, *tensors, 0.2, 1e-5)]
+    return found
+
+
 SAMPLES: dict[str, list[Sample]] = {
+    **_rms_norms(),
+    **_batch_norms(),
     **_sampled_attention(),
     "_embedding_bag_forward_only": [
         _call(aten._embedding_bag_forward_only.default, _TABLE, _INDICES, _OFFSETS, False, mode)

@@ -13,7 +13,7 @@ import torch
 from dtensor_core.errors import NotationError
 from dtensor_core.placement import Partial, Shard, sharded_dim
 from dtensor_core.rules import table
-from dtensor_core.rules.families import moments, pointwise, reduction, scan, search
+from dtensor_core.rules.families import moments, norm, pointwise, reduction, scan, search
 from dtensor_core.rules.row import Row, notation
 from dtensor_core.rules.rule import PASSING, Candidate
 from tests.dtensor_core.rules.brute_force import REDUCTIONS, Offer, Sample, check, offers
@@ -26,9 +26,11 @@ EXCHANGING = {"slice", "slice_backward", "cat", "split", "split_with_sizes"}
 EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes", "convolution", "convolution_backward"}
 POOLS = ("avg_pool{}d", "_adaptive_avg_pool{}d", "max_pool{}d_with_indices", "adaptive_max_pool{}d")
 EXCHANGING |= {p.format(n) + end for p in POOLS for n in (2, 3) for end in ("", "_backward")}
-EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS}
+EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS, *norm.ROWS}
 # Fused optimizers and unscaling are called with lists, and are checked as list operators.
-ROWS = {name for name in table.TABLE if not name.startswith(("_fused_", "_amp_foreach_"))}
+ROWS = {
+    name for name in table.TABLE if not name.startswith(("_fused_ad", "_fused_s", "_amp_foreach_"))
+}
 SAMPLES_FILE = "tests/dtensor_core/rules/samples.py"
 # What is one number made of everything, or drawn as often as values ask for.
 WHOLE = {"_local_scalar_dense", "equal", "allclose"}

@@ -1,0 +1,233 @@
+"""Norms, cut along any dim: equal to one device, and what ranks share of what is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dtensor_core import DTensor, Partial, Placement, Replicate, Shard
+from dtensor_core.debug import explain
+from dtensor_core.testing.threads import kept_mesh, on_threads
+from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
+
+WHOLE, ADDENDS = Replicate(), Partial()
+CUTS = [Shard(0), Shard(1), Shard(2), Shard(3), WHOLE, ADDENDS]
+GATHER = {"all_gather_into_tensor": 1}
+
+
+def _t(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _layer(x: Any, weight: Any, bias: Any) -> Any:
+    return F.layer_norm(x, weight.shape, weight, bias)
+
+
+def _rms(x: Any, weight: Any, bias: Any) -> Any:
+    return F.rms_norm(x, weight.shape, weight) + bias
+
+
+def _group(x: Any, weight: Any, bias: Any) -> Any:
+    return F.group_norm(x, 4, weight, bias)
+
+
+def _batch(x: Any, weight: Any, bias: Any) -> Any:
+    return F.batch_norm(x, None, None, weight, bias, training=True)
+
+
+def _instance(x: Any, weight: Any, bias: Any) -> Any:
+    return F.instance_norm(x, weight=weight, bias=bias)
+
+
+def _known(x: Any, weight: Any, bias: Any) -> Any:
+    return F.batch_norm(x, bias.detach(), weight.detach().abs(), weight, bias)
+
+
+# Each with the shape of its input, 4 ranks dividing few of its dims, and of its weight.
+NORMS = {
+    "layer": (_layer, (3, 5, 6, 4), (6, 4)),
+    "rms": (_rms, (3, 5, 6, 4), (6, 4)),
+    "group": (_group, (3, 8, 5, 4), (8,)),
+    "batch": (_batch, (5, 6, 3, 4), (6,)),
+    "instance": (_instance, (5, 6, 3, 4), (6,)),
+    "batch with known moments": (_known, (5, 6, 3, 4), (6,)),
+}
+
+
+def _inputs(shape: tuple[int, ...], of_weight: tuple[int, ...]) -> list[torch.Tensor]:
+    made = [_t(*shape) * 3 + 1, _t(*of_weight) + 2, _t(*of_weight)]
+    return [each.requires_grad_() for each in made]
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_and_its_gradients_are_those_of_one_device(name: str) -> None:
+    norm, *shapes = NORMS[name]
+    tensors = _inputs(*shapes)
+    for cut in CUTS:
+        assert_agrees(norm, tensors, [[cut], [WHOLE], [WHOLE]])
+    assert_agrees(norm, tensors, [[Shard(1)], [Shard(0)], [WHOLE]])
+    for cuts in ((Shard(0), Shard(1)), (Shard(2), Shard(2)), (Shard(1), Shard(3))):
+        assert_agrees(norm, tensors, [list(cuts), [WHOLE] * 2, [WHOLE] * 2], mesh_shape=(2, 2))
+
+
+def _counted(norm: Any, shapes: Any, cut: Placement, weight: Placement) -> Any:
+    """The collectives forward and backward; layouts of the result and of two gradients."""
+    found: list[Any] = []
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        x, *others = _inputs(*shapes)
+        tensors = [laid_out(x, mesh, [cut]), *(laid_out(t, mesh, [weight]) for t in others)]
+        with Collectives() as forward:
+            out = norm(*tensors)
+        grad = DTensor(out._local_tensor.detach().clone(), out._spec)
+        with Collectives() as backward:
+            # Not into `.grad`: there gradients are laid out as their tensors are.
+            gradients: Any = torch.autograd.grad(out, tensors[:2], grad)
+        placements = [each.placements[0] for each in (out, *gradients)]
+        found.append((dict(forward.counts), dict(backward.counts), *placements))
+
+    body()
+    return found[0]
+
+
+SENDING = [
+    # Rows, groups and channels that a rank holds whole are its own. Weights that meet several of
+    # them have gradients that are sums.
+    ("layer", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
+    ("group", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
+    ("group", Shard(1), Shard(0), ({}, {}, Shard(1), Shard(1), Shard(0))),
+    ("batch", Shard(1), Shard(0), ({}, {}, Shard(1), Shard(1), Shard(0))),
+    # Where they are cut ranks share their moments, and two sums backward.
+    ("layer", Shard(2), Shard(0), (GATHER, GATHER, Shard(2), Shard(2), Shard(0))),
+    ("group", Shard(3), WHOLE, (GATHER, GATHER, Shard(3), Shard(3), ADDENDS)),
+    # A gradient of a batch norm's weight is one of these sums: all ranks know it.
+    ("batch", Shard(0), WHOLE, (GATHER, GATHER, Shard(0), Shard(0), WHOLE)),
+    ("batch", Shard(2), WHOLE, (GATHER, GATHER, Shard(2), Shard(2), WHOLE)),
+    # Moments that are known nobody has to tell.
+    ("batch with known moments", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
+    # A sample's channels are its own, and its weights those of all.
+    ("instance", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
+]
+
+
+@pytest.mark.parametrize(("name", "cut", "weight", "expected"), SENDING)
+def test_ranks_share_moments_of_what_is_cut(
+    name: str, cut: Any, weight: Any, expected: Any
+) -> None:
+    norm, (_, *rest), of_weight = NORMS[name]
+    assert _counted(norm, ((8, *rest), of_weight), cut, weight) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "cut", "numbers"),
+    [("layer", Shard(3), 3 * 5), ("group", Shard(2), 3 * 4), ("batch", Shard(0), 6)],
+)
+def test_two_numbers_of_each_row_group_or_channel_are_shared(
+    name: str, cut: Any, numbers: int
+) -> None:
+    norm, *shapes = NORMS[name]
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        x, *weights = (each.detach().float() for each in _inputs(*shapes))
+        tensors = [laid_out(x, mesh, [cut]), *(laid_out(t, mesh, [WHOLE]) for t in weights)]
+        (told,) = explain(norm, *tensors).communicating
+        # Every rank receives a mean and a variance, of four bytes each, of four ranks.
+        assert told.payload_bytes == 4 * 2 * 4 * numbers
+
+    body()
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.0])
+@pytest.mark.parametrize("cut", CUTS[:4], ids=str)
+def test_running_moments_are_those_of_one_device_on_every_rank(cut: Any, momentum: float) -> None:
+    x = _t(5, 6, 3, 4) * 2 + 3
+    mean, variance = torch.zeros(6).double(), torch.ones(6).double()
+    F.batch_norm(x, mean, variance, training=True, momentum=momentum)
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        running = torch.zeros(6).double(), torch.ones(6).double()
+        found = [laid_out(each, mesh, [WHOLE]) for each in running]
+        F.batch_norm(laid_out(x, mesh, [cut]), *found, training=True, momentum=momentum)
+        for got, wanted in zip(found, (mean, variance), strict=True):
+            assert got.placements == (WHOLE,)
+            torch.testing.assert_close(got.to_local(), wanted)
+
+    body()
+
+
+@pytest.mark.parametrize("name", ["cudnn_batch_norm", "miopen_batch_norm"])
+def test_a_library_s_batch_norm_is_that_of_all_devices(name: str) -> None:
+    x, weight, bias = _inputs((5, 6, 3, 4), (6,))
+    norm = getattr(torch.ops.aten, name).default
+    alone = [each.detach().clone().requires_grad_() for each in (x, weight, bias)]
+    moments = torch.zeros(6).double(), torch.ones(6).double()
+    wanted = F.batch_norm(alone[0], *moments, *alone[1:], training=True)
+    wanted.sin().sum().backward()
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        mine = [laid_out(x, mesh, [Shard(0)])]
+        mine += [laid_out(each, mesh, [WHOLE]) for each in (weight, bias)]
+        running = [torch.zeros(6).double(), torch.ones(6).double()]
+        running = [laid_out(each, mesh, [WHOLE]) for each in running]
+        found = norm(*mine, *running, True, 0.1, 1e-5)[0]
+        found.sin().sum().backward()
+        torch.testing.assert_close(found.full_tensor(), wanted)
+        for got, tensor in zip(mine, alone, strict=True):
+            grad: Any = got.grad
+            torch.testing.assert_close(grad.full_tensor(), tensor.grad)
+        for got, expected in zip(running, moments, strict=True):
+            torch.testing.assert_close(got.to_local(), expected)
+
+    body()
+
+
+def test_moments_of_numbers_far_from_zero_keep_their_digits() -> None:
+    x = (_t(8, 6).float() + 4096).requires_grad_()
+    wanted = F.layer_norm(x.detach().double(), (6,))
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        found: Any = F.layer_norm(laid_out(x, mesh, [Shard(1)]), (6,))
+        torch.testing.assert_close(found.full_tensor().double(), wanted, atol=2e-3, rtol=0)
+
+    body()
+
+
+def test_a_module_trains_as_on_one_device() -> None:
+    torch.manual_seed(0)
+    alone = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4)).double()
+    x = _t(6, 3, 2, 2)
+    alone(x).square().sum().backward()
+
+    @on_threads(4)
+    def body() -> None:
+        from dtensor_core import distribute_module
+
+        mesh = kept_mesh((4,))
+        torch.manual_seed(0)
+        mine = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4)).double()
+        distribute_module(mine, mesh)
+        mine(laid_out(x, mesh, [Shard(0)])).square().sum().backward()
+        for name, wanted in alone.named_parameters():
+            found: Any = mine.get_parameter(name).grad
+            assert wanted.grad is not None
+            torch.testing.assert_close(found.full_tensor(), wanted.grad, atol=1e-9, rtol=1e-6)
+        for name, wanted in alone.named_buffers():
+            found = mine.get_buffer(name)
+            torch.testing.assert_close(found.full_tensor(), wanted)
+
+    body()
