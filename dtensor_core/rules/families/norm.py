@@ -393,7 +393,7 @@ def _batch_norm_gradients(dims: Dims) -> Shared:
 
         def gradients(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
             given = by_name(op, args, kwargs)
-            rstd = given.get("save_invstd", given.get("save_var"))
+            rstd: Any = given.get("save_invstd", given.get("save_var"))
             mean, rstd = (_wide(each).view(-1, *places) for each in (given["save_mean"], rstd))
             grad, x = _wide(given["grad_out"]), _wide(given["input"])
             normed = (x - mean) * rstd
