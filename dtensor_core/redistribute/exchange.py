@@ -48,10 +48,10 @@ class Exchange:
 
     `held` has the extents of each tensor before, `wanted` of each one after. Those held meet only
     where all ranks hold a tensor whole; those wanted may meet, and then a row goes to several.
-    `arguments` are the operator's arguments that the tensors held are, or are made of by `parts`;
-    if empty, the first ones. `run(op, rows, coords)` is what a rank runs for the operator, given
-    its exchanges, one after the other, and how it cuts each dim that has one. If nothing moves its
-    results may be views.
+    `arguments` are the operator's arguments that the tensors held are, or are made of by `parts` on
+    the rank at a coordinate; if empty, the first ones. `run(op, rows, coords)` is what a rank runs
+    for the operator, given its exchanges, one after the other, and how it cuts each dim that has
+    one. If nothing moves its results may be views.
     """
 
     axis: int
@@ -60,7 +60,7 @@ class Exchange:
     wanted: tuple[Extents, ...]
     run: Run
     arguments: tuple[int, ...] = ()
-    parts: Rows | None = None
+    parts: Callable[[Blocks, int], Blocks] | None = None
 
     def between(self, source: int, target: int) -> list[tuple[int, int, Extent]]:
         """What `target` takes from `source`, perhaps itself: which tensor, for which, which rows.
@@ -194,7 +194,9 @@ def exchanging(
         if guard is not None:
             guard(causes[0].operator, moves)
         for exchange, way in zip(exchanges, ways, strict=True):
-            blocks = way(blocks if exchange.parts is None else exchange.parts(blocks))
+            if exchange.parts is not None:
+                blocks = exchange.parts(blocks, coords[exchange.axis])
+            blocks = way(blocks)
         return list(blocks)
 
     cuts = {each.dim: Cut(inputs[0].mesh_shape[each.axis], coords[each.axis]) for each in exchanges}

@@ -27,6 +27,12 @@ def extent(start: int, end: int) -> Extent:
     return Extent(start, max(end - start, 0))
 
 
+def meeting(one: Extent, other: Extent) -> Extent:
+    """What two extents have in common."""
+    low = max(one.offset, other.offset)
+    return extent(low, min(one.offset + one.size, other.offset + other.size))
+
+
 @dataclass(frozen=True, slots=True)
 class Windows:
     """`count` windows of `reach` rows on `size` rows, `step` apart, the first `pad` rows before."""

@@ -109,38 +109,20 @@ def _transformed(call: Call) -> Rule:
     )
 
 
-def _padded(call: Call) -> Rule:
-    """Padding with a constant: dims that get nothing are cut freely; with zeros it is linear."""
-    shape, pads = call.specs[0].shape, list(call.args[1])
-    behind = [any(pads[2 * n : 2 * n + 2]) for n in range(len(pads) // 2)]
-    dims = {len(shape) - 1 - n for n, padded in enumerate(behind) if padded}
-    whole = full_operand(shape)
-    return Rule(
-        inputs=(whole,),
-        outputs=(tuple(() if dim in dims else names for dim, names in enumerate(whole)),),
-        sizes=factor_sizes(shape),
-        blocked=frozenset(f"d{dim}" for dim in dims),
-        terms=((0,),),
-        algebra="linear" if call.argument("value", 0) == 0 else "opaque",
-    )
-
-
 def _each(names: str, row: Row) -> dict[str, Row]:
     return {name: row for name in names.split()}
 
 
 ROWS = {
     **_each("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole", "linear")),
-    "constant_pad_nd": Row(_padded, "padded dims whole", "linear"),
-    **_each("reflection_pad1d replication_pad1d upsample_linear1d", batched(1, linear=True)),
+    **_each("upsample_linear1d", batched(1, linear=True)),
     **_each(
-        "reflection_pad2d replication_pad2d reflection_pad2d_backward replication_pad2d_backward "
+        "reflection_pad2d_backward replication_pad2d_backward "
         "upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa",
         batched(2, linear=True),
     ),
     **_each(
-        "reflection_pad3d replication_pad3d reflection_pad3d_backward replication_pad3d_backward "
-        "upsample_trilinear3d",
+        "reflection_pad3d_backward replication_pad3d_backward upsample_trilinear3d",
         batched(3, linear=True),
     ),
     **_each("reflection_pad1d_backward replication_pad1d_backward", batched(1, linear=True)),

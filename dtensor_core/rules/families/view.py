@@ -235,23 +235,6 @@ def _expand(call: Call) -> Rule:
     return structural(call, (operand,), (whole,), factor_sizes(out), local=with_local_size(1))
 
 
-def _repeat(call: Call) -> Rule:
-    """Dims that are repeated must be whole."""
-    shape, out = call.specs[0].shape, call.outputs[0].shape
-    whole, first = full_operand(shape), len(out) - len(shape)
-    kept = [names if out[first + dim] == shape[dim] else () for dim, names in enumerate(whole)]
-    blocked = [f"d{dim}" for dim, names in enumerate(kept) if not names]
-    result = (*((),) * first, *kept)
-    return structural(call, (whole,), (result,), factor_sizes(shape), blocked)
-
-
-def _roll(call: Call) -> Rule:
-    shape = call.specs[0].shape
-    dims = [dim % len(shape) for dim in call.argument("dims") or range(len(shape))]
-    whole = full_operand(shape)
-    return structural(call, (whole,), (whole,), factor_sizes(shape), [f"d{dim}" for dim in dims])
-
-
 def _diagonal(call: Call) -> Rule:
     shape = call.specs[0].shape
     dims = [int(call.argument(name)) % len(shape) for name in ("dim1", "dim2")]
@@ -317,8 +300,6 @@ _BUILDERS = {
     "unsqueeze": (_unsqueeze, "a.. -> a.. 1"),
     "squeeze": (_squeeze, "a.. 1 -> a.."),
     "expand": (_expand, "1 a.. -> b a.."),
-    "repeat": (_repeat, "repeated dims whole"),
-    "roll flip": (_roll, "dims whole"),
     "diagonal": (_diagonal, "dims whole, removed"),
     "diag_embed": (_diag_embed, "last dim whole"),
     "unfold": (_unfold, "dim whole, windows"),

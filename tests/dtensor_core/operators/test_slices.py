@@ -1,4 +1,4 @@
-"""Slices, splits and joins of a cut dim send the rows that change owners, and nothing else."""
+"""Slices, splits, joins, rolls and padding of a cut dim send the rows that change owners only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from dtensor_core import DeviceMesh, Partial, Replicate, Shard, init_device_mesh, observe
 from dtensor_core.debug import ExplicitRedistributionContext, ImplicitRedistributionError, explain
@@ -65,9 +66,24 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Moved]] = {
     "split": (lambda x: x.split(3), lambda x: split_owners(x, 3)),
     "chunk": (lambda x: x.chunk(2), lambda x: split_owners(x, -(-len(x) // 2))),
     "cat": (lambda x: torch.cat([x, x]), joined(lambda x: [x, x])),
+    "roll": (lambda x: x.roll(-2, 0), one(lambda x: x.roll(-2))),
+    "flip": (lambda x: x.flip(0, 1), one(lambda x: x.flip(0))),
+    "repeat": (lambda x: x.repeat(3, 1), one(lambda x: x.repeat(3))),
+    "tile": (lambda x: x.tile(2, 1), one(lambda x: x.repeat(2))),
+    # What is nobody's before is not sent.
+    "pad": (lambda x: F.pad(x, (0, 0, 1, 2)), one(lambda x: F.pad(x, (1, 2), value=-1))),
+    "pad and cut": (
+        lambda x: F.pad(x, (0, 0, -1, 3)),
+        one(lambda x: F.pad(x[1:], (0, 3), value=-1)),
+    ),
+    "pad with the edge": (
+        lambda x: F.pad(x.T, (1, 2), "replicate").T,
+        one(lambda x: torch.cat([x[:1], x, x[-1:], x[-1:]])),
+    ),
 }
 
 
+@pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize("name", CALLS)
 def test_the_rows_that_change_owners_are_sent_at_once_and_no_other(name: str) -> None:
     call, moved = CALLS[name]
@@ -90,6 +106,17 @@ def test_the_rows_that_change_owners_are_sent_at_once_and_no_other(name: str) ->
                 assert result.full_tensor().tolist() == one_device.tolist()
 
     run_threads(body, RANKS)
+
+
+@pytest.mark.usefixtures("rows_move")
+@pytest.mark.parametrize("mode", ["reflect", "circular", "replicate"])
+def test_padding_with_other_rows_agrees_where_they_are_cut(mode: str) -> None:
+    for size in (4, 7):
+        x = _t(2, size, 5).requires_grad_()
+        assert_agrees(lambda x: F.pad(x, (3, 2), mode), [x.mT], [[Shard(2)]])
+        x = _t(2, 1, size, 4).requires_grad_()
+        for layout in ([Shard(2), Shard(3)], [Shard(0), Shard(2)]):
+            assert_agrees(lambda x: F.pad(x, (1, 0, 3, 2), mode), [x], [layout], mesh_shape=(2, 2))
 
 
 def test_tensor_split_sends_for_each_piece_what_changes_owners() -> None:

@@ -13,7 +13,17 @@ import torch
 from dtensor_core.errors import NotationError
 from dtensor_core.placement import Partial, Shard, sharded_dim
 from dtensor_core.rules import table
-from dtensor_core.rules.families import moments, norm, pointwise, reduction, scan, search
+from dtensor_core.rules.families import (
+    conv,
+    moments,
+    norm,
+    pointwise,
+    pool,
+    reduction,
+    rows,
+    scan,
+    search,
+)
 from dtensor_core.rules.row import Row, notation
 from dtensor_core.rules.rule import PASSING, Candidate
 from tests.dtensor_core.rules.brute_force import REDUCTIONS, Offer, Sample, check, offers
@@ -23,9 +33,8 @@ from tests.dtensor_core.rules.samples import SAMPLES
 NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "4"))
 # Whose candidates communicate by themselves: rows change owners, ranks sum theirs up.
 EXCHANGING = {"slice", "slice_backward", "cat", "split", "split_with_sizes"}
-EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes", "convolution", "convolution_backward"}
-POOLS = ("avg_pool{}d", "_adaptive_avg_pool{}d", "max_pool{}d_with_indices", "adaptive_max_pool{}d")
-EXCHANGING |= {p.format(n) + end for p in POOLS for n in (2, 3) for end in ("", "_backward")}
+EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes"}
+EXCHANGING |= {*conv.ROWS, *pool.ROWS, *rows.ROWS}
 EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS, *norm.ROWS}
 # Fused optimizers and unscaling are called with lists, and are checked as list operators.
 ROWS = {
