@@ -2,7 +2,8 @@
 
 Where the indexed dimension is cut, every rank has some of the positions. A rank that reads answers
 zeros for what it has not, so that results are addends; a rank that writes does so into a tensor
-that is longer by one, where what belongs to others lands and is dropped. Neither communicates.
+that is longer by one, where what belongs to others lands and is dropped. Where the index is cut,
+what is read is cut, and what is added makes addends. None of it communicates.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from dtensor_core.rules.call import Call
-from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import LocalMaker, Operand, Rule, Terms
 from dtensor_core.spec import Spec
@@ -27,9 +28,9 @@ def _dim(call: Call) -> int:
     return int(call.argument("dim", 0)) % max(call.specs[0].ndim, 1)
 
 
-def _zero_is_neutral(spec: Spec) -> bool:
-    """Addends can't be made of truth values."""
-    return spec.dtype is not torch.bool
+def _addends(spec: Spec) -> str:
+    """By what zeros join what was read elsewhere."""
+    return "max" if spec.dtype is torch.bool else "sum"
 
 
 def _with(operand: Operand, dim: int, *names: str) -> Operand:
@@ -111,7 +112,7 @@ def _index_select(call: Call) -> Rule:
         inputs=(whole, index),
         outputs=(_with(whole, dim, "i") if index else _with(whole, dim),),
         sizes={**factor_sizes(spec.shape), **({"i": call.specs[1].shape[0]} if index else {})},
-        blocked=frozenset() if _zero_is_neutral(spec) else frozenset({f"d{dim}"}),
+        reduce=_addends(spec),
         terms=((0,),),
         algebra="structural",
         local=_reading,
@@ -142,13 +143,12 @@ def _gather(call: Call) -> Rule:
         return _whole(call)
     x, index, sizes, blocked = _aligned(call, index=1)
     blocked |= {name for name in sizes if name[0] == "x" and name != f"x{_dim(call)}"}
-    if not _zero_is_neutral(spec):
-        blocked.add(f"x{_dim(call)}")
     return Rule(
         inputs=(x, index),
         outputs=(index,),
         sizes=sizes,
         blocked=frozenset(blocked),
+        reduce=_addends(spec),
         terms=((0,),),
         algebra="structural",
         local=_reading,
@@ -186,24 +186,25 @@ def _scatter(call: Call) -> Rule:
     ):
         return _whole(call)
     x, index, sizes, blocked = _aligned(call, index=1)
-    dim = _dim(call)
-    blocked.add(f"i{dim}")
     sources: list[Operand] = []
     for source in call.specs[2:]:
         if not source.ndim:
             sources.append(())
             continue
-        if source.shape != at.shape:
-            blocked |= {
-                f"d{each}" for each in range(spec.ndim) if source.shape[each] != at.shape[each]
-            }
+        for each in range(spec.ndim):
+            if source.shape[each] != at.shape[each]:
+                blocked |= {f"d{each}", f"i{each}"}
         sources.append(index)
     terms, algebra = _written(call)
+    joins = _joins(call, algebra)
+    if not joins or sources != [index]:
+        blocked.add(f"i{_dim(call)}")
     return Rule(
         inputs=(x, index, *sources),
         outputs=(x,),
         sizes=sizes,
         blocked=frozenset(blocked),
+        reduce=joins or "sum",
         terms=terms,
         algebra=algebra,
         local=_writing,
@@ -224,6 +225,16 @@ def _written(call: Call) -> tuple[Terms, str]:
     return ((0,), (2,)), _REDUCING.get(reduce, "opaque")
 
 
+_JOINING = {"linear": "sum", "product": "product", "max": "max", "min": "min"}
+
+
+def _joins(call: Call, algebra: str) -> str:
+    """By what that which is written joins what is there; empty where it takes its place."""
+    if call.specs[0].dtype is torch.bool or not call.argument("include_self", True):
+        return ""
+    return _JOINING.get(algebra, "")
+
+
 def _index_write(call: Call) -> Rule:
     """x, dim, index [i], source? -> x, overwritten or added to at whole slices."""
     spec, dim = call.specs[0], _dim(call)
@@ -233,11 +244,13 @@ def _index_write(call: Call) -> Rule:
     index = (("i",),)
     sources = [_with(whole, dim, "i") if source.ndim else () for source in call.specs[2:]]
     terms, algebra = _written(call)
+    joins = _joins(call, algebra)
     return Rule(
         inputs=(whole, index, *sources),
         outputs=(whole,),
         sizes={**factor_sizes(spec.shape), "i": call.specs[1].shape[0]},
-        blocked=frozenset({"i"}),
+        blocked=frozenset() if joins else frozenset({"i"}),
+        reduce=joins or "sum",
         terms=terms,
         algebra=algebra,
         local=_writing,
@@ -312,14 +325,18 @@ def _select_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | Non
 
 
 def _masked_put(call: Call) -> Rule:
-    """`x[mask] = 0` is elementwise where mask and tensor have one shape."""
+    """`x[mask] = y` is elementwise unless y has an element for each one that the mask selects."""
     target, indices, value = call.args[:3]
-    mask = indices[0]
-    if len(indices) != 1 or mask.shape != target.shape or value.shape.numel() != 1:
+    (first, mask), *more = [(n, each) for n, each in enumerate(indices) if isinstance(each, Spec)]
+    x, behind = full_operand(target.shape), first + mask.ndim
+    selected = (*x[:first], (), *x[behind:])
+    sizes = (*target.shape[:first], 1, *target.shape[behind:])
+    place = value.ndim - len(x[behind:]) - 1
+    if more or value.ndim > len(selected) or (place >= 0 and value.shape[place] != 1):
         return _whole(call)
     return Rule(
-        inputs=(*(full_operand(target.shape),) * 2, operand_of(value.shape, target.shape)),
-        outputs=(full_operand(target.shape),),
+        inputs=(x, x[first:behind], _spread(value.shape, selected, sizes)),
+        outputs=(x,),
         sizes=factor_sizes(target.shape),
     )
 
@@ -349,65 +366,121 @@ def _advanced(call: Call) -> tuple[Operand, Operand, list[Operand], dict[str, in
 
 
 def _index(call: Call) -> Rule:
-    """x[indices]: of the indexed dims the first may be cut; a mask decides a shape by its data."""
+    """x[indices], of which a mask decides the shape by its data."""
     if _is_mask(call.args[1]):
         return _whole(call)
     x, out, given, sizes, dims = _advanced(call)
-    blocked = {f"d{dim}" for dim in dims[1:]}
-    if not _zero_is_neutral(call.specs[0]):
-        blocked.add(f"d{dims[0]}")
     first = out.index(("i0",)) if ("i0",) in out else dims[0]
     return Rule(
         inputs=(x, *given),
         outputs=(out,),
         sizes=sizes,
-        blocked=frozenset(blocked),
+        reduce=_addends(call.specs[0]),
         terms=((0,),),
         algebra="structural",
-        local=_index_reading(dims[0], first),
+        local=_index_reading(dims, first),
     )
 
 
-def _index_reading(dim: int, first: int) -> LocalMaker:
+def _index_reading(dims: Sequence[int], first: int) -> LocalMaker:
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        held = Held(inputs[0], dim)
-        if held.all:
-            return op
+        parts = [held for held in (Held(inputs[0], dim) for dim in dims) if not held.all]
 
         def read(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-            mine = indices[dim]
-            assert mine is not None
-            index, elsewhere = held.local(mine)
-            result = op(held.not_empty(x), [*indices[:dim], index, *indices[dim + 1 :]])
-            others = [each for each in indices if each is not None]
-            wide = torch.broadcast_shapes(*(each.shape for each in others))
-            elsewhere = elsewhere.expand(wide)
-            behind = result.ndim - first - elsewhere.ndim
-            return result.masked_fill_(elsewhere.reshape(*elsewhere.shape, *[1] * behind), 0)
+            mine = list(indices)
+            wide = torch.broadcast_shapes(*(each.shape for each in mine if each is not None))
+            missing: list[torch.Tensor] = []
+            for held in parts:
+                mine[held.dim], elsewhere = held.local(_index_of(mine, held.dim))
+                missing.append(elsewhere.expand(wide))
+                x = held.not_empty(x)
+            result = op(x, mine)
+            for elsewhere in missing:
+                behind = result.ndim - first - len(wide)
+                result.masked_fill_(elsewhere.reshape(*wide, *[1] * behind), 0)
+            return result
 
-        return read
+        return read if parts else op
 
     return maker
 
 
+def _index_of(indices: Sequence[torch.Tensor | None], dim: int) -> torch.Tensor:
+    index = indices[dim]
+    assert index is not None
+    return index
+
+
+def _flat(index: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
+    """The indices along all dims of places in a flattened tensor of this global shape."""
+    index = torch.where(index < 0, index + torch.Size(shape).numel(), index)
+    return list(torch.unravel_index(index, torch.Size(shape)))
+
+
+def _take(call: Call) -> Rule:
+    """x, places in it as if flattened -> the elements there."""
+    spec, at = call.specs
+    if 0 in spec.shape or not spec.ndim:
+        return _whole(call)
+    index = tuple((f"i{dim}",) for dim in range(at.ndim))
+    return Rule(
+        inputs=(full_operand(spec.shape), index),
+        outputs=(index,),
+        sizes={**factor_sizes(spec.shape), **{f"i{n}": size for n, size in enumerate(at.shape)}},
+        reduce=_addends(spec),
+        terms=((0,),),
+        algebra="structural",
+        local=_taking,
+    )
+
+
+def _taking(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    shape = inputs[0].shape
+    read = _index_reading(range(len(shape)), 0)(aten.index.Tensor, inputs, outputs)
+    if read is aten.index.Tensor:
+        return op
+    return lambda x, index: read(x, _flat(index, shape))
+
+
+def _put(call: Call) -> Rule:
+    """x, places in it as if flattened, source -> x with the elements of the source there."""
+    spec = call.specs[0]
+    x = full_operand(spec.shape)
+    if 0 in spec.shape or not spec.ndim:
+        return _whole(call)
+    whole = tuple(((),) * each.ndim for each in call.specs[1:])
+    return Rule((x, *whole), (x,), factor_sizes(spec.shape), local=_putting_flat)
+
+
+def _putting_flat(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    shape = inputs[0].shape
+    put = _putting(range(len(shape)))(op, inputs, outputs)
+    if put is op:
+        return op
+    return lambda x, index, source, *adds, **kwargs: put(
+        x, _flat(index, shape), source.reshape(index.shape), *adds, **kwargs
+    )
+
+
 def _index_put(call: Call) -> Rule:
-    """x[indices] = values: of the indexed dims the first may be cut."""
+    """x[indices] = values, in their place or added."""
     indices = call.args[1]
     if _is_mask(indices):
         return _masked_put(call)
     x, out, given, sizes, dims = _advanced(call)
-    blocked = {f"d{dim}" for dim in dims[1:]} | {name for name in sizes if name.startswith("i")}
     values = call.specs[-1]
     shape = [sizes[name] for (name,) in out]
     adds = bool(call.argument("accumulate", False))
+    source = _spread(values.shape, out, shape)
+    blocked = {name for name in sizes if name.startswith("i") and not (adds and (name,) in source)}
     return Rule(
-        inputs=(x, *given, _spread(values.shape, out, shape)),
+        inputs=(x, *given, source),
         outputs=(x,),
         sizes=sizes,
         blocked=frozenset(blocked),
         terms=((0,), (len(call.specs) - 1,)),
         algebra="linear" if adds else "structural",
-        local=_putting(dims[0]),
+        local=_putting(dims),
     )
 
 
@@ -419,21 +492,28 @@ def _spread(shape: Sequence[int], operand: Operand, sizes: Sequence[int]) -> Ope
     )
 
 
-def _putting(dim: int) -> LocalMaker:
+def _putting(dims: Sequence[int]) -> LocalMaker:
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        held = Held(inputs[0], dim)
-        if held.all:
-            return op
+        parts = [held for held in (Held(inputs[0], dim) for dim in dims) if not held.all]
         in_place = op._schema.is_mutable  # pyright: ignore[reportFunctionMemberAccess]
 
         def put(
-            x: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, *rest: Any
+            x: torch.Tensor,
+            indices: Sequence[torch.Tensor | None],
+            values: torch.Tensor,
+            accumulate: bool = False,
+            unsafe: bool = False,
         ) -> torch.Tensor:
-            mine = [*indices[:dim], held.dumped(indices[dim]), *indices[dim + 1 :]]
-            made = held.shorter(aten.index_put(held.longer(x), mine, values, *rest[:1]))
+            mine, made = list(indices), x
+            for held in parts:
+                mine[held.dim] = held.dumped(_index_of(mine, held.dim))
+                made = held.longer(made)
+            made = aten.index_put(made, mine, values, accumulate)
+            for held in parts:
+                made = held.shorter(made)
             return x.copy_(made) if in_place else made.contiguous()
 
-        return put
+        return put if parts else op
 
     return maker
 
@@ -455,6 +535,8 @@ _ROWS = {
     "index_fill": Row(_index_write, _SLICES, "affine increasing"),
     "index_reduce": Row(_index_write, _SLICES, "product max min", _BOTH),
     "index_put _unsafe_index_put _index_put_impl": Row(_index_put, _WRITTEN, "structural", _BOTH),
+    "take": Row(_take, _READ, "structural"),
+    "put": Row(_put, _WRITTEN),
     "slice_scatter": Row(_slice_scatter, _PART, "structural", ((0,), (1,))),
     "select_scatter": Row(_select_scatter, _PART, "structural", ((0,), (1,))),
 }

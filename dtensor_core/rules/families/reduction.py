@@ -120,7 +120,8 @@ def _extreme(value: Callable[[torch.dtype], float]) -> LocalMaker:
             return op
 
         def neutral(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            return depending(x.new_full(out.local_shape, value(x.dtype)), x)
+            made = x.new_full(out.local_shape, value(out.dtype), dtype=out.dtype)
+            return depending(made, x)
 
         return neutral
 

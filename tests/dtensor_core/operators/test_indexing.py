@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from dtensor_core import Replicate, Shard, distribute_tensor
+from dtensor_core import Partial, Replicate, Shard, distribute_tensor
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.operators.agreement import assert_agrees
@@ -92,6 +93,141 @@ def test_what_is_written_in_place_is_that_of_one_device(name: str) -> None:
                 torch.testing.assert_close(x.full_tensor(), wanted)
 
     body()
+
+
+ACCUMULATING: dict[str, tuple[Callable[..., Any], str]] = {
+    "scatter_add": (lambda x, i, y: x.scatter_add(0, i[:, None].expand(-1, 4), y), "sum"),
+    "index_add": (lambda x, i, y: x.index_add(0, i, y, alpha=2), "sum"),
+    "index_put": (lambda x, i, y: x.index_put((i,), y, accumulate=True), "sum"),
+    "index_reduce": (lambda x, i, y: x.index_reduce(0, i, y, "prod"), "product"),
+    **{
+        f"scatter_reduce, {how}": (
+            lambda x, i, y, how=how: x.scatter_reduce(0, i[:, None].expand(-1, 4), y, how),
+            reduce_op,
+        )
+        for how, reduce_op in (("sum", "sum"), ("amax", "max"), ("amin", "min"))
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")  # it is in beta
+@pytest.mark.parametrize("name", ACCUMULATING)
+def test_what_a_cut_index_adds_is_left_pending(name: str) -> None:
+    call, reduce_op = ACCUMULATING[name]
+    index = torch.tensor([4, 0, 2, 4, 1])
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        x = distribute_tensor(_t(6, 4), mesh, src_data_rank=None)
+        i, y = (
+            distribute_tensor(t, mesh, [Shard(0)], src_data_rank=None) for t in (index, _t(5, 4))
+        )
+        with Collectives() as issued:
+            found = call(x, i, y)
+        assert issued == {}
+        assert found.placements == (Partial(reduce_op),)
+        torch.testing.assert_close(found.full_tensor(), call(_t(6, 4), index, _t(5, 4)))
+
+    body()
+
+
+def test_what_replaces_or_counts_is_not_left_pending() -> None:
+    index, y = torch.tensor([4, 0, 2, 4, 1])[:, None].expand(-1, 4), _t(5, 4)
+    for how, own in (("mean", True), ("amax", False)):
+        assert_agrees(
+            lambda x, i, y, how=how, own=own: x.scatter_reduce(0, i, y, how, include_self=own),
+            [_t(6, 4), index.contiguous(), y],
+            [[Replicate()], [Shard(0)], [Shard(0)]],
+        )
+
+
+def test_the_gradient_of_reading_by_a_cut_index_is_left_pending() -> None:
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        x = distribute_tensor(_t(6, 4).requires_grad_(), mesh, src_data_rank=None)
+        index = torch.tensor([4, 0, 2, 4, 1, 1, 1, 0])
+        i = distribute_tensor(index, mesh, [Shard(0)], src_data_rank=None)
+        for read in (lambda: x[i], lambda: x.index_select(0, i)):
+            y = read()
+            gradient = distribute_tensor(_t(8, 4), mesh, [Shard(0)], src_data_rank=None)
+            with Collectives() as issued:
+                (found,) = torch.autograd.grad(y, x, gradient)
+            assert issued == {}
+            assert found.placements == (Partial(),)  # pyright: ignore
+            wanted = torch.zeros(6, 4, dtype=torch.float64).index_add(0, index, _t(8, 4))
+            torch.testing.assert_close(found.full_tensor(), wanted)  # pyright: ignore
+
+    body()
+
+
+FLAT: dict[str, Callable[..., Any]] = {
+    "x[i, j]": lambda x, i, y: x[i, i % 4],
+    "x[..., i]": lambda x, i, y: x[..., i % 4],
+    "take": lambda x, i, y: x.take(i * 4 - 3),
+    "put": lambda x, i, y: x.put(i * 4 - 3, y[: len(i), 0]),
+    "put adding": lambda x, i, y: x.put(i * 4 - 3, y[: len(i), 0], accumulate=True),
+    "x[i, j] = y": lambda x, i, y: x.index_put((i, i % 4), y[: len(i), 0]),
+    "x[i, j] += y": lambda x, i, y: x.index_put((i, i % 4), y[:1, 0], accumulate=True),
+    "mask": lambda x, i, y: (x > 0)[i],
+}
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_several_indexed_dims_may_be_cut(name: str) -> None:
+    index, y = torch.tensor([4, 0, 2, 4, 1]), _t(5, 4)
+    if "put" in name or "= y" in name:
+        index = torch.tensor([4, 0, 2, 3])
+    for layout, mesh_shape in (
+        ([Shard(0)], (4,)),
+        ([Shard(1)], (4,)),
+        ([Shard(1), Shard(0)], (2, 2)),
+        ([Shard(0), Shard(0)], (2, 2)),
+    ):
+        whole = [Replicate()] * len(layout)
+        tensors = [_t(5, 4).requires_grad_("mask" not in name), index, y]
+        assert_agrees(FLAT[name], tensors, [layout, whole, whole], mesh_shape=mesh_shape)
+
+
+MASKED: dict[str, Callable[..., Any]] = {
+    "rows = number": lambda x, m, y: x.__setitem__(m[:, 0], 2.0),
+    "rows = row": lambda x, m, y: x.__setitem__(m[:, 0], y[0]),
+    "rows = one row": lambda x, m, y: x.__setitem__(m[:, 0], y[:1]),
+    "columns = number": lambda x, m, y: x.__setitem__((slice(None), m[0]), 2.0),
+    "columns = column": lambda x, m, y: x.__setitem__((slice(None), m[0]), y[:, :1]),
+    "rows = as many": lambda x, m, y: x.__setitem__(m[:, 0], y[: int(m[:, 0].sum())]),
+    "elements = number": lambda x, m, y: x.__setitem__(m, 2.0),
+    "all = row": lambda x, m, y: x.__setitem__(m[0, 0], y[0]),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_what_a_mask_selects_is_written_where_it_lies(name: str) -> None:
+    mask, y = _t(5, 4) > 0, _t(5, 4) * 2
+    wanted = _t(5, 4)
+    MASKED[name](wanted, mask, y)
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        for layout in LAYOUTS:
+            x, m, source = (
+                distribute_tensor(each.clone(), mesh, [at], src_data_rank=None)
+                for each, at in ((_t(5, 4), layout), (mask, Replicate()), (y, Replicate()))
+            )
+            with Collectives() as issued:
+                MASKED[name](x, m, source)
+            assert issued == {} or name == "rows = as many"
+            assert x.placements == (layout,)
+            torch.testing.assert_close(x.full_tensor(), wanted)
+
+    body()
+
+
+def test_the_largest_of_an_empty_shard_has_the_type_that_is_asked_for() -> None:
+    x = _t(5, 3).float().requires_grad_()
+    assert_agrees(lambda x: x.renorm(torch.inf, 1, 0.5), [x], [[Shard(0)]])
 
 
 def test_reading_and_writing_where_elements_lie_sends_nothing() -> None:

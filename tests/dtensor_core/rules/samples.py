@@ -387,6 +387,8 @@ SAMPLES: dict[str, list[Sample]] = {
     "_index_put_impl": [
         _call(aten._index_put_impl_.default, _t(7, 5), [torch.tensor([6, 0])], _t(2, 5))
     ],
+    "take": [_call(aten.take.default, _t(7, 5), _ids(35, 4, 2) - 3)],
+    "put": [_call(aten.put.default, _t(7, 5), torch.tensor([34, 0, -4]), _t(3))],
     "slice_scatter": [
         _call(aten.slice_scatter.default, _t(7, 5), _t(2, 5), 0, 1, 6, 3),
         _call(aten.slice_scatter.default, _t(7, 5), _t(7, 5) * 2),
