@@ -21,6 +21,7 @@ from dtensor_core.redistribute.exchange import Exchange
 from dtensor_core.redistribute.merge import Merge
 from dtensor_core.redistribute.plan import EMPTY, Plan, plan_between, plan_placements
 from dtensor_core.rules.call import Call
+from dtensor_core.rules.row import whole_rule
 from dtensor_core.rules.rule import Candidate, Form, Rule, candidates, remaining_sizes
 from dtensor_core.rules.table import rule_of
 from dtensor_core.spec import Spec
@@ -80,7 +81,7 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     """
     mesh = _common_mesh(call)
     rule = rule_of(call)
-    whole = rule or _whole_rule(call)
+    whole = rule or whole_rule(call)
     placements = tuple([spec.placements for spec in call.specs])
     exchanges = any(each.exchange is not None for each in whole.extra)
     unmoved = None if exchanges else _unmoved(whole.form, placements, tuple(fixed))
@@ -157,12 +158,6 @@ def _common_mesh(call: Call):
                 )
             )
     return mesh
-
-
-def _whole_rule(call: Call) -> Rule:
-    """What serves an operator without a rule: every argument whole, every result whole."""
-    unknown = tuple(() for _ in call.specs)
-    return Rule(inputs=unknown, outputs=tuple(() for _ in call.outputs), sizes={})
 
 
 def _choose(

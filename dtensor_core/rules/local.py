@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core.layout import stride_like
 from dtensor_core.rules.call import argument_names
-from dtensor_core.rules.rule import LocalMaker, Rule
+from dtensor_core.rules.rule import Local, LocalMaker, Rule
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
@@ -122,9 +122,7 @@ def with_local_size(position: int) -> LocalMaker:
     A stride argument right behind it is replaced by the one of the local shape.
     """
 
-    def maker(
-        op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-    ) -> Callable[..., Any]:
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         out = outputs[0]
         if out is None or out.local_shape == tuple(out.shape):
             return op

@@ -35,6 +35,18 @@ class Row:
         return "; ".join(f"{', '.join(ops)}: {text}" for text, ops in found.items() if ops)
 
 
+def alike(names: str, row: Row) -> dict[str, Row]:
+    """One row for several operators."""
+    return dict.fromkeys(names.split(), row)
+
+
+def whole_rule(call: Call) -> Rule:
+    """Every argument whole, every result whole."""
+    return Rule(
+        inputs=tuple(() for _ in call.specs), outputs=tuple(() for _ in call.outputs), sizes={}
+    )
+
+
 def notation(text: str, *, algebra: str = "linear", local: LocalMaker | None = None) -> Row:
     """A row that is one line of notation; see `rules.notation` for the language."""
     parsed = parse(text)

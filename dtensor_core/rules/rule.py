@@ -31,9 +31,9 @@ from dtensor_core.spec import Spec
 
 Dim = tuple[str, ...]
 Operand = tuple[Dim, ...]
-LocalMaker = Callable[
-    [Callable[..., Any], Sequence[Spec], Sequence[Spec | None]], Callable[..., Any]
-]
+# What a rank runs, and what makes it of the operator and the layouts.
+Local = Callable[..., Any]
+LocalMaker = Callable[[Local, Sequence[Spec], Sequence[Spec | None]], Local]
 
 # Additive terms of a result, each a product of argument numbers: ((0,), (1, 2)) is 0 + 1 * 2.
 Terms = tuple[tuple[int, ...], ...]

@@ -8,7 +8,7 @@ besides, seeds and masks for debugging, is read by their own backward only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,9 @@ from dtensor_core.placement import sharded_dim
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.local import called_with
 from dtensor_core.rules.notation import broadcast, parse
-from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Dim, LocalMaker, Operand, Rule
+from dtensor_core.rules.row import Row, whole_rule
+from dtensor_core.rules.rule import Dim, Local, LocalMaker, Operand, Rule
 from dtensor_core.spec import Spec
-
-Local = Callable[..., Any]
 
 _QUERY, _KEY, _VALUE = "b (g r) l d", "b g s d", "b g s e"
 _OUT, _LOGSUMEXP, _MASK = "b (g r) l e", "b (g r) l", "b (g r) l s"
@@ -47,7 +45,7 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
     query, key, value = (call.argument(each).shape for each in _BACKWARD[:3])
     unknown = set(names) - _OPERANDS.keys() - _SEEDS  # where sequences begin, scales
     if len(query) != 4 or unknown or call.argument("return_debug_mask"):
-        return _whole(call)
+        return whole_rule(call)
     head, row = (2, 1) if heads_last else (1, 2)
     sizes = {"b": query[0], "g": key[head], "r": query[head] // key[head], "l": query[row]}
     sizes |= {"s": key[row], "d": query[3], "e": value[3]}
@@ -98,15 +96,6 @@ def _factors(dim: Dim, sizes: Mapping[str, int]) -> Dim:
     """The factors of a dimension that this call has: mostly every head has a key of its own."""
     named = tuple(name for name in dim if name != "r" or sizes["r"] > 1)
     return ("l", "w") if named == ("l",) and "w" in sizes else named
-
-
-def _whole(call: Call) -> Rule:
-    """Nothing is cut."""
-    return Rule(
-        inputs=tuple(((),) * spec.ndim for spec in call.specs),
-        outputs=tuple(((),) * len(meta.shape) for meta in call.outputs),
-        sizes={},
-    )
 
 
 def _drawn_apart(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:

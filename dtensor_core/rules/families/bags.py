@@ -16,12 +16,11 @@ import torch
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.index import Held
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Operand, Rule
+from dtensor_core.rules.rule import Local, Operand, Rule
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
-Local = Callable[..., Any]
 _MEAN, _MAX = 1, 2
 _OPERANDS: dict[str, Operand] = {
     "weight": (("v",), ("e",)),

@@ -6,15 +6,15 @@ last ones must be whole. A row says how many dims of an argument are the operato
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
-from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+from dtensor_core.rules.row import Row, alike
+from dtensor_core.rules.rule import Local, LocalMaker, Operand, Rule
 from dtensor_core.spec import Spec
 
 
@@ -77,9 +77,7 @@ def _result(shape: Sequence[int], num_batch: int) -> Operand:
 def _with_local_sizes(position: int) -> LocalMaker:
     """The operator with the sizes at a position replaced by the local ones of the result."""
 
-    def maker(
-        op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-    ) -> Callable[..., Any]:
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         out = outputs[0]
         if out is None or out.local_shape == tuple(out.shape):
             return op
@@ -109,41 +107,37 @@ def _transformed(call: Call) -> Rule:
     )
 
 
-def _each(names: str, row: Row) -> dict[str, Row]:
-    return {name: row for name in names.split()}
-
-
 ROWS = {
-    **_each("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole", "linear")),
-    **_each("upsample_linear1d", batched(1, linear=True)),
-    **_each(
+    **alike("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole", "linear")),
+    **alike("upsample_linear1d", batched(1, linear=True)),
+    **alike(
         "reflection_pad2d_backward replication_pad2d_backward "
         "upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa",
         batched(2, linear=True),
     ),
-    **_each(
+    **alike(
         "reflection_pad3d_backward replication_pad3d_backward upsample_trilinear3d",
         batched(3, linear=True),
     ),
-    **_each("reflection_pad1d_backward replication_pad1d_backward", batched(1, linear=True)),
+    **alike("reflection_pad1d_backward replication_pad1d_backward", batched(1, linear=True)),
     "upsample_linear1d_backward": batched(1, linear=True, sizes_at=2),
-    **_each(
+    **alike(
         "upsample_bilinear2d_backward upsample_bicubic2d_backward",
         batched(2, linear=True, sizes_at=2),
     ),
     "upsample_trilinear3d_backward": batched(3, linear=True, sizes_at=2),
     "im2col": batched(3, linear=True),
-    **_each("pixel_shuffle pixel_unshuffle channel_shuffle", batched(3, linear=True)),
-    **_each("grid_sampler_2d", batched(3)),
-    **_each("grid_sampler_3d", batched(4)),
-    **_each("_cdist_forward _cdist_backward", batched(2)),
-    **_each(
+    **alike("pixel_shuffle pixel_unshuffle channel_shuffle", batched(3, linear=True)),
+    **alike("grid_sampler_2d", batched(3)),
+    **alike("grid_sampler_3d", batched(4)),
+    **alike("_cdist_forward _cdist_backward", batched(2)),
+    **alike(
         "_linalg_svd linalg_inv_ex _linalg_det _linalg_slogdet _linalg_eigh linalg_eig linalg_qr "
         "linalg_lu_factor_ex linalg_lu linalg_cholesky_ex cholesky cholesky_inverse cholesky_solve "
         "triangular_solve linalg_solve_triangular linalg_matrix_exp geqrf linalg_ldl_factor_ex",
         batched(2),
     ),
-    **_each("linalg_lu_solve lu_unpack linalg_ldl_solve", batched(2, pivots=1, LU_pivots=1)),
+    **alike("linalg_lu_solve lu_unpack linalg_ldl_solve", batched(2, pivots=1, LU_pivots=1)),
     "linalg_householder_product": batched(2, tau=1),
     "ormqr": batched(2, input2=1),
 }

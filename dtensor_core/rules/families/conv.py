@@ -7,7 +7,7 @@ rank fetches the rows of its neighbours that its windows see (`rules.windows`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,10 @@ from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.redistribute.exchange import Rows
 from dtensor_core.rules.call import Call, argument_names
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Candidate, Dim, Operand, Rule
+from dtensor_core.rules.rule import Candidate, Dim, Local, Operand, Rule
 from dtensor_core.rules.windows import Part, Windows, exchanging_rows, fitted
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
-
-Local = Callable[..., Any]
 
 
 def _factors(call: Call, x: Spec, weight: Spec) -> tuple[dict[str, Operand], dict[str, int]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dtensor_core.placement import Partial, Replicate
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of, pointwise
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Candidate, Rule
+from dtensor_core.rules.rule import Candidate, Local, Rule
 from dtensor_core.spec import Spec
 
 
@@ -58,9 +58,7 @@ def _fill(call: Call) -> Rule:
     )
 
 
-def _fill_addend(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+def _fill_addend(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Zero on every coordinate but the first of an axis that sums."""
     return op if _is_first_addend(inputs[0]) else _zero
 
@@ -81,9 +79,7 @@ def _masked_fill(call: Call) -> Rule:
     )
 
 
-def _masked_fill_addend(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+def _masked_fill_addend(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     return op if _is_first_addend(inputs[0]) else lambda x, mask, value: op(x, mask, 0)
 
 

@@ -6,7 +6,7 @@ vocabulary is summed from the rows that the rank holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.index import Held
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Rule
+from dtensor_core.rules.rule import Local, Rule
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten
@@ -35,9 +35,7 @@ def _embedding(call: Call) -> Rule:
     )
 
 
-def _local_lookup(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+def _local_lookup(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     held = Held(inputs[0], 0)
     if held.all:
         return op
@@ -78,9 +76,7 @@ def _renorm(call: Call) -> Rule:
     return Rule((table, whole), (table,), sizes, frozenset("e"), local=_renorm_held)
 
 
-def _renorm_held(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+def _renorm_held(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     held = Held(inputs[0], 0)
     if held.all:
         return op

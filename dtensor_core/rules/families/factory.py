@@ -6,7 +6,7 @@ shard stays a shard. Nothing is communicated for the argument, whose values are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.local import with_local_size
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Candidate, Rule
+from dtensor_core.rules.rule import Candidate, Local, Rule
 from dtensor_core.spec import Spec
 
 
@@ -75,9 +75,7 @@ def _resize(call: Call) -> Rule:
     )
 
 
-def _untouched(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+def _untouched(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     def run(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return x
 

@@ -8,20 +8,19 @@ what is read is cut, and what is added makes addends. None of it communicates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
-from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import LocalMaker, Operand, Rule, Terms
+from dtensor_core.rules.row import Row, whole_rule
+from dtensor_core.rules.rule import Local, LocalMaker, Operand, Rule, Terms
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
-Local = Callable[..., Any]
 
 
 def _dim(call: Call) -> int:
@@ -105,7 +104,7 @@ def _index_select(call: Call) -> Rule:
     """x, dim, index [i] -> x with the dimension as long as the index."""
     spec, dim = call.specs[0], _dim(call)
     if not spec.ndim:
-        return _whole(call)
+        return whole_rule(call)
     whole = full_operand(spec.shape)
     index = (("i",),) if call.specs[1].ndim else ()
     return Rule(
@@ -140,7 +139,7 @@ def _gather(call: Call) -> Rule:
     """x, dim, index -> one element of x for each of the index."""
     spec, at = call.specs[0], call.specs[1]
     if not spec.ndim or spec.ndim != at.ndim:
-        return _whole(call)
+        return whole_rule(call)
     x, index, sizes, blocked = _aligned(call, index=1)
     blocked |= {name for name in sizes if name[0] == "x" and name != f"x{_dim(call)}"}
     return Rule(
@@ -152,12 +151,6 @@ def _gather(call: Call) -> Rule:
         terms=((0,),),
         algebra="structural",
         local=_reading,
-    )
-
-
-def _whole(call: Call) -> Rule:
-    return Rule(
-        inputs=tuple(() for _ in call.specs), outputs=tuple(() for _ in call.outputs), sizes={}
     )
 
 
@@ -184,7 +177,7 @@ def _scatter(call: Call) -> Rule:
         or not at.ndim
         or any(each.ndim != spec.ndim for each in call.specs[1:3] if each.ndim)
     ):
-        return _whole(call)
+        return whole_rule(call)
     x, index, sizes, blocked = _aligned(call, index=1)
     sources: list[Operand] = []
     for source in call.specs[2:]:
@@ -240,7 +233,7 @@ def _index_write(call: Call) -> Rule:
     spec, dim = call.specs[0], _dim(call)
     whole = full_operand(spec.shape)
     if not spec.ndim or not call.specs[1].ndim:
-        return _whole(call)
+        return whole_rule(call)
     index = (("i",),)
     sources = [_with(whole, dim, "i") if source.ndim else () for source in call.specs[2:]]
     terms, algebra = _written(call)
@@ -333,7 +326,7 @@ def _masked_put(call: Call) -> Rule:
     sizes = (*target.shape[:first], 1, *target.shape[behind:])
     place = value.ndim - len(x[behind:]) - 1
     if more or value.ndim > len(selected) or (place >= 0 and value.shape[place] != 1):
-        return _whole(call)
+        return whole_rule(call)
     return Rule(
         inputs=(x, x[first:behind], _spread(value.shape, selected, sizes)),
         outputs=(x,),
@@ -368,7 +361,7 @@ def _advanced(call: Call) -> tuple[Operand, Operand, list[Operand], dict[str, in
 def _index(call: Call) -> Rule:
     """x[indices], of which a mask decides the shape by its data."""
     if _is_mask(call.args[1]):
-        return _whole(call)
+        return whole_rule(call)
     x, out, given, sizes, dims = _advanced(call)
     first = out.index(("i0",)) if ("i0",) in out else dims[0]
     return Rule(
@@ -421,7 +414,7 @@ def _take(call: Call) -> Rule:
     """x, places in it as if flattened -> the elements there."""
     spec, at = call.specs
     if 0 in spec.shape or not spec.ndim:
-        return _whole(call)
+        return whole_rule(call)
     index = tuple((f"i{dim}",) for dim in range(at.ndim))
     return Rule(
         inputs=(full_operand(spec.shape), index),
@@ -447,7 +440,7 @@ def _put(call: Call) -> Rule:
     spec = call.specs[0]
     x = full_operand(spec.shape)
     if 0 in spec.shape or not spec.ndim:
-        return _whole(call)
+        return whole_rule(call)
     whole = tuple(((),) * each.ndim for each in call.specs[1:])
     return Rule((x, *whole), (x,), factor_sizes(spec.shape), local=_putting_flat)
 

@@ -19,10 +19,9 @@ from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
 from dtensor_core.rules.local import called_with
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Operand, Rule
+from dtensor_core.rules.rule import Local, Operand, Rule
 from dtensor_core.spec import Spec
 
-Local = Callable[..., Any]
 _NONE, _MEAN, _SUM = 0, 1, 2
 
 

@@ -16,11 +16,10 @@ import torch
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.reduction import reduced_dims, whole_dim, whole_dim_reduced
 from dtensor_core.rules.merged import Line, merged
-from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Rule
+from dtensor_core.rules.row import Row, alike
+from dtensor_core.rules.rule import Local, Rule
 
 aten = torch.ops.aten
-Local = Callable[..., Any]
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -115,14 +114,10 @@ def _normed_backward(op: Local, line: Line) -> Local:
     return backward
 
 
-def _each(names: str, row: Row) -> dict[str, Row]:
-    return {name: row for name in names.split()}
-
-
 ROWS = {
-    **_each("var std var_mean std_mean", Row(_variance, "along a cut dim moments of each rank")),
+    **alike("var std var_mean std_mean", Row(_variance, "along a cut dim moments of each rank")),
     "logsumexp": Row(_log_of_sum, "along a cut dim one of each rank"),
-    **_each(
+    **alike(
         "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data",
         Row(_softmax, "along a cut dim a sum of each rank"),
     ),

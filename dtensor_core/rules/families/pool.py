@@ -19,10 +19,8 @@ from dtensor_core.redistribute.exchange import Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.batched import batched
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Rule
+from dtensor_core.rules.rule import Local, Rule
 from dtensor_core.rules.windows import Part, Windows, exchanging_rows, fitted
-
-Local = Callable[..., Any]
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ from dtensor_core.rules.families.pointwise import (
     full_operand,
     operand_of,
 )
-from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Candidate, LocalMaker, Rule
+from dtensor_core.rules.row import Row, whole_rule
+from dtensor_core.rules.rule import Candidate, Local, LocalMaker, Rule
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten
-Local = Callable[..., Any]
 _ELEMENTWISE = "elementwise, drawn for the whole"
+_BY_VALUE = "whole: values decide how many numbers are drawn"
 # What a factory's options say is in its result's spec already.
 _OPTIONS = frozenset(("dtype", "layout", "device", "pin_memory", "memory_format"))
 
@@ -217,7 +217,7 @@ def _rrelu(call: Call) -> Rule:
         return run
 
     if _writes_first(call):  # and brought back from there
-        return _by_value(call)
+        return whole_rule(call)
     present = dict.fromkeys(call.specs[1].placements)
     return Rule(
         inputs=((), ()),
@@ -226,15 +226,6 @@ def _rrelu(call: Call) -> Rule:
         extra=tuple(Candidate((Replicate(), p), (p,)) for p in present if not p.is_partial()),
         offers_whole=False,
         local=maker,
-    )
-
-
-def _by_value(call: Call) -> Rule:
-    """How many numbers are drawn depends on the values: everything is whole."""
-    return Rule(
-        inputs=tuple(full_operand(spec.shape) for spec in call.specs),
-        outputs=tuple(full_operand(meta.shape) for meta in call.outputs),
-        sizes={},
     )
 
 
@@ -300,8 +291,8 @@ ROWS |= {
     "rrelu_with_noise": Row(_rrelu, "whole, the noise as it lies"),
     "rrelu_with_noise_backward": OPAQUE,
     "_standard_gamma_grad": OPAQUE,
-    "poisson": Row(_by_value, "whole"),
-    "binomial": Row(_by_value, "whole"),
-    "_standard_gamma": Row(_by_value, "whole"),
-    "_sample_dirichlet": Row(_by_value, "whole"),
+    "poisson": Row(whole_rule, _BY_VALUE),
+    "binomial": Row(whole_rule, _BY_VALUE),
+    "_standard_gamma": Row(whole_rule, _BY_VALUE),
+    "_sample_dirichlet": Row(whole_rule, _BY_VALUE),
 }

@@ -15,8 +15,8 @@ import torch
 
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
-from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+from dtensor_core.rules.row import Row, whole_rule
+from dtensor_core.rules.rule import Local, LocalMaker, Operand, Rule
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
@@ -82,18 +82,9 @@ def whole_dim_reduced(call: Call) -> Rule:
     return _whole(call, outputs_keep_dim=False)
 
 
-def _all_whole(call: Call) -> Rule:
-    """Nothing may be cut: a number is made of all elements."""
-    return Rule(
-        inputs=tuple(full_operand(spec.shape) for spec in call.specs),
-        outputs=tuple(full_operand(meta.shape) for meta in call.outputs),
-        sizes={},
-    )
-
-
 def _mean_by_global_count(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+    op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
+) -> Local:
     """The mean as a sum over the global count, where a reduced dimension is cut."""
     if not inputs[0].is_sharded():
         return op
@@ -112,9 +103,7 @@ def _mean_by_global_count(
 def _extreme(value: Callable[[torch.dtype], float]) -> LocalMaker:
     """The operator, but that an empty shard gives what no element of another one loses to."""
 
-    def maker(
-        op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-    ) -> Callable[..., Any]:
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         out = outputs[0]
         if 0 not in inputs[0].local_shape or out is None:
             return op
@@ -180,9 +169,9 @@ _MAXIMUM = reduction("max", "max", local=_extreme(_lowest))
 _MINIMUM = reduction("min", "min", local=_extreme(_highest))
 
 ROWS = {
-    "_local_scalar_dense": Row(_all_whole, "one number of all elements: whole"),
-    "equal": Row(_all_whole, "one number of all elements: whole"),
-    "allclose": Row(_all_whole, "one number of all elements: whole"),
+    "_local_scalar_dense": Row(whole_rule, "one number of all elements: whole"),
+    "equal": Row(whole_rule, "one number of all elements: whole"),
+    "allclose": Row(whole_rule, "one number of all elements: whole"),
     "sum": reduction("sum", "linear"),
     "mean": reduction("sum", "linear", local=_mean_by_global_count),
     "linalg_vector_norm": Row(

@@ -6,7 +6,6 @@ operator itself makes the row that a rank starts with, and its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +16,8 @@ from dtensor_core.rules.families.reduction import whole_dim
 from dtensor_core.rules.local import functional
 from dtensor_core.rules.merged import Line, merged
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Rule
+from dtensor_core.rules.rule import Local, Rule
 from dtensor_core.tracing import depending
-
-Local = Callable[..., Any]
 
 
 def _scanned(call: Call) -> Rule:

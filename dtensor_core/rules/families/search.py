@@ -6,7 +6,7 @@ kernel, so that types of which elements are often equal have their dimension who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,11 +14,10 @@ import torch
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.reduction import reduced_dims, whole_dim, whole_dim_reduced
 from dtensor_core.rules.merged import Line, merged
-from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Rule
+from dtensor_core.rules.row import Row, alike
+from dtensor_core.rules.rule import Local, Rule
 
 aten = torch.ops.aten
-Local = Callable[..., Any]
 _PLACE_BYTES = torch.int64.itemsize
 
 
@@ -138,14 +137,10 @@ def _side_by_side(ranks: torch.Tensor, dim: int, counts: Sequence[int]) -> torch
     return torch.cat(parts, dim)
 
 
-def _each(names: str, row: Row) -> dict[str, Row]:
-    return {name: row for name in names.split()}
-
-
 ROWS = {
-    **_each("max.dim min.dim argmax argmin", Row(_extreme, "along a cut dim a best of each rank")),
+    **alike("max.dim min.dim argmax argmin", Row(_extreme, "along a cut dim a best of each rank")),
     "aminmax": Row(_both_extremes, "along a cut dim both of each rank"),
     "topk": Row(_top, "along a cut dim k of each rank"),
-    **_each("sort", Row(whole_dim, "dim whole")),
-    **_each("median nanmedian kthvalue mode", Row(whole_dim_reduced, "dim whole, reduced")),
+    **alike("sort", Row(whole_dim, "dim whole")),
+    **alike("median nanmedian kthvalue mode", Row(whole_dim_reduced, "dim whole, reduced")),
 }

@@ -7,7 +7,7 @@ the dimension has to be whole. A selection leaves addends, of which one is not z
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +21,12 @@ from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.families.view import structural
 from dtensor_core.rules.local import with_local_size
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Candidate, Rule
+from dtensor_core.rules.rule import Candidate, Local, Rule
 from dtensor_core.rules.windows import chunks, cutting_axis
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
-Local = Callable[..., Any]
 Cuts = Mapping[int, Cut]
 
 
@@ -137,9 +136,7 @@ def _select(call: Call) -> Rule:
     )
 
 
-def _select_held(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+def _select_held(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """The selected part, or zeros where the rank does not hold it."""
 
     def select(x: torch.Tensor, dim: int, index: int) -> torch.Tensor:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Rule
+from dtensor_core.rules.rule import Local, Rule
 from dtensor_core.spec import Spec
 
 
@@ -26,9 +25,7 @@ def _triangle(call: Call) -> Rule:
     )
 
 
-def _held_triangle(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+def _held_triangle(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Keep what lies on the operator's side of the diagonal, by global rows and columns."""
     spec = inputs[0]
     if spec.local_shape[-2:] == tuple(spec.shape[-2:]):

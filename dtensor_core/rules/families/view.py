@@ -7,7 +7,7 @@ is a strided shard. Slices, splits and joins are in `slices`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.local import with_local_size
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+from dtensor_core.rules.rule import Local, LocalMaker, Operand, Rule
 from dtensor_core.spec import Spec
 
 # As an operator: what is still arriving is viewed without waiting for it.
@@ -138,9 +138,7 @@ def _view(call: Call) -> Rule:
     return structural(call, (before,), (after,), sizes, blocked, _reshaped)
 
 
-def _reshaped(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+def _reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """The local part in its local shape; copied where its strides are not those of the whole.
 
     Kernels choose strides by those of their arguments, and a part may have other ones: what is
@@ -216,9 +214,7 @@ def _squeeze(call: Call) -> Rule:
 def _squeeze_exactly(dims: list[int]) -> LocalMaker:
     """Squeeze what has size 1 globally: a shard may have size 1 in a dimension that stays."""
 
-    def maker(
-        op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-    ) -> Callable[..., Any]:
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         return lambda x, *unused: torch.ops.aten.squeeze.dims(x, dims)
 
     return maker
@@ -275,9 +271,7 @@ def _linear(call: Call, before: Operand, after: Operand) -> Rule:
     return replace(rule, algebra="linear")
 
 
-def _resolved(
-    op: Callable[..., Any], inputs: Sequence[Spec], outputs: Sequence[Spec | None]
-) -> Callable[..., Any]:
+def _resolved(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """The values: what is marked as conjugate or negative can't be communicated."""
     return lambda x: op(x).resolve_conj().resolve_neg()
 
