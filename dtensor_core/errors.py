@@ -37,7 +37,7 @@ class RuleError(DTensorError, RuntimeError):
 
 
 class MissingRuleError(RuleError, NotImplementedError):
-    """An operator without a sharding rule, where `missing_rule("error")` was chosen."""
+    """An operator that has no sharding rule, and never can or `missing_rule("error")` holds."""
 
 
 class StaleViewError(DTensorError, RuntimeError):

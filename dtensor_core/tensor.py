@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from dtensor_core import reading
 from dtensor_core.dispatch import composites, dispatcher, inplace
 from dtensor_core.dispatch.copied import Copied
 from dtensor_core.errors import (
@@ -85,9 +86,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
-    def __init__(
-        self, local_tensor: torch.Tensor, spec: Spec, *, requires_grad: bool = False
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Everything was done by `__new__`."""
 
     @staticmethod
@@ -258,24 +257,6 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     def __setitem__(self, index: Any, value: Any) -> None:
         _setitem(self, index if type(index) in _SIMPLE else _indices(self, index), value)
 
-    def tolist(self) -> Any:
-        """The whole tensor as nested lists, on every rank."""
-        return self.full_tensor().tolist()
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """Only of the whole tensor or of the local part: an array is neither of them.
-
-        Raises RuntimeError.
-        """
-        raise RuntimeError(
-            four_parts(
-                asked=f".numpy() of {self._spec.text}",
-                found=".numpy() is not supported for tensor subclasses",
-                why="an array has no layout",
-                hint="full_tensor().numpy() for the whole, to_local().numpy() for this rank's part",
-            )
-        )
-
     @property
     def device_mesh(self) -> DeviceMesh:
         """The mesh that this tensor lies on."""
@@ -396,6 +377,7 @@ def _indices(tensor: DTensor, index: Any) -> Any:
 
 dispatcher.install(DTensor, composites.install(DTensor))
 inplace.install(DTensor)
+reading.install(DTensor)
 torch.serialization.add_safe_globals(
     [DTensor, Spec, TensorMeta, DeviceMesh, Shard, Replicate, Partial, strided_shard]
 )

@@ -9,12 +9,14 @@ those of all devices: they would write running moments unsaid. Imported by `tens
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 
@@ -69,7 +71,23 @@ def _same_shape(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
-    """Whether a tangent can be stored as its tensor is, for all that is known of both."""
+    """Whether a tangent can be stored as its tensor is, for all that is known of both.
+
+    It is asked of every dual number. Raises RuleError where one of the two is an argument of a
+    graph being traced: the graph would hold its local tensor as a constant, and be wrong.
+    """
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    mode = proxies.get_proxy_mode() if proxies else None
+    if mode and any(proxies.has_proxy_slot(each, mode.tracer) for each in (tensor, tangent)):
+        raise RuleError(
+            four_parts(
+                asked="torch.func.linearize of a function of DTensors",
+                found=f"a tangent of shape {tuple(tangent.shape)} as the argument of a graph",
+                why="a graph is traced of local tensors and collectives, and would take those of "
+                "its DTensor arguments for constants",
+                hint="torch.func.jvp, which traces nothing",
+            )
+        )
     return tensor.numel() == tangent.numel()
 
 

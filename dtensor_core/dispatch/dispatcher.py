@@ -29,7 +29,7 @@ from dtensor_core.dispatch.copied import (
 )
 from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
-from dtensor_core.dispatch.missing import meet
+from dtensor_core.dispatch.missing import meet, refuse_collective
 from dtensor_core.dispatch.plain import is_whole
 from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
 from dtensor_core.errors import MixedTensorError, four_parts
@@ -328,6 +328,7 @@ def _miss(
     """
     entry = patterns.entry_of(key)
     if entry is None:
+        refuse_collective(op)
         _refuse_mixed(op, args, kwargs)
         with no_modes():
             entry = make_entry(op, args, kwargs)

@@ -24,6 +24,8 @@ from dtensor_core.spec import Spec
 NO_RULE = "no rule"
 """What reasons say of communication that only a missing rule makes necessary."""
 
+# Of their operators a DTensor is no argument.
+_COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional")
 _CHOICES = ("replicate", "warn", "error")
 # Whose frames are not the caller's.
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
@@ -163,3 +165,17 @@ def _depth_of_caller() -> int:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         depth, frame = depth + 1, frame.f_back
     return depth
+
+
+def refuse_collective(op: OpOverload) -> None:
+    """Raise MissingRuleError for a collective, which a DTensor was given to."""
+    if op.namespace in _COLLECTIVES:
+        raise MissingRuleError(
+            four_parts(
+                asked=f"{op} of a DTensor",
+                found="a collective, which does not have a sharding strategy registered",
+                why="it would be called by the operators of a DTensor, not on one: which part of "
+                "it is meant is not known",
+                hint="redistribute() or full_tensor(); or the collective of to_local()",
+            )
+        )

@@ -212,6 +212,14 @@ def _penalty(x: torch.Tensor) -> torch.Tensor:
     return (grad**2).sum()
 
 
+def test_a_tensor_made_of_a_dtensor_is_one() -> None:
+    with fake_world(2):
+        x = DTensor.from_local(torch.ones(2), init_device_mesh("cpu", (2,)), [Shard(0)])
+        for made in (torch.Tensor(x), torch.as_tensor(x), x.as_subclass(torch.Tensor)):
+            assert isinstance(made, DTensor)
+            assert made.placements == (Shard(0),)
+
+
 def test_a_parameter_made_of_a_dtensor_is_one(mesh) -> None:
     parameter = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))
     assert isinstance(parameter, DTensor)

@@ -218,6 +218,14 @@ def _crossings_of_dual_numbers() -> None:
             assert_close(forward_ad.unpack_dual(made * made).tangent, 2 * x * t)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_a_function_of_dtensors_is_not_linearized() -> None:
+    with fake_world(1):
+        x = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (1,)), [Shard(0)])
+        with pytest.raises(RuntimeError, match=r"torch\.func\.jvp, which traces nothing"):
+            torch.func.linearize(lambda y: y.sin() @ y.T, x)
+
+
 def test_the_tangents_of_dual_numbers_cross_with_them() -> None:
     run_processes(_crossings_of_dual_numbers, 2)
 

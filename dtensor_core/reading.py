@@ -1,0 +1,57 @@
+"""What Python reads of a tensor without an operator: its numbers, and its memory.
+
+Numbers are those of the whole tensor, the same on every rank. A DTensor has no memory of its own,
+so what torch would read there, unasked and out of bounds, is refused. Installed by `tensor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dtensor_core.errors import RuleError, four_parts
+
+# Methods that read or write the memory of a tensor, each with what to do instead.
+_OF_MEMORY = {
+    "numpy": "full_tensor().numpy() for the whole, to_local().numpy() for this rank's part",
+    "__dlpack__": "exchange full_tensor() or to_local()",
+    "apply_": "to_local().apply_(...), which changes this rank's part",
+    "share_memory_": "to_local().share_memory_(), which shares this rank's part",
+}
+
+
+def install(cls: type[torch.Tensor]) -> None:
+    """Give the class of DTensors these methods."""
+    cls.tolist = tolist  # pyright: ignore[reportAttributeAccessIssue]
+    cls.__format__ = formatted  # pyright: ignore[reportAttributeAccessIssue]
+    for name, hint in _OF_MEMORY.items():
+        setattr(cls, name, _refused(name, hint))
+
+
+def tolist(self: Any) -> Any:
+    """The whole tensor as nested lists, on every rank."""
+    return self.full_tensor().tolist()
+
+
+def formatted(self: Any, format_spec: str) -> str:
+    """A scalar as its value, what it is of included: `f"{loss:.3f}"` asks all ranks."""
+    if self.ndim == 0 and format_spec:
+        return format(self.item(), format_spec)
+    return object.__format__(self, format_spec)
+
+
+def _refused(name: str, hint: str) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise RuleError(
+            four_parts(
+                asked=f".{name}() of {self._spec.text}",
+                found=f".{name}() is not supported for tensor subclasses",
+                why="a DTensor has no memory of its own: its parts lie on several ranks",
+                hint=hint,
+            )
+        )
+
+    method.__name__ = name
+    method.__doc__ = "Only of the whole tensor or of the local part. Raises RuleError."
+    return method
