@@ -50,8 +50,13 @@ def replace_row(op: OpOverload, row: Row) -> None:
 
 @lru_cache(maxsize=4096)
 def _names(op: OpOverload) -> tuple[str, ...]:
-    """What a row for an operator may be named, the closest first."""
+    """What a row for an operator may be named, the closest first.
+
+    Elementwise operators of `prims`, of which forward derivatives are made, are those of `aten`.
+    """
     name = op._schema.name.removeprefix("aten::")
+    if name.removeprefix("prims::") in pointwise.ROWS:
+        name = name.removeprefix("prims::")
     base = name.removesuffix("_") if op._schema.is_mutable else name
     key = f"{base}.{op._overloadname}"
     return key, key.removesuffix("_out"), key.rpartition(".")[0]

@@ -62,6 +62,21 @@ def _new(call: Call) -> Rule:
     )
 
 
+def _tangent(call: Call) -> Rule | None:
+    """Zeros in the shape of the second argument, where a tangent of the first is missing."""
+    tensor, other = call.specs
+    if tensor.shape != other.shape:
+        return None
+    both = zip(tensor.placements, other.placements, strict=True)
+    partial = dict.fromkeys(pair for pair in both if any(p.is_partial() for p in pair))
+    return Rule(
+        inputs=(full_operand(other.shape),) * 2,
+        outputs=(full_operand(other.shape),),
+        sizes=factor_sizes(other.shape),
+        extra=tuple(Candidate(pair, (Replicate(),)) for pair in partial),
+    )
+
+
 def _resize(call: Call) -> Rule:
     """To the shape that the tensor has, which `torch.randn(..., out=x)` asks for: nothing to do."""
     shape = call.specs[0].shape
@@ -87,4 +102,5 @@ _NEW = "new_empty new_zeros new_ones new_full new_empty_strided"
 
 ROWS = {name: Row(_like, "shape of the argument") for name in _LIKE.split()}
 ROWS["resize"] = Row(_resize, "in place, to the same shape", "structural")
+ROWS["_new_zeros_with_same_feature_meta"] = Row(_tangent, "like the second argument")
 ROWS |= {name: Row(_new, "whole, or like the argument") for name in _NEW.split()}

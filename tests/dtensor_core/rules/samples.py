@@ -234,6 +234,9 @@ SAMPLES: dict[str, list[Sample]] = {
     "full_like": [_call(aten.full_like.default, _t(6, 5), 2.5)],
     "empty_like": [_call(aten.empty_like.default, _t(6, 5), compare_values=False)],
     "resize": [_call(aten.resize_.default, _t(6, 5), [6, 5])],
+    "_new_zeros_with_same_feature_meta": [
+        _call(aten._new_zeros_with_same_feature_meta.default, _t(6, 5), _t(6, 5)),
+    ],
     "new_zeros": [
         _call(aten.new_zeros.default, _t(6, 5), [6, 5]),
         _call(aten.new_zeros.default, _t(6, 5), [3]),

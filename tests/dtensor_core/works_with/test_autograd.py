@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from dtensor_core import DTensor, Shard, distribute_tensor, init_device_mesh
+from dtensor_core import DTensor, Shard, distribute_tensor, init_device_mesh, missing_rule
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.pool import run_processes
 from dtensor_core.testing.threads import kept_mesh, on_threads
@@ -189,6 +189,29 @@ def _each_in_processes() -> None:
 
 def test_programs_that_switch_something_on_for_the_process() -> None:
     run_processes(_each_in_processes, 2)
+
+
+FORWARD: dict[str, Callable[[Any], Any]] = {
+    "a number": lambda x: x.mul(2) + 1,
+    "a quotient": lambda x: x.div(2) - x.sub(1),
+    "a product": lambda x: x.sin() @ x.T,
+    "a power": lambda x: (x**2).sum(0),
+    "softmax": lambda x: x.softmax(-1).mean(),
+    "a norm": lambda x: F.layer_norm(x, (4,)),
+    "a loss": lambda x: F.mse_loss(x, x * 2),
+    "a join": lambda x: torch.cat([x, x], 1) * 2,
+    "a choice": lambda x: torch.where(x > 0, x, x * 2).clamp(0, 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("function", FORWARD)
+def test_forward_derivatives_need_no_operator_without_a_rule(function: str) -> None:
+    with fake_world(2), missing_rule("error"):
+        mesh = init_device_mesh("cpu", (2,))
+        for layout in LAYOUTS:
+            x, t = (distribute_tensor(numbers(4, 4, seed=n), mesh, [layout]) for n in range(2))
+            torch.func.jvp(FORWARD[function], (x,), (t,))
 
 
 def _crossings_of_dual_numbers() -> None:
