@@ -9,6 +9,8 @@ type; for everything else the meta kernel is asked. Law: both say the same. Used
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -266,8 +268,10 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         meta_kwargs["generator"] = None
     try:
         result = op(*meta_args, **meta_kwargs)
-    except (NotImplementedError, RuntimeError) as error:
-        if isinstance(error, NotImplementedError) or "meta" in str(error).lower():
+    except NotImplementedError:
+        return None
+    except RuntimeError as error:
+        if _reads_data(op, error):
             return None
         raise
     several = result if isinstance(result, (list, tuple)) else (result,)
@@ -276,6 +280,19 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         for each in flattened(several, {})
         if isinstance(each, torch.Tensor)
     )
+
+
+def _reads_data(op: OpOverload, error: BaseException) -> bool:
+    """Whether a kernel failed because what it returns depends on data that were not there.
+
+    Such operators are tagged, or ask a tensor for a number. The error of that has no type of its
+    own, and is known by the function that raises it.
+    """
+    if torch.Tag.dynamic_output_shape in op.tags or torch.Tag.data_dependent_output in op.tags:
+        return True
+    asking = getattr(sys.modules.get("torch._meta_registrations"), "meta_local_scalar_dense", None)
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return asking is not None and frame.f_code is asking.__code__
 
 
 def as_meta(spec: Spec) -> torch.Tensor:

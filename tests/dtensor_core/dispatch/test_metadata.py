@@ -150,6 +150,33 @@ def test_a_shortcut_says_what_the_kernel_says(calls) -> None:
     assert num_short > 50
 
 
+def _library() -> tuple[torch.library.Library, Any]:
+    """Operators whose kernels without data fail, one for want of data, one of its arguments."""
+    library = torch.library.Library("metadata_test", "DEF")
+    for name in ("refusing", "reading"):
+        library.define(f"{name}(Tensor x) -> Tensor")
+    library.impl("refusing", _refusing, "CompositeExplicitAutograd")
+    library.impl("reading", lambda x: x[: int(x.sum())], "CompositeExplicitAutograd")
+    return library, torch.ops.metadata_test
+
+
+def _refusing(x: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("the metadata of x don't fit")
+
+
+def test_an_error_is_told_from_want_of_data() -> None:
+    library, ops = _library()
+    with fake_world(2):
+        args, kwargs = _specs((_t(4, 6),), {})
+        with pytest.raises(RuntimeError, match="the metadata of x don't fit"):
+            output_metadata(ops.refusing.default, args, kwargs)
+        for op in (ops.reading.default, aten.nonzero.default, aten._local_scalar_dense.default):
+            assert output_metadata(op, args, kwargs) is None
+        counts, _ = _specs((_t(4, dtype=I64),), {})
+        assert output_metadata(aten.repeat_interleave.Tensor, counts, {}) is None
+    library._destroy()
+
+
 def test_a_shortcut_leaves_errors_to_the_kernel() -> None:
     with fake_world(2):
         for op, args in (
