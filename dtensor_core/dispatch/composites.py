@@ -78,7 +78,8 @@ def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
     """
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
     mode = proxies.get_proxy_mode() if proxies else None
-    if proxies and mode and any(proxies.has_proxy_slot(each, mode.tracer) for each in (tensor, tangent)):
+    has = proxies.has_proxy_slot if proxies else None
+    if has and mode and (has(tensor, mode.tracer) or has(tangent, mode.tracer)):
         raise RuleError(
             four_parts(
                 asked="torch.func.linearize of a function of DTensors",

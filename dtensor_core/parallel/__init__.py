@@ -8,4 +8,5 @@ from dtensor_core.parallel.style import *  # noqa: F403  # all styles, as they a
 
 _install_in_ddp()
 
-__all__ = ["loss_parallel", "parallelize_module", *style.__all__]
+__all__ = ["loss_parallel", "parallelize_module"]
+__all__ += style.__all__
