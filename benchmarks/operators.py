@@ -36,6 +36,7 @@ from tests.opdb.scan import PASS, judged
 
 Layouts = Sequence[Sequence[Placement]]
 PIPED_WIDTH = 120
+VERDICTS = {True: "ok", False: "missed", None: ""}
 # Of the combinations that are right and have a cut argument, as many send nothing with torch's.
 SILENT_PER_CENT = 55
 
@@ -62,12 +63,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure of ours, that of torch, and whether it is as it has to be."""
+    """A figure of ours, that of torch, and whether it is as it has to be; None if it may be any."""
 
     name: str
     ours: float
     torchs: float
-    kept: bool
+    kept: bool | None = None
 
     @property
     def ratio(self) -> float:
@@ -147,8 +148,10 @@ def bars(found: Sequence[Pair]) -> list[Bar]:
     passing = (sum(p.ours.passes for p in found), sum(p.torchs.passes for p in found))
     lost = any(pair.torchs.passes and not pair.ours.passes for pair in found)
     made.append(Bar("right combinations", *passing, not lost))
-    ours, torchs = _silent(found, ours=True), _silent(found, ours=False)
+    ours, torchs = _silent(shared, ours=True), _silent(shared, ours=False)
     made.append(Bar("% of cut ones that send nothing", ours, torchs, ours >= SILENT_PER_CENT))
+    of_all = _silent(found, ours=True), _silent(found, ours=False)
+    made.append(Bar("the same of all that each gets right", *of_all))
     return made
 
 
@@ -218,7 +221,7 @@ def main() -> None:
             ]
         report[run.name] = [asdict(pair) for pair in found]
         verdicts = bars(found)
-        missed |= not all(bar.kept for bar in verdicts)
+        missed |= any(bar.kept is False for bar in verdicts)
         _print(console, run, verdicts, worse(found)[: given.worse])
     if given.json:
         given.json.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +238,7 @@ def _print(
         table.add_column(heading, justify="left" if heading == "what" else "right")
     for bar in verdicts:
         numbers = [f"{number:,.0f}" for number in (bar.ours, bar.torchs)]
-        table.add_row(bar.name, *numbers, f"{bar.ratio:.2f}", "ok" if bar.kept else "missed")
+        table.add_row(bar.name, *numbers, f"{bar.ratio:.2f}", VERDICTS[bar.kept])
     console.print(table)
     if not rows:
         return

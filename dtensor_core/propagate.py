@@ -297,7 +297,10 @@ def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
 
 
 def _pending_seconds(call: Call, axis: int, candidate: Candidate, *, whole: bool) -> float:
-    """The cost of ending the Partials of a candidate's results: made `whole`, or else cut."""
+    """The cost of ending the Partials of a candidate's results: made `whole`, or else cut.
+
+    A number can't be cut. It costs the half of an all-reduce that a reduce-scatter is.
+    """
     mesh = call.specs[0].mesh
     total = 0.0
     for placement, meta in zip(candidate.outputs, call.outputs, strict=True):
@@ -305,7 +308,8 @@ def _pending_seconds(call: Call, axis: int, candidate: Candidate, *, whole: bool
             ended = Replicate() if whole or not meta.shape else Shard(_longest_dim(meta.shape))
             uncut = (Replicate(),) * mesh.ndim
             result = Spec(mesh, (*uncut[:axis], placement, *uncut[axis + 1 :]), meta)
-            total += plan_placements(result, (*uncut[:axis], ended, *uncut[axis + 1 :])).seconds
+            plan = plan_placements(result, (*uncut[:axis], ended, *uncut[axis + 1 :]))
+            total += plan.seconds / 2 if not meta.shape else plan.seconds
     return total
 
 

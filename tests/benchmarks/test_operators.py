@@ -18,7 +18,7 @@ FAILED = Outcome(passes=False)
 
 
 def _kept(*found: Pair) -> dict[str, bool]:
-    return {bar.name: bar.kept for bar in bars(found)}
+    return {bar.name: bar.kept for bar in bars(found) if bar.kept is not None}
 
 
 def _pair(ours: Outcome, torchs: Outcome, operator: str = "mm", cut: bool = True) -> Pair:
@@ -37,10 +37,7 @@ def test_sending_more_and_keeping_less_sharded_misses_the_bars() -> None:
 
 def test_what_only_one_gets_right_is_not_compared_but_what_we_lose_is_told() -> None:
     kept = _kept(_pair(CHEAP, CHEAP), _pair(DEAR, FAILED), _pair(FAILED, CHEAP))
-    assert {name for name, is_kept in kept.items() if not is_kept} == {
-        "right combinations",
-        "% of cut ones that send nothing",
-    }
+    assert [name for name, is_kept in kept.items() if not is_kept] == ["right combinations"]
 
 
 def test_the_operators_that_do_worse_come_worst_first_with_an_example() -> None:

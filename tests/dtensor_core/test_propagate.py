@@ -99,6 +99,15 @@ def test_a_cheap_move_is_not_paid_for_with_a_large_pending_sum(mesh) -> None:
     assert placements == (Shard(0), Replicate())
 
 
+def test_a_pending_number_is_cheaper_than_gathering_both_arguments(mesh) -> None:
+    """Somebody may have to add it up, but that is no more than one message."""
+    x, y = ((64, 64), (Replicate(), Shard(0))), ((64, 64), (Replicate(), Shard(1)))
+    placements, steps = decided(torch.nn.functional.mse_loss, mesh, x, y)
+    assert len(steps) == 1
+    assert steps[0].endswith("all_to_all tp")
+    assert placements == (Replicate(), Partial())
+
+
 def test_nothing_is_sent_where_a_slice_is_enough(mesh) -> None:
     """As for a weight's gradient: the cut of x is kept, and its replicated partner is sliced."""
     x, grad = ((128, 8), (Shard(1), Replicate())), ((8, 128), (Replicate(), Replicate()))

@@ -88,7 +88,8 @@ _LINES = (
         # Gradients are linear in the gradient; the forward values are parameters.
         "gelu_backward threshold_backward silu_backward sigmoid_backward tanh_backward "
         "native_dropout_backward leaky_relu_backward elu_backward hardtanh_backward "
-        "softplus_backward hardswish_backward mish_backward",
+        "softplus_backward hardswish_backward mish_backward hardshrink_backward "
+        "softshrink_backward hardsigmoid_backward",
     ),
     ("linear increasing", "0", "positive deg2rad rad2deg"),
     ("linear decreasing", "0", "neg"),
