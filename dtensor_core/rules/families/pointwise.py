@@ -52,7 +52,9 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
         words = algebra if call.argument("rounding_mode") is None else "opaque"
         if not all(numbers):  # a term without a tensor is a constant
             words = words.replace("linear", "affine")
-        if _subtracts(call):
+        if call.outputs[0].dtype.is_complex:  # of numbers that may be real there are no extremes
+            words = words.replace("structural", "linear").replace("increasing", "")
+        elif _subtracts(call):
             words = words.replace("increasing", "")
         return Rule(
             inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),

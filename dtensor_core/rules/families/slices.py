@@ -20,7 +20,7 @@ from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.families.view import structural
 from dtensor_core.rules.local import with_local_size
-from dtensor_core.rules.row import Row
+from dtensor_core.rules.row import Row, whole_rule
 from dtensor_core.rules.rule import Candidate, Local, Rule
 from dtensor_core.rules.windows import chunks, cutting_axis
 from dtensor_core.spec import Spec
@@ -179,10 +179,11 @@ def _unbind(call: Call) -> Rule:
 def _cat(call: Call) -> Rule:
     """Of a tensor that is whole every rank takes what it needs; all others send it."""
     out = call.outputs[0]
-    dim = int(call.argument("dim", 0)) % call.specs[0].ndim
+    if any(spec.ndim != len(out.shape) for spec in call.specs):  # `torch.cat` skips what is empty
+        return whole_rule(call)
+    dim = int(call.argument("dim", 0)) % len(out.shape)
     rule, axis = _whole_dim(call, dim=dim), cutting_axis(call.specs, dim)
-    alike = all(s.ndim == len(out.shape) and s.dtype is out.dtype for s in call.specs)
-    if axis is None or not alike:
+    if axis is None or any(spec.dtype is not out.dtype for spec in call.specs):
         return rule
     ranks, held, start = call.specs[0].mesh_shape[axis], [], 0
     for spec in call.specs:
