@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from torch._ops import OpOverload
+
 from dtensor_core.errors import MeshError, RuleError, four_parts
 from dtensor_core.mesh import axis_name
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, sharded_dim
@@ -81,6 +83,8 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     """
     mesh = _common_mesh(call)
     rule = rule_of(call)
+    if rule is not None and not call.outputs and _returns_tensors(call.op):
+        rule = None  # the shapes are those of whole results only: data, or the kernel, tells them
     whole = rule or whole_rule(call)
     placements = tuple([spec.placements for spec in call.specs])
     exchanges = any(each.exchange is not None for each in whole.extra)
@@ -111,6 +115,11 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     )
     exchanges = tuple(each.exchange for each in chosen if each.exchange is not None)
     return Decision(rule, inputs, plans, outputs, tuple(considered), exchanges)
+
+
+@lru_cache(maxsize=4096)
+def _returns_tensors(op: OpOverload) -> bool:
+    return any("Tensor" in str(each.type) for each in op._schema.returns)
 
 
 @lru_cache(maxsize=16384)

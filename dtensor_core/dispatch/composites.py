@@ -1,10 +1,12 @@
-"""Composite operators that make plain tensors inside, so that a DTensor would meet them mixed.
+"""Composite operators whose kernels do what a DTensor can't take part in.
 
-Attention's math form builds its causal mask of sizes alone, `one_hot` its classes: here these are
-made as replicated DTensors. A composite's kernel is wrapped for all tensors, and passes plain ones
-on unchanged; `dispatch` calls the same functions, for in inference mode no kernel of autograd's
-runs. What reads only shapes takes plain tensors too, and batch norms of one device's library are
-those of all devices: they would write running moments unsaid. Imported by `tensor`, once.
+Attention's math form builds its causal mask of sizes alone, `one_hot` its classes, `combinations`
+a mask: here these are made as replicated DTensors. `tensor_split` looks for its indices in memory.
+A composite with `out=` resizes or rebinds what it is given: here its result is made first, and
+copied. Each has a kernel at the key that tensor subclasses and modes have, before autograd's, in
+inference mode too; so plain tensors never come here, and other subclasses are passed on. What
+reads only shapes takes plain tensors too, and batch norms of one device's library are those of all
+devices: they would write running moments unsaid. Imported by `tensor`, once.
 """
 
 from __future__ import annotations
@@ -15,54 +17,104 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 
+from dtensor_core.dispatch.written import does_not_fit, without_out
 from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 
-_aten = torch.ops.aten
-_math = _aten._scaled_dot_product_attention_math.default
-_one_hot = _aten.one_hot.default
-_is_same_size = _aten.is_same_size.default
-_is_stored_alike = _aten._has_same_storage_numel.default
-# Of every device type that a mesh may have; a kernel for all at once would not go before theirs.
-_AUTOGRAD_KEYS = tuple(
-    f"Autograd{device}" for device in ("CPU", "CUDA", "XPU", "HPU", "PrivateUse1")
-)
+aten = torch.ops.aten
 _composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
 _library = torch.library.Library("aten", "IMPL")
+_OF_SUBCLASSES = "PythonTLSSnapshot"
 
 
-def install(cls: type[torch.Tensor]) -> dict[OpOverload, Callable[..., Any]]:
-    """Wrap the composites for DTensors of class `cls`; what stands in for each."""
+def install(cls: type[torch.Tensor]) -> dict[str, Callable[..., Any]]:
+    """Give the composites kernels for DTensors of class `cls`.
 
-    def attention(query: torch.Tensor, key: torch.Tensor, *rest: Any, **options: Any) -> Any:
-        if isinstance(query, cls) and isinstance(key, cls):
-            rest, options = _mask_as_dtensor(query, key, rest, options)
-        return _math._op_dk(_composite, query, key, *rest, **options)
+    Returns what stands in for operators, by name, where `dispatch` meets them: these too, for what
+    it takes apart calls none of the key.
+    """
+    functions = dict.fromkeys(_composites_with_out(), _into) | _FUNCTIONS
+    kernels = {name: _kernel(cls, name, function) for name, function in functions.items()}
+    for name, kernel in kernels.items():
+        _library.impl(name, kernel, _OF_SUBCLASSES)
+    return {f"aten::{name}": kernel for name, kernel in (kernels | _STAND_INS).items()}
 
-    def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-        if not isinstance(indices, cls):
-            return _one_hot._op_dk(_composite, indices, num_classes)
-        if num_classes == -1:
-            num_classes = int(indices.max()) + 1
-        device = indices._local_tensor.device  # pyright: ignore
-        classes = _replicated(indices, torch.arange(num_classes, device=device))
-        return (indices.unsqueeze(-1) == classes).to(torch.int64)
 
-    for key in _AUTOGRAD_KEYS:
-        _library.impl("_scaled_dot_product_attention_math", attention, key)
-        _library.impl("one_hot", one_hot, key)
-    return {
-        _math: attention,
-        _one_hot: one_hot,
-        _is_same_size: _same_shape,
-        _is_stored_alike: _same_numel,
-        _aten.cudnn_batch_norm.default: _batch_norm,
-        _aten.cudnn_batch_norm_backward.default: _batch_norm_backward,
-        _aten.miopen_batch_norm.default: _batch_norm_of_miopen,
-        _aten.miopen_batch_norm_backward.default: _batch_norm_backward,
-    }
+def _kernel(cls: type[torch.Tensor], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that calls `function` with the operator where a DTensor is among the arguments."""
+    packet, _, overload = name.partition(".")
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        op = getattr(getattr(aten, packet), overload or "default")
+        if any(isinstance(each, cls) for each in tree_leaves((args, kwargs))):
+            return function(op, *args, **kwargs)
+        return op._op_dk(_composite, *args, **kwargs)
+
+    return kernel
+
+
+def _composites_with_out() -> list[str]:
+    """Those of aten, without the namespace."""
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key  # pyright: ignore
+    names = [name.split("::") for name in registered("CompositeImplicitAutograd")]
+    outs = {"out", "U", "Q", "eigvals"}  # what is part of these overloads' names
+    return [
+        name
+        for namespace, name in names
+        if namespace == "aten" and not outs.isdisjoint(name.partition(".")[2].split("_"))
+    ]
+
+
+def _into(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """What the operator makes, copied into the tensors of `out=`, which keep their layouts."""
+    given = [argument.name for argument in op._schema.arguments if argument.is_out]
+    outs = [kwargs.pop(name) for name in given]
+    leaves = [each for each in tree_leaves((args, kwargs, outs)) if isinstance(each, torch.Tensor)]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in leaves):
+        raise RuntimeError(
+            f"{op._schema.name.removeprefix('aten::')}(): functions with out=... arguments don't "
+            "support automatic differentiation, but one of the arguments requires grad."
+        )
+    made = without_out(op, given)(*args, **kwargs)
+    for out, result in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
+        if out.shape != result.shape:
+            raise does_not_fit(op, out._spec, result.shape)
+        out.copy_(result)
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def _attention(op: OpOverload, *args: Any, **options: Any) -> Any:
+    query, key, *rest = args
+    if hasattr(query, "_spec") and hasattr(key, "_spec"):
+        rest, options = _mask_as_dtensor(query, key, tuple(rest), options)
+    return op._op_dk(_composite, query, key, *rest, **options)
+
+
+def _one_hot(op: OpOverload, indices: Any, num_classes: int = -1) -> torch.Tensor:
+    if num_classes == -1:
+        num_classes = int(indices.max()) + 1
+    device = indices._local_tensor.device
+    classes = _replicated(indices, torch.arange(num_classes, device=device))
+    return (indices.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _combinations(
+    op: OpOverload, values: Any, r: int = 2, with_replacement: bool = False
+) -> torch.Tensor:
+    numbers = torch.arange(values.shape[0], device=values._local_tensor.device)
+    chosen = torch.combinations(numbers, r, with_replacement)
+    index = _replicated(values, chosen.flatten().to(torch.int64))
+    return values.index_select(0, index).view(chosen.shape)
+
+
+def _tensor_split(op: OpOverload, values: torch.Tensor, where: Any, dim: int = 0) -> Any:
+    numbers = where.full_tensor().tolist() if hasattr(where, "_spec") else where.tolist()
+    if isinstance(numbers, int):
+        return aten.tensor_split.sections(values, numbers, dim)
+    return aten.tensor_split.indices(values, numbers, dim)
 
 
 def _same_shape(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -95,17 +147,17 @@ def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
 def _batch_norm(x: Any, *rest: Any) -> tuple[Any, ...]:
     """What the operator of all devices gives, and an empty reserve."""
     reserve = x._local_tensor.new_empty(0, dtype=torch.uint8)
-    return *_aten.native_batch_norm(x, *rest), _replicated(x, reserve)
+    return *aten.native_batch_norm(x, *rest), _replicated(x, reserve)
 
 
 def _batch_norm_of_miopen(x: Any, *rest: Any) -> tuple[Any, ...]:
-    return _aten.native_batch_norm(x, *rest)
+    return aten.native_batch_norm(x, *rest)
 
 
 def _batch_norm_backward(x: Any, grad: Any, *rest: Any) -> tuple[Any, ...]:
     """That of the operator of all devices, in training, which is all that this is called for."""
     *moments, eps = rest[:6]
-    return _aten.native_batch_norm_backward(grad, x, *moments, True, eps, [True] * 3)
+    return aten.native_batch_norm_backward(grad, x, *moments, True, eps, [True] * 3)
 
 
 def _replicated(like: Any, local: torch.Tensor) -> Any:
@@ -129,3 +181,19 @@ def _mask_as_dtensor(
     local = torch.full(shape, -torch.inf, dtype=query.dtype, device=device).triu_(1)
     mask = _replicated(query, local)
     return (rest[0], mask, rest[2], False, *rest[4:]), options
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "_scaled_dot_product_attention_math": _attention,
+    "one_hot": _one_hot,
+    "combinations": _combinations,
+    "tensor_split.tensor_indices_or_sections": _tensor_split,
+}
+_STAND_INS: dict[str, Callable[..., Any]] = {
+    "is_same_size": _same_shape,
+    "_has_same_storage_numel": _same_numel,
+    "cudnn_batch_norm": _batch_norm,
+    "cudnn_batch_norm_backward": _batch_norm_backward,
+    "miopen_batch_norm": _batch_norm_of_miopen,
+    "miopen_batch_norm_backward": _batch_norm_backward,
+}

@@ -53,7 +53,7 @@ _derived: dict[tuple[Any, ...], Entry] = {}
 _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _instead: dict[int, Callable[..., Any]] = {}
-_stand_ins: dict[OpOverload, Callable[..., Any]] = {}
+_stand_ins: dict[str, Callable[..., Any]] = {}
 # The threads on which rewrites, and plain tensors as replicas, were asked for.
 _rewriting: list[int] = []
 _plain_is_whole: list[int] = []
@@ -64,7 +64,7 @@ _class: type[Any] = torch.Tensor
 _class_of_copies: type[Any] = torch.Tensor
 
 
-def install(cls: type[torch.Tensor], stand_ins: Mapping[OpOverload, Callable[..., Any]]) -> None:
+def install(cls: type[torch.Tensor], stand_ins: Mapping[str, Callable[..., Any]]) -> None:
     """Let operators on tensors of class `cls` come here, functions in place of some of them."""
     global _class, _class_of_copies
     _class = cls
@@ -307,8 +307,8 @@ def _learn(op: OpOverload) -> None:
     implicit = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
     if row_of(op) is None and op.has_kernel_for_dispatch_key(implicit):
         _instead[id(op)] = op.decompose
-    if op in _stand_ins:
-        _instead[id(op)] = _stand_ins[op]
+    if op.name() in _stand_ins:
+        _instead[id(op)] = _stand_ins[op.name()]
     _known.add(id(op))
 
 

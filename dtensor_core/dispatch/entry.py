@@ -253,7 +253,11 @@ def _out_entry(
 ) -> Entry:
     """The entry of a call with `out=`: that of the call without, and the ways of its results."""
     rest = {name: arg for name, arg in kwargs.items() if name not in names}
-    entry = make_entry(without_out(op, names), args, rest, derives=False)
+    functional = without_out(op, names)
+    if "dtype" in argument_names(functional) and "dtype" not in argument_names(op):
+        (target,) = (kwargs[name] for name in names)
+        rest["dtype"] = target.dtype
+    entry = make_entry(functional, args, rest, derives=False)
     run = entry.run
 
     def local(*args: Any, **kwargs: Any) -> Any:

@@ -34,12 +34,15 @@ class Back:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """Where a result goes: the tensor `out[index]` of this name, by a plan from its spec."""
+    """Where a result goes: the tensor `out[index]` of this name, by a plan from its spec.
+
+    A result whose shape only its data decides has neither: it is whole.
+    """
 
     name: str
     index: int | None
-    spec: Spec
-    plan: Plan
+    spec: Spec | None
+    plan: Plan | None
     cause: Cause
 
     def of(self, kwargs: Mapping[str, Any]) -> Any:
@@ -82,12 +85,22 @@ def bring_back(backs: Sequence[Back], given: Any, local: Any) -> None:
 
 
 def without_out(op: OpOverload, names: Collection[str]) -> OpOverload:
-    """The operator that returns what this one writes to the arguments of these names."""
+    """The operator that returns what this one writes to the arguments of these names.
+
+    It may have options besides, such as a dtype, that this one takes from where it writes.
+    """
     packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.partition("::")[2])
     wanted = [str(a.type) for a in op._schema.arguments if a.name not in names]
-    for name in packet.overloads():
-        found = getattr(packet, name)
+    there = [getattr(packet, name) for name in packet.overloads()]
+    for found in there:
         if found is not op and [str(a.type) for a in found._schema.arguments] == wanted:
+            return found
+    for found in there:
+        arguments = found._schema.arguments
+        rest = arguments[len(wanted) :]
+        if [str(a.type) for a in arguments[: len(wanted)]] == wanted and all(
+            a.kwarg_only and a.has_default_value() and not a.is_out for a in rest
+        ):
             return found
     raise RuleError(f"{op} has no form without out=, which DTensors need")
 
@@ -107,9 +120,9 @@ def outs_of(
     for name in given:
         several = isinstance(kwargs[name], (list, tuple))
         places += [(name, n) for n in range(len(kwargs[name]))] if several else [(name, None)]
-    specs = [spec for spec in results or () if spec is not None]
-    if len(specs) != len(places):
-        raise RuleError(f"{op} has results that its out= can't be known to fit; call it without")
+    if results is None:
+        return tuple(Out(name, index, None, None, Cause(str(op), name)) for name, index in places)
+    specs = [spec for spec in results if spec is not None]
     outs: list[Out] = []
     for (name, index), result in zip(places, specs, strict=True):
         tensor = kwargs[name] if index is None else kwargs[name][index]
@@ -133,6 +146,19 @@ def does_not_fit(op: OpOverload, spec: Spec, shape: Sequence[int]) -> RuleError:
     )
 
 
+def _brought(op: OpOverload, out: Out, result: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
+    """The local result in the layout of the tensor that it goes to."""
+    goal = getattr(out.of(kwargs), "_spec", None)
+    if out.spec is not None and out.plan is not None:
+        return execute(result, out.spec, out.plan, out.cause)
+    if goal is None:
+        return result
+    if goal.shape != result.shape:
+        raise does_not_fit(op, goal, result.shape)
+    whole = goal.replicated()
+    return execute(result, whole, plan_between(whole, goal), out.cause)
+
+
 def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Mapping[str, Any]) -> Any:
     """The tensors of `out=`, with the local results brought to their layouts.
 
@@ -141,7 +167,7 @@ def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Mapping
     several = results if isinstance(results, (list, tuple)) else [results]
     made = [value for value in several if isinstance(value, torch.Tensor)]
     for out, result in zip(outs, made, strict=True):
-        target, value = out.of(kwargs), execute(result, out.spec, out.plan, out.cause)
+        target, value = out.of(kwargs), _brought(op, out, result, kwargs)
         if not hasattr(target, "_spec"):
             target.resize_(value.shape).copy_(value)
             continue

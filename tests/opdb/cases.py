@@ -136,7 +136,10 @@ def _inplace(info: Any) -> Call | None:
 
 
 def _out(info: Any) -> Call | None:
-    """Into tensors laid out as the result is, whole, and cut, in turn."""
+    """Into tensors laid out as the result is, whole, and cut, in turn.
+
+    What is right is the result without `out=`: torch's ihfftn does not write into it on its own.
+    """
     if not info.supports_out:
         return None
 
@@ -155,9 +158,13 @@ def _out(info: Any) -> Call | None:
             if isinstance(target, (list, tuple)):
                 target = tuple(target)
             _seeded(info.op, args, {**kwargs, "out": target})
-        return tree_flatten(target)[0]
+        return tree_flatten(target if _has_dtensors(like) else like)[0]
 
     return out
+
+
+def _has_dtensors(values: Any) -> bool:
+    return any(isinstance(each, DTensor) for each in tree_flatten(values)[0])
 
 
 def _backward(info: Any) -> Call | None:
