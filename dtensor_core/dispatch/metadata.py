@@ -224,6 +224,11 @@ def _as_second(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     return (specs[1].tensor_meta,)
 
 
+def _as_second(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    """The gradient of what a loss is of; it has no meta kernel."""
+    return (_contiguous(args[1].shape, args[1].dtype),)
+
+
 Shortcut = Callable[[Sequence[Spec], Sequence[Any]], Metas | None]
 
 # What each says holds for arguments of one floating type, contiguous if `_LYING` says nothing else.
@@ -242,6 +247,8 @@ _SHORTCUTS: dict[str, Shortcut] = {
     "cat": _cat,
     "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _layer_norm_backward,
+    "multi_margin_loss_backward": _as_second,
+    "multilabel_margin_loss_backward": _as_second,
     "mm": _product,
     "bmm": _product,
     "addmm": _addmm,
@@ -256,6 +263,7 @@ _LYING: dict[Any, Callable[[Spec], bool]] = {
     _elementwise: _is_contiguous_or_one_value,
     _product: _is_any,
     _addmm: _is_any,
+    _as_second: _is_any,
 }
 
 

@@ -1,7 +1,8 @@
 """Losses: a mean counts all elements, wherever they are; what is cut leaves addends of it.
 
 Elementwise losses reduce like `mean` and `sum`. The negative log likelihood has a mean weighted by
-data: where samples are cut the ranks add up the weights, one number, before they divide.
+data: where samples are cut the ranks add up the weights, one number, before they divide. Where
+classes are cut, a sample's loss is known to the rank that holds its class.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from typing import Any
 
 import torch
 
-from dtensor_core.placement import sharded_dim
+from dtensor_core.placement import Partial, Replicate, sharded_dim
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.index import Held
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
-from dtensor_core.rules.local import called_with
+from dtensor_core.rules.local import by_name, called_with, zeros
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Local, Operand, Rule
+from dtensor_core.rules.rule import Local, LocalMaker, Operand, Rule
 from dtensor_core.spec import Spec
 
 _NONE, _MEAN, _SUM = 0, 1, 2
+_NOBODY = -100  # a target that no class has
 
 
 def _reduction(call: Call) -> int:
@@ -66,64 +69,127 @@ def _by_global_count(count: int) -> Callable[..., Local]:
             return op
 
         def mean(*args: Any, **kwargs: Any) -> torch.Tensor:
-            return called_with(op, args, kwargs, reduction=_SUM).div_(count)
+            found = called_with(op, args, kwargs, reduction=_SUM)
+            return found.div_(count) if outputs[1:] == () else (found[0].div_(count), *found[1:])
 
         return mean
 
     return maker
 
 
-def _samples(call: Call, x: Spec) -> tuple[Operand, Operand]:
-    """X [c], [n, c] or [n, c, h, w], and target, which lacks the classes."""
-    whole = full_operand(x.shape)
-    dim = 0 if x.ndim == 1 else 1
-    return whole, whole[:dim] + whole[dim + 1 :]
+def _samples(x: Spec) -> tuple[Operand, Operand, int]:
+    """X [c], [n, c] or [n, c, h, w], its target, which lacks the classes, and their dim."""
+    whole, dim = full_operand(x.shape), min(x.ndim - 1, 1)
+    return whole, whole[:dim] + whole[dim + 1 :], dim
 
 
 def _nll(call: Call) -> Rule:
-    """x, target, weight? -> loss, total weight; the classes must be whole."""
-    x, target = _samples(call, call.specs[0])
-    (classes,) = x[0 if len(x) == 1 else 1]
-    weights = (((classes,),),) * (len(call.specs) - 2)
+    """x, target, weight? -> loss, total weight."""
+    x, target, dim = _samples(call.specs[0])
     reduction = _reduction(call)
     return Rule(
-        inputs=(x, target, *weights),
+        inputs=(x, target, *(((),) * spec.ndim for spec in call.specs[2:])),
         outputs=(target if reduction == _NONE else (), ()),
         sizes=factor_sizes(call.specs[0].shape),
-        blocked=frozenset({classes}),
-        local=_nll_local(reduction),
+        settled=frozenset((1,) if reduction == _MEAN else ()),
+        local=_nll_local(dim, reduction),
     )
 
 
-def _nll_local(reduction: int) -> Callable[..., Local]:
+def _nll_local(dim: int, reduction: int) -> LocalMaker:
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        total = outputs[1]
-        if not _is_cut(inputs) or total is None or reduction != _MEAN:
+        whole = outputs[1]
+        if not _is_cut(inputs) or whole is None:
             return op
-        whole = total.replicated()
+        held = Held(inputs[0], dim)
+        cut = [sharded_dim(each) for each in inputs[0].placements]
+        addends = [Replicate() if each in (None, dim) else Partial() for each in cut]
+        total = whole.with_placements(addends)
         plan, cause = plan_between(total, whole), Cause(str(op), "total_weight")
 
-        def mean(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            loss, weight = called_with(op, args, kwargs, reduction=_SUM)
-            return loss / execute(weight, total, plan, cause), weight
+        def loss(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            given = by_name(op, args, kwargs)
+            how = _SUM if reduction == _MEAN else reduction
+            found, weight = _of_classes(op, args, kwargs, held, how)
+            if reduction != _MEAN:
+                return found, weight
+            if not held.all:
+                counted = (given["target"] != given["ignore_index"]).to(found.dtype)
+                if given["weight"] is not None:
+                    counted *= given["weight"][given["target"].clamp(0, held.size - 1)]
+                weight = counted.sum()
+            weight = execute(weight, total, plan, cause)
+            return found / weight, weight
 
-        return mean
+        return loss
 
     return maker
+
+
+def _of_classes(op: Local, args: Sequence[Any], kwargs: Any, held: Held, reduction: int) -> Any:
+    """The operator on the classes that are held; samples of others are ignored."""
+    if held.all:
+        return called_with(op, args, kwargs, reduction=reduction)
+    given = by_name(op, args, kwargs)
+    here, elsewhere = held.local(given["target"])
+    here = here.masked_fill_(elsewhere | (given["target"] == given["ignore_index"]), _NOBODY)
+    weight = given["weight"]
+    if weight is not None:
+        pieces = [weight.narrow(0, at.offset, at.size) for at in held.pieces if at.size]
+        weight = torch.cat(pieces or [weight[:1]])
+    changed = {"self": held.not_empty(given["self"]), "target": here, "weight": weight}
+    changed |= {"reduction": reduction, "ignore_index": _NOBODY}
+    return called_with(op, args, kwargs, **changed)
 
 
 def _nll_backward(call: Call) -> Rule:
     """grad, x, target, weight?, total weight -> grad of x."""
-    x, target = _samples(call, call.specs[1])
-    (classes,) = x[0 if len(x) == 1 else 1]
-    weights = (((classes,),),) * (len(call.specs) - 4)
+    x, target, dim = _samples(call.specs[1])
+    grad, reduction = target if call.specs[0].ndim else (), _reduction(call)
+
+    def local(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        held = Held(inputs[1], dim)
+        if held.all:
+            return op
+
+        def backward(*args: Any, **kwargs: Any) -> torch.Tensor:
+            found = _of_classes(op, args, kwargs, held, reduction)
+            return found.narrow(dim, 0, held.count)
+
+        return backward
+
     return Rule(
-        inputs=(target if call.specs[0].ndim else (), x, target, *weights, ()),
+        inputs=(grad, x, target, *(((),) * spec.ndim for spec in call.specs[3:])),
         outputs=(x,),
         sizes=factor_sizes(call.specs[1].shape),
-        blocked=frozenset({classes}),
         terms=((0,),),
         algebra="linear",
+        local=local,
+    )
+
+
+def _margins(call: Call) -> Rule:
+    """Grad?, x [n, c], target [n] or [n, c], weight? -> one number a sample, or the grad of x."""
+    x, samples, dim = _samples(call.argument("self"))
+    operands = {"self": x, "is_target": x, "weight": ((),)}
+    operands["target"] = x if call.argument("target").ndim == len(x) else samples
+    backward = "grad_output" in call.names
+    each = samples if _reduction(call) == _NONE else ()
+    operands["grad_output"] = each
+    number = call.names.index("self")
+    count = math.prod(call.specs[number].shape[:dim]) if _reduction(call) == _MEAN else None
+
+    def local(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
+        if 0 in inputs[number].local_shape and inputs[number].is_sharded():
+            return zeros(op, outputs)  # pyright: ignore[reportArgumentType]
+        return op if count is None else _by_global_count(count)(op, inputs, outputs)
+
+    return Rule(
+        inputs=tuple(operands[name] for name in call.names),
+        outputs=(x,) if backward else (each, x)[: len(call.outputs)],
+        sizes=factor_sizes(call.argument("self").shape),
+        blocked=frozenset(x[dim] if x else ()),
+        local=local,  # pyright: ignore[reportArgumentType]
     )
 
 
@@ -141,10 +207,19 @@ ROWS = {
 }
 ROWS |= {name: Row(_elementwise_backward, "elementwise", "linear") for name in _BACKWARD.split()}
 ROWS |= {
-    name: Row(_nll, "n c! s.., n s.., c! -> n s.., 1")
+    name: Row(_nll, "n c s.., n s.., c! -> n s.., 1")
     for name in ("nll_loss_forward", "nll_loss2d_forward")
 }
 ROWS |= {
-    name: Row(_nll_backward, "n s.., n c! s.., n s.., c!, 1 -> n c! s..", "linear")
+    name: Row(_nll_backward, "n s.., n c s.., n s.., c!, 1 -> n c s..", "linear")
     for name in ("nll_loss_backward", "nll_loss2d_backward")
+}
+ROWS |= {
+    name: Row(_margins, "n c!, n, c! -> n")
+    for name in (
+        "multi_margin_loss",
+        "multi_margin_loss_backward",
+        "multilabel_margin_loss_forward",
+        "multilabel_margin_loss_backward",
+    )
 }

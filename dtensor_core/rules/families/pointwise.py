@@ -114,6 +114,21 @@ _LINES = (
     ),
 )
 
+
+def _gated(call: Call) -> Rule:
+    """Two halves of `dim` and a product of both, and its gradient: cut alike, the dim is too."""
+    x = call.argument("self")
+    dim = call.argument("dim", -1) % x.ndim
+    whole = full_operand(x.shape)
+    halves = (*whole[:dim], ("half", *whole[dim]), *whole[dim + 1 :])
+    return Rule(
+        inputs=tuple(halves if spec.shape == x.shape else whole for spec in call.specs),
+        outputs=tuple(halves if meta.shape == x.shape else whole for meta in call.outputs),
+        sizes={**factor_sizes(x.shape), f"d{dim}": x.shape[dim] // 2, "half": 2},
+        blocked=frozenset(("half",)),
+    )
+
+
 # Elementwise operators that torch does not tag so.
 _OPAQUE = (
     "hardswish floor_divide log_sigmoid_forward log_sigmoid_backward _prelu_kernel "
@@ -128,3 +143,4 @@ ROWS["rsub"] = pointwise("0+1", "linear")
 # What fused optimizers do to a parameter, its gradient and state, and unscaling to a gradient.
 _FUSED = "_fused_adam _fused_adamw _fused_sgd _fused_adagrad"
 ROWS |= {name: OPAQUE for name in [*_FUSED.split(), "_amp_foreach_non_finite_check_and_unscale"]}
+ROWS |= {name: Row(_gated, "x.. (2! d) -> x.. d") for name in ("glu", "glu_backward")}

@@ -192,5 +192,4 @@ ROWS = {
     "count_nonzero": reduction("sum", "opaque"),
     "nansum": reduction("sum", "opaque"),
     "renorm": Row(_others_whole, "only dim may be cut"),
-    "glu": Row(whole_dim, "dim whole"),
 }

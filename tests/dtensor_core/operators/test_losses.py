@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from dtensor_core import Partial, Replicate, Shard
-from tests.dtensor_core.operators.agreement import assert_agrees
+from dtensor_core.placement import _StridedShard
+from dtensor_core.testing.threads import kept_mesh, on_threads
+from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
 R, P = Replicate(), Partial()
 
@@ -77,3 +80,71 @@ def test_cross_entropy_of_images_and_on_two_axes() -> None:
     x, target = _t(7, 5).requires_grad_(), torch.arange(7) % 5
     for layout in ([Shard(0), Shard(0)], [Shard(0), R], [R, Shard(0)]):
         assert_agrees(F.cross_entropy, [x, target], [layout, layout], mesh_shape=(2, 2))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("loss", [F.multi_margin_loss, F.multilabel_margin_loss])
+def test_losses_of_margins_are_those_of_one_device(loss: Any, reduction: str) -> None:
+    x = _t(5, 7).requires_grad_()
+    target = torch.tensor([3, 0, 1, 6, 1])
+    if loss is F.multilabel_margin_loss:
+        target = torch.stack([target, target * 0 - 1, *[target] * 5], 1)
+    for layouts in ((Shard(0), Shard(0)), (Shard(0), R), (Shard(1), R), (P, Shard(0))):
+        found = [[each] for each in layouts]
+        assert_agrees(lambda *t: loss(*t, reduction=reduction), [x, target], found)
+
+
+GATHER, REDUCE = {"all_gather_into_tensor": 1}, {"all_reduce": 1}
+
+
+@pytest.mark.parametrize(
+    ("reduction", "cut", "forward", "backward"),
+    [
+        # Samples that are cut have losses of their own; a mean counts them, in one number.
+        # A sum's weight is asked for by its gradient.
+        ("sum", Shard(0), {}, REDUCE),
+        ("mean", Shard(0), REDUCE, {}),
+        # Classes that are cut share a logarithm of a sum of each sample, and the gradient one sum.
+        ("sum", Shard(1), GATHER, GATHER | REDUCE),
+        ("mean", Shard(1), GATHER, GATHER),
+    ],
+)
+def test_cross_entropy_sends_numbers_of_samples_and_not_logits(
+    reduction: str, cut: Any, forward: Any, backward: Any
+) -> None:
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        logits = laid_out(_t(8, 1 << 15).requires_grad_(), mesh, [cut])
+        target = laid_out(torch.arange(8), mesh, [cut if cut == Shard(0) else R])
+        with Collectives() as issued:
+            loss: Any = F.cross_entropy(logits, target, reduction=reduction)
+        assert issued == forward
+        assert loss.placements == (P,)
+        with Collectives() as issued:
+            (found,) = torch.autograd.grad(loss, [logits], torch.ones_like(loss))
+        assert issued == backward
+        assert found.placements == (cut,)  # pyright: ignore[reportAttributeAccessIssue]
+
+    body()
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_a_gate_over_halves_of_a_cut_dim_is_that_of_one_device(size: int) -> None:
+    for cut in (Shard(0), Shard(1), _StridedShard(1, split_factor=2)):
+        assert_agrees(F.glu, [_t(3, size).requires_grad_()], [[cut]])
+
+
+def test_a_gate_over_halves_that_are_cut_alike_sends_nothing() -> None:
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        halves = laid_out(_t(3, 16).requires_grad_(), mesh, [_StridedShard(1, split_factor=2)])
+        with Collectives() as issued:
+            gated: Any = F.glu(halves)
+            (found,) = torch.autograd.grad(gated, [halves], torch.ones_like(gated))
+        assert issued == {}
+        assert gated.placements == (Shard(1),)
+        assert found.placements == halves.placements  # pyright: ignore
+
+    body()
