@@ -220,13 +220,8 @@ def _addmm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
 
 
 def _as_second(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """As what was pooled: torch has no meta kernel of this gradient."""
+    """As what was pooled, or lost: torch has no meta kernel of this gradient."""
     return (specs[1].tensor_meta,)
-
-
-def _as_second(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """The gradient of what a loss is of; it has no meta kernel."""
-    return (_contiguous(args[1].shape, args[1].dtype),)
 
 
 Shortcut = Callable[[Sequence[Spec], Sequence[Any]], Metas | None]
@@ -263,7 +258,6 @@ _LYING: dict[Any, Callable[[Spec], bool]] = {
     _elementwise: _is_contiguous_or_one_value,
     _product: _is_any,
     _addmm: _is_any,
-    _as_second: _is_any,
 }
 
 

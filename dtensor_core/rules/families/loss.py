@@ -8,7 +8,7 @@ classes are cut, a sample's loss is known to the rank that holds its class.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,14 +61,14 @@ def _is_cut(specs: Sequence[Spec]) -> bool:
     return any(sharded_dim(p) is not None for spec in specs for p in spec.placements)
 
 
-def _by_global_count(count: int) -> Callable[..., Local]:
+def _by_global_count(count: int) -> LocalMaker:
     """A mean as a sum over the global count, where anything is cut."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         if not _is_cut(inputs):
             return op
 
-        def mean(*args: Any, **kwargs: Any) -> torch.Tensor:
+        def mean(*args: Any, **kwargs: Any) -> Any:
             found = called_with(op, args, kwargs, reduction=_SUM)
             return found.div_(count) if outputs[1:] == () else (found[0].div_(count), *found[1:])
 
@@ -168,8 +168,10 @@ def _nll_backward(call: Call) -> Rule:
     )
 
 
-def _margins(call: Call) -> Rule:
+def _margins(call: Call) -> Rule | None:
     """Grad?, x [n, c], target [n] or [n, c], weight? -> one number a sample, or the grad of x."""
+    if not call.outputs:  # without a meta kernel only those of contiguous tensors are known
+        return None
     x, samples, dim = _samples(call.argument("self"))
     operands = {"self": x, "is_target": x, "weight": ((),)}
     operands["target"] = x if call.argument("target").ndim == len(x) else samples
