@@ -15,6 +15,7 @@ import torch
 from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import (
+    Partial,
     Placement,
     Replicate,
     Shard,
@@ -44,13 +45,24 @@ def normalize_placements(
             )
         )
     if torch.compiler.is_dynamo_compiling():  # which warns of caches
-        return tuple([_normalize(placement, ndim) for placement in placements])
+        return _normalized.__wrapped__(tuple(placements), ndim)
     return _normalized(tuple(placements), ndim)
 
 
 @lru_cache(maxsize=16384)
 def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement, ...]:
-    return tuple(_normalize(placement, ndim) for placement in placements)
+    normal = tuple([_normalize(placement, ndim) for placement in placements])
+    reductions = {each.reduce_op for each in normal if isinstance(each, Partial)}
+    if len(reductions) > 1 and reductions != {"sum", "avg"}:
+        raise PlacementError(
+            four_parts(
+                asked=f"placements {placements}",
+                found="Mixed Partial reduce types: " + ", ".join(sorted(reductions)),
+                why="which is reduced first would decide the value; only sum and avg may be mixed",
+                hint="reduce all but one of them before",
+            )
+        )
+    return normal
 
 
 def _normalize(placement: Placement, ndim: int) -> Placement:

@@ -189,6 +189,15 @@ def test_placements_that_do_not_fit_are_refused(mesh, placements, message) -> No
     assert message in str(error.value)
 
 
+def test_reductions_of_two_kinds_are_not_mixed() -> None:
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (2, 2))
+        with pytest.raises(PlacementError, match="Mixed Partial reduce types: max, sum"):
+            DTensor.from_local(torch.ones(2), mesh, [Partial("sum"), Partial("max")])
+        mixed = DTensor.from_local(torch.ones(2), mesh, [Partial("sum"), Partial("avg")])
+        assert mixed.placements == (Partial("sum"), Partial("avg"))
+
+
 def test_gradients_of_gradients_cross_both_borders() -> None:
     @on_threads(2)
     def body() -> None:
