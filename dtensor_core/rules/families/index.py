@@ -275,6 +275,7 @@ def _select_scatter(call: Call) -> Rule:
 
 def _slice_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Each rank writes the positions of the slice that it holds."""
+    write = _writing(aten.index_copy.default, inputs, outputs)
 
     def into(
         x: torch.Tensor,
@@ -284,35 +285,22 @@ def _slice_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None
         end: Any = None,
         step: int = 1,
     ) -> torch.Tensor:
-        held = Held(inputs[0], dim % x.ndim)
-        if held.all:
+        if inputs[0].local_shape[dim] == inputs[0].shape[dim]:
             return op(x, part, dim, start, end, step)
-        wanted = range(held.size)[slice(start, end, step)]
-        made, at = x.clone(), 0
-        for piece in held.pieces:
-            first = next((k for k, p in enumerate(wanted) if p >= piece.offset), len(wanted))
-            count = sum(piece.offset <= p < piece.offset + piece.size for p in wanted)
-            if count:
-                local = at + wanted[first] - piece.offset
-                target = made.narrow(dim, local, (count - 1) * step + 1)
-                aten.slice.Tensor(target, dim, 0, None, step).copy_(part.narrow(dim, first, count))
-            at += piece.size
-        return made
+        places = torch.arange(inputs[0].shape[dim], device=x.device)[slice(start, end, step)]
+        return write(x, dim, places, part.to(x.dtype))
 
     return into
 
 
 def _select_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    write = _writing(aten.index_copy.default, inputs, outputs)
+
     def into(x: torch.Tensor, part: torch.Tensor, dim: int, index: int) -> torch.Tensor:
-        held = Held(inputs[0], dim % x.ndim)
-        if held.all:
+        if inputs[0].local_shape[dim] == inputs[0].shape[dim]:
             return op(x, part, dim, index)
-        made, at, index = x.clone(), 0, index % held.size
-        for piece in held.pieces:
-            if piece.offset <= index < piece.offset + piece.size:
-                made.select(dim, at + index - piece.offset).copy_(part)
-            at += piece.size
-        return made
+        place = torch.tensor([index], device=x.device)
+        return write(x, dim, place, part.unsqueeze(dim).to(x.dtype))
 
     return into
 

@@ -116,20 +116,7 @@ def _best(op: Local, line: Line) -> Local:
 
 def _padded(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """As long as the longest of all ranks."""
-    missing = size - x.shape[dim]
-    return (
-        x
-        if not missing
-        else torch.cat(
-            [
-                x,
-                x.narrow(dim, 0, 1).expand(
-                    *(missing if each == dim else n for each, n in enumerate(x.shape))
-                ),
-            ],
-            dim,
-        )
-    )
+    return aten.constant_pad_nd(x, [0, 0] * (x.ndim - 1 - dim) + [0, size - x.shape[dim]])
 
 
 def _side_by_side(ranks: torch.Tensor, dim: int, counts: Sequence[int]) -> torch.Tensor:
