@@ -37,7 +37,7 @@ def batched(own: int, *, linear: bool = False, sizes_at: int | None = None, **ot
         fits = all(meta.shape[: len(batch)] == batch for meta in call.outputs)
         return Rule(
             inputs=tuple(
-                _operand(shape, width, batch)
+                operand_in(shape, width, batch)
                 for shape, width in zip(call.shapes, widths, strict=True)
             ),
             outputs=tuple(_result(meta.shape, len(batch)) for meta in call.outputs),
@@ -59,7 +59,8 @@ def _widths(call: Call, own: int, others: Mapping[str, int]) -> list[int]:
     return [others.get(name, own) for name, value in given if isinstance(value, Spec)]
 
 
-def _operand(shape: Sequence[int], width: int, batch: Sequence[int]) -> Operand:
+def operand_in(shape: Sequence[int], width: int, batch: Sequence[int]) -> Operand:
+    """The operand of an argument with so many dims of its own behind those of the batch."""
     leading = max(len(shape) - width, 0)
     first = len(batch) - leading
     names: list[tuple[str, ...]] = [
@@ -130,14 +131,4 @@ ROWS = {
     **alike("pixel_shuffle pixel_unshuffle channel_shuffle", batched(3, linear=True)),
     **alike("grid_sampler_2d", batched(3)),
     **alike("grid_sampler_3d", batched(4)),
-    **alike("_cdist_forward _cdist_backward", batched(2)),
-    **alike(
-        "_linalg_svd linalg_inv_ex _linalg_det _linalg_slogdet _linalg_eigh linalg_eig linalg_qr "
-        "linalg_lu_factor_ex linalg_lu linalg_cholesky_ex cholesky cholesky_inverse cholesky_solve "
-        "triangular_solve linalg_solve_triangular linalg_matrix_exp geqrf linalg_ldl_factor_ex",
-        batched(2),
-    ),
-    **alike("linalg_lu_solve lu_unpack linalg_ldl_solve", batched(2, pivots=1, LU_pivots=1)),
-    "linalg_householder_product": batched(2, tau=1),
-    "ormqr": batched(2, input2=1),
 }

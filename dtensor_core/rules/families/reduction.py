@@ -154,6 +154,19 @@ def _vector_norm(call: Call) -> Rule:
     )
 
 
+def _histogram(call: Call) -> Rule:
+    """Within given bounds each shard counts its own; otherwise those of all are asked for first."""
+    if call.argument("min") == call.argument("max"):
+        return whole_rule(call)
+    shape = call.specs[0].shape
+    return Rule(
+        (full_operand(shape),),
+        ((("bins",),),),
+        {**factor_sizes(shape), "bins": 1},
+        frozenset({"bins"}),
+    )
+
+
 def _others_whole(call: Call) -> Rule:
     """Only the dimension that is named may be cut."""
     rule = whole_dim(call)
@@ -171,6 +184,8 @@ _MINIMUM = reduction("min", "min", local=_extreme(_highest))
 ROWS = {
     "_local_scalar_dense": Row(whole_rule, "one number of all elements: whole"),
     "equal": Row(whole_rule, "one number of all elements: whole"),
+    "_linalg_check_errors": Row(whole_rule, "one number of all elements: whole"),
+    "histc": Row(_histogram, "bounds given: sum of shards"),
     "allclose": Row(whole_rule, "one number of all elements: whole"),
     "sum": reduction("sum", "linear"),
     "mean": reduction("sum", "linear", local=_mean_by_global_count),

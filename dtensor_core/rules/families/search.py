@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.families.reduction import reduced_dims, whole_dim, whole_dim_reduced
 from dtensor_core.rules.merged import Line, merged
 from dtensor_core.rules.row import Row, alike
 from dtensor_core.rules.rule import Local, Rule
+from dtensor_core.spec import Spec
 
 aten = torch.ops.aten
 _PLACE_BYTES = torch.int64.itemsize
@@ -64,8 +66,8 @@ def _places(op: Local, line: Line) -> Local:
         filled = line.filled(x)
         value, at = search(filled.reshape(-1), 0)
         place = torch.zeros_like(at)
-        for each, coordinate in enumerate(torch.unravel_index(at, filled.shape)):
-            place = place * line.shape[each] + coordinate + line.offset(each)
+        for n, coordinate in enumerate(torch.unravel_index(at, filled.shape)):
+            place = place * line.shape[n] + coordinate + line.offset(n)
         found = _best_of(*line.gather(value, place), largest=_is_max(op))[1]
         return found.reshape([1] * x.ndim) if keepdim else found
 
@@ -107,7 +109,7 @@ def _best(op: Local, line: Line) -> Local:
         values, places = op(filled, min(k, filled.shape[dim]), dim, largest, sorted)
         said = _padded(values, dim, max(counts)), _padded(places, dim, max(counts))
         heard = line.gather(said[0], said[1] + line.offset(dim))
-        values, places = (_side_by_side(each, dim, counts) for each in heard)
+        values, places = (_side_by_side(said, dim, counts) for said in heard)
         best, whose = op(values, k, dim, largest, sorted)
         return best, places.gather(dim, whose)
 
@@ -124,7 +126,38 @@ def _side_by_side(ranks: torch.Tensor, dim: int, counts: Sequence[int]) -> torch
     return torch.cat(parts, dim)
 
 
+def _sorted_and_sought(call: Call) -> Rule:
+    """What is sorted counts, for each value, the elements before it: each piece counts its own."""
+    buckets = call.op._schema.name == "aten::bucketize"
+    given = [call.argument("self"), call.argument("boundaries" if buckets else "sorted_sequence")]
+    values, line = given if isinstance(given[0], Spec) else (None, given[1])
+    sought = full_operand(values.shape if values else ())
+    own = tuple(sought[: line.ndim - 1]) if line.ndim > 1 else ()
+    sizes = {**factor_sizes(values.shape if values else ()), "s": line.shape[-1]}
+    operands = ((*own, ("s",)), *([sought] if values else []))
+    rest = [(*own, ("s",))] * (len(call.specs) - len(operands))
+    return Rule(
+        inputs=(*(operands[::-1] if buckets else operands), *rest),
+        outputs=(sought,),
+        sizes=sizes,
+        blocked=frozenset("s" if rest else ""),
+    )
+
+
+def _is_in(call: Call) -> Rule:
+    """Elements that are among others, or (`invert`) not: each piece of these tells of its own."""
+    named = [("elements", "e"), ("test_elements", "t"), ("element", "e"), ("test_element", "t")]
+    found = [(call.argument(name), letter) for name, letter in named]
+    given = [(spec, letter) for spec, letter in found if isinstance(spec, Spec)]
+    operands = [tuple((f"{letter}{n}",) for n in range(spec.ndim)) for spec, letter in given]
+    sizes = {f"{letter}{n}": size for spec, letter in given for n, size in enumerate(spec.shape)}
+    out = tuple((f"e{n}",) for n in range(len(call.outputs[0].shape)))
+    return Rule(tuple(operands), (out,), sizes, reduce="min" if call.argument("invert") else "max")
+
+
 ROWS = {
+    **alike("searchsorted bucketize", Row(_sorted_and_sought, "sorted dim: sum of shards")),
+    "isin": Row(_is_in, "test elements: max or min of shards"),
     **alike("max.dim min.dim argmax argmin", Row(_extreme, "along a cut dim a best of each rank")),
     "aminmax": Row(_both_extremes, "along a cut dim both of each rank"),
     "topk": Row(_top, "along a cut dim k of each rank"),

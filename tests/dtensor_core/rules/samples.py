@@ -392,6 +392,29 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "take": [_call(aten.take.default, _t(7, 5), _ids(35, 4, 2) - 3)],
     "put": [_call(aten.put.default, _t(7, 5), torch.tensor([34, 0, -4]), _t(3))],
+    "searchsorted": [
+        _call(aten.searchsorted.Tensor, _t(7).sort()[0], _t(5, 4)),
+        _call(aten.searchsorted.Tensor, _t(2, 7).sort()[0], _t(2, 5), right=True),
+        _call(aten.searchsorted.Tensor, _t(7), _t(5), sorter=_t(7).argsort()),
+        _call(aten.searchsorted.Scalar, _t(7).sort()[0], 0.5),
+    ],
+    "bucketize": [
+        _call(aten.bucketize.Tensor, _t(5, 4), _t(7).sort()[0]),
+        _call(aten.bucketize.Scalar, 0.5, _t(7).sort()[0]),
+    ],
+    "isin": [
+        _call(aten.isin.Tensor_Tensor, _ids(9, 5, 4), _ids(9, 7)),
+        _call(aten.isin.Tensor_Tensor, _ids(9, 5, 4), _ids(9, 7), invert=True),
+        _call(aten.isin.Tensor_Scalar, _ids(9, 5), 3),
+        _call(aten.isin.Scalar_Tensor, 3, _ids(9, 7)),
+    ],
+    "histc": [
+        _call(aten.histc.default, _t(7, 5), 4, -1, 1),
+        _call(aten.histc.default, _t(7, 5), 4),
+    ],
+    "_linalg_check_errors": [
+        _call(aten._linalg_check_errors.default, torch.zeros(3).int(), "inv", is_matrix=False)
+    ],
     "slice_scatter": [
         _call(aten.slice_scatter.default, _t(7, 5), _t(2, 5), 0, 1, 6, 3),
         _call(aten.slice_scatter.default, _t(7, 5), _t(7, 5) * 2),

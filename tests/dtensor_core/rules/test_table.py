@@ -42,7 +42,7 @@ ROWS = {
 }
 SAMPLES_FILE = "tests/dtensor_core/rules/samples.py"
 # What is one number made of everything, or drawn as often as values ask for.
-WHOLE = {"_local_scalar_dense", "equal", "allclose"}
+WHOLE = {"_local_scalar_dense", "equal", "allclose", "_linalg_check_errors"}
 WHOLE |= {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}
 SUMMING = {"nll_loss_forward", "nll_loss2d_forward"}
 
