@@ -33,9 +33,9 @@ from dtensor_core.dispatch.missing import meet, refuse_collective
 from dtensor_core.dispatch.plain import is_whole
 from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
 from dtensor_core.errors import MixedTensorError, four_parts
+from dtensor_core.local.operator import argument_names
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.redistribute.execute import execute
-from dtensor_core.rules.call import argument_names
 from dtensor_core.rules.table import row_of
 from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
 

@@ -27,14 +27,14 @@ from dtensor_core.dispatch.missing import NO_RULE, Missing, missing
 from dtensor_core.dispatch.overflow import UNSCALE, unscaling
 from dtensor_core.dispatch.written import Back, Out, does_not_fit, outs_of, without_out
 from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.local.operator import argument_names, local_operator
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.merge import within
 from dtensor_core.redistribute.plan import Plan, plan_between
-from dtensor_core.rules.call import Call, argument_names
-from dtensor_core.rules.local import local_operator
+from dtensor_core.rules.call import Call
 from dtensor_core.spec import Spec, TensorMeta
 
 # Views in place: the tensor takes another shape, and its placements go along.
@@ -117,8 +117,9 @@ def make_entry(
         for number, plan in enumerate(decision.plans)
         if plan.steps
     )
+    maker = decision.rule and decision.rule.local
     run = local_operator(
-        _functional(op) if reshapes else op, decision.rule, decision.inputs, decision.outputs
+        _functional(op) if reshapes else op, maker, decision.inputs, decision.outputs
     )
     if decision.exchanges and decision.inputs[0].coords is not None:
         run = _exchanging(op, run, decision, names)

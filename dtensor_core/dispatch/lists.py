@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dtensor_core.dispatch.arguments import converted
 from dtensor_core.dispatch.metadata import as_meta, output_metadata
+from dtensor_core.local.operator import local_operator
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.rules.call import Call, tensors
-from dtensor_core.rules.local import local_operator
 from dtensor_core.spec import Spec
 
 _FOREACH = "aten::_foreach_"
@@ -201,7 +201,12 @@ def plans_by_number(elements: Sequence[Element]) -> dict[int, tuple[Plan, Decisi
 def local_list_operator(op: OpOverload, elements: Sequence[Element]) -> Callable[..., Any]:
     """The list operator itself, or a loop where an element's rule has an operator of its own."""
     runs = [
-        local_operator(e.call.op, e.decision.rule, e.decision.inputs, e.decision.outputs)
+        local_operator(
+            e.call.op,
+            e.decision.rule and e.decision.rule.local,
+            e.decision.inputs,
+            e.decision.outputs,
+        )
         for e in elements
     ]
     if all(run is element.call.op for run, element in zip(runs, elements, strict=True)):

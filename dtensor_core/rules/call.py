@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 from torch._ops import OpOverload
 
+from dtensor_core.local.operator import argument_names
 from dtensor_core.spec import Spec, TensorMeta
-
-
-@lru_cache(maxsize=4096)
-def argument_names(op: OpOverload) -> Mapping[str, int]:
-    """The positions of an operator's arguments by name; its schema makes them anew at each look."""
-    return {argument.name: position for position, argument in enumerate(op._schema.arguments)}
 
 
 @dataclass(frozen=True, slots=True)

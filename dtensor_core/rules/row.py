@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dtensor_core.local.operator import LocalMaker
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.notation import bind, broadcast, parse
-from dtensor_core.rules.rule import PASSING, LocalMaker, Rule, Terms, through
+from dtensor_core.rules.rule import PASSING, Rule, Terms, through
 
 
 @dataclass(frozen=True, slots=True)

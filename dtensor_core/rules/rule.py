@@ -12,10 +12,11 @@ p is 1 and `_StridedShard(split_factor=p)` if not.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dtensor_core.local.operator import LocalMaker
 from dtensor_core.placement import (
     Partial,
     Placement,
@@ -27,13 +28,9 @@ from dtensor_core.placement import (
 )
 from dtensor_core.redistribute.exchange import Exchange
 from dtensor_core.redistribute.merge import Merge
-from dtensor_core.spec import Spec
 
 Dim = tuple[str, ...]
 Operand = tuple[Dim, ...]
-# What a rank runs, and what makes it of the operator and the layouts.
-Local = Callable[..., Any]
-LocalMaker = Callable[[Local, Sequence[Spec], Sequence[Spec | None]], Local]
 
 # Additive terms of a result, each a product of argument numbers: ((0,), (1, 2)) is 0 + 1 * 2.
 Terms = tuple[tuple[int, ...], ...]

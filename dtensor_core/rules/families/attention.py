@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from dtensor_core.draws import apart
+from dtensor_core.local.operator import Local, LocalMaker, called_with
 from dtensor_core.placement import sharded_dim
 from dtensor_core.rules.call import Call
-from dtensor_core.rules.local import called_with
 from dtensor_core.rules.notation import broadcast, parse
 from dtensor_core.rules.row import Row, whole_rule
-from dtensor_core.rules.rule import Dim, Local, LocalMaker, Operand, Rule
+from dtensor_core.rules.rule import Dim, Operand, Rule
 from dtensor_core.spec import Spec
 
 _QUERY, _KEY, _VALUE = "b (g r) l d", "b g s d", "b g s e"

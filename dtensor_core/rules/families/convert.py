@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dtensor_core.local.operator import Local
 from dtensor_core.placement import Partial, Replicate
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of, pointwise
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Candidate, Local, Rule
+from dtensor_core.rules.rule import Candidate, Rule
 from dtensor_core.spec import Spec
 
 

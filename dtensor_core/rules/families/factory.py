@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from dtensor_core.local.operator import Local, with_local_size
 from dtensor_core.placement import Partial, Placement, Replicate
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
-from dtensor_core.rules.local import with_local_size
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Candidate, Local, Rule
+from dtensor_core.rules.rule import Candidate, Rule
 from dtensor_core.spec import Spec
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from dtensor_core.local.operator import Local, LocalMaker
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row, whole_rule
-from dtensor_core.rules.rule import Local, LocalMaker, Operand, Rule, Terms
+from dtensor_core.rules.rule import Operand, Rule, Terms
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 

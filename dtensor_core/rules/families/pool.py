@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.local.operator import Local
 from dtensor_core.placement import Shard
 from dtensor_core.redistribute.exchange import Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.batched import batched
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Local, Rule
+from dtensor_core.rules.rule import Rule
 from dtensor_core.rules.windows import Part, Windows, exchanging_rows, fitted
 
 

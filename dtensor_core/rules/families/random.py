@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from dtensor_core.draws import draw, embed
 from dtensor_core.layout import stride_like
+from dtensor_core.local.operator import Local, LocalMaker
 from dtensor_core.placement import Partial, Replicate
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import (
@@ -24,7 +25,7 @@ from dtensor_core.rules.families.pointwise import (
     operand_of,
 )
 from dtensor_core.rules.row import Row, whole_rule
-from dtensor_core.rules.rule import Candidate, Local, LocalMaker, Rule
+from dtensor_core.rules.rule import Candidate, Rule
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import Cut, Extent
+from dtensor_core.local.operator import Local
 from dtensor_core.placement import Shard
 from dtensor_core.redistribute.exchange import Exchange, Rows
 from dtensor_core.rules.call import Call
@@ -22,8 +23,6 @@ from dtensor_core.rules.families.view import structural
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Candidate, Rule
 from dtensor_core.rules.windows import chunks, cutting_axis, extent, meeting
-
-Local = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from dtensor_core.local.operator import Local, functional
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.reduction import whole_dim
-from dtensor_core.rules.local import functional
 from dtensor_core.rules.merged import Line, merged
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Local, Rule
+from dtensor_core.rules.rule import Rule
 from dtensor_core.tracing import depending
 
 

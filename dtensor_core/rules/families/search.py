@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
+from dtensor_core.local.operator import Local
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.families.reduction import reduced_dims, whole_dim, whole_dim_reduced
 from dtensor_core.rules.merged import Line, merged
 from dtensor_core.rules.row import Row, alike
-from dtensor_core.rules.rule import Local, Rule
+from dtensor_core.rules.rule import Rule
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten

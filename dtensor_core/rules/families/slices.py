@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import Cut, Extent
+from dtensor_core.local.operator import Local, with_local_size
 from dtensor_core.placement import Placement, Shard
 from dtensor_core.redistribute.exchange import Exchange, Extents, Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.families.view import structural
-from dtensor_core.rules.local import with_local_size
 from dtensor_core.rules.row import Row, whole_rule
-from dtensor_core.rules.rule import Candidate, Local, Rule
+from dtensor_core.rules.rule import Candidate, Rule
 from dtensor_core.rules.windows import chunks, cutting_axis
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending

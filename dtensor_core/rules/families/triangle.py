@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from dtensor_core.local.operator import Local
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Local, Rule
+from dtensor_core.rules.rule import Rule
 from dtensor_core.spec import Spec
 
 

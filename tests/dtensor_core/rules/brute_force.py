@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from dtensor_core.layout import Cut, held_extents
+from dtensor_core.local.operator import local_operator
 from dtensor_core.placement import (
     Partial,
     Placement,
@@ -33,7 +34,6 @@ from dtensor_core.redistribute.distribute import split
 from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.merge import within
 from dtensor_core.rules.call import Call, tensors
-from dtensor_core.rules.local import local_operator
 from dtensor_core.rules.rule import Candidate, Rule, candidates
 from dtensor_core.rules.table import rule_of
 from dtensor_core.spec import Spec, TensorMeta
@@ -349,7 +349,7 @@ def _local(
     op: OpOverload, offer: Offer, inputs: Sequence[Spec], outputs: Sequence[Spec]
 ) -> Callable[..., Any]:
     """What a rank runs."""
-    run = local_operator(op, offer.rule, inputs, outputs)
+    run = local_operator(op, offer.rule.local, inputs, outputs)
     exchange = offer.candidate.exchange
     if exchange is None:
         return run

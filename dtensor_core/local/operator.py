@@ -8,6 +8,7 @@ waiting.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,20 +16,28 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core.layout import stride_like
-from dtensor_core.rules.call import argument_names
-from dtensor_core.rules.rule import Local, LocalMaker, Rule
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
+# What a rank runs, and what makes it of the operator and the layouts of arguments and results.
+Local = Callable[..., Any]
+LocalMaker = Callable[[Local, Sequence[Spec], Sequence[Spec | None]], Local]
+
+
+@lru_cache(maxsize=4096)
+def argument_names(op: OpOverload) -> Mapping[str, int]:
+    """The positions of an operator's arguments by name; its schema makes them anew at each look."""
+    return {argument.name: position for position, argument in enumerate(op._schema.arguments)}
+
 
 def local_operator(
-    op: OpOverload, rule: Rule | None, inputs: Sequence[Spec], outputs: Sequence[Spec]
-) -> Callable[..., Any]:
-    """What this rank runs, once the layouts of arguments and results are known."""
+    op: OpOverload, maker: LocalMaker | None, inputs: Sequence[Spec], outputs: Sequence[Spec]
+) -> Local:
+    """What this rank runs: the operator, or what a rule's `maker` puts in its place."""
     if inputs[0].coords is None:
         return _outside(op, outputs)
-    if rule is not None and rule.local is not None:
-        run = rule.local(op, inputs, outputs)
+    if maker is not None:
+        run = maker(op, inputs, outputs)
         if run is not op:
             return run
     written = op._schema.is_mutable
