@@ -56,12 +56,15 @@ def _only_computes(op: OpOverload) -> bool:
 
 
 def _decompositions(op: OpOverload) -> Iterator[Function]:
-    """What torch has for an operator: a function of its table, or a kernel made of others."""
+    """What torch has for an operator: a function of its table, or a kernel made of others.
+
+    Not the kernels of other libraries: they may well ask for the memory of their arguments.
+    """
     from torch._decomp import decomposition_table
 
     if op in decomposition_table:
         yield decomposition_table[op]
-    if op.has_kernel_for_dispatch_key(_EXPLICIT):
+    if op.namespace == "aten" and op.has_kernel_for_dispatch_key(_EXPLICIT):
         yield partial(op._op_dk, _EXPLICIT)
 
 

@@ -144,6 +144,31 @@ def test_one_that_draws_looks_at_data_or_makes_something_else_is_left_out(
     assert _reasons() == GATHERED
 
 
+def test_the_function_of_a_custom_operator_is_not_run_on_anything_else() -> None:
+    seen: list[type] = []
+
+    @torch.library.custom_op("underived::custom", mutates_args=())
+    def custom(x: torch.Tensor) -> torch.Tensor:
+        seen.append(type(x))
+        assert not x.is_meta
+        return x * 2
+
+    custom.register_fake(torch.empty_like)
+    value = run_threads(lambda: custom(_cut(0)).full_tensor(), 4)[0]
+    assert torch.equal(value, 2 * torch.arange(64.0).reshape(8, 8))
+    assert seen == [torch.Tensor] * 4
+
+
+@on_threads(4)
+def test_what_is_derived_can_be_compiled() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.view_copy(x, [8, 2, 4]).relu()
+
+    found = torch.compile(function, backend="aot_eager", fullgraph=True)(_cut(0))
+    assert found.placements == (Shard(0),)  # pyright: ignore
+    assert torch.equal(found.full_tensor(), function(torch.arange(64.0).reshape(8, 8)))  # pyright: ignore
+
+
 def test_what_is_derived_has_gradients() -> None:
     def run() -> torch.Tensor:
         x = _cut(0).requires_grad_()
