@@ -15,12 +15,13 @@ import torch
 
 from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.local.operator import Local, argument_names
+from dtensor_core.local.windows import Part, Windows, fitted
 from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.redistribute.exchange import Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Candidate, Dim, Operand, Rule
-from dtensor_core.rules.windows import Part, Windows, exchanging_rows, fitted
+from dtensor_core.rules.windows import exchanging_rows
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 

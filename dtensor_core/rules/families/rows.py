@@ -15,6 +15,7 @@ import torch
 
 from dtensor_core.layout import Cut, Extent
 from dtensor_core.local.operator import Local
+from dtensor_core.local.windows import extent, meeting
 from dtensor_core.placement import Shard
 from dtensor_core.redistribute.exchange import Exchange, Rows
 from dtensor_core.rules.call import Call
@@ -22,7 +23,7 @@ from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.families.view import structural
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Candidate, Rule
-from dtensor_core.rules.windows import chunks, cutting_axis, extent, meeting
+from dtensor_core.rules.windows import chunks, cutting_axis
 
 
 @dataclass(frozen=True, slots=True)
