@@ -12,7 +12,7 @@ devices: they would write running moments unsaid. Imported by `tensor`, once.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -101,6 +101,14 @@ def _one_hot(op: OpOverload, indices: Any, num_classes: int = -1) -> torch.Tenso
     return (indices.unsqueeze(-1) == classes).to(torch.int64)
 
 
+def _affine_grid_backward(op: OpOverload, grad: Any, size: Sequence[int], corners: bool) -> Any:
+    dims = len(size) - 2
+    eye = torch.eye(dims, dims + 1, dtype=grad.dtype, device=grad._local_tensor.device)
+    points = aten.affine_grid_generator(eye.unsqueeze(0), [1, *size[1:]], corners)
+    points = torch.cat([points, torch.ones_like(points[..., :1])], -1).flatten(1, -2)
+    return grad.flatten(1, -2).mT @ _replicated(grad, points)
+
+
 def _combinations(
     op: OpOverload, values: Any, r: int = 2, with_replacement: bool = False
 ) -> torch.Tensor:
@@ -186,6 +194,7 @@ def _mask_as_dtensor(
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_attention_math": _attention,
     "one_hot": _one_hot,
+    "affine_grid_generator_backward": _affine_grid_backward,
     "combinations": _combinations,
     "tensor_split.tensor_indices_or_sections": _tensor_split,
 }

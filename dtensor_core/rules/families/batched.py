@@ -1,17 +1,15 @@
 """Operators on the last dims of their arguments, once for every index of the dims before.
 
-Interpolation, padding, factorisations, transforms: the leading dims are cut freely, the
-last ones must be whole. A row says how many dims of an argument are the operator's own.
+Gradients of padding, pooling, factorisations, transforms: the leading dims are cut freely, the last
+ones must be whole. A row says how many dims of an argument are the operator's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 
-from dtensor_core.local.operator import Local, LocalMaker
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row, alike
@@ -19,11 +17,8 @@ from dtensor_core.rules.rule import Operand, Rule
 from dtensor_core.spec import Spec
 
 
-def batched(own: int, *, linear: bool = False, sizes_at: int | None = None, **others: int) -> Row:
-    """A row for an operator whose arguments have `own` dims of their own, or those of `others`.
-
-    `sizes_at` is the position of an argument that holds the sizes of the result.
-    """
+def batched(own: int, *, linear: bool = False, **others: int) -> Row:
+    """A row for an operator whose arguments have `own` dims of their own, or those of `others`."""
     text = f"b.. {' '.join(f's{n}!' for n in range(own))} -> b.. .."
 
     def build(call: Call) -> Rule:
@@ -47,7 +42,6 @@ def batched(own: int, *, linear: bool = False, sizes_at: int | None = None, **ot
             terms=((0,),),
             # The mean of integers is rounded.
             algebra="linear" if linear and call.outputs[0].dtype.is_floating_point else "opaque",
-            local=None if sizes_at is None else _with_local_sizes(sizes_at),
         )
 
     return Row(build, text, "linear" if linear else "opaque")
@@ -76,24 +70,6 @@ def _result(shape: Sequence[int], num_batch: int) -> Operand:
     return (*names, *((),) * (len(shape) - num_batch))
 
 
-def _with_local_sizes(position: int) -> LocalMaker:
-    """The operator with the sizes at a position replaced by the local ones of the result."""
-
-    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        out = outputs[0]
-        if out is None or out.local_shape == tuple(out.shape):
-            return op
-
-        def local(*args: Any, **kwargs: Any) -> Any:
-            if 0 in out.local_shape:
-                return args[0].new_zeros(out.local_shape)
-            return op(*args[:position], list(out.local_shape), *args[position + 1 :], **kwargs)
-
-        return local
-
-    return maker
-
-
 def _transformed(call: Call) -> Rule:
     """A transform along `dim`: linear; the other dims are cut freely."""
     shape = call.specs[0].shape
@@ -109,27 +85,7 @@ def _transformed(call: Call) -> Rule:
     )
 
 
-ROWS = {
-    **alike("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole", "linear")),
-    **alike("upsample_linear1d", batched(1, linear=True)),
-    **alike(
-        "reflection_pad2d_backward replication_pad2d_backward "
-        "upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa",
-        batched(2, linear=True),
-    ),
-    **alike(
-        "reflection_pad3d_backward replication_pad3d_backward upsample_trilinear3d",
-        batched(3, linear=True),
-    ),
-    **alike("reflection_pad1d_backward replication_pad1d_backward", batched(1, linear=True)),
-    "upsample_linear1d_backward": batched(1, linear=True, sizes_at=2),
-    **alike(
-        "upsample_bilinear2d_backward upsample_bicubic2d_backward",
-        batched(2, linear=True, sizes_at=2),
-    ),
-    "upsample_trilinear3d_backward": batched(3, linear=True, sizes_at=2),
-    "im2col": batched(3, linear=True),
-    **alike("pixel_shuffle pixel_unshuffle channel_shuffle", batched(3, linear=True)),
-    **alike("grid_sampler_2d", batched(3)),
-    **alike("grid_sampler_3d", batched(4)),
-}
+_PADS = ("reflection_pad{}d_backward", "replication_pad{}d_backward")
+
+ROWS = {name.format(own): batched(own, linear=True) for name in _PADS for own in (1, 2, 3)}
+ROWS |= alike("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole", "linear"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from dtensor_core.local.operator import Local
 from dtensor_core.placement import Partial, Replicate
 from dtensor_core.rules.call import Call
@@ -15,18 +17,21 @@ from dtensor_core.spec import Spec
 
 
 def _to_copy(call: Call) -> Rule:
-    """Converting between floating types is linear; to or from others it is not."""
+    """Converting between floating and complex types is linear; to or from others it is not."""
     shape = call.specs[0].shape
-    dtypes = (call.specs[0].dtype, call.outputs[0].dtype)
-    kept = dtypes[0] is dtypes[1]
-    linear = all(dtype.is_floating_point for dtype in dtypes)
+    kinds = [dtype.is_floating_point + 2 * dtype.is_complex for dtype in _dtypes(call)]
+    algebra = "opaque" if 0 in kinds else "linear" if 2 in kinds else "linear increasing"
     return Rule(
         inputs=(full_operand(shape),),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),
         terms=((0,),),
-        algebra="structural" if kept else "linear increasing" if linear else "opaque",
+        algebra="structural" if len(_dtypes(call)) == 1 else algebra,
     )
+
+
+def _dtypes(call: Call) -> set[torch.dtype]:
+    return {call.specs[0].dtype, call.outputs[0].dtype}
 
 
 def _copy(call: Call) -> Rule:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from dtensor_core.placement import Replicate, Shard
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.batched import batched, operand_in
-from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
 from dtensor_core.rules.row import Row, alike
-from dtensor_core.rules.rule import Candidate, Dim, Rule
+from dtensor_core.rules.rule import Candidate, Rule
 
 
 def _solving(number: int, row: Row) -> Row:
@@ -42,47 +39,7 @@ def _vectors(call: Call) -> Rule:
     return Rule(whole, outputs, {f"b{n}": size for n, size in enumerate(batch)})
 
 
-_P, _R, _WHOLE = ("p",), ("r",), ()
-# The own dims of the arguments of a distance, and of its result.
-_DISTANCES: dict[str, tuple[tuple[Dim, Dim], ...]] = {
-    "_cdist_forward": ((_P, _WHOLE), (_R, _WHOLE), (_P, _R)),
-    "_cdist_backward": ((_P, _R), (_P, _WHOLE), (_R, _WHOLE), (_P, _R), (_P, _WHOLE)),
-}
-
-
-def _distances(call: Call) -> Rule:
-    """Rows p and rows r, of which each pair has a distance."""
-    *given, result = _DISTANCES[call.op._schema.name.removeprefix("aten::")]
-    shapes = call.shapes
-    batch = torch.broadcast_shapes(*(shape[:-2] for shape in shapes))
-    sizes = {f"b{n}": size for n, size in enumerate(batch)}
-    for own, shape in zip(given, shapes, strict=True):
-        sizes |= {name: size for dim, size in zip(own, shape[-2:], strict=True) for name in dim}
-    return Rule(
-        inputs=tuple(
-            (*operand_in(shape, 2, batch)[:-2], *own)
-            for own, shape in zip(given, shapes, strict=True)
-        ),
-        outputs=((*((f"b{n}",) for n in range(len(batch))), *result),),
-        sizes=sizes,
-    )
-
-
-def _cross(call: Call) -> Rule:
-    shape = call.outputs[0].shape
-    return Rule(
-        inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
-        outputs=(full_operand(shape),),
-        sizes=factor_sizes(shape),
-        blocked=frozenset({f"d{int(call.argument('dim')) % len(shape)}"}),
-        terms=((0, 1),),
-        algebra="linear",
-    )
-
-
 ROWS = {
-    **alike("_cdist_forward _cdist_backward", Row(_distances, "b.. p m!, b.. r m! -> b.. p r")),
-    "linalg_cross": Row(_cross, "elementwise but for dim", "linear", ((0, 1),)),
     **alike(
         "_linalg_svd linalg_inv_ex _linalg_det _linalg_slogdet _linalg_eigh linalg_eig linalg_qr "
         "linalg_lu_factor_ex linalg_lu linalg_cholesky_ex cholesky cholesky_inverse "

@@ -276,16 +276,6 @@ def _resolved(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
     return lambda x: op(x).resolve_conj().resolve_neg()
 
 
-def _unfold(call: Call) -> Rule:
-    """x, dim, size, step -> windows of dim, whose elements are a new last dim."""
-    shape = call.specs[0].shape
-    whole, dim = full_operand(shape), int(call.args[1]) % max(len(shape), 1)
-    if not shape:
-        return structural(call, ((),), ((),), {})
-    out = (*whole[:dim], (), *whole[dim + 1 :], ())
-    return structural(call, (whole,), (out,), factor_sizes(shape), (f"d{dim}",))
-
-
 _BUILDERS = {
     "view _unsafe_view reshape _reshape_alias": (_view, "common factors of both shapes"),
     "permute": (_permute, "dims permuted"),
@@ -296,7 +286,6 @@ _BUILDERS = {
     "expand": (_expand, "1 a.. -> b a.."),
     "diagonal": (_diagonal, "dims whole, removed"),
     "diag_embed": (_diag_embed, "last dim whole"),
-    "unfold": (_unfold, "dim whole, windows"),
 }
 _LINEAR = {
     "view_as_real": (_as_real, "a.. -> a.. 2"),

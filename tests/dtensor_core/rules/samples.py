@@ -51,6 +51,20 @@ def _convolution(x: Any, weight: Any, bias: Any, **options: Any) -> Sample:
     return _call(aten.convolution.default, x, weight, bias, *_options(weight, **options))
 
 
+def _resampled(name: str, own: int) -> list[Sample]:
+    """Sizes that are doubled, halved and neither, and their gradients."""
+    op = getattr(aten, name).default
+    rest = [*([] if "nearest" in name else [False]), *[None] * own]
+    found: list[Sample] = []
+    for given, made in ((4, 8), (6, 3), (3, 4)):
+        shape, out = [1, 2, *[given] * own], [made] * own
+        if name.endswith("_backward"):
+            found.append(_call(op, _t(1, 2, *out), out, shape, *rest))
+        else:
+            found.append(_call(op, _t(*shape), out, *rest))
+    return found
+
+
 def _options(
     weight: Any, *, stride: int = 1, padding: int = 0, transposed: bool = False, groups: int = 1
 ) -> tuple[Any, ...]:
@@ -497,6 +511,21 @@ SAMPLES: dict[str, list[Sample]] = {
             aten.nll_loss2d_backward.default,
             *(_t(1)[0], _t(2, 5, 4, 3), _ids(5, 2, 4, 3), None, 1, 1, _positive(1)[0]),
         )
+    ],
+    **{
+        f"{name.format(own)}{end}": _resampled(f"{name.format(own)}{end}", own)
+        for name, own in (
+            ("upsample_nearest{}d", 2),
+            ("upsample_linear{}d", 1),
+            ("upsample_bicubic{}d", 2),
+            ("_upsample_bicubic{}d_aa", 2),
+            ("_upsample_lanczos{}d_aa", 2),
+            ("_upsample_nearest_exact{}d", 3),
+        )
+        for end in ("", "_backward")
+    },
+    "affine_grid_generator": [
+        _call(aten.affine_grid_generator.default, _t(4, 2, 3), [4, 3, 2, 5], False)
     ],
     "convolution": [
         _convolution(_t(2, 4, 5, 6), _t(6, 4, 3, 2), _t(6), stride=2, padding=1),

@@ -20,9 +20,11 @@ from dtensor_core.rules.families import (
     pointwise,
     pool,
     reduction,
+    resample,
     rows,
     scan,
     search,
+    spatial,
 )
 from dtensor_core.rules.row import Row, notation
 from dtensor_core.rules.rule import PASSING, Candidate
@@ -34,7 +36,7 @@ NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "4"))
 # Whose candidates communicate by themselves: rows change owners, ranks sum theirs up.
 EXCHANGING = {"slice", "slice_backward", "cat", "split", "split_with_sizes"}
 EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes"}
-EXCHANGING |= {*conv.ROWS, *pool.ROWS, *rows.ROWS}
+EXCHANGING |= {*conv.ROWS, *pool.ROWS, *resample.ROWS, *rows.ROWS, *spatial.ROWS}
 EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS, *norm.ROWS}
 # Fused optimizers and unscaling are called with lists, and are checked as list operators.
 ROWS = {

@@ -1,0 +1,269 @@
+"""What images and points are taken apart by: windows as a dim, shuffled pixels, grids, distances.
+
+Windows of a dim that is cut are made of the rows that neighbours send (`rules.windows`). Distances
+along a cut coordinate are norms of norms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.local.operator import Local
+from dtensor_core.placement import Shard
+from dtensor_core.redistribute.exchange import Rows
+from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
+from dtensor_core.rules.families.view import structural
+from dtensor_core.rules.row import Row, notation
+from dtensor_core.rules.rule import Operand, Rule
+from dtensor_core.rules.windows import Windows, exchanging_rows, fitted
+from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending
+
+
+def _unfold(call: Call) -> Rule:
+    """x, dim, size, step -> windows of dim, whose elements are a new last dim."""
+    shape = call.specs[0].shape
+    whole, dim = full_operand(shape), int(call.args[1]) % max(len(shape), 1)
+    if not shape:
+        return structural(call, ((),), (((),),), {})
+    out = (*whole[:dim], (), *whole[dim + 1 :], ())
+    rule = structural(call, (whole,), (out,), factor_sizes(shape), (f"d{dim}",))
+    windows = Windows(shape[dim], call.outputs[0].shape[dim], call.args[3], call.args[2])
+
+    def wanted(cut: Cut) -> Extent:
+        return windows.seen(local_extent(windows.count, cut.num_shards, cut.coord))
+
+    def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+        own = local_extent(windows.count, cuts[dim].num_shards, cuts[dim].coord)
+
+        def local(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            (x,) = rows([x])
+            if own.size:
+                return op(x, *args, **kwargs)
+            return x.unsqueeze(-1).expand(*x.shape, windows.reach)
+
+        return local
+
+    return exchanging_rows(rule, call, dim, {0: wanted}, [Shard(dim)], run)
+
+
+def _unfold_backward(call: Call) -> Rule:
+    """Windows' elements are added up where they came from."""
+    shape, dim = call.outputs[0].shape, int(call.args[2]) % max(len(call.outputs[0].shape), 1)
+    whole = full_operand(shape)
+    if not shape:
+        return structural(call, (((),) * call.specs[0].ndim,), ((),), {})
+    given = (*whole[:dim], (), *whole[dim + 1 :], ())
+    out = (*whole[:dim], (), *whole[dim + 1 :])
+    sizes = {name: size for name, size in factor_sizes(shape).items() if name != f"d{dim}"}
+    rule = structural(call, (given,), (out,), sizes, local=_of_local_sizes)
+    windows = Windows(shape[dim], call.specs[0].shape[dim], call.args[4], call.args[3])
+
+    def owned(cut: Cut) -> Extent:
+        return local_extent(windows.size, cut.num_shards, cut.coord)
+
+    def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+        own = owned(cuts[dim])
+        block = windows.seen(windows.seeing(own))
+
+        def local(grad: torch.Tensor, input_sizes: Sequence[int], *args: Any) -> torch.Tensor:
+            (grad,) = rows([grad])
+            held = list(grad.shape[:-1])
+            held[dim] = block.size
+            made = grad.new_zeros(held)
+            if 0 not in grad.shape:
+                made = torch.ops.aten.unfold_backward.default(grad, held, *args)
+            return fitted(made, dim, block, own)
+
+        return local
+
+    wants = {0: lambda cut: windows.seeing(owned(cut))}
+    rule = exchanging_rows(replace(rule, algebra="linear"), call, dim, wants, [Shard(dim)], run)
+    return rule
+
+
+def _of_local_sizes(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """The gradient of windows of what this rank holds."""
+    out = outputs[0]
+    assert out is not None
+    if 0 in inputs[0].local_shape:
+        return lambda grad, *_: grad.new_zeros(out.local_shape)
+    return lambda grad, _, *args: op(grad, list(out.local_shape), *args)
+
+
+def _columns(call: Call) -> Rule:
+    """Patches of an image as columns, and back: a channel is as many rows as a patch has places."""
+    forth = call.op._schema.name.endswith("im2col")
+    image, columns = (call.specs[0].shape, call.outputs[0].shape)[:: 1 if forth else -1]
+    samples: Operand = (("n",),) * (len(image) - 3)
+    operands = (*samples, ("c",), (), ()), (*samples, ("c", "k"), ())
+    sizes = {"n": image[0]} if samples else {}
+    sizes |= {"c": image[-3], "k": columns[-2] // image[-3]}
+    inputs, outputs = operands if forth else operands[::-1]
+    return Rule(
+        (inputs,), (outputs,), sizes, frozenset("k"), terms=((0,),), algebra="linear"
+    )  # fmt: skip
+
+
+def _pixels(call: Call) -> Rule:
+    """Channels (c u v), rows h, columns w <-> c, (h u), (w v)."""
+    forth = call.op._schema.name.endswith("pixel_shuffle")
+    factor = int(call.args[1])
+    packed = call.specs[0].shape if forth else call.outputs[0].shape
+    leading = full_operand(packed[:-3])
+    sizes = factor_sizes(packed[:-3])
+    sizes |= {"c": packed[-3] // factor**2, "u": factor, "v": factor}
+    sizes |= {"h": packed[-2], "w": packed[-1]}
+    operands = (
+        (*leading, ("c", "u", "v"), ("h",), ("w",)),
+        (*leading, ("c",), ("h", "u"), ("w", "v")),
+    )
+    inputs, outputs = operands if forth else operands[::-1]
+    return structural(call, (inputs,), (outputs,), sizes, "uv")
+
+
+def _channel_shuffle(call: Call) -> Rule:
+    """The channels (g c) become (c g)."""
+    shape, groups = call.specs[0].shape, int(call.args[1])
+    whole = full_operand(shape)
+    sizes = {**factor_sizes(shape), "g": groups, "c": shape[1] // groups}
+    del sizes["d1"]
+    inputs, outputs = ((whole[0], each, *whole[2:]) for each in (("g", "c"), ("c", "g")))
+    return structural(call, (inputs,), (outputs,), sizes, "g")
+
+
+def _rot90(call: Call) -> Rule:
+    """Half a turn flips two dims; a quarter flips one of them and then swaps them."""
+    shape = call.specs[0].shape
+    turns = int(call.argument("k")) % 4
+    one, other = (dim % len(shape) for dim in call.argument("dims"))
+    whole = full_operand(shape)
+    out = list(whole)
+    if turns % 2:
+        out[one], out[other] = out[other], out[one]
+    flipped = ((), (f"d{other}",), (f"d{one}", f"d{other}"), (f"d{one}",))[turns]
+    return structural(call, (whole,), (tuple(out),), factor_sizes(shape), flipped)
+
+
+def _cross(call: Call) -> Rule:
+    """Bilinear; the dim of three numbers is whole."""
+    shape = call.outputs[0].shape
+    dim = int(call.argument("dim", -1)) % len(shape)
+    return Rule(
+        inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
+        outputs=(full_operand(shape),),
+        sizes=factor_sizes(shape),
+        blocked=frozenset([f"d{dim}"]),
+        terms=((0, 1),),
+        algebra="linear",
+    )
+
+
+def _affine_grid(call: Call) -> Rule:
+    """A grid for each sample."""
+    out = call.outputs[0].shape
+    return Rule(
+        inputs=((("n",), (), ()),),
+        outputs=((("n",), *((),) * (len(out) - 1)),),
+        sizes={"n": out[0]},
+        terms=((0,),),
+        algebra="linear",
+        local=lambda op, inputs, outputs: (
+            lambda theta, size, *rest: op(theta, [theta.shape[0], *size[1:]], *rest)
+        ),
+    )
+
+
+def _sampled(text: str) -> Row:
+    """Samples of an image at the points of a grid; linear in the image, or in the gradient."""
+    row = notation(text)
+
+    def build(call: Call) -> Rule:
+        rule = row.build(call)
+        assert rule is not None
+        outputs = rule.outputs[-len(call.outputs) :]  # that of the grid is made even if unasked
+        return replace(rule, outputs=outputs, terms=((0,),), local=_or_zeros)
+
+    return replace(row, build=build, terms=((0,),))
+
+
+def _or_zeros(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Zeros on a rank that has an empty argument: kernels refuse that."""
+    if not any(0 in spec.local_shape and 0 not in spec.shape for spec in inputs):
+        return op
+    made = [spec.local_shape for spec in outputs if spec is not None]
+
+    def nothing(*args: Any) -> Any:
+        given = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        found = [depending(given[0].new_zeros(shape), *given) for shape in made]
+        several = len(op._schema.returns)  # pyright: ignore[reportFunctionMemberAccess]
+        return (None,) * (several - len(found)) + tuple(found) if several > 1 else found[0]
+
+    return nothing
+
+
+def _distances(*roles: str) -> Row:
+    """Distances by a norm, of points whose coordinates m are the last dim, or their gradient."""
+    backward = len(roles) > 3
+
+    def build(call: Call) -> Rule:
+        shapes = [*(spec.shape for spec in call.specs), call.outputs[0].shape]
+        batch = shapes[-1][: len(shapes[-1]) - len(roles[-1])]
+        operands: list[Operand] = []
+        sizes = factor_sizes(batch)
+        for shape, role in zip(shapes, roles, strict=True):
+            last = len(shape) - len(role)
+            operands.append((*operand_of(shape[:last], batch), *((name,) for name in role)))
+            sizes |= dict(zip(role, shape[last:], strict=True))
+        exponent = float(call.argument("p", 2.0))
+        return Rule(
+            inputs=tuple(operands[:-1]),
+            outputs=tuple(operands[-1:]),
+            sizes=sizes,
+            # Pairs of points within one set are numbered.
+            blocked=frozenset("xy"),
+            reduce=_NORMS.get(exponent, f"norm{exponent:g}") if not backward else "sum",
+            terms=((0,),) if backward else (),
+            algebra="linear" if backward else "opaque",
+            local=_or_zeros,
+        )
+
+    text = f"{', '.join(' '.join(role) for role in roles[:-1])} -> {' '.join(roles[-1])}"
+    return Row(
+        build, text.replace("x", "x!").replace("y", "y!"), "linear" if backward else "opaque"
+    )
+
+
+_NORMS = {math.inf: "max", 0.0: "sum"}
+_SAMPLERS = {
+    "grid_sampler_2d": "n c 1 1, n p q 1 -> n c p q",
+    "grid_sampler_3d": "n c 1 1 1, n p q r 1 -> n c p q r",
+    "grid_sampler_2d_backward": "n c p q, n c 1 1, n p q 1 -> n c 1 1, n p q 1",
+    "grid_sampler_3d_backward": "n c p q r, n c 1 1 1, n p q r 1 -> n c 1 1 1, n p q r 1",
+}
+
+ROWS = {
+    "unfold": Row(_unfold, "windows of dim, others cut freely", "structural"),
+    "unfold_copy": Row(_unfold, "windows of dim, others cut freely", "structural"),
+    "unfold_backward": Row(_unfold_backward, "windows of dim, others cut freely", "linear"),
+    "im2col": Row(_columns, "n c .. -> n (c k) ..", "linear"),
+    "col2im": Row(_columns, "n (c k) .. -> n c ..", "linear"),
+    "pixel_shuffle": Row(_pixels, "(c u! v!) h w -> c (h u!) (w v!)", "structural"),
+    "pixel_unshuffle": Row(_pixels, "c (h u!) (w v!) -> (c u! v!) h w", "structural"),
+    "channel_shuffle": Row(_channel_shuffle, "n (g! c) .. -> n (c g!) ..", "structural"),
+    "rot90": Row(_rot90, "the dims that are flipped whole", "structural"),
+    "linalg_cross": Row(_cross, "dim whole", "linear", ((0, 1),)),
+    "affine_grid_generator": Row(_affine_grid, "n 1 1 -> n ..", "linear"),
+    "_pdist_forward": _distances("xm", "y"),
+    "_pdist_backward": _distances("y", "xm", "y", "xm"),
+    "_cdist_forward": _distances("pm", "rm", "pr"),
+    "_cdist_backward": _distances("pr", "pm", "rm", "pr", "pm"),
+}
+ROWS |= {name: _sampled(text) for name, text in _SAMPLERS.items()}

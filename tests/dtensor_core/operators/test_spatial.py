@@ -1,0 +1,160 @@
+"""Interpolation, windows as a dim, pixels, grids, distances, transforms: what each one sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dtensor_core import Partial, Placement, Replicate, Shard, init_device_mesh
+from dtensor_core.testing.fake import fake_world
+from dtensor_core.testing.threads import kept_mesh, on_threads
+from tests.dtensor_core.counting import Collectives, Sent
+from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
+
+RANKS, ITEMSIZE = 4, 8
+R, P = Replicate(), Partial()
+
+
+def _t(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(len(shape) * 100 + shape[-1])
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+# The call, and how many rows an interior rank sends forward: so many to either side.
+RESAMPLED: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2), 0),
+    "bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 1),
+    "bicubic": (lambda x: F.interpolate(x, scale_factor=3, mode="bicubic"), 2),
+    "half": (lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"), 0),
+    # Of a group of two rows, that of the next group.
+    "half, antialiased": (
+        lambda x: F.interpolate(x, size=(32, 64), mode="bilinear", antialias=True),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESAMPLED)
+def test_interpolation_sends_the_rows_around_and_their_gradients(name: str) -> None:
+    call, rows = RESAMPLED[name]
+    with fake_world(RANKS, rank=1):
+        x = laid_out(_t(2, 8, 64, 64), init_device_mesh("cpu", (RANKS,)), [Shard(2)])
+        with Sent() as sent:
+            y = call(x)
+        assert y.placements == (Shard(2),)
+        assert sent.num_bytes == [2 * rows * 2 * 8 * 64 * ITEMSIZE] * bool(rows)
+        with Sent() as sent:
+            y.backward(torch.ones_like(y).redistribute(placements=[Shard(2)]))
+        # As many groups of rows of the result come back, of which a row may be made of several.
+        group, wide = max(y.shape[2] // 64, 1), y.shape[3]
+        groups = rows * min(y.shape[2], 64) // 64
+        assert sent.num_bytes == [2 * groups * group * 2 * 8 * wide * ITEMSIZE] * bool(rows)
+        assert x.grad is not None
+        assert x.grad.placements == (Shard(2),)  # pyright: ignore
+
+
+@pytest.mark.usefixtures("rows_move")
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic", "area"])
+@pytest.mark.parametrize("layout", [[Shard(2), Shard(3)], [Shard(0), Shard(2)]], ids=str)
+def test_interpolation_agrees_where_rows_are_cut(mode: str, layout: list[Placement]) -> None:
+    for size, out in ((4, 8), (3, 9), (10, 5), (4, 4), (5, 7)):
+        assert_agrees(
+            lambda x: F.interpolate(x, size=(out, 6), mode=mode),  # noqa: B023
+            [_t(2, 1, size, 3)],
+            [layout],
+            mesh_shape=(2, 2),
+        )
+
+
+@pytest.mark.usefixtures("rows_move")
+@pytest.mark.parametrize("window", [(3, 1), (2, 2), (2, 3), (1, 4)], ids=str)
+def test_windows_of_a_dim_that_is_cut_agree_and_so_do_their_gradients(
+    window: tuple[int, int],
+) -> None:
+    for size in (3, 8, 11):
+        assert_agrees(lambda x: x.unfold(1, *window), [_t(2, size, 3)], [[Shard(1)]])
+
+
+def test_windows_send_the_rows_that_they_overlap_by() -> None:
+    @on_threads(RANKS)
+    def body() -> None:
+        mesh = kept_mesh((RANKS,))
+        x = laid_out(_t(16, 64), mesh, [Shard(0)])
+        with Sent() as sent:
+            y = x.unfold(0, 3, 1)
+        # 14 windows, of which ranks have 4, 4, 4, 2, so that rank r sees rows 4r to 4r + 5.
+        assert sent.num_bytes == [2 * 64 * ITEMSIZE * (mesh.get_local_rank() > 0)]
+        assert y.placements == (Shard(0),)  # pyright: ignore
+
+    body()
+
+
+# The call, layouts of its arguments and of its result, all without communication.
+_G = torch.rand(4, 8, 4, 2, dtype=torch.float64) * 2 - 1
+Free = tuple[Callable[..., Any], Sequence[torch.Tensor], Sequence[Placement], Placement]
+FREE: dict[str, Free] = {
+    "unfold": (lambda x: F.unfold(x, 2), [_t(4, 8, 5, 5)], [Shard(1)], Shard(1)),
+    "fold": (lambda x: F.fold(x, (5, 5), 2), [_t(4, 32, 16)], [Shard(1)], Shard(1)),
+    "pixels of rows": (lambda x: F.pixel_shuffle(x, 2), [_t(1, 4, 8, 3)], [Shard(2)], Shard(2)),
+    "pixels of channels": (
+        lambda x: F.pixel_shuffle(x, 2),
+        [_t(1, 16, 3, 3)],
+        [Shard(1)],
+        Shard(1),
+    ),
+    "pixels back": (lambda x: F.pixel_unshuffle(x, 2), [_t(1, 4, 16, 4)], [Shard(2)], Shard(2)),
+    "sampled channels": (
+        lambda x, g: F.grid_sample(x, g, align_corners=False),
+        [_t(4, 8, 3, 3), _G],
+        [Shard(1), R],
+        Shard(1),
+    ),
+    "points of a grid": (
+        lambda x, g: F.grid_sample(x, g, align_corners=False),
+        [_t(4, 8, 3, 3), _G.clone().requires_grad_()],
+        [R, Shard(1)],
+        Shard(2),
+    ),
+    "grids": (lambda x: F.affine_grid(x, [4, 1, 3, 5], False), [_t(4, 2, 3)], [Shard(0)], Shard(0)),
+    "distances": (torch.cdist, [_t(8, 3), _t(5, 3)], [Shard(0), R], Shard(0)),
+    "distances to": (torch.cdist, [_t(5, 3), _t(8, 3)], [R, Shard(0)], Shard(1)),
+    "coordinates": (torch.cdist, [_t(5, 8), _t(3, 8)], [Shard(1), Shard(1)], Partial("norm2")),
+    "pairs": (lambda x: F.pdist(x, 3.0), [_t(5, 8)], [Shard(1)], Partial("norm3")),
+    "cross": (
+        lambda x, y: torch.linalg.cross(x, y),
+        [_t(8, 3), _t(8, 3)],
+        [Shard(0)] * 2,
+        Shard(0),
+    ),
+    "a cross of addends": (lambda x, y: torch.linalg.cross(x, y), [_t(8, 3)] * 2, [P, R], P),
+    "turned": (lambda x: x.rot90(1, (0, 1)), [_t(8, 3)], [Shard(0)], Shard(1)),
+    "transformed": (lambda x: torch.fft.rfft(x).abs(), [_t(8, 6)], [Shard(0)], Shard(0)),
+    "transformed addends": (lambda x: torch.view_as_real(torch.fft.fft2(x)), [_t(8, 6)], [P], P),
+    "a transform back": (lambda x: torch.fft.hfft(x), [_t(8, 6)], [Shard(0)], Shard(0)),
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_nothing_is_sent(name: str) -> None:
+    call, tensors, layouts, expected = FREE[name]
+
+    @on_threads(RANKS)
+    def body() -> None:
+        mesh = kept_mesh((RANKS,))
+        mine = [laid_out(t, mesh, [p]) for t, p in zip(tensors, layouts, strict=True)]
+        with Collectives() as issued:
+            y = call(*mine)
+        assert issued == {}
+        assert y.placements == (expected,)
+
+    body()
+    assert_agrees(call, tensors, [[each] for each in layouts])
+
+
+def test_channels_are_shuffled_where_their_groups_are_not_cut() -> None:
+    for layout in (Shard(0), Shard(1), Shard(2)):
+        assert_agrees(lambda x: F.channel_shuffle(x, 2), [_t(3, 16, 3, 2)], [[layout]])
