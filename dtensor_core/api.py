@@ -17,7 +17,7 @@ from dtensor_core.placement import Placement
 from dtensor_core.redistribute.distribute import keep, share
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tensor import DTensor
-from dtensor_core.tracing import outside_graphs
+from dtensor_core.tracing import outside_graphs, outside_transforms
 
 PartitionFn = Callable[[str, nn.Module, DeviceMesh], None]
 
@@ -26,6 +26,7 @@ class LeafError(DTensorError, RuntimeError):
     """A tensor with a history was asked to become a leaf."""
 
 
+@outside_transforms
 @outside_graphs("distribute_tensor makes a leaf, and sends its data by a scatter")
 def distribute_tensor(
     tensor: torch.Tensor,

@@ -44,6 +44,10 @@ class StaleViewError(DTensorError, RuntimeError):
     """The local part of a view that is a copy, whose tensor was written since."""
 
 
+class TransformError(DTensorError, RuntimeError):
+    """A tensor that a transform of `torch.func` has wrapped, where a DTensor is made or moved."""
+
+
 class RandomStateError(DTensorError, RuntimeError):
     """Ranks whose random numbers can't be those of one device."""
 

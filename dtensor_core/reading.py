@@ -36,9 +36,9 @@ def tolist(self: Any) -> Any:
 
 def formatted(self: Any, format_spec: str) -> str:
     """A scalar as its value, what it is of included: `f"{loss:.3f}"` asks all ranks."""
-    if self.ndim == 0 and format_spec:
+    if format_spec and self.ndim == 0:
         return format(self.item(), format_spec)
-    return object.__format__(self, format_spec)
+    return torch.Tensor.__format__(self, format_spec)
 
 
 def _refused(name: str, hint: str) -> Any:

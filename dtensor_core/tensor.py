@@ -41,7 +41,7 @@ from dtensor_core.redistribute.pending import Pending, waited
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
-from dtensor_core.tracing import Node, outside_graphs, untraced
+from dtensor_core.tracing import Node, outside_graphs, outside_transforms, untraced
 
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -97,6 +97,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         return _new(cls, local_tensor, spec, requires_grad=requires_grad)
 
     @staticmethod
+    @outside_transforms
     def from_local(
         local_tensor: torch.Tensor,
         device_mesh: DeviceMesh | None = None,
@@ -190,6 +191,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             local._is_param = True
         return local
 
+    @outside_transforms
     @untraced
     def redistribute(
         self,

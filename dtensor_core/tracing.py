@@ -1,9 +1,10 @@
-"""What torch.compile must be told of this package.
+"""What torch.compile and torch.func must be told of this package.
 
 `untraced` marks functions that it leaves alone where they run by themselves, `outside_graphs` those
-that no graph holds, `as_node` those that a graph holds as one node; `depending` keeps it from
-leaving out a collective on one rank alone. Layouts are decided by numbers (`settled`) and without
-modes (`no_modes`). Nothing here loads the compiler.
+that no graph holds, `as_node` those that a graph holds as one node, `outside_transforms` those that
+no transform of `torch.func` sees; `depending` keeps it from leaving out a collective on one rank
+alone. Layouts are decided by numbers (`settled`) and without modes (`no_modes`). Nothing here loads
+the compiler.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from torch._library.fake_class_registry import maybe_unwrap_fake_script_object
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from dtensor_core.errors import TransformError, four_parts
 from dtensor_core.mesh import current_mesh
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
 _skip = eval_frame._FrameAction.SKIP
+_transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore
+_is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore
 _SYMBOLS = (torch.SymInt, torch.SymFloat)
 
 
@@ -68,17 +72,53 @@ class Node(torch.Tensor):
     __tensor_flatten__ = __tensor_unflatten__ = None  # being there, they make it traceable
 
 
+def outside_transforms(function: Callable[P, T]) -> Callable[P, T]:
+    """A function of tensors that no transform of `torch.func` knows, run outside of all of them.
+
+    What it makes is a constant to the transforms. Inside of them its tensors would be wrapped on
+    some ranks, whose collectives then fail, and the others would wait.
+
+    Raises TransformError, on all ranks alike, for an argument that a transform has wrapped.
+    """
+
+    @wraps(function)
+    @untraced
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_dynamo_compiling() or _transform() is None:
+            return function(*args, **kwargs)
+        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+        if any(map(_is_wrapped, tree_leaves((args, kwargs)))):
+            raise TransformError(
+                four_parts(
+                    asked=f"{function.__name__} of a tensor that torch.func transforms",
+                    found="a tensor that stands for another one",
+                    why="a transform sees operators, and this is none",
+                    hint="give the transform DTensors, and make or redistribute them outside",
+                )
+            )
+        with temporarily_clear_interpreter_stack():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _is_wrapped(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and _is_transformed(value)
+
+
 def as_node(function: Callable[P, T]) -> Callable[P, T]:
     """A function with a keyword `device_mesh` that makes a DTensor, one node of a graph."""
     name = function.__name__
     Node.functions[name] = function
+    eager = outside_transforms(function)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         if torch.compiler.is_dynamo_compiling():
             kwargs["device_mesh"] = current_mesh(kwargs.get("device_mesh"))  # pyright: ignore
             return Node(name, *args, **kwargs)  # pyright: ignore[reportReturnType]
-        return function(*args, **kwargs)
+        return eager(*args, **kwargs)
 
     return call
 

@@ -12,7 +12,16 @@ import torch.nn.functional as F
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from dtensor_core import DTensor, Shard, distribute_tensor, init_device_mesh, missing_rule
+from dtensor_core import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    full,
+    init_device_mesh,
+    missing_rule,
+)
+from dtensor_core.errors import TransformError
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.pool import run_processes
 from dtensor_core.testing.threads import kept_mesh, on_threads
@@ -174,6 +183,44 @@ IN_PROCESSES = (_jvp, _jacobians, _hessian, _dual_numbers, _anomaly_detected)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_gives_what_it_gives_of_whole_tensors(program: Callable[..., Any]) -> None:
     assert_same_run(program, numbers(5, 4), numbers(5, 4, seed=1))
+
+
+CONSTANTS: dict[str, Callable[[Any], Any]] = {
+    "redistributed": lambda c: c.redistribute(placements=[Shard(1)]),
+    "gathered": lambda c: DTensor.from_local(c.full_tensor(), c.device_mesh, [Replicate()]),
+    "made": lambda c: c * full((5, 4), 2.0, device_mesh=c.device_mesh, placements=[Shard(0)]),
+    "distributed": lambda c: c * distribute_tensor(numbers(5, 4), c.device_mesh, [Shard(1)]),
+}
+
+
+@pytest.mark.parametrize("made", CONSTANTS)
+def test_what_is_moved_or_made_inside_of_a_transform_is_a_constant(made: str) -> None:
+    given = numbers(5, 4, seed=1)
+    factor = 2.0 if made == "made" else 1.0
+
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        whole = numbers(5, 4)
+        x, c = (distribute_tensor(each, mesh, [Shard(0)]) for each in (whole, given))
+        if made == "distributed":  # for what torch makes inside of a transform is transformed
+            with pytest.raises(TransformError, match="make or redistribute them outside"):
+                torch.func.grad(lambda y: (y * CONSTANTS[made](c)).sum())(x)
+            return
+        gradient = torch.func.grad(lambda y: (y * CONSTANTS[made](c)).sum())(x)
+        assert_close(gradient, given * factor)
+
+    body()
+
+
+def test_parallel_styles_refuse_what_a_transform_has_wrapped_on_every_rank() -> None:
+    @on_threads(2)
+    def body() -> None:
+        mine = parallel(kept_mesh((2,)))
+        with pytest.raises(TransformError, match="from_local of a tensor that torch"):
+            torch.func.grad(lambda x: mine(x).sum())(INPUT)
+
+    body()
 
 
 def _each_in_processes() -> None:

@@ -21,6 +21,7 @@ from dtensor_core import (
     DTensor,
     Replicate,
     Shard,
+    distribute_module,
     distribute_tensor,
     init_device_mesh,
     observe,
@@ -209,7 +210,17 @@ def test_communication_is_announced_when_it_is_compiled(mesh: DeviceMesh) -> Non
     assert heard == []
 
 
-def test_export_does_not_take_dtensor_parameters(mesh: DeviceMesh) -> None:
+def test_modules_that_are_called_with_dtensors_are_exported(mesh: DeviceMesh) -> None:
+    module = distribute_module(torch.nn.Linear(8, 4), mesh)
+    x = distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)])
+    for strict in (False, True):
+        exported = torch.export.export(module, (x,), strict=strict).module()
+        got = exported(x)
+        assert got.placements == module(x).placements == (Shard(0),)
+        torch.testing.assert_close(got.to_local(), module(x).to_local())
+
+
+def test_modules_that_make_dtensors_of_their_inputs_are_not_exported(mesh: DeviceMesh) -> None:
     with pytest.raises(RuntimeError, match=r"NotImplemented|not tracked"):
         torch.export.export(mlp(mesh), (torch.ones(2, 10),), strict=False)
 
