@@ -83,7 +83,7 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     """
     mesh = _common_mesh(call)
     rule = rule_of(call)
-    if rule is not None and not call.outputs and _returns_tensors(call.op):
+    if rule is not None and rule.sizes and not call.outputs and _returns_tensors(call.op):
         rule = None  # the shapes are those of whole results only: data, or the kernel, tells them
     whole = rule or whole_rule(call)
     placements = tuple([spec.placements for spec in call.specs])

@@ -506,6 +506,9 @@ _SLICES = "slices written where they lie"
 _BOTH: Terms = ((0,), (2,))
 _PART = "a part written where it lies"
 _ROWS = {
+    "nonzero masked_select _unique _unique2 unique_dim unique_consecutive bincount": Row(
+        whole_rule, "data decides the shape: whole"
+    ),
     "index_select": Row(_index_select, _READ, "structural"),
     "gather": Row(_gather, _READ, "structural"),
     "index _unsafe_index": Row(_index, _READ, "structural"),

@@ -16,12 +16,15 @@ def _solving(number: int, row: Row) -> Row:
 
     def build(call: Call) -> Rule | None:
         rule, spec = row.build(call), call.specs[number]
-        is_vector = len(call.outputs[0].shape) < 2 or spec.ndim < call.specs[1 - number].ndim
+        may_be = call.op._schema.name == "aten::_linalg_solve_ex"
+        is_vector = may_be and (spec.ndim < 2 or spec.shape == call.specs[0].shape[:-1])
         if rule is None or is_vector:
             return _vectors(call) if is_vector else None
-        cut, whole = Shard(spec.ndim - (1 if call.argument("left", True) else 2)), Replicate()
+        behind, whole = 1 if call.argument("left", True) else 2, Replicate()
+        cut = Shard(spec.ndim - behind)
         inputs = tuple(cut if n == number else whole for n in range(len(call.specs)))
-        outputs = (cut, *(whole for _ in call.outputs[1:]))
+        solved = Shard(len(call.outputs[0].shape) - behind)
+        outputs = (solved, *(whole for _ in call.outputs[1:]))
         return replace(rule, extra=(Candidate(inputs, outputs),))
 
     return Row(build, f"{row.text}; columns of {number}")

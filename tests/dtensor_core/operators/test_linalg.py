@@ -45,6 +45,9 @@ FREE: dict[str, tuple[Callable[..., Any], list[torch.Tensor], list[Any], Any]] =
         lambda a, b: torch.linalg.solve(a, b, left=False),
         [_matrices(), _t(4, 3)], [R, Shard(0)], Shard(0),
     ),
+    "columns for all of a batch": (
+        torch.linalg.solve, [_matrices(2), _t(3, 4)], [R, Shard(1)], Shard(2),
+    ),
     "columns of solve_triangular": (
         lambda a, b: torch.linalg.solve_triangular(a, b, upper=True),
         [_matrices().triu(), _t(3, 4)], [R, Shard(1)], Shard(1),

@@ -429,6 +429,13 @@ SAMPLES: dict[str, list[Sample]] = {
     "_linalg_check_errors": [
         _call(aten._linalg_check_errors.default, torch.zeros(3).int(), "inv", is_matrix=False)
     ],
+    "nonzero": [_call(aten.nonzero.default, _t(7, 5) > 0)],
+    "masked_select": [_call(aten.masked_select.default, _t(7, 5), _t(7, 5) > 0)],
+    "_unique": [_call(aten._unique.default, _ids(4, 7, 5))],
+    "_unique2": [_call(aten._unique2.default, _ids(4, 7, 5))],
+    "unique_dim": [_call(aten.unique_dim.default, _ids(2, 7, 2), 0)],
+    "unique_consecutive": [_call(aten.unique_consecutive.default, _ids(2, 7, 5))],
+    "bincount": [_call(aten.bincount.default, _ids(4, 7))],
     "slice_scatter": [
         _call(aten.slice_scatter.default, _t(7, 5), _t(2, 5), 0, 1, 6, 3),
         _call(aten.slice_scatter.default, _t(7, 5), _t(7, 5) * 2),

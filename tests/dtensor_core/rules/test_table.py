@@ -26,7 +26,7 @@ from dtensor_core.rules.families import (
     search,
     spatial,
 )
-from dtensor_core.rules.row import Row, notation
+from dtensor_core.rules.row import Row, notation, whole_rule
 from dtensor_core.rules.rule import PASSING, Candidate
 from tests.dtensor_core.rules.brute_force import REDUCTIONS, Offer, Sample, check, offers
 from tests.dtensor_core.rules.recorded import recorded
@@ -43,8 +43,8 @@ ROWS = {
     name for name in table.TABLE if not name.startswith(("_fused_ad", "_fused_s", "_amp_foreach_"))
 }
 SAMPLES_FILE = "tests/dtensor_core/rules/samples.py"
-# What is one number made of everything, or drawn as often as values ask for.
-WHOLE = {"_local_scalar_dense", "equal", "allclose", "_linalg_check_errors"}
+# What is made of everything, or of a shape that data decides, or drawn as often as values ask for.
+WHOLE = {name for name, row in table.TABLE.items() if row.build is whole_rule}
 WHOLE |= {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}
 SUMMING = {"nll_loss_forward", "nll_loss2d_forward"}
 
