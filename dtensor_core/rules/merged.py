@@ -14,7 +14,6 @@ from dtensor_core.redistribute.merge import Line, Merge
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Rule
 
-__all__ = ["Line", "merged"]
 Run = Callable[[Callable[..., Any], Line], Callable[..., Any]]
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from dtensor_core.local.held import Held
 from dtensor_core.local.operator import Local
 from dtensor_core.rules.call import Call
-from dtensor_core.rules.families.index import Held
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Operand, Rule
 from dtensor_core.spec import Spec

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from dtensor_core.local.held import Held
 from dtensor_core.local.operator import Local, LocalMaker, by_name, called_with, zeros
 from dtensor_core.placement import Partial, Replicate, sharded_dim
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.rules.call import Call
-from dtensor_core.rules.families.index import Held
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Operand, Rule
