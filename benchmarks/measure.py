@@ -12,6 +12,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from resource import getpagesize
@@ -81,14 +82,14 @@ def bytes_each(
     *,
     num_rounds: int,
     num_objects: int,
-    resident_bytes: Callable[[], int] | None = None,
+    resident: Callable[[], int] | None = None,
 ) -> dict[str, Figures]:
     """By how many bytes the process grows with each object that is made.
 
     All stay alive until the end, so that none is put where another one was, and as many are made
     first to fill what is free.
     """
-    measure = resident_bytes or _resident_bytes
+    measure = resident or resident_bytes
     kept: list[object] = [[make() for _ in range(num_objects)] for make in makers.values()]
 
     def growth(name: str, _: int) -> float:
@@ -126,16 +127,25 @@ def _calls_in(call: Contender, turn_s: float, clock: Clock) -> int:
 
 
 def _seconds_per_call(call: Contender, count: int, clock: Clock) -> float:
+    """Not timed are entering the contender's context, where it has one, and a first call in it."""
+    context = getattr(call, "context", None)
     gc.disable()
     try:
-        start = clock()
-        for _ in range(count):
-            call()
-        return (clock() - start) / count
+        with context() if context else nullcontext():
+            if context:
+                call()
+            return _seconds_of(call, count, clock) / count
     finally:
         gc.enable()
 
 
-def _resident_bytes() -> int:
+def _seconds_of(call: Contender, count: int, clock: Clock) -> float:
+    start = clock()
+    for _ in range(count):
+        call()
+    return clock() - start
+
+
+def resident_bytes() -> int:
     """The memory of this process that is in use, as Linux counts it."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()

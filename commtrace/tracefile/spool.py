@@ -20,7 +20,7 @@ import json
 import struct
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -126,18 +126,26 @@ def parse_spool(data: bytes, path: Path | None = None) -> Spool:
     """`read_spool` of bytes in memory; `path` is only for messages."""
     _check_first_line(data, path)
     builder = _Builder()
-    position = len(_FIRST_LINE)
-    while payload := _payload_at(data, position):
-        builder.add(zlib.decompress(payload))
-        position += _BATCH.size + len(payload)
+    end = len(_FIRST_LINE)
+    for whole, payload in batches(data):
+        builder.add(payload)
+        end = whole
     if not builder.num_batches:
         raise TruncatedTraceError(
             f"cannot read the spool {path}",
-            place=f"byte {position}",
+            place=f"byte {end}",
             found="no complete batch",
             why="the process ended before it had written its first one",
         )
-    return Spool(builder.facts, builder.tables(), position < len(data), path)
+    return Spool(builder.facts, builder.tables(), end < len(data), path)
+
+
+def batches(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The batches of a spool that are whole: where each ends, and its payload, inflated."""
+    position = len(_FIRST_LINE)
+    while payload := _payload_at(data, position):
+        position += _BATCH.size + len(payload)
+        yield position, zlib.decompress(payload)
 
 
 def _check_first_line(data: bytes, path: Path | None) -> None:

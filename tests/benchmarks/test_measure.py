@@ -80,7 +80,7 @@ def test_bytes_are_those_of_objects_that_stay() -> None:
         used += 64
         return object()
 
-    figures = bytes_each({"one": make}, num_rounds=2, num_objects=10, resident_bytes=lambda: used)
+    figures = bytes_each({"one": make}, num_rounds=2, num_objects=10, resident=lambda: used)
     assert figures["one"].rounds == (64.0, 64.0)
 
 

@@ -1,0 +1,198 @@
+"""What it costs to be recorded: the steps of a Transformer, a call's bytes, the writer, the memory.
+
+A step is timed alternately without and with a recording, as everything here; the recording begins,
+and sees a first step, before the clock starts; what its writer does in the background counts. What
+torch's CommDebugMode costs is shown beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+from torch.distributed.tensor.debug import CommDebugMode
+
+import commtrace
+from benchmarks.kit import OURS, RANKS, TORCHS, fake_ranks, kits, mesh_of
+from benchmarks.measure import Figures, repeated, resident_bytes
+from benchmarks.models import MODEL, parallel_transformer, step_of
+from commtrace.event import CommEvent
+from commtrace.tracefile import SpoolWriter
+from commtrace.tracefile.spool import batches
+from commtrace.units import NANOSECONDS_PER_SECOND, text_of_bytes, text_of_duration
+from dtensor_core.testing import Transformer
+
+PIPED_WIDTH = 120
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """A step that runs in a context, which is entered before the clock starts."""
+
+    step: Callable[[], object]
+    context: Callable[[], AbstractContextManager[Any]]
+
+    def __call__(self) -> object:
+        """One step."""
+        return self.step()
+
+
+# (model, what of it is recorded, bar)
+STEPS = (
+    (PLAIN, "collective", 1.05),
+    (OURS, "collective", 1.05),
+    (TORCHS, "collective", 1.05),
+    (PLAIN, "op", 3.5),
+    (OURS, "op", 1.45),
+    (TORCHS, "op", 1.7),
+    (PLAIN, "CommDebugMode", None),
+    (TORCHS, "CommDebugMode", None),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line: what was measured, the figures as text, and whether the bar is kept."""
+
+    name: str
+    cells: tuple[str, ...]
+    bar: str
+    kept: bool | None
+
+
+def recorded_step(model: str, detail: str, bar: float | None, rounds: int) -> Result:
+    """How many times as long a step takes while it is recorded."""
+    step = _step(model)
+    contenders: dict[str, Callable[[], object]] = {"without": step}
+    if detail == "CommDebugMode":
+        contenders["with"] = _counted_once(step)
+    else:
+        contenders["with"] = Within(step, lambda: commtrace.record(detail=detail))
+    found: dict[str, Figures] = repeated(contenders, num_rounds=rounds, turn_s=0.1)
+    ratio = found["with"].ratio(found["without"])
+    times = (text_of_duration(found[name].median * NANOSECONDS_PER_SECOND) for name in contenders)
+    name = f"a step of the Transformer, {model}, {detail}"
+    kept = None if bar is None else ratio <= bar
+    return Result(name, (*times, f"{ratio:.2f}"), "" if bar is None else f"{bar:.2f}", kept)
+
+
+def _counted_once(step: Callable[[], object]) -> Callable[[], object]:
+    """A step in a mode of its own: torch's fails where a module is called again in one."""
+
+    def count() -> None:
+        with CommDebugMode():
+            step()
+
+    return count
+
+
+def _step(model: str) -> Callable[[], object]:
+    if model == PLAIN:
+        torch.manual_seed(0)
+        return step_of(Transformer(MODEL))
+    mesh = mesh_of((RANKS,))
+    return step_of(parallel_transformer(kits()[model], mesh, MODEL, by_sequence=False))
+
+
+def bytes_of_a_call() -> list[Result]:
+    """What a call takes in a file: the calls of ten tensor-parallel steps."""
+    step = _step(OURS)
+    with commtrace.record(detail="collective") as recording:
+        for _ in range(10):
+            step()
+            recording.step()
+    number = recording.total()
+    with tempfile.TemporaryDirectory() as folder:
+        path = recording.save(Path(folder) / "run.json")
+        written = path.stat().st_size
+    spool = recording._buffer.contents()
+    packed = len(spool) / number
+    loose = sum(len(payload) for _, payload in batches(spool)) / number
+    return [
+        _at_most("bytes a call in a spool, before compression", loose, 100, "B"),
+        _at_most("bytes a call in a spool", packed, 40, "B"),
+        _at_most("bytes a call in run.json", written / number, 100, "B"),
+    ]
+
+
+def writer_speed(num_calls: int = 200_000, batch: int = 20_000) -> Result:
+    """Calls a second through the writer of spools."""
+    rows = [
+        CommEvent(
+            rank=0, id=i, kind="all_reduce", native_op="c10d::allreduce_", group="0", seq=i,
+            reduce_op="sum", dtype="float32", input_shapes="[4,32,64]", output_shapes="[4,32,64]",
+            payload_bytes=32768, wire_bytes=49152, issue_ns=10**18 + 137 * i, call_ns=900 + i % 77,
+            blocked_ns=i % 1001, complete_ns=10**18 + 137 * i + 5000, step=i // 20,
+            phase="forward", module=f"layers.{i % 4}.attention.wo", module_class="Linear",
+            module_call=i // 20, thread=1, op="aten.addmm.default", source_file="train.py",
+            source_line=40 + i % 9, source_function="forward",
+        )
+        for i in range(num_calls)
+    ]  # fmt: skip
+    with tempfile.TemporaryFile() as stream:
+        writer = SpoolWriter(stream, {})
+        begin = time.process_time()
+        for first in range(0, num_calls, batch):
+            writer.write({"comm": rows[first : first + batch]})
+        speed = num_calls / (time.process_time() - begin)
+    name, bar = "calls a second through the writer", 200_000
+    return Result(name, ("", "", f"{speed:,.0f}"), f"{bar:,}", speed >= bar)
+
+
+def growth(num_calls: int = 1_000_000) -> Result:
+    """By how much the process grows while a million calls are recorded into a file."""
+    tensor = torch.ones(4)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        commtrace.record(Path(folder) / "run.json", detail="collective"),
+    ):
+        for _ in range(num_calls // 10):  # what is needed once
+            dist.all_reduce(tensor)
+        before = resident_bytes()
+        for _ in range(num_calls):
+            dist.all_reduce(tensor)
+        grown = resident_bytes() - before
+    limit = 16_000_000
+    cells = ("", "", text_of_bytes(max(grown, 0)))
+    return Result("memory after a million calls more", cells, text_of_bytes(limit), grown <= limit)
+
+
+def _at_most(name: str, figure: float, bar: float, unit: str) -> Result:
+    return Result(name, ("", "", f"{figure:.0f} {unit}"), f"{bar:.0f} {unit}", figure <= bar)
+
+
+def main() -> None:
+    """Measure all of it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recording", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40, help="of a step; default: 40")
+    parser.add_argument("--check", action="store_true", help="end with code 1 if a bar is missed")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with fake_ranks():
+        results = [recorded_step(*step, rounds=given.rounds) for step in STEPS]
+        results += [*bytes_of_a_call(), writer_speed(), growth()]
+    table = Table(title=f"recording, on one core, rank 0 of {RANKS}, torch {torch.__version__}")
+    for heading in ("what", "without", "with", "ratio", "bar", "verdict"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    verdicts = {None: "", True: "ok", False: "missed"}
+    for each in results:
+        table.add_row(each.name, *each.cells, each.bar, verdicts[each.kept])
+    Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)
+    if given.check and any(each.kept is False for each in results):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
