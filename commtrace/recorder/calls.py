@@ -29,32 +29,21 @@ Shapes = tuple[torch.Size, ...]
 class Call:
     """A call in progress or done. Times are of the recorder's clock; -1 is not known.
 
-    The values here are the defaults; a call holds only what differs.
+    `is_computed` is false of fake and meta tensors, which hold no data; `functional_op` is the
+    functional collective that issued it, where one did.
+
+    A call outlives the tensors that it is about. It has slots, so as to stay below 512 bytes, and
+    holds nothing made in C++: what came from the allocator that tensors come from would lie in
+    what one of them has left, so that the next one, of the same size, would not fit there.
     """
 
-    sent: Shapes = ()
-    received: Shapes = ()
-    payload = 0
-    kept_bytes = _UNKNOWN
-    dtype: Any = None
-    device = "cpu"
-    is_computed = True  # false of fake and meta tensors, which hold no data
-    reduce_op: Any = None
-    root = _UNKNOWN
-    peer = _UNKNOWN
-    is_async = True
-    issue = _UNKNOWN
-    returned = _UNKNOWN
-    end = _UNKNOWN
-    waited = 0
-    num_waits = 0
-    is_settled = False
-    is_watched = False
-    work: Any = None
-    announcement: Any = None
-    functional_op = ""  # the functional collective that issued it, where one did
-    op: Any = None
-    stack: Stack = ()
+    __slots__ = (
+        "announcement", "device", "dtype", "end", "functional_op", "group", "id", "is_async",
+        "is_computed", "is_settled", "is_watched", "issue", "kept_bytes", "location", "native_op",
+        "num_waits", "op", "op_id", "payload", "peer", "received", "reduce_op", "region",
+        "returned", "root", "sent", "seq", "signature", "stack", "thread", "waited", "work",
+    )  # fmt: skip
+
     group: Group
     location: Location
     id: int
@@ -66,6 +55,21 @@ class Call:
     def __init__(self, native_op: str, signature: Signature) -> None:
         self.native_op = native_op
         self.signature = signature
+        self.sent: Shapes = ()
+        self.received: Shapes = ()
+        self.stack: Stack = ()
+        self.payload = self.waited = self.num_waits = 0
+        self.kept_bytes = self.root = self.peer = _UNKNOWN
+        self.issue = self.returned = self.end = _UNKNOWN
+        self.dtype: Any = None
+        self.reduce_op = ""
+        self.work: Any = None
+        self.announcement: Any = None
+        self.op: Any = None
+        self.device = "cpu"
+        self.functional_op = ""
+        self.is_computed = self.is_async = True
+        self.is_settled = self.is_watched = False
 
     def is_over(self) -> bool:
         """Whether nothing more will become known of the call."""
@@ -97,7 +101,7 @@ class Call:
             self.native_op,
             numbering.name(group),
             numbering.seq(self),
-            _reduce_op_name(self.reduce_op),
+            self.reduce_op,
             group.global_rank(self.root),
             group.global_rank(self.peer),
             _dtype_name(self.dtype),
@@ -197,7 +201,7 @@ def read_arguments(call: Call, args: Sequence[Any]) -> None:
     signature = call.signature
     if signature.reduce_op is not None:
         given = len(args) > signature.reduce_op
-        call.reduce_op = args[signature.reduce_op] if given else "sum"
+        call.reduce_op = _reduce_op_name(args[signature.reduce_op]) if given else "sum"
     if signature.root is not None:
         call.root = args[signature.root]
     if signature.peer is not None:
@@ -290,8 +294,6 @@ _REDUCE_OPS: dict[int, str] = (
 
 def _reduce_op_name(reduce_op: Any) -> str:
     """The name of a reduction: functional operators say it, those of c10d hold it in a box."""
-    if reduce_op is None:
-        return ""
     if isinstance(reduce_op, str):
         return reduce_op
     try:

@@ -77,7 +77,7 @@ def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> 
         local = _run(local, leg)
     leg, end = legs[last], legs[len(legs) - 1]
     assert leg.news is not None
-    with observe.announced(leg.news):
+    with observe.announced(leg.news), collectives.functional():
         issued = leg.begin(local, leg.site)
     if leg is end and leg.finish is None:
         return AsyncCollectiveTensor(issued)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from dtensor_core import collectives
+from dtensor_core.collectives import Issued
 from dtensor_core.placement import norm_exponent
 from dtensor_core.redistribute.pieces import Part, join, pad, take
 from dtensor_core.tracing import depending
@@ -101,7 +103,7 @@ def carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
     return sent.view(carrier)
 
 
-def _gather(local: torch.Tensor, site: Site) -> torch.Tensor:
+def _gather(local: torch.Tensor, site: Site) -> Issued:
     sent = local.contiguous() if site.even else pad(local, site.longest)
     if site.carrier is not None:
         sent = carried(sent, site.carrier)
@@ -142,12 +144,12 @@ def _one_by_one(local: torch.Tensor, site: Site) -> torch.Tensor:
     return slices.movedim(dim, 0).reshape(-1)
 
 
-def _reduce(local: torch.Tensor, site: Site) -> torch.Tensor:
+def _reduce(local: torch.Tensor, site: Site) -> Issued:
     sent, reduce_op = _as_addends(local.contiguous(), site)
     return collectives.all_reduce(sent, reduce_op, site.group)
 
 
-def _scatter(local: torch.Tensor, site: Site) -> torch.Tensor:
+def _scatter(local: torch.Tensor, site: Site) -> Issued:
     if site.cut_dim == 0:
         sent = local.contiguous()
     elif site.cut_dim is not None:
@@ -187,7 +189,7 @@ def _divided(tensor: torch.Tensor, factor: int) -> torch.Tensor:
     return tensor / factor if exact else (tensor / factor).to(tensor.dtype)
 
 
-def _exchange(local: torch.Tensor, site: Site) -> torch.Tensor:
+def _exchange(local: torch.Tensor, site: Site) -> Issued:
     if site.cut_dim is not None:
         sent = _one_by_one(local, site)
     else:
@@ -207,7 +209,7 @@ def _exchanged(arrived: torch.Tensor, site: Site) -> torch.Tensor:
     return join(blocks, site.received, site.after)
 
 
-Act = Callable[[torch.Tensor, Site], torch.Tensor]
+Act = Callable[[torch.Tensor, Site], Any]
 
 # Kind -> (begin, finish).
 STEPS: dict[str, tuple[Act, Act | None]] = {
