@@ -43,17 +43,42 @@ A row serves all overloads of its operator, and a row such as `max.dim` one of t
   layout; where the rule does not offer that it is written in another one and brought back.
 - **Lists** (`_foreach_add`, fused optimizers): one decision an element, one call for all.
 - **Elementwise operators** that torch tags as such: any dim may be cut, and no Partial passes.
-- **Composed operators** (`linear`, `einsum`, `tensordot`): torch decomposes them into those above.
-- **Everything else** runs on whole tensors, and says so once: `MissingRuleWarning`, an event with
-  the reason `no rule` and its bytes. `dtensor_core.missing_rule` chooses "replicate", "warn" or
-  "error". Operators whose data decides a shape (`nonzero`, `unique`, `masked_select`) are among
-  them.
+- **Composed operators** (`linear`, `tensordot`): torch decomposes them into those above.
+- **Everything else** is put together from torch's own decomposition where that sends less. What
+  remains runs on whole tensors, and says so once: `MissingRuleWarning`, an event with the reason
+  `no rule` and its bytes. `dtensor_core.missing_rule` chooses "replicate", "warn" or "error".
+"""
+
+# What raises, on all ranks alike and before anything is sent: the call, the error, why.
+RAISING = (
+    ("x.resize_(2, 4)", "RuleError", "what is written in place keeps its shape"),
+    (
+        "x + torch.ones(4, 4)",
+        "MixedTensorError",
+        "how a plain tensor lies on the mesh is not known; numbers and tensors of one are taken",
+    ),
+    (
+        "p.relu_()",
+        "RuleError",
+        "its value needs the sum of addends that the caller gave, and keeps",
+    ),
+)
+
+REFUSED = """\
+## What raises
+
+On every rank alike, before anything is sent. `x` is cut or whole; `p` is Partial, given to
+`DTensor.from_local`.
+
+| call | error | why |
+| --- | --- | --- |
 """
 
 
 def render() -> str:
     """The whole document."""
-    return "\n".join([ABOUT, markdown(), DERIVED])
+    raising = "".join(f"| `{call}` | `{error}` | {why} |\n" for call, error, why in RAISING)
+    return "\n".join([ABOUT, markdown(), DERIVED, REFUSED + raising])
 
 
 if __name__ == "__main__":

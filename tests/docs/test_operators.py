@@ -9,8 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from dtensor_core import DTensor, Partial, Shard, distribute_tensor
+from dtensor_core.errors import DTensorError
 from dtensor_core.rules import listing, table
+from dtensor_core.testing import kept_mesh, run_threads
 
 DOCS = Path(__file__).parents[2] / "docs"
 GENERATOR = runpy.run_path(str(DOCS / "operators.py"))
@@ -44,3 +48,18 @@ def test_the_command_prints_operator_rule_and_what_passes() -> None:
         [*command, "--markdown"], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     assert marked.strip() == listing.markdown().strip()
+
+
+@pytest.mark.parametrize(("call", "error", "why"), GENERATOR["RAISING"])
+def test_what_is_said_to_raise_raises_on_every_rank(call: str, error: str, why: str) -> None:
+    def body() -> str:
+        mesh = kept_mesh((2,))
+        x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+        p = DTensor.from_local(torch.ones(4, 4), mesh, [Partial()])
+        try:
+            eval(call, {"torch": torch, "x": x, "p": p})
+        except DTensorError as raised:
+            return type(raised).__name__
+        return "nothing"
+
+    assert run_threads(body, 2) == [error] * 2, why
