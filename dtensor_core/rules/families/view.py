@@ -231,15 +231,6 @@ def _expand(call: Call) -> Rule:
     return structural(call, (operand,), (whole,), factor_sizes(out), local=with_local_size(1))
 
 
-def _diagonal(call: Call) -> Rule:
-    shape = call.specs[0].shape
-    dims = [int(call.argument(name)) % len(shape) for name in ("dim1", "dim2")]
-    whole = full_operand(shape)
-    kept = tuple(names for dim, names in enumerate(whole) if dim not in dims)
-    blocked = [f"d{dim}" for dim in dims]
-    return structural(call, (whole,), ((*kept, ()),), factor_sizes(shape), blocked)
-
-
 def _diag_embed(call: Call) -> Rule:
     shape, ndim = call.specs[0].shape, len(call.outputs[0].shape)
     dims = sorted(int(call.argument(name)) % ndim for name in ("dim1", "dim2"))
@@ -284,7 +275,6 @@ _BUILDERS = {
     "unsqueeze": (_unsqueeze, "a.. -> a.. 1"),
     "squeeze": (_squeeze, "a.. 1 -> a.."),
     "expand": (_expand, "1 a.. -> b a.."),
-    "diagonal": (_diagonal, "dims whole, removed"),
     "diag_embed": (_diag_embed, "last dim whole"),
 }
 _LINEAR = {

@@ -436,6 +436,16 @@ SAMPLES: dict[str, list[Sample]] = {
     "unique_dim": [_call(aten.unique_dim.default, _ids(2, 7, 2), 0)],
     "unique_consecutive": [_call(aten.unique_consecutive.default, _ids(2, 7, 5))],
     "bincount": [_call(aten.bincount.default, _ids(4, 7))],
+    "diagonal_copy": [
+        _call(aten.diagonal_copy.default, _t(7, 5)),
+        _call(aten.diagonal_copy.default, _t(5, 7, 3), -2, 1, 0),
+        _call(aten.diagonal_copy.default, _t(4, 6) > 0, 3),
+    ],
+    "diagonal_scatter": [
+        _call(aten.diagonal_scatter.default, _t(7, 5), _t(5) * 3),
+        _call(aten.diagonal_scatter.default, _t(5, 7, 3), _t(3, 4), 1, 1, 0),
+    ],
+    "trace": [_call(aten.trace.default, _t(7, 5)), _call(aten.trace.default, _ids(9, 2, 4))],
     "slice_scatter": [
         _call(aten.slice_scatter.default, _t(7, 5), _t(2, 5), 0, 1, 6, 3),
         _call(aten.slice_scatter.default, _t(7, 5), _t(7, 5) * 2),
