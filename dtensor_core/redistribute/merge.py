@@ -31,13 +31,13 @@ class Merge:
     """What ranks along `axes` say of dimensions `dims` that these cut, and what is made of it.
 
     `bytes_each` are those that a rank says for each element of the other dims. `run(op, line)` is
-    what a rank runs for the operator.
+    what a rank runs for the operator; None where its local operator does it all.
     """
 
     axes: tuple[int, ...]
     dims: tuple[int, ...]
     bytes_each: int
-    run: Callable[[Callable[..., Any], Line], Callable[..., Any]]
+    run: Callable[[Callable[..., Any], Line], Callable[..., Any]] | None
     moves: ClassVar[bool] = True
 
     @property
@@ -72,6 +72,8 @@ def within(
         return exchanging(rows, run, inputs, result, causes)
     (first, *_) = merges = [each for each in exchanges if isinstance(each, Merge)]
     merge = replace(first, axes=tuple(each.axis for each in merges))
+    if merge.run is None:
+        return run
     return merge.run(op, Line(merge, inputs[0], result, causes[0]))
 
 
@@ -114,7 +116,7 @@ class Line:
         axes = tuple(axis for axis in cut if spec.mesh_shape[axis] > 1)
         if not axes or 0 in spec.shape:
             return None
-        merge = Merge(axes, tuple(dims), bytes_each, lambda op, line: op)
+        merge = Merge(axes, tuple(dims), bytes_each, None)
         return cls(merge, spec, result, Cause(str(op), "input"))
 
     @property

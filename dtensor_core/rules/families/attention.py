@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: batch, heads and queries may be cut, the rest must be whole.
+"""Scaled dot-product attention: all may be cut but features.
 
 q [b, h, l, d], k [b, g, s, d], v [b, g, s, e] -> out [b, h, l, e], logsumexp [b, h, l], where g
 divides h: r heads of the query share one of key and value, and heads are (g r). What an operand of
@@ -8,19 +8,15 @@ besides, seeds and masks for debugging, is read by their own backward only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-import torch
-
-from dtensor_core.draws import apart
-from dtensor_core.local.operator import Local, LocalMaker, called_with
-from dtensor_core.placement import sharded_dim
+from dtensor_core.local.attention import drawn_apart, part_of
+from dtensor_core.placement import Replicate, Shard
+from dtensor_core.redistribute.merge import Merge
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.notation import broadcast, parse
 from dtensor_core.rules.row import Row, whole_rule
-from dtensor_core.rules.rule import Dim, Operand, Rule
-from dtensor_core.spec import Spec
+from dtensor_core.rules.rule import Candidate, Dim, Operand, Rule
 
 _QUERY, _KEY, _VALUE = "b (g r) l d", "b g s d", "b g s e"
 _OUT, _LOGSUMEXP, _MASK = "b (g r) l e", "b (g r) l", "b (g r) l s"
@@ -52,17 +48,21 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
     if "efficient" in name and query[row] % _PADDING == 0:
         sizes |= {"l": query[row] // _PADDING, "w": _PADDING}
     causal = bool(call.argument("is_causal") or call.argument("custom_mask_type"))
-    told_apart = name.startswith(_TAKES_MASK) and "attn_mask" not in names
-    uncut_rows = (
-        heads_last or (causal and not told_apart) or ("efficient" in name and "w" not in sizes)
-    )
+    masked = any(_OPERANDS.get(each) is _MASK for each in names)
+    on_cpu = name.startswith(_TAKES_MASK) and not (causal and masked)
+    drops = results is _FORWARD and call.argument("dropout_p", 0.0) > 0
+    uncut_rows = heads_last or (causal and not on_cpu)
+    uncut_rows |= "efficient" in name and "w" not in sizes
+    # The parts that a rank makes of its keys are weighted by their logsumexp.
+    weighs = call.argument("compute_log_sumexp", True) and "overrideable" not in name
+    uncut_keys = heads_last or drops or not weighs or not (on_cpu or not (causal or masked))
     given = zip(names, call.shapes, strict=True)
     made = zip(results, (meta.shape for meta in call.outputs), strict=False)
-    local: LocalMaker | None = None
-    if results is _FORWARD and call.argument("dropout_p", 0.0):
-        local = _drawn_apart
-    elif causal and not uncut_rows:
-        local = _causal_from(names.index("query"))
+    local = None if heads_last else part_of(names.index("query"), causal, results is _FORWARD)
+    if results is _FORWARD and not uncut_keys:
+        extra, uncut_keys = tuple(_of_cut_keys(call)), True
+    else:
+        extra = ()
     return Rule(
         inputs=tuple(_operand(name, shape, sizes, heads_last) for name, shape in given),
         outputs=(
@@ -70,10 +70,31 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
             *(((),) * len(meta.shape) for meta in call.outputs[len(results) :]),
         ),
         sizes=sizes,
-        blocked=frozenset(("d", "e", "s", "w", *("l" if uncut_rows else ""))),
-        settled=frozenset(range(len(results), len(call.outputs))),
-        local=local,
+        blocked=frozenset("dew" + "l" * uncut_rows + "s" * uncut_keys),
+        settled=frozenset(range(0 if results is _FORWARD else len(results), len(call.outputs))),
+        local=drawn_apart if drops else local,
+        extra=extra,
     )
+
+
+def _of_cut_keys(call: Call) -> Iterator[Candidate]:
+    """Leave keys and values as they are cut; results are added up and logarithms gathered."""
+    query, key = call.argument("query"), call.argument("key")
+    inputs = tuple(
+        Shard(2)
+        if name in ("key", "value")
+        else Shard(spec.ndim - 1)
+        if _OPERANDS.get(name) is _MASK and spec.shape[-1] == key.shape[2]
+        else Replicate()
+        for name, spec in zip(call.names, call.specs, strict=True)
+    )
+    for axis, placement in enumerate(key.placements):
+        ranks = key.mesh_shape[axis]
+        if placement is Shard(2) and ranks > 1:
+            of_query = 4 * ranks + 2 * query.shape[3] * query.dtype.itemsize
+            size = query.shape[2] * of_query // ((ranks - 1) * query.shape[3])
+            merge = Merge((axis,), (2,), size, None)
+            yield Candidate(inputs, (Replicate(),) * len(call.outputs), exchange=merge)
 
 
 def _operand(
@@ -96,50 +117,6 @@ def _factors(dim: Dim, sizes: Mapping[str, int]) -> Dim:
     """The factors of a dimension that this call has: mostly every head has a key of its own."""
     named = tuple(name for name in dim if name != "r" or sizes["r"] > 1)
     return ("l", "w") if named == ("l",) and "w" in sizes else named
-
-
-def _drawn_apart(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Kernels draw by the place in the local tensor: other parts draw from another state."""
-    query = inputs[0]
-    assert query.coords is not None
-    cut = [axis for axis, each in enumerate(query.placements) if sharded_dim(each) is not None]
-    if not cut or 0 in query.local_shape:
-        return op
-    place = 0
-    for axis in cut:
-        place = place * query.mesh_shape[axis] + query.coords[axis]
-
-    def run(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if type(query) is not torch.Tensor:  # without data nothing is drawn
-            return op(query, *args, **kwargs)
-        with apart(query.device.type, place):
-            return op(query, *args, **kwargs)
-
-    return run
-
-
-def _causal_from(number: int) -> LocalMaker:
-    """Causality as a mask, where a rank holds a part of the queries, argument `number`."""
-
-    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        queries, keys = inputs[number], inputs[number + 1]
-        held = queries.held(2)
-        if queries.local_shape[2] == queries.shape[2] or 0 in queries.local_shape:
-            return op
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            like = args[number]
-            columns = torch.arange(keys.shape[2], device=like.device)
-            rows = torch.cat(
-                [columns.new_tensor(range(at.offset, at.offset + at.size)) for at in held]
-            )
-            mask = like.new_zeros(len(rows), len(columns))
-            mask.masked_fill_(columns > rows[:, None], -torch.inf)
-            return called_with(op, args, kwargs, is_causal=False, attn_mask=mask)
-
-        return run
-
-    return maker
 
 
 def _row(results: Sequence[str], *, heads_last: bool = False) -> Row:

@@ -68,6 +68,9 @@ def test_a_kernel_and_its_gradients_are_those_of_one_device(kernel: Any, queries
     for layout in (BATCH, HEADS, SEQUENCE, FEATURES, WHOLE, Partial()):
         assert_agrees(kernel, heads, [[layout]] * 3, tolerance=1e-4)
     assert_agrees(kernel, heads, [[SEQUENCE], [WHOLE], [WHOLE]], tolerance=1e-4)
+    assert_agrees(kernel, heads, [[WHOLE], [SEQUENCE], [SEQUENCE]], tolerance=1e-4)
+    both = [[SEQUENCE, WHOLE], [WHOLE, SEQUENCE], [WHOLE, SEQUENCE]]
+    assert_agrees(kernel, heads, both, mesh_shape=(2, 2), tolerance=1e-4)
     assert_agrees(kernel, heads, [[BATCH, HEADS]] * 3, mesh_shape=(2, 2), tolerance=1e-4)
 
 
@@ -109,6 +112,36 @@ def test_queries_that_are_cut_meet_whole_keys_and_values(kernel: Any) -> None:
     addends: tuple[Placement, ...] = (Partial(),)
     gradients = [(SEQUENCE,), addends, addends]
     assert _counted(kernel, whole) == ({}, {}, (SEQUENCE,), gradients)
+
+
+@pytest.mark.parametrize("kernel", [e for e in KERNELS if e not in (_causal, _overrideable)])
+def test_keys_that_are_cut_send_results_and_not_keys(kernel: Any) -> None:
+    # Each rank attends to its keys; what it finds counts by its part of the sum of exponentials:
+    # their logarithms are gathered, one number of each query, and the results added up. Backward
+    # all is known, and a query's gradient a sum over keys.
+    gradients = [(Partial(),), (SEQUENCE,), (SEQUENCE,)]
+    expected = ({"all_gather_into_tensor": 1, "all_reduce": 1}, {}, (WHOLE,), gradients)
+    assert _counted(kernel, [[WHOLE], [SEQUENCE], [SEQUENCE]]) == expected
+
+
+def test_one_key_that_one_rank_holds_is_everybody_s() -> None:
+    heads = [_t(4, 8, size, 6).double().requires_grad_() for size in (5, 1, 1)]
+    for kernel in (_on_cpu, _causal_on_cpu):
+        assert_agrees(kernel, heads, [[WHOLE], [SEQUENCE], [SEQUENCE]])
+
+
+def test_masks_of_keys_that_are_cut_may_hide_all_that_a_rank_holds() -> None:
+    heads = [each.detach().double().requires_grad_() for each in _heads(5)]
+    mask = torch.zeros(5, 7).double()
+    mask[0, 2:], mask[1, :], mask[2, :5] = -torch.inf, -torch.inf, -torch.inf
+
+    def attend(query: Any, key: Any, value: Any, mask: Any) -> Any:
+        kernel = aten._scaled_dot_product_flash_attention_for_cpu
+        return kernel(query, key, value, attn_mask=mask)[0]
+
+    for of_mask in (Shard(1), WHOLE):
+        layouts = [[WHOLE], [SEQUENCE], [SEQUENCE], [of_mask]]
+        assert_agrees(attend, [*heads, mask], layouts)
 
 
 def test_causal_queries_of_kernels_that_take_no_mask_are_cut_otherwise() -> None:

@@ -14,6 +14,7 @@ from dtensor_core.errors import NotationError
 from dtensor_core.placement import Partial, Shard, sharded_dim
 from dtensor_core.rules import table
 from dtensor_core.rules.families import (
+    attention,
     conv,
     moments,
     norm,
@@ -37,7 +38,7 @@ NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "4"))
 EXCHANGING = {"slice", "slice_backward", "cat", "split", "split_with_sizes"}
 EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes"}
 EXCHANGING |= {*conv.ROWS, *pool.ROWS, *resample.ROWS, *rows.ROWS, *spatial.ROWS}
-EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS, *norm.ROWS}
+EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS, *norm.ROWS, *attention.ROWS}
 # Fused optimizers and unscaling are called with lists, and are checked as list operators.
 ROWS = {
     name for name in table.TABLE if not name.startswith(("_fused_ad", "_fused_s", "_amp_foreach_"))

@@ -1,0 +1,95 @@
+"""What a rank runs of attention where its queries or keys are some of all, or numbers are drawn.
+
+Operands are [b, h, l, d] of queries and [b, g, s, d] of keys and values. Called from the rules of
+`families.attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.draws import apart
+from dtensor_core.local.operator import Local, LocalMaker, by_name, called_with, zeros
+from dtensor_core.placement import Partial, sharded_dim
+from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.merge import Line
+from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.spec import Spec
+
+
+def drawn_apart(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Kernels draw by the place in the local tensor: other parts draw from another state."""
+    query = inputs[0]
+    assert query.coords is not None
+    cut = [axis for axis, each in enumerate(query.placements) if sharded_dim(each) is not None]
+    if not cut or 0 in query.local_shape:
+        return op
+    place = 0
+    for axis in cut:
+        place = place * query.mesh_shape[axis] + query.coords[axis]
+
+    def run(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if type(query) is not torch.Tensor:  # without data nothing is drawn
+            return op(query, *args, **kwargs)
+        with apart(query.device.type, place):
+            return op(query, *args, **kwargs)
+
+    return run
+
+
+def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
+    """Of some of the queries, argument `number`, or of the keys, which are the next one.
+
+    Causality is a mask then. What ranks make of some of the keys is added up, weighted by the part
+    of each in the sum of exponentials, of which they share the logarithm: one number of each query.
+    """
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
+        queries, keys = inputs[number : number + 2]
+        line = Line.along(op, keys, (2,), outputs[0], 4) if forward else None
+        cut = any(sharded_dim(p) == 2 for each in (queries, keys) for p in each.placements)
+        empty = 0 in queries.local_shape or 0 in keys.local_shape
+        run = zeros(op, outputs) if cut and empty else op  # pyright: ignore[reportArgumentType]
+        if not cut or (line is None and not causal):
+            return run
+        whole, of_keys = outputs[0], [sharded_dim(each) == 2 for each in keys.placements]
+        merged = zip(of_keys, whole.placements, strict=True)
+        addends = whole.with_placements([Partial() if is_of else p for is_of, p in merged])
+        cause = Cause(str(op), "output")
+
+        def part(*args: Any, **kwargs: Any) -> Any:
+            mask = by_name(op, args, kwargs).get("attn_mask")
+            if causal and run is op:
+                mask = _mask(args[number], queries, keys)
+                found = called_with(op, args, kwargs, is_causal=False, attn_mask=mask)
+            else:
+                found = run(*args, **kwargs)
+            if line is None:
+                return found
+            out, lse, *rest = found
+            if mask is not None:  # a query without keys has no exponentials
+                seen = mask.any(-1) if mask.dtype is torch.bool else mask.amax(-1) > -torch.inf
+                lse = lse.masked_fill(~seen, -torch.inf)
+            (every,) = line.gather(lse)
+            total = every.logsumexp(0)
+            weight = (lse - total).exp().nan_to_num(0.0).flatten(2)[..., : out.shape[2]]
+            out = (out * weight.unsqueeze(-1)).to(out.dtype)
+            out = execute(out, addends, plan_between(addends, whole), cause)
+            return out, total.masked_fill(total == -torch.inf, 0.0), *rest
+
+        return part
+
+    return maker  # pyright: ignore[reportReturnType]
+
+
+def _mask(like: torch.Tensor, queries: Spec, keys: Spec) -> torch.Tensor:
+    """Minus infinity where a key that is held comes after a query."""
+    rows, columns = (
+        torch.cat([torch.arange(at.size, device=like.device) + at.offset for at in each.held(2)])
+        for each in (queries, keys)
+    )
+    mask = like.new_zeros(len(rows), len(columns))
+    return mask.masked_fill_(columns > rows[:, None], -torch.inf)
