@@ -12,16 +12,21 @@ import argparse
 import itertools
 import json
 import logging
+import os
 import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from torch.testing._internal.common_methods_invocations import op_db
 
@@ -36,6 +41,11 @@ from tests.opdb.scan import PASS, judged
 
 Layouts = Sequence[Sequence[Placement]]
 PIPED_WIDTH = 120
+TOLD = Console(stderr=True)
+# Operators a task of the pool.
+CHUNK = 6
+# Where torch's DTensor hangs, it need not do so for long.
+TIMEOUT_S = 5.0
 VERDICTS = {True: "ok", False: "missed", None: ""}
 # Of the combinations that are right and have a cut argument, as many send nothing with torch's.
 SILENT_PER_CENT = 55
@@ -96,7 +106,7 @@ def outcome(case: Case, run: Run, layouts: Layouts, kit: Kit, count: Counter) ->
             return Sent(), 0, error
 
     try:
-        ranks = run_threads(body, torch.Size(run.mesh).numel(), timeout_s=20)
+        ranks = run_threads(body, torch.Size(run.mesh).numel(), timeout_s=TIMEOUT_S)
     except RankFailure:
         return Outcome(passes=False)
     passes = judged(case, [result for _, _, result in ranks])[0] == PASS
@@ -128,6 +138,30 @@ def pairs(
             cut = any(sharded_dim(each) is not None for layout in layouts for each in layout)
             ours, torchs = (outcome(case, run, layouts, both[k], count) for k in (OURS, TORCHS))
             yield Pair(name, f"{text} {case.text}", cut, ours, torchs)
+
+
+def compared(
+    run: Run, numbers: Sequence[int], samples: int, combinations: int, processes: int
+) -> list[Pair]:
+    """Every combination of the operators of these numbers in the database, over processes."""
+    parts = [numbers[start : start + CHUNK] for start in range(0, len(numbers), CHUNK)]
+    work = partial(_part, run.name, samples, combinations)
+    if processes == 1 or len(parts) == 1:
+        return [pair for part in parts for pair in work(part)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        done = pool.map(work, parts)
+        return [pair for part in track(done, total=len(parts), console=TOLD) for pair in part]
+
+
+def _part(name: str, samples: int, combinations: int, numbers: Sequence[int]) -> list[Pair]:
+    torch.set_num_threads(1)
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    effort = {"samples": samples, "combinations": combinations}
+    with warnings.catch_warnings(), counter() as count:
+        warnings.simplefilter("ignore")  # of operators that are deprecated, and of samples
+        return [
+            pair for number in numbers for pair in pairs(op_db[number], RUNS[name], count, **effort)
+        ]
 
 
 def bars(found: Sequence[Pair]) -> list[Bar]:
@@ -197,28 +231,22 @@ def main() -> None:
     parser.add_argument(
         "--combinations", type=int, default=10, help="layouts a sample; default: 10"
     )
-    parser.add_argument("--part", default="0/1", help="i/n: every n-th operator from the i-th on")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--worse", type=int, default=40, help="how many operators are named")
     parser.add_argument("--json", type=Path, help="where to write every combination")
     parser.add_argument("--check", action="store_true", help="end with code 1 if a bar is missed")
     given = parser.parse_args()
-    part, parts = map(int, given.part.split("/"))
     wanted = set(filter(None, given.only.split(",")))
-    infos = [info for info in op_db if not wanted or info.name in wanted][part::parts]
-    warnings.simplefilter("ignore")  # of operators that are deprecated, and of samples
-    logging.getLogger("torch").setLevel(logging.ERROR)
     console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
     missed = False
     report = {}
     for run in (RUNS[name] for name in given.runs):
-        effort = {"samples": given.samples, "combinations": given.combinations}
-        with counter() as count:
-            found = [
-                pair
-                for info in infos
-                if run.dtype in info.supported_dtypes("cpu")
-                for pair in pairs(info, run, count, **effort)
-            ]
+        numbers = [
+            number
+            for number, info in enumerate(op_db)
+            if (not wanted or info.name in wanted) and run.dtype in info.supported_dtypes("cpu")
+        ]
+        found = compared(run, numbers, given.samples, given.combinations, given.processes)
         report[run.name] = [asdict(pair) for pair in found]
         verdicts = bars(found)
         missed |= any(bar.kept is False for bar in verdicts)

@@ -191,9 +191,8 @@ def _weight(leaf: torch.Tensor) -> torch.Tensor:
     """What a result's gradient is: numbers of both signs, the same for every layout."""
     generator = torch.Generator().manual_seed(9)
     weight = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
-    if isinstance(leaf, DTensor):
-        return DTensor.from_local(weight, leaf.device_mesh)
-    return weight
+    mesh = getattr(leaf, "device_mesh", None)
+    return weight if mesh is None else type(leaf).from_local(weight, mesh)  # pyright: ignore
 
 
 _CALLS: dict[str, Callable[[Any], Call | None]] = {
