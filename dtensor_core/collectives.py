@@ -119,6 +119,9 @@ def all_to_all(
     local: torch.Tensor, output_sizes: list[int], input_sizes: list[int], group: str
 ) -> Issued:
     """What each rank has for this one, joined along dim 0."""
+    if not sum(input_sizes) and sum(output_sizes) and _is_fake(group):
+        # It makes up what arrives of what is sent, and raises where that is nothing.
+        local, input_sizes = local.new_zeros(1, *local.shape[1:]), [1, *input_sizes[1:]]
     with _below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
@@ -126,6 +129,11 @@ def all_to_all(
         result = local.new_empty((sum(output_sizes), *local.shape[1:]))
         options = _options(dist.AllToAllOptions)
         return result, direct.alltoall_base(result, local, output_sizes, input_sizes, options)
+
+
+def _is_fake(group: str) -> bool:
+    resolve = torch._C._distributed_c10d._resolve_process_group  # pyright: ignore
+    return dist.get_backend(resolve(group)) == "fake"
 
 
 def broadcast(local: torch.Tensor, source: int, group: str) -> Issued:

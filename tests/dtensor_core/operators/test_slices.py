@@ -284,6 +284,14 @@ def test_a_slice_that_sends_is_refused_where_nobody_asked_for_it() -> None:
         assert issued == {}
 
 
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_a_fake_world_may_receive_where_it_sends_nothing(rank: int) -> None:
+    with fake_world(RANKS, rank=rank):
+        x = laid_out(_t(8, 2), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
+        assert x[1:].to_local().shape == (1 if rank == RANKS - 1 else 2, 2)  # pyright: ignore
+        assert x[4:].to_local().shape == (1, 2)  # pyright: ignore
+
+
 def test_an_explanation_tells_the_bytes_of_a_slice() -> None:
     with fake_world(RANKS, rank=1):
         x = laid_out(_t(8, 2), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
