@@ -26,31 +26,56 @@ from dtensor_core.rules.windows import Windows, exchanging_rows, fitted
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
+aten = torch.ops.aten
+
 
 def _unfold(call: Call) -> Rule:
     """x, dim, size, step -> windows of dim, whose elements are a new last dim."""
     shape = call.specs[0].shape
-    whole, dim = full_operand(shape), int(call.args[1]) % max(len(shape), 1)
     if not shape:
         return structural(call, ((),), (((),),), {})
+    dim = int(call.args[1]) % len(shape)
+    count = call.outputs[0].shape[dim]
+    return _windowed(call, dim, Windows(shape[dim], count, call.args[3], call.args[2]))
+
+
+def _as_strided(call: Call) -> Rule | None:
+    """Windows of the last dim, as `stft` takes them; other ways to lie in memory have no rule."""
+    spec, (size, stride) = call.specs[0], call.args[1:3]
+    if call.argument("storage_offset") or not spec.ndim or len(size) != spec.ndim + 1:
+        return None
+    step, rest = divmod(stride[-2], spec.stride[-1])
+    leading = (tuple(size[:-2]), tuple(stride[:-2])) == (spec.shape[:-1], spec.stride[:-1])
+    windows = Windows(spec.shape[-1], size[-2], step, size[-1])
+    inside = (windows.count - 1) * step + windows.reach <= windows.size
+    if rest or step < 1 or stride[-1] != spec.stride[-1] or not leading or not inside:
+        return None
+    return _windowed(call, spec.ndim - 1, windows)
+
+
+def _windowed(call: Call, dim: int, windows: Windows) -> Rule:
+    shape = call.specs[0].shape
+    whole = full_operand(shape)
     out = (*whole[:dim], (), *whole[dim + 1 :], ())
-    rule = structural(call, (whole,), (out,), factor_sizes(shape), (f"d{dim}",))
-    windows = Windows(shape[dim], call.outputs[0].shape[dim], call.args[3], call.args[2])
+
+    def unfolded(count: int) -> Local:
+        def local(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            if not count:
+                none = x.narrow(dim, 0, 0).unsqueeze(-1)
+                return none.expand(*none.shape[:-1], windows.reach)
+            return aten.unfold.default(x, dim, windows.reach, windows.step).narrow(dim, 0, count)
+
+        return local
 
     def wanted(cut: Cut) -> Extent:
         return windows.seen(local_extent(windows.count, cut.num_shards, cut.coord))
 
     def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-        own = local_extent(windows.count, cuts[dim].num_shards, cuts[dim].coord)
+        take = unfolded(local_extent(windows.count, cuts[dim].num_shards, cuts[dim].coord).size)
+        return lambda x, *_, **__: take(rows([x])[0])
 
-        def local(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            (x,) = rows([x])
-            if own.size:
-                return op(x, *args, **kwargs)
-            return x.unsqueeze(-1).expand(*x.shape, windows.reach)
-
-        return local
-
+    local = unfolded(windows.count)
+    rule = structural(call, (whole,), (out,), factor_sizes(shape), (f"d{dim}",), lambda *_: local)
     return exchanging_rows(rule, call, dim, {0: wanted}, [Shard(dim)], run)
 
 
@@ -251,6 +276,7 @@ _SAMPLERS = {
 
 ROWS = {
     "unfold": Row(_unfold, "windows of dim, others cut freely", "structural"),
+    "as_strided": Row(_as_strided, "windows of the last dim, others cut freely", "structural"),
     "unfold_copy": Row(_unfold, "windows of dim, others cut freely", "structural"),
     "unfold_backward": Row(_unfold_backward, "windows of dim, others cut freely", "linear"),
     "im2col": Row(_columns, "n c .. -> n (c k) ..", "linear"),

@@ -155,6 +155,32 @@ def test_nothing_is_sent(name: str) -> None:
     assert_agrees(call, tensors, [[each] for each in layouts])
 
 
+def test_a_spectrogram_is_cut_by_signals_for_nothing_and_by_frames_for_what_they_overlap_by() -> (
+    None
+):
+    frame, hop = 16, 8
+
+    def spectrogram(x: Any, window: Any) -> Any:
+        made = torch.stft(x, frame, hop, window=window, center=False, return_complex=True)
+        return torch.view_as_real(made)
+
+    window = torch.hann_window(frame, dtype=torch.float64)
+    for layout in (Shard(0), Shard(1)):
+        assert_agrees(spectrogram, [_t(4, 260), window], [[layout], [R]])
+    with fake_world(RANKS, rank=1):
+        mesh = init_device_mesh("cpu", (RANKS,))
+        held = laid_out(window, mesh, [R])
+        with Collectives() as issued:
+            y = spectrogram(laid_out(_t(4, 256), mesh, [Shard(0)]), held)
+        assert issued == {}
+        assert y.placements == (Shard(0),)
+        with Sent() as sent:
+            y = spectrogram(laid_out(_t(64, 256), mesh, [Shard(1)]), held)
+        # 31 frames, of which ranks have 8, 8, 8, 7, so that the last of a rank needs a hop more.
+        assert sent.num_bytes == [64 * hop * ITEMSIZE]
+        assert y.placements == (Shard(2),)
+
+
 def test_channels_are_shuffled_where_their_groups_are_not_cut() -> None:
     for layout in (Shard(0), Shard(1), Shard(2)):
         assert_agrees(lambda x: F.channel_shuffle(x, 2), [_t(3, 16, 3, 2)], [[layout]])
