@@ -77,11 +77,13 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
             stored.__set__(self, local)
 
         def redistribute(self, *args: Any, **kwargs: Any) -> Any:
-            self._copied.renew()
+            if self._copied is not None:
+                self._copied.renew()
             return super().redistribute(*args, **kwargs)
 
         def full_tensor(self, **kwargs: Any) -> torch.Tensor:
-            self._copied.renew()
+            if self._copied is not None:
+                self._copied.renew()
             return super().full_tensor(**kwargs)
 
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:

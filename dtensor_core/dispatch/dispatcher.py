@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core import observe
 from dtensor_core.dispatch import patterns
-from dtensor_core.dispatch.arguments import flattened
 from dtensor_core.dispatch.copied import (
     Copied,
     check_writable,
@@ -28,11 +27,9 @@ from dtensor_core.dispatch.copied import (
     write_through,
 )
 from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
-from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
 from dtensor_core.dispatch.missing import meet, refuse_collective
-from dtensor_core.dispatch.plain import is_whole
+from dtensor_core.dispatch.plain import is_whole, refuse_mixed
 from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
-from dtensor_core.errors import MixedTensorError, four_parts
 from dtensor_core.local.operator import argument_names
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.redistribute.execute import execute
@@ -247,44 +244,6 @@ def _hashable(arg: Any) -> Any:
     return id(arg) if type(arg).__hash__ is None else arg
 
 
-def _refuse_mixed(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise MixedTensorError if a plain tensor is given that can't be taken to be whole."""
-    tensors = [value for value in flattened(args, kwargs) if isinstance(value, torch.Tensor)]
-    if all(isinstance(each, _class) for each in tensors) or _applies(_plain_is_whole):
-        return
-    if is_list_operator(op) and not any_element_mixes(args, kwargs, _class):
-        return
-    schema = op._schema.arguments
-    named = [*((schema[place].name, arg) for place, arg in enumerate(args)), *kwargs.items()]
-    each = [
-        (f"{name}[{index}]" if isinstance(arg, (list, tuple)) else name, tensor)
-        for name, arg in named
-        for index, tensor in enumerate(arg if isinstance(arg, (list, tuple)) else [arg])
-        if isinstance(tensor, torch.Tensor)
-    ]
-    plain = [
-        f"{name}, a torch.Tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
-        for name, tensor in each
-        if not isinstance(tensor, _class) and not is_whole(op, tensor)
-    ]
-    if plain:
-        known: Any = {name: t for name, t in each if isinstance(t, _class)}
-        raise MixedTensorError(
-            four_parts(
-                asked=f"{op}: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor "
-                "to DTensor before calling distributed operators!",
-                found="; ".join(
-                    [*plain, *(f"{n}, a DTensor {t._spec.text}" for n, t in known.items())]
-                ),
-                why="how a plain tensor lies on the mesh is not known",
-                hint=f"if {plain[0].partition(',')[0]} is the same on every rank, "
-                "DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim), or run under "
-                "dtensor_core.experimental.implicit_replication(); "
-                "distribute_tensor(tensor, mesh, placements) to split it",
-            )
-        )
-
-
 def forget(op: OpOverload) -> None:
     """Drop what is cached of an operator, whose rule has changed."""
     for key in [key for key in entries if key[0] == id(op)]:
@@ -329,7 +288,8 @@ def _miss(
     entry = patterns.entry_of(key)
     if entry is None:
         refuse_collective(op)
-        _refuse_mixed(op, args, kwargs)
+        if not _applies(_plain_is_whole):
+            refuse_mixed(op, args, kwargs, _class)
         with no_modes():
             entry = make_entry(op, args, kwargs)
         for name in entry.read:

@@ -1,14 +1,21 @@
 """Which plain tensors that meet DTensors are the same on every rank, provably.
 
 One number spread over a shape, what autograd makes of sizes alone, and arguments that torch makes
-inside of an operator are; `dispatch` takes those as replicated and refuses the others, whose layout
-nobody knows.
+inside of an operator are; `dispatch` takes those as replicated. The layout of others is not known:
+`refuse_mixed` names them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch._ops import OpOverload
+
+from dtensor_core.dispatch.arguments import flattened
+from dtensor_core.dispatch.lists import any_element_mixes, is_list_operator
+from dtensor_core.errors import MixedTensorError, four_parts
 
 aten = torch.ops.aten
 
@@ -47,3 +54,43 @@ def _is_one_number(tensor: torch.Tensor) -> bool:
     return all(
         step == 0 or size == 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
     )
+
+
+def refuse_mixed(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], cls: type[Any]
+) -> None:
+    """Raise MixedTensorError if DTensors, of class `cls`, meet a plain tensor that is not whole."""
+    tensors = [value for value in flattened(args, kwargs) if isinstance(value, torch.Tensor)]
+    if all(isinstance(each, cls) for each in tensors):
+        return
+    if is_list_operator(op) and not any_element_mixes(args, kwargs, cls):
+        return
+    schema = op._schema.arguments
+    named = [*((schema[place].name, arg) for place, arg in enumerate(args)), *kwargs.items()]
+    each = [
+        (f"{name}[{index}]" if isinstance(arg, (list, tuple)) else name, tensor)
+        for name, arg in named
+        for index, tensor in enumerate(arg if isinstance(arg, (list, tuple)) else [arg])
+        if isinstance(tensor, torch.Tensor)
+    ]
+    plain = [
+        f"{name}, a torch.Tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
+        for name, tensor in each
+        if not isinstance(tensor, cls) and not is_whole(op, tensor)
+    ]
+    if plain:
+        known: Any = {name: t for name, t in each if isinstance(t, cls)}
+        raise MixedTensorError(
+            four_parts(
+                asked=f"{op}: got mixed torch.Tensor and DTensor, need to convert all torch.Tensor "
+                "to DTensor before calling distributed operators!",
+                found="; ".join(
+                    [*plain, *(f"{n}, a DTensor {t._spec.text}" for n, t in known.items())]
+                ),
+                why="how a plain tensor lies on the mesh is not known",
+                hint=f"if {plain[0].partition(',')[0]} is the same on every rank, "
+                "DTensor.from_local(tensor, mesh, [Replicate()] * mesh.ndim), or run under "
+                "dtensor_core.experimental.implicit_replication(); "
+                "distribute_tensor(tensor, mesh, placements) to split it",
+            )
+        )
