@@ -265,7 +265,15 @@ def _out_entry(
         return run(*args, **{name: arg for name, arg in kwargs.items() if name not in names})
 
     outs = outs_of(op, entry.outputs, kwargs, names)
-    return replace(entry, run=local, single=None, view=False, written=tuple(names), outs=outs)
+    return replace(
+        entry,
+        run=local,
+        single=None,
+        view=False,
+        written=tuple(names),
+        outs=outs,
+        sizeless=False,  # the ways to `out` are for its sizes
+    )
 
 
 def _factory_entry(

@@ -206,6 +206,14 @@ def test_a_new_size_is_not_decided_again(mesh, monkeypatch: pytest.MonkeyPatch) 
         _like_this(mesh, 12, 12).sum(0)
 
 
+def test_what_is_written_to_out_is_written_at_every_size(mesh) -> None:
+    whole = [Replicate()] * mesh.ndim
+    for size in (4, 8, 6):
+        x, out = (DTensor.from_local(torch.full((size,), n), mesh, whole) for n in (2.0, 0.0))
+        torch.mul(x, x, out=out)
+        assert out.to_local().tolist() == [4.0] * size
+
+
 def test_the_sizes_of_a_plain_tensor_are_looked_at(mesh) -> None:
     ones = torch.ones(()).expand(5)
     by_columns = [Replicate(), Shard(1)]
