@@ -17,6 +17,7 @@ from dtensor_core.rules.call import Call
 from dtensor_core.rules.notation import broadcast, parse
 from dtensor_core.rules.row import Row, whole_rule
 from dtensor_core.rules.rule import Candidate, Dim, Operand, Rule
+from dtensor_core.spec import Spec
 
 _QUERY, _KEY, _VALUE = "b (g r) l d", "b g s d", "b g s e"
 _OUT, _LOGSUMEXP, _MASK = "b (g r) l e", "b (g r) l", "b (g r) l s"
@@ -119,6 +120,21 @@ def _factors(dim: Dim, sizes: Mapping[str, int]) -> Dim:
     return ("l", "w") if named == ("l",) and "w" in sizes else named
 
 
+def _fused_layer(call: Call) -> Rule:
+    """What inference makes of a whole layer: samples may be cut, weights must be whole."""
+    if isinstance(call.argument("mask"), Spec):
+        return whole_rule(call)
+    of_samples = ("src", "query", "key", "value")
+    return Rule(
+        inputs=tuple(
+            (("b",) if name in of_samples else (), *((),) * (spec.ndim - 1))
+            for name, spec in zip(call.names, call.specs, strict=True)
+        ),
+        outputs=tuple((("b",), *((),) * (len(meta.shape) - 1)) for meta in call.outputs),
+        sizes={"b": call.specs[0].shape[0]},
+    )
+
+
 def _row(results: Sequence[str], *, heads_last: bool = False) -> Row:
     text = f"{_QUERY}, {_KEY}, {_VALUE}, {_MASK} -> "
     text += ", ".join(_OPERANDS[name] for name in results)
@@ -139,4 +155,8 @@ ROWS |= {
     f"_{name}_attention_{way}": _row(results, heads_last=True)
     for name in ("flash", "efficient")
     for way, results in (("forward", _FORWARD), ("backward", _BACKWARD))
+}
+ROWS |= {
+    name: Row(_fused_layer, "b l! d!, weights -> b l! d!")
+    for name in ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
 }

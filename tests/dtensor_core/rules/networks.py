@@ -99,6 +99,21 @@ _TABLE, _INDICES = _t(7, 6), torch.tensor([0, 3, 6, 3, 5, 1])
 _OFFSETS = torch.tensor([0, 2, 2, 5])
 
 
+def _fused_layers() -> dict[str, list[Sample]]:
+    x, qkv, out = _t(4, 5, 8), (_t(24, 8), _t(24)), (_t(8, 8), _t(8))
+    norm, ffn = (_t(8), _t(8) * 2), (_t(12, 8), _t(12), _t(8, 12), _t(8))
+    layer = aten._transformer_encoder_layer_fwd.default
+    attention = aten._native_multi_head_attention.default
+    return {
+        "_transformer_encoder_layer_fwd": [
+            _call(layer, x, 8, 2, *qkv, *out, False, False, 1e-5, *norm, *norm, *ffn)
+        ],
+        "_native_multi_head_attention": [
+            _call(attention, x, x, x, 8, 2, *qkv, *out, None, True, average) for average in (0, 1)
+        ],
+    }
+
+
 def _rms_norms() -> dict[str, list[Sample]]:
     x, weight = _t(6, 5, 4), _t(5, 4)
     _, rstd = aten._fused_rms_norm(x, [5, 4], weight, None)
@@ -132,6 +147,7 @@ def _batch_norms() -> dict[str, list[Sample]]:
 
 
 SAMPLES: dict[str, list[Sample]] = {
+    **_fused_layers(),
     **_rms_norms(),
     **_batch_norms(),
     **_sampled_attention(),
