@@ -17,7 +17,7 @@ import torch
 from torch.autograd import forward_ad
 
 from dtensor_core import reading
-from dtensor_core.dispatch import composites, dispatcher, inplace
+from dtensor_core.dispatch import composites, dispatcher, inplace, subscripts
 from dtensor_core.dispatch.copied import Copied
 from dtensor_core.errors import (
     MixedTensorError,
@@ -379,6 +379,7 @@ def _indices(tensor: DTensor, index: Any) -> Any:
 
 dispatcher.install(DTensor, composites.install(DTensor))
 inplace.install(DTensor)
+subscripts.install(DTensor)
 reading.install(DTensor)
 torch.serialization.add_safe_globals(
     [DTensor, Spec, TensorMeta, DeviceMesh, Shard, Replicate, Partial, strided_shard]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
+from typing import Any
 
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.opdb.runs import RUNS
 from tests.opdb.scan import Tally, scan
+
+
+def database() -> Sequence[Any]:
+    """torch's OpInfos: they hold functions that `dtensor_core` changes, so it comes first."""
+    return importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
+
 
 # Operators a task: few enough to keep all processes busy to the end.
 _CHUNK = 8
@@ -42,7 +49,7 @@ def _submit(
     """The parts of a run, begun."""
     numbers = [
         number
-        for number, info in enumerate(op_db)
+        for number, info in enumerate(database())
         if (not only or info.name in only) and RUNS[name].dtype in info.supported_dtypes("cpu")
     ]
     count = -(-len(numbers) // _CHUNK)
@@ -54,7 +61,8 @@ def _scan(name: str, numbers: Sequence[int], samples: int, combinations: int) ->
     """The tallies of some operators, in a process of the pool."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    infos = [op_db[number] for number in numbers]
+    operators = database()
+    infos = [operators[number] for number in numbers]
     return {
         f"{info.name} {info.variant_test_name}".strip(): scan(
             info, RUNS[name], samples=samples, combinations=combinations

@@ -135,7 +135,7 @@ def judged(case: Case, results: Sequence[Any]) -> tuple[str, str]:
         if len(errors) < len(results):
             return DESYNC, text
         return (REFUSED if "placement changes are not supported" in text else ERROR), text
-    problem = difference(case.info, results, case.expected)
+    problem = difference(case, results)
     return (WRONG, problem) if problem else (PASS, "")
 
 
