@@ -146,7 +146,7 @@ def reading_at(dims: Sequence[int], first: int) -> LocalMaker:
             result = op(x, mine)
             for elsewhere in missing:
                 behind = result.ndim - first - len(wide)
-                result.masked_fill_(elsewhere.reshape(*wide, *[1] * behind), 0)
+                result.masked_fill_(elsewhere.reshape((*wide, *[1] * behind)), 0)
             return result
 
         return read if parts else op

@@ -103,6 +103,14 @@ def carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
     return sent.view(carrier)
 
 
+def _delivered(arrived: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What was carried, as what it is; strides of what has no elements forbid to view it so."""
+    if arrived.numel():
+        return arrived.view(dtype)
+    last = arrived.shape[-1] * arrived.dtype.itemsize // dtype.itemsize
+    return arrived.new_empty((*arrived.shape[:-1], last), dtype=dtype)
+
+
 def _gather(local: torch.Tensor, site: Site) -> Issued:
     sent = local.contiguous() if site.even else pad(local, site.longest)
     if site.carrier is not None:
@@ -112,7 +120,7 @@ def _gather(local: torch.Tensor, site: Site) -> Issued:
 
 def _gathered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
     if site.carrier is not None:
-        arrived = arrived.view(site.dtype)
+        arrived = _delivered(arrived, site.dtype)
     if site.joined_dim == 0:
         return arrived
     if site.joined_dim is not None:
@@ -201,7 +209,7 @@ def _exchange(local: torch.Tensor, site: Site) -> Issued:
 
 def _exchanged(arrived: torch.Tensor, site: Site) -> torch.Tensor:
     if site.carrier is not None:
-        arrived = arrived.view(site.dtype)
+        arrived = _delivered(arrived, site.dtype)
     if site.joined_dim is not None:
         return _side_by_side(arrived, site.received[0].shape, site)
     rows = arrived.split([each.numel for each in site.received])

@@ -46,10 +46,12 @@ def reduction(reduce: str, algebra: str, local: LocalMaker | None = None) -> Row
     def build(call: Call) -> Rule:
         shape = call.specs[0].shape
         dims = reduced_dims(call, len(shape))
+        unable = reduce == "product" and call.specs[0].dtype.is_complex  # no backend does that
         return Rule(
             inputs=(full_operand(shape),),
             outputs=(_kept(shape, dims, bool(call.argument("keepdim", False))),),
             sizes=factor_sizes(shape),
+            blocked=frozenset(f"d{dim}" for dim in dims if unable),
             reduce=reduce,
             terms=((0,),),
             algebra=algebra,

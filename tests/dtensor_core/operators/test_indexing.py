@@ -249,3 +249,35 @@ def test_reading_and_writing_where_elements_lie_sends_nothing() -> None:
         assert issued == {}
 
     body()
+
+
+def test_a_number_is_taken_of_a_tensor_that_one_rank_holds() -> None:
+    assert_agrees(lambda x, i: x.take(i), [_t(1), torch.tensor(0)], [[Shard(0)], [Replicate()]])
+
+
+def test_complex_numbers_that_no_backend_multiplies_are_brought_together() -> None:
+    x, i, y = torch.complex(_t(5, 4), _t(5, 4)), torch.tensor([4, 0, 2, 4, 1]), _t(5, 4)
+    assert_agrees(lambda x: x.prod(0), [x], [[Shard(0)]])
+    assert_agrees(lambda x: x.prod(), [x], [[Shard(1)]])
+    assert_agrees(
+        lambda x, i, y: x.scatter_reduce(0, i[:, None].expand(-1, 4), y, "prod"),
+        [_t(6, 4), i, y],
+        [[Replicate()], [Shard(0)], [Shard(0)]],
+    )
+
+
+def test_complex_tensors_without_elements_are_gathered() -> None:
+    for shape in ((0, 0), (2, 0, 0), (0, 3)):
+        x = torch.zeros(shape, dtype=torch.complex128)
+        for dim in range(len(shape)):
+            assert_agrees(torch.neg, [x], [[Shard(dim)]])
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")  # it is in beta
+def test_halves_are_multiplied_where_no_rank_has_one_row_alone() -> None:
+    x, y, index = _t(5, 5).bfloat16(), _t(5, 3).bfloat16(), torch.tensor([4, 0, 4])
+    assert_agrees(
+        lambda x, i, y: x.index_reduce(1, i, y, "prod"),
+        [x, index, y],
+        [[Shard(0)], [Replicate()], [Shard(0)]],
+    )
