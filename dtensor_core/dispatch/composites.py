@@ -109,6 +109,18 @@ def _affine_grid_backward(op: OpOverload, grad: Any, size: Sequence[int], corner
     return grad.flatten(1, -2).mT @ _replicated(grad, points)
 
 
+def _pad_circular(op: OpOverload, x: torch.Tensor, pads: Sequence[int]) -> torch.Tensor:
+    """Joined of slices, which send what moves; the kernel fills an empty tensor part by part."""
+    sizes = x.shape[::-1]
+    if any(not 0 <= pad <= sizes[n // 2] for n, pad in enumerate(pads)):
+        return op._op_dk(_composite, x, pads)
+    for n in range(len(pads) // 2):
+        dim, before, behind = x.ndim - 1 - n, pads[2 * n], pads[2 * n + 1]
+        ends = [x.narrow(dim, x.shape[dim] - before, before), x, x.narrow(dim, 0, behind)]
+        x = torch.cat(ends, dim) if before or behind else x
+    return x if any(pads) else x.clone()
+
+
 def _combinations(
     op: OpOverload, values: Any, r: int = 2, with_replacement: bool = False
 ) -> torch.Tensor:
@@ -195,6 +207,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_attention_math": _attention,
     "one_hot": _one_hot,
     "affine_grid_generator_backward": _affine_grid_backward,
+    "_pad_circular": _pad_circular,
     "combinations": _combinations,
     "tensor_split.tensor_indices_or_sections": _tensor_split,
 }

@@ -119,6 +119,16 @@ def test_padding_with_other_rows_agrees_where_they_are_cut(mode: str) -> None:
             assert_agrees(lambda x: F.pad(x, (1, 0, 3, 2), mode), [x], [layout], mesh_shape=(2, 2))
 
 
+def test_padding_all_around_sends_no_more_than_a_few_rows() -> None:
+    with fake_world(RANKS, rank=1):
+        x = laid_out(_t(2, 64, 64), init_device_mesh("cpu", (RANKS,)), [Shard(1)])
+        with Sent() as sent, Collectives() as issued:
+            y = F.pad(x, (1, 1, 1, 1), "circular")
+        assert y.placements == (Shard(1),)  # pyright: ignore
+        assert set(issued.counts) == {"all_to_all_single"}
+        assert sum(sent.num_bytes) <= 3 * 2 * 66 * ITEMSIZE
+
+
 def test_tensor_split_sends_for_each_piece_what_changes_owners() -> None:
     @on_threads(RANKS)
     def body() -> None:
