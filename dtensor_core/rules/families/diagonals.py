@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from dtensor_core.local.diagonals import reading_diagonal, tracing, writing_diagonal
+from dtensor_core.local.operator import LocalMaker
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row, alike
-from dtensor_core.rules.rule import LocalMaker, Operand, Rule
+from dtensor_core.rules.rule import Operand, Rule
 
 
 def _matrix(call: Call) -> tuple[Operand, Operand, tuple[int, int], int]:
