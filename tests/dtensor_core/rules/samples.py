@@ -311,7 +311,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "index_reduce": [
         _call(aten.index_reduce.default, _t(7, 5), 0, _ids(7, 4), _t(4, 5), reduce)
-        for reduce in ("prod", "mean", "amax")
+        for reduce in ("prod", "mean", "amax", "amin")
     ],
     "index_put": [
         _call(aten.index_put.default, _t(7, 5, 4), [torch.tensor([6, 0, -4])], _t(3, 5, 4)),

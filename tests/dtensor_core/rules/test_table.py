@@ -33,7 +33,7 @@ from tests.dtensor_core.rules.brute_force import REDUCTIONS, Offer, Sample, chec
 from tests.dtensor_core.rules.recorded import recorded
 from tests.dtensor_core.rules.samples import SAMPLES
 
-NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "4"))
+NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "3"))
 # Whose candidates communicate by themselves: rows change owners, ranks sum theirs up.
 EXCHANGING = {"slice", "slice_backward", "cat", "split", "split_with_sizes"}
 EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes"}
