@@ -348,7 +348,6 @@ SAMPLES: dict[str, list[Sample]] = {
     "_unique": [_call(aten._unique.default, _ids(4, 7, 5))],
     "unique_dim": [_call(aten.unique_dim.default, _ids(2, 7, 2), 0)],
     "bincount": [_call(aten.bincount.default, _ids(4, 7))],
-<<<<<<< HEAD
     "diagonal_copy": [
         _call(aten.diagonal_copy.default, _t(7, 5)),
         _call(aten.diagonal_copy.default, _t(5, 7, 3), -2, 1, 0),
@@ -368,8 +367,6 @@ SAMPLES: dict[str, list[Sample]] = {
         _call(aten.select_scatter.default, _t(7, 5), _t(5), 0, -2),
         _call(aten.select_scatter.default, _t(2, 5), _t(2), 1, 3),
     ],
-=======
->>>>>>> 49093d4 (Samples that torch's operator database makes are not written by hand too)
     **{
         name: [
             _call(op, *tensors, *rest)
