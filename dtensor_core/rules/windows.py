@@ -9,23 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dtensor_core.layout import Cut, Extent, local_extent
-from dtensor_core.local.windows import Part, Windows, extent, fitted, meeting
 from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
 from dtensor_core.redistribute.exchange import Exchange, Extents, Run
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Rule
 from dtensor_core.spec import Spec
-
-__all__ = [
-    "Part",
-    "Windows",
-    "chunks",
-    "cutting_axis",
-    "exchanging_rows",
-    "extent",
-    "fitted",
-    "meeting",
-]
 
 
 def chunks(size: int, ranks: int, offset: int = 0) -> Extents:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import Cut, Extent, local_extent
-from dtensor_core.local.operator import Local, argument_names
+from dtensor_core.local.convolutions import local_groups
+from dtensor_core.local.operator import Local
 from dtensor_core.local.windows import Part, Windows, fitted
 from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.redistribute.exchange import Rows
@@ -23,7 +24,6 @@ from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Candidate, Dim, Operand, Rule
 from dtensor_core.rules.windows import exchanging_rows
 from dtensor_core.spec import Spec
-from dtensor_core.tracing import depending
 
 
 def _factors(call: Call, x: Spec, weight: Spec) -> tuple[dict[str, Operand], dict[str, int]]:
@@ -58,7 +58,7 @@ def _forward(call: Call) -> Rule:
         blocked=_whole_within_groups(call),
         terms=((0, 1), (2,))[: len(call.specs) - 1],
         algebra="linear",
-        local=_local_groups,
+        local=local_groups,
     )
     return _with_neighbours(rule, call)
 
@@ -76,7 +76,7 @@ def _backward(call: Call) -> Rule:
         blocked=_whole_within_groups(call) | ({"i"} if mask[2] else set()),
         terms=((0,),),
         algebra="linear",
-        local=_local_groups,
+        local=local_groups,
         extra=_input_channels(call, mask) if mask[2] else (),
     )
     return _backward_with_neighbours(rule, call)
@@ -94,53 +94,6 @@ def _input_channels(call: Call, mask: Sequence[bool]) -> tuple[Candidate, ...]:
 
 def _whole_within_groups(call: Call) -> frozenset[str]:
     return frozenset("io" if int(call.argument("groups")) > 1 else "")
-
-
-def _local_groups(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The operator with the groups, and the size of the bias, that this rank has."""
-    schema = argument_names(op)  # pyright: ignore[reportArgumentType]
-    group_at = schema["groups"]
-    backward = "bias_sizes" in schema
-    x, weight = inputs[1:3] if backward else inputs[:2]
-    channels = x.ndim - (weight.ndim - 1)
-    held, size = x.local_shape[channels], x.shape[channels]
-    has_none = any(0 in spec.shape for spec in (x, weight))
-
-    def local(*args: Any, **kwargs: Any) -> Any:
-        tensors = args[:3] if backward else args[:2]
-        changed = list(args)
-        if args[group_at] > 1 and held != size:
-            changed[group_at] = args[group_at] * held // size
-        empty = not has_none and any(0 in tensor.shape for tensor in tensors)
-        if not backward:
-            out = outputs[0]
-            assert out is not None
-            if empty or (0 in out.local_shape and not has_none):
-                return _result_of_nothing(out.local_shape, channels, *args[:3])
-            return op(*changed, **kwargs)
-        if args[3]:
-            changed[3] = [tensors[0].shape[channels]]
-        result = _gradients_of_nothing(channels, *tensors) if empty else op(*changed, **kwargs)
-        return tuple(r if wanted else None for r, wanted in zip(result, args[-1], strict=True))
-
-    return local
-
-
-def _result_of_nothing(
-    shape: Sequence[int], channels: int, x: torch.Tensor, weight: torch.Tensor, bias: Any
-) -> torch.Tensor:
-    """What a rank without samples or channels has: its addend of the bias; kernels refuse that."""
-    made = depending(x.new_zeros(shape), x, weight)
-    behind = [1] * (made.ndim - channels - 1)
-    return made if bias is None else made + bias.reshape(-1, *behind)
-
-
-def _gradients_of_nothing(
-    channels: int, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
-) -> list[torch.Tensor]:
-    nothing = [depending(grad.new_zeros(each.shape), grad, x, weight) for each in (x, weight)]
-    # A rank without input channels has the whole gradient of the bias.
-    return [*nothing, grad.sum([dim for dim in range(grad.ndim) if dim != channels])]
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ import torch
 
 from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.local.operator import Local, zeros
+from dtensor_core.local.windows import Part, extent, fitted
 from dtensor_core.placement import Shard
 from dtensor_core.redistribute.exchange import Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.batched import batched
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Rule
-from dtensor_core.rules.windows import Part, exchanging_rows, extent, fitted
+from dtensor_core.rules.windows import exchanging_rows
 from dtensor_core.spec import Spec
 
 

@@ -15,6 +15,7 @@ import torch
 
 from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.local.operator import Local
+from dtensor_core.local.windows import Windows, fitted
 from dtensor_core.placement import Shard
 from dtensor_core.redistribute.exchange import Rows
 from dtensor_core.rules.call import Call
@@ -22,7 +23,7 @@ from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, op
 from dtensor_core.rules.families.view import structural
 from dtensor_core.rules.row import Row, notation
 from dtensor_core.rules.rule import Operand, Rule
-from dtensor_core.rules.windows import Windows, exchanging_rows, fitted
+from dtensor_core.rules.windows import exchanging_rows
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
