@@ -141,5 +141,5 @@ def judged(case: Case, results: Sequence[Any]) -> tuple[str, str]:
 
 def _reason(text: str) -> str:
     """Why an error was raised: what its text says so, or its beginning."""
-    why = re.search(r"why: (.*?)( \||$)", text)
+    why = re.search(r"[Ww]hy: (.*?)( \||$)", text)
     return why.group(1) if why else text[:80]
