@@ -109,6 +109,23 @@ def _affine_grid_backward(op: OpOverload, grad: Any, size: Sequence[int], corner
     return grad.flatten(1, -2).mT @ _replicated(grad, points)
 
 
+def _istft(
+    op: OpOverload,
+    x: Any,
+    n_fft: int,
+    hop_length: Any = None,
+    win_length: Any = None,
+    window: Any = None,
+    *rest: Any,
+    **options: Any,
+) -> torch.Tensor:
+    """Without a window the composite makes one of ones."""
+    if window is None:
+        device, dtype = x._local_tensor.device, x.dtype.to_real()
+        window = _replicated(x, torch.ones(win_length or n_fft, dtype=dtype, device=device))
+    return op._op_dk(_composite, x, n_fft, hop_length, win_length, window, *rest, **options)
+
+
 def _pad_circular(op: OpOverload, x: torch.Tensor, pads: Sequence[int]) -> torch.Tensor:
     """Joined of slices, which send what moves; the kernel fills an empty tensor part by part."""
     sizes = x.shape[::-1]
@@ -207,6 +224,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_attention_math": _attention,
     "one_hot": _one_hot,
     "affine_grid_generator_backward": _affine_grid_backward,
+    "istft": _istft,
     "_pad_circular": _pad_circular,
     "combinations": _combinations,
     "tensor_split.tensor_indices_or_sections": _tensor_split,

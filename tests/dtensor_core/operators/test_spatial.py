@@ -181,6 +181,13 @@ def test_a_spectrogram_is_cut_by_signals_for_nothing_and_by_frames_for_what_they
         assert y.placements == (Shard(2),)
 
 
+@pytest.mark.filterwarnings("ignore:A window was not provided")
+def test_signals_come_back_without_a_window_too() -> None:
+    frames = torch.complex(_t(4, 9, 6), _t(4, 9, 6)).detach()
+    for layout in (Shard(0), Shard(2)):
+        assert_agrees(lambda x: torch.istft(x, 16), [frames], [[layout]])
+
+
 def test_channels_are_shuffled_where_their_groups_are_not_cut() -> None:
     for layout in (Shard(0), Shard(1), Shard(2)):
         assert_agrees(lambda x: F.channel_shuffle(x, 2), [_t(3, 16, 3, 2)], [[layout]])
