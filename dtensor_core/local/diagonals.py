@@ -1,4 +1,4 @@
-"""Diagonals of parts of matrices: where rows and columns that a rank holds meet on the diagonal."""
+"""Diagonals and triangles of matrices of which a rank holds some rows and columns."""
 
 from __future__ import annotations
 
@@ -85,3 +85,28 @@ def tracing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
         return made
 
     return trace
+
+
+def triangular(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Keep what lies on the operator's side of the diagonal, by global rows and columns."""
+    spec = inputs[0]
+    if spec.local_shape[-2:] == tuple(spec.shape[-2:]):
+        return op
+    lower = "tril" in op._schema.name  # pyright: ignore[reportFunctionMemberAccess]
+    in_place = op._schema.is_mutable  # pyright: ignore[reportFunctionMemberAccess]
+
+    def triangle(x: torch.Tensor, diagonal: int = 0) -> torch.Tensor:
+        rows, columns = (_positions(spec, dim, x) for dim in (spec.ndim - 2, spec.ndim - 1))
+        distance = columns.unsqueeze(0) - rows.unsqueeze(1)
+        gone = distance > diagonal if lower else distance < diagonal
+        return x.masked_fill_(gone, 0) if in_place else x.masked_fill(gone, 0)
+
+    return triangle
+
+
+def _positions(spec: Spec, dim: int, like: torch.Tensor) -> torch.Tensor:
+    held = [
+        torch.arange(piece.offset, piece.offset + piece.size, device=like.device)
+        for piece in spec.held(dim)
+    ]
+    return torch.cat(held)

@@ -1,10 +1,10 @@
-"""Diagonals: where a dim of the matrix is cut each rank has a piece, and zeros for the others."""
+"""Diagonals, of which each rank has a piece where the matrix is cut, and triangles of matrices."""
 
 from __future__ import annotations
 
 import torch
 
-from dtensor_core.local.diagonals import reading_diagonal, tracing, writing_diagonal
+from dtensor_core.local.diagonals import reading_diagonal, tracing, triangular, writing_diagonal
 from dtensor_core.local.operator import LocalMaker
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
@@ -50,8 +50,14 @@ def _trace(call: Call) -> Rule:
     return _rule(call, (full_operand(call.specs[0].shape),), (), "linear", tracing)
 
 
+def _triangle(call: Call) -> Rule:
+    whole = full_operand(call.specs[0].shape)
+    return _rule(call, (whole,), whole, "structural", triangular)
+
+
 ROWS = {
     **alike("diagonal diagonal_copy", Row(_diagonal, "pieces where they lie", "structural")),
     "diagonal_scatter": Row(_scatter, "pieces where they lie", "structural", ((0,), (1,))),
     "trace": Row(_trace, "pieces where they lie", "linear"),
+    **alike("tril triu", Row(_triangle, "by global rows and columns", "structural")),
 }
