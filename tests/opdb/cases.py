@@ -228,9 +228,10 @@ def _backward(info: Any) -> Call | None:
 
 
 def _weight(leaf: torch.Tensor) -> torch.Tensor:
-    """What a result's gradient is: numbers of both signs, the same for every layout."""
+    """What a result's gradient is: numbers of both signs, the same for every layout and width."""
     generator = torch.Generator().manual_seed(9)
-    weight = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
+    kind = torch.complex64 if leaf.is_complex() else torch.float32
+    weight = torch.randn(leaf.shape, generator=generator, dtype=kind).to(leaf.dtype)
     mesh = getattr(leaf, "device_mesh", None)
     return weight if mesh is None else type(leaf).from_local(weight, mesh)  # pyright: ignore
 
