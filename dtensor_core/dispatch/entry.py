@@ -39,7 +39,16 @@ from dtensor_core.spec import Spec, TensorMeta
 
 # Views in place: the tensor takes another shape, and its placements go along.
 _RESHAPING = frozenset(
-    f"aten::{name}_" for name in ("squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims")
+    f"aten::{name}_"
+    for name in (
+        "squeeze",
+        "unsqueeze",
+        "transpose",
+        "t",
+        "swapaxes",
+        "swapdims",
+        "as_strided",
+    )
 )
 
 

@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 
 from dtensor_core.dispatch.arguments import converted, flattened
 from dtensor_core.layout import contiguous_stride
+from dtensor_core.rules.call import argument_names
 from dtensor_core.spec import Spec, TensorMeta
 
 Metas = tuple[TensorMeta, ...]
@@ -40,7 +41,43 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     `args` and `kwargs` hold specs for tensors.
     """
     found = _worked_out(op, args, kwargs)
-    return _by_kernel(op, args, kwargs) if found is None else found
+    if found is None:
+        found = _by_kernel(op, args, kwargs)
+        mend = _MENDED.get(_base_name(op))
+        if mend is not None and found is not None:
+            return mend(op, found, args, kwargs)
+    return found
+
+
+def _batch_norm_moments(
+    op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Metas:
+    """Kernels keep no moments where running stats are used, and on CPU keep narrow ones."""
+    given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
+    x, *parameters = [value for value in given.values() if isinstance(value, Spec)]
+    dtype = told[1].dtype
+    if x.mesh.device_type == "cpu" and all(each.dtype is x.dtype for each in parameters):
+        dtype = x.dtype
+    training = given.get("training", "with_update" in op._schema.name)
+    moments = _contiguous(told[1].shape if training else (0,), dtype)
+    running = (_contiguous(each.shape, dtype) for each in told[3:] if each.dtype is not torch.uint8)
+    reserve = (each for each in told[3:] if each.dtype is torch.uint8)
+    return (told[0], moments, moments, *reserve, *running)
+
+
+# Operators whose kernels return something else than their meta kernels say.
+_MENDED: dict[str, Callable[..., Metas]] = dict.fromkeys(
+    (
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
+        "_native_batch_norm_legit_functional",
+        "_batch_norm_with_update",
+        "_batch_norm_with_update_functional",
+        "_batch_norm_no_update",
+    ),
+    _batch_norm_moments,
+)
 
 
 def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -13,6 +13,7 @@ import torch
 from dtensor_core import Replicate, init_device_mesh
 from dtensor_core.dispatch import metadata
 from dtensor_core.dispatch.arguments import converted
+from dtensor_core.dispatch.entry import spec_on
 from dtensor_core.dispatch.metadata import output_metadata
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.testing.fake import fake_world
@@ -212,3 +213,22 @@ def test_the_first_operators_do_not_load_dynamo() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("parameters", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["native_batch_norm", "_native_batch_norm_legit"])
+def test_the_moments_of_batch_norms_are_those_that_kernels_keep(
+    name: str, parameters: torch.dtype, training: bool
+) -> None:
+    op = getattr(torch.ops.aten, name).default
+    x = torch.ones(3, 2, 4, dtype=torch.bfloat16)
+    each = [torch.ones(2, dtype=parameters) for _ in range(4)]
+    kept = op(x, *each, training, 0.1, 1e-5)
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,))
+        given = (x, *each, training, 0.1, 1e-5)
+        args, _ = converted(torch.Tensor, lambda tensor: spec_on(mesh, tensor), given, {})
+        told = output_metadata(op, args, {})
+    assert told is not None
+    assert [(meta.shape, meta.dtype) for meta in told] == [(t.shape, t.dtype) for t in kept]
