@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 DETAILS = ("op", "collective")
 
 _FLUSH_INTERVAL_S = 0.5
+_GRACE_S = 0.1
 _MAX_CALLS_IN_MEMORY = 2_000_000
 
 _launched: Recording | None = None
@@ -153,6 +154,7 @@ class Recording(contextlib.ContextDecorator):
         self._listening.stop()
         failures = [*RECORDER.failures, *self._flusher.stop()]
         self._end_steps()
+        self._buffer.await_ends(_GRACE_S)
         self._flush_last()
         self._is_over = not isinstance(self._store, Memory)
         self._store.close(self._facts.rank, self._facts.num_ranks)

@@ -13,6 +13,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
+from time import sleep
 from typing import Any, BinaryIO, Protocol
 
 from commtrace.event import StepRow
@@ -21,6 +22,7 @@ from commtrace.recorder.clock import now
 from commtrace.tracefile import OUTSTANDING, SpoolWriter
 
 _MAX_OUTSTANDING_ROWS = 1000
+_POLL_S = 0.001
 _MAX_OPS_PER_CALL = 10
 NO_STEP = -1
 
@@ -155,6 +157,14 @@ class Buffer:
             ]
             self._shown = shown
             self._writer.write(tables, facts)
+
+    def await_ends(self, timeout_s: float) -> None:
+        """Give backends that much time to tell of calls that have completed by now."""
+        deadline = now() + round(timeout_s * 1e9)
+        while any(call.is_watched for call, _ in (*self._outstanding, *self._calls)):
+            if now() > deadline:
+                return
+            sleep(_POLL_S)
 
     def _sort_out(self, is_last: bool) -> tuple[list[tuple[Call, int]], list[tuple[Call, int]]]:
         """The calls of which all is known, and those still in the making."""

@@ -89,7 +89,7 @@ def zeros(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
         wanted = iter(made)
         if masks:
             return tuple(next(wanted) if asked else None for asked in masks[-1])
-        if len(made) == len(returns):
+        if len(returns) in (1, len(made)):  # a list of tensors, or nothing but tensors
             return made
         metas = tree_map_only(torch.Tensor, lambda each: each.to("meta"), (args, kwargs))
         like = op(*metas[0], **metas[1])  # numbers and None among them

@@ -407,12 +407,14 @@ def ordered(d: Draw) -> str:
     x = d.tensor(has_elements)
     dim = d.dim(x)
     size = d.values[x].shape[dim]
+    # Which of equal numbers topk names is not defined.
+    of_topk = "" if d.values[x].unique().numel() == d.values[x].numel() else ".values"
     return d.one_of(
         (
             f"{x}.cumsum({dim})",
             f"{x}.cumsum({dim})",
             f"{x}.sort({dim}, descending={d.chance(0.5)})",
-            f"{x}.topk({d.dice.randint(1, size)}, {dim})",
+            f"{x}.topk({d.dice.randint(1, size)}, {dim}){of_topk}",
             f"{x}.argsort({dim})",
             f"torch.cumprod({x}, {dim})",
             f"{x}.cummax({dim})",

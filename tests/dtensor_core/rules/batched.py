@@ -42,6 +42,9 @@ _SINGLE = (
 
 SAMPLES: dict[str, list[Sample]] = {
     **{name: _matrices(name) for name in _SINGLE.split()},
+    "linalg_householder_product": [
+        _call(aten.linalg_householder_product.default, _t(4, 2, 3, 3), _t(4, 2, 3))
+    ],
     "linalg_solve_triangular": [
         _call(aten.linalg_solve_triangular.default, _definite(4, 1), _t(4, 2, 3, 2), upper=True)
     ],
