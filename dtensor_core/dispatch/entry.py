@@ -1,7 +1,8 @@
 """What a call becomes once it is decided: an entry that `dispatch` can run again and again.
 
 Made on a cache miss from the call's global metadata, the decision of `propagate`, and this rank's
-local operator. Nothing here runs on a cached call.
+local operator. Nothing here runs on a cached call. Long, because each kind of call (plain, on
+lists, with `out=`, without tensors) makes the same record of the same few facts.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-
-from dtensor_core.placement import Partial, Placement, Replicate, Shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +41,3 @@ RUNS = {
         Run(name="complex64", uneven=True, partials=("sum",), dtype=torch.complex64),
     )
 }
-
-
-def placements_of(tensor: torch.Tensor, run: Run, axis_size: int) -> Iterator[Placement]:
-    """How one mesh axis may hold a tensor in a run."""
-    yield Replicate()
-    for dim, size in enumerate(tensor.shape):
-        if run.uneven or (size > 0 and size % axis_size == 0):
-            yield Shard(dim)
-    floating = tensor.dtype.is_floating_point
-    for reduce_op in run.partials:
-        if floating or (reduce_op == "sum" and tensor.dtype is not torch.bool):
-            yield Partial(reduce_op)
