@@ -32,6 +32,10 @@ class MixedTensorError(DTensorError, RuntimeError):
     """A plain tensor and a DTensor in one operator."""
 
 
+class OutOfRangeError(DTensorError, IndexError, RuntimeError):
+    """An index that names no position: torch's kernels raise the one built-in or the other."""
+
+
 class RuleError(DTensorError, RuntimeError):
     """An operator whose result can't be laid out as it was asked to be."""
 

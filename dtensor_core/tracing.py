@@ -153,6 +153,12 @@ def no_modes() -> AbstractContextManager[Any]:
     return _disable_current_modes() if stacked else nullcontext()
 
 
+def is_at_hand(tensor: torch.Tensor) -> bool:
+    """True for one whose numbers can be looked at without waiting: real, and on a CPU."""
+    is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu"
+    return is_plain and not _is_transformed(tensor) and not torch.compiler.is_compiling()
+
+
 def depending(result: torch.Tensor, *inputs: torch.Tensor, mark: int = 0) -> torch.Tensor:
     """`result`, with a zero added that is made of `inputs`; as it is where nothing is compiled.
 

@@ -20,9 +20,10 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from dtensor_core.dispatch.written import does_not_fit, without_out
-from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.errors import OutOfRangeError, RuleError, four_parts
 from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
+from dtensor_core.tracing import is_at_hand, no_modes
 
 aten = torch.ops.aten
 _composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
@@ -96,9 +97,28 @@ def _attention(op: OpOverload, *args: Any, **options: Any) -> Any:
 def _one_hot(op: OpOverload, indices: Any, num_classes: int = -1) -> torch.Tensor:
     if num_classes == -1:
         num_classes = int(indices.max()) + 1
+    _check_classes(indices, num_classes)
     device = indices._local_tensor.device
     classes = _replicated(indices, torch.arange(num_classes, device=device))
     return (indices.unsqueeze(-1) == classes).to(torch.int64)
+
+
+def _check_classes(indices: Any, num_classes: int) -> None:
+    """Raise OutOfRangeError for a class that there is not, on the ranks that hold it."""
+    local = indices._local_tensor
+    if not is_at_hand(local) or not local.numel() or indices._spec.sums:
+        return
+    with no_modes():
+        least, most = map(int, local.aminmax())
+    if least < 0 or most >= num_classes:
+        what = "non-negative" if least < 0 else "smaller than num_classes"
+        raise OutOfRangeError(
+            four_parts(
+                asked=f"one_hot: Class values must be {what}.",
+                found=f"class {least if least < 0 else most}",
+                hint=f"classes from 0 to {num_classes - 1}",
+            )
+        )
 
 
 def _affine_grid_backward(op: OpOverload, grad: Any, size: Sequence[int], corners: bool) -> Any:

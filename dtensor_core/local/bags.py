@@ -27,6 +27,7 @@ class Share:
 
     def __init__(
         self,
+        op: Local,
         how: tuple[bool, bool, int],
         indices: Spec,
         weight: Spec | None,
@@ -35,7 +36,7 @@ class Share:
         self._others = others
         self._num_indices = indices.shape[0]
         self._positions = indices.held(0)
-        self._rows = None if weight is None else Held(weight, 0)
+        self._rows = None if weight is None else Held(op, weight, 0)
         self.is_part = indices.local_shape != tuple(indices.shape) or (
             weight is not None and weight.local_shape[0] != weight.shape[0]
         )

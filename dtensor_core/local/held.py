@@ -1,7 +1,9 @@
 """Reading and writing at positions of which a rank holds some.
 
 A rank that reads answers zeros for what it has not; one that writes does so into a tensor that is
-longer by one, where what belongs to others lands and is dropped.
+longer by one, where what belongs to others lands and is dropped. A position that no rank has is an
+error on every rank that sees it, without asking the others: `range_of` looks, on a CPU, and where
+that would mean to wait for a device the position becomes one that the kernel refuses itself.
 """
 
 from __future__ import annotations
@@ -11,41 +13,103 @@ from typing import Any
 
 import torch
 
+from dtensor_core.errors import OutOfRangeError, four_parts
+from dtensor_core.layout import Extent
 from dtensor_core.local.operator import Local, LocalMaker
 from dtensor_core.spec import Spec
-from dtensor_core.tracing import depending
+from dtensor_core.tracing import depending, is_at_hand, no_modes
 
 aten = torch.ops.aten
 
+# Operators that count negative positions from the end; all others refuse them.
+_FROM_THE_END = frozenset(
+    [
+        "index",
+        "_unsafe_index",
+        "index_put",
+        "_index_put_impl",
+        "_unsafe_index_put",
+        "index_fill",
+        "take",
+        "put",
+        "embedding_renorm",
+    ]
+)
+# What torch says first, where that is not what most kernels say.
+_FLAT = "out of range: tried to access index {at} on a tensor of {size} elements."
+_TARGET = "Target {at} is out of bounds."
+_SAID = {"take": _FLAT, "put": _FLAT}
+_SAID |= dict.fromkeys(["nll_loss_forward", "nll_loss2d_forward"], _TARGET)
+
+
+def _name(op: Local) -> str:
+    return op._schema.name.removeprefix("aten::").removesuffix("_")  # pyright: ignore
+
+
+def first_of(op: Local, size: int) -> int:
+    """The least position that an operator takes in a dimension of this size."""
+    return -size if _name(op) in _FROM_THE_END else 0
+
+
+def range_of(op: Local, index: torch.Tensor, dim: int, size: int) -> tuple[int, int] | None:
+    """The least and the largest position; None where that is not known without waiting.
+
+    Raises OutOfRangeError if the operator takes no such position in a dimension of this size.
+    """
+    if not index.numel():
+        return 0, 0
+    if not is_at_hand(index):
+        return None
+    with no_modes():
+        least, most = map(int, index.aminmax())
+        first = first_of(op, size)
+        if first <= least and most < size:
+            return least, most
+        at = int(index[(index < first) | (index >= size)][0])
+    said = _SAID.get(_name(op), "index out of range in self")
+    raise OutOfRangeError(
+        four_parts(
+            asked=f"{op}: {said.format(at=at, size=size)}",
+            found=f"index {at} is out of bounds for dimension {dim} with size {size}",
+            why="no rank holds it",
+            hint=f"positions from {first} to {size - 1}",
+        )
+    )
+
 
 class Held:
-    """Which positions of dimension `dim` of an argument this rank holds, in local order."""
+    """Which positions of dimension `dim` of an argument of `op` this rank has, in local order."""
 
-    def __init__(self, spec: Spec, dim: int) -> None:
-        self.dim, self.size = dim, spec.shape[dim] if spec.ndim else 1
-        self.pieces = spec.held(dim) if spec.ndim else ()
+    def __init__(self, op: Local, spec: Spec, dim: int) -> None:
+        self.dim, self.size, self._op = dim, spec.shape[dim] if spec.ndim else 1, op
+        self.pieces = (spec.held(dim) if spec.ndim else ()) or (Extent(0, 0),)
         self.count = sum(piece.size for piece in self.pieces) if spec.ndim else 1
         self.all = self.count == self.size
 
-    def local(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Local positions, 0 where the rank has none, and where it has none."""
-        index = torch.where(index < 0, index + self.size, index)
-        found, elsewhere, start = (
-            torch.zeros_like(index),
-            torch.ones_like(index, dtype=torch.bool),
-            0,
-        )
-        for piece in self.pieces:
-            here = (index >= piece.offset) & (index < piece.offset + piece.size)
-            found = torch.where(here, index - piece.offset + start, found)
-            elsewhere &= ~here
+    def local(self, index: torch.Tensor, instead: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Local positions, `instead` where the rank has none, and where it has none.
+
+        Raises OutOfRangeError for a position that no rank has. Where it would have to wait to see
+        that, such a position is answered by one that no tensor here has.
+        """
+        known = range_of(self._op, index, self.dim, self.size)
+        if first_of(self._op, 1) < 0 and (known is None or known[0] < 0):
+            index = torch.where(index < 0, index + self.size, index)
+        found, elsewhere = _within(index, self.pieces[0])
+        start = self.pieces[0].size
+        for piece in self.pieces[1:]:
+            here, outside = _within(index, piece)
+            found = torch.where(outside, found, here + start)
+            elsewhere &= outside
             start += piece.size
-        return found, elsewhere
+        if known is not None:
+            return found.masked_fill_(elsewhere, instead), elsewhere
+        beyond = (index - index.remainder(self.size)).abs() + instead
+        return torch.where(elsewhere, beyond, found), elsewhere
 
     def dumped(self, index: torch.Tensor) -> torch.Tensor:
         """Local positions; those of others are the one behind the last."""
-        found, elsewhere = self.local(index)
-        return found.masked_fill_(elsewhere, self.count)
+        return self.local(index, self.count)[0]
 
     def longer(self, x: torch.Tensor) -> torch.Tensor:
         """The local tensor with a place for what belongs to others."""
@@ -65,11 +129,17 @@ class Held:
         return depending(x.new_zeros(shape), x)
 
 
+def _within(index: torch.Tensor, piece: Extent) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions within a piece, and which are outside of it."""
+    shifted = index - piece.offset
+    return shifted, (shifted < 0) | (shifted >= piece.size)
+
+
 def reading(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Read by an index along a dimension; where it points elsewhere the result is zero."""
 
     def read(x: torch.Tensor, dim: int, index: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        held = Held(inputs[0], dim % max(x.ndim, 1))
+        held = Held(op, inputs[0], dim % max(x.ndim, 1))
         if held.all:
             return op(x, dim, index, **kwargs)
         found, elsewhere = held.local(index)
@@ -87,7 +157,7 @@ def writing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
     functional = getattr(aten, op._schema.name.removeprefix("aten::").removesuffix("_"))  # pyright: ignore
 
     def write(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        held = Held(inputs[0], dim % max(x.ndim, 1))
+        held = Held(op, inputs[0], dim % max(x.ndim, 1))
         if held.all:
             return op(x, dim, index, *args, **kwargs)
         made = held.shorter(functional(held.longer(x), dim, held.dumped(index), *args, **kwargs))
@@ -133,7 +203,7 @@ def reading_at(dims: Sequence[int], first: int) -> LocalMaker:
     """Read by several indices, whose dims start at `first` in the result."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        parts = [held for held in (Held(inputs[0], dim) for dim in dims) if not held.all]
+        parts = [held for held in (Held(op, inputs[0], dim) for dim in dims) if not held.all]
 
         def read(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
             mine = list(indices)
@@ -160,10 +230,17 @@ def _index_of(indices: Sequence[torch.Tensor | None], dim: int) -> torch.Tensor:
     return index
 
 
-def _flat(index: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
-    """The indices along all dims of places in a flattened tensor of this global shape."""
-    index = torch.where(index < 0, index + torch.Size(shape).numel(), index)
-    return list(torch.unravel_index(index, torch.Size(shape)))
+def _flat(op: Local, index: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
+    """The indices along all dims of places in a flattened tensor of this global shape.
+
+    One that is out of range has a first index that is.
+    """
+    size = torch.Size(shape).numel()
+    range_of(op, index, 0, size)
+    index = torch.where(index < 0, index + size, index)
+    first = index.div(size // shape[0], rounding_mode="floor")
+    rest = torch.unravel_index(index, torch.Size(shape))[1:]
+    return [torch.where(index < 0, shape[0], first), *rest]
 
 
 def taking(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -172,7 +249,7 @@ def taking(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) ->
     read = reading_at(range(len(shape)), 0)(aten.index.Tensor, inputs, outputs)
     if read is aten.index.Tensor:
         return op
-    return lambda x, index: read(x, _flat(index, shape))
+    return lambda x, index: read(x, _flat(op, index, shape))
 
 
 def putting_flat(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -182,7 +259,7 @@ def putting_flat(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | Non
     if put is op:
         return op
     return lambda x, index, source, *adds, **kwargs: put(
-        x, _flat(index, shape), source.reshape(index.shape), *adds, **kwargs
+        x, _flat(op, index, shape), source.reshape(index.shape), *adds, **kwargs
     )
 
 
@@ -190,7 +267,7 @@ def putting_at(dims: Sequence[int]) -> LocalMaker:
     """Write by several indices."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        parts = [held for held in (Held(inputs[0], dim) for dim in dims) if not held.all]
+        parts = [held for held in (Held(op, inputs[0], dim) for dim in dims) if not held.all]
         in_place = op._schema.is_mutable  # pyright: ignore[reportFunctionMemberAccess]
 
         def put(

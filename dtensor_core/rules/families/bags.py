@@ -57,7 +57,7 @@ def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
 
     def local(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         table = inputs[names.index("weight")] if isinstance(weight, Spec) else None
-        share = Share(how, inputs[at], table, outputs[1:])
+        share = Share(op, how, inputs[at], table, outputs[1:])
         return maker(share) if share.is_part else op
 
     others = zip(("", "", "maximum_indices"), call.outputs[1:], strict=False)

@@ -37,7 +37,7 @@ def _embedding(call: Call) -> Rule:
 
 
 def _local_lookup(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    held = Held(inputs[0], 0)
+    held = Held(op, inputs[0], 0)
     if held.all:
         return op
 
@@ -78,7 +78,7 @@ def _renorm(call: Call) -> Rule:
 
 
 def _renorm_held(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    held = Held(inputs[0], 0)
+    held = Held(op, inputs[0], 0)
     if held.all:
         return op
 

@@ -25,7 +25,6 @@ from dtensor_core.rules.rule import Operand, Rule
 from dtensor_core.spec import Spec
 
 _NONE, _MEAN, _SUM = 0, 1, 2
-_NOBODY = -100  # a target that no class has
 
 
 def _reduction(call: Call) -> int:
@@ -101,7 +100,7 @@ def _nll_local(dim: int, reduction: int) -> LocalMaker:
         whole = outputs[1]
         if not _is_cut(inputs) or whole is None:
             return op
-        held = Held(inputs[0], dim)
+        held = Held(op, inputs[0], dim)
         cut = [sharded_dim(each) for each in inputs[0].placements]
         addends = [Replicate() if each in (None, dim) else Partial() for each in cut]
         total = whole.with_placements(addends)
@@ -131,14 +130,15 @@ def _of_classes(op: Local, args: Sequence[Any], kwargs: Any, held: Held, reducti
     if held.all:
         return called_with(op, args, kwargs, reduction=reduction)
     given = by_name(op, args, kwargs)
-    here, elsewhere = held.local(given["target"])
-    here = here.masked_fill_(elsewhere | (given["target"] == given["ignore_index"]), _NOBODY)
+    nobody, ignored = held.count, given["target"] == given["ignore_index"]  # no class held is that
+    here = held.local(given["target"].masked_fill(ignored, 0), nobody)[0]
+    here.masked_fill_(ignored, nobody)
     weight = given["weight"]
     if weight is not None:
         pieces = [weight.narrow(0, at.offset, at.size) for at in held.pieces if at.size]
         weight = torch.cat(pieces or [weight[:1]])
     changed = {"self": held.not_empty(given["self"]), "target": here, "weight": weight}
-    changed |= {"reduction": reduction, "ignore_index": _NOBODY}
+    changed |= {"reduction": reduction, "ignore_index": nobody}
     return called_with(op, args, kwargs, **changed)
 
 
@@ -148,7 +148,7 @@ def _nll_backward(call: Call) -> Rule:
     grad, reduction = target if call.specs[0].ndim else (), _reduction(call)
 
     def local(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        held = Held(inputs[1], dim)
+        held = Held(op, inputs[1], dim)
         if held.all:
             return op
 

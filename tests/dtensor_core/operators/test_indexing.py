@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from dtensor_core import Partial, Replicate, Shard, distribute_tensor
+from dtensor_core.errors import OutOfRangeError
+from dtensor_core.local import held
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.operators.agreement import assert_agrees
@@ -281,3 +284,93 @@ def test_halves_are_multiplied_where_no_rank_has_one_row_alone() -> None:
         [x, index, y],
         [[Shard(0)], [Replicate()], [Shard(0)]],
     )
+
+
+# Calls by positions i along dim 0 of x [10, 3], j the same for each of three columns. Those marked
+# count negative positions from the end.
+OUT_OF_RANGE: dict[str, Callable[..., Any]] = {
+    "embedding": lambda x, i, j: F.embedding(i, x),
+    "embedding_bag": lambda x, i, j: F.embedding_bag(i[None], x),
+    "embedding_renorm, signed": lambda x, i, j: torch.embedding_renorm_(x.clone(), i, 1.0, 2.0),
+    "index_select": lambda x, i, j: x.index_select(0, i),
+    "gather": lambda x, i, j: x.gather(0, j),
+    "x[i], signed": lambda x, i, j: x[i],
+    "x[i, i], signed": lambda x, i, j: x[i, i % 3],
+    "take, signed": lambda x, i, j: x.take(i * 3),
+    "put, signed": lambda x, i, j: x.put(i * 3, i.float()),
+    "scatter": lambda x, i, j: x.scatter(0, j, 1.0),
+    "scatter_add_": lambda x, i, j: x.clone().scatter_add_(0, j, j.float()),
+    "scatter_reduce": lambda x, i, j: x.scatter_reduce(0, j, j.float(), "amax"),
+    "index_add_": lambda x, i, j: x.clone().index_add_(0, i, j.float()),
+    "index_copy_": lambda x, i, j: x.clone().index_copy_(0, i, j.float()),
+    "index_fill, signed": lambda x, i, j: x.index_fill(0, i, 1.0),
+    "index_put, signed": lambda x, i, j: x.index_put((i,), j.float()),
+    "index_put adding, signed": lambda x, i, j: x.index_put((i,), j.float(), accumulate=True),
+    "nll_loss": lambda x, i, j: F.nll_loss(x.T, torch.cat([i, i[:1]])),
+}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+@pytest.mark.parametrize("at_hand", [True, False], ids=["on a CPU", "not looked at"])
+def test_an_index_that_no_rank_holds_is_refused_by_all(
+    name: str, at_hand: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, x = OUT_OF_RANGE[name], torch.arange(30.0).reshape(10, 3)
+    if not at_hand:
+        if "renorm" in name:
+            return  # the look-up that comes next refuses it
+        monkeypatch.setattr(held, "is_at_hand", lambda _: False)
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        for at in (-1, -11, 12) if at_hand else (-1, 12):
+            index = torch.tensor([0, at])
+            indices = index, index[:, None].expand(2, 3).contiguous()
+            cut = distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None)
+            given = [distribute_tensor(each, mesh, src_data_rank=None) for each in indices]
+            if at == -1 and "signed" in name:
+                wanted, found = call(x, *indices), call(cut, *given)
+                torch.testing.assert_close(found.full_tensor(), wanted)
+                continue
+            with pytest.raises((IndexError, RuntimeError)) as alone:
+                call(x, *indices)
+            kind = type(alone.value) if at_hand else (IndexError, RuntimeError)
+            with pytest.raises(kind) as error:
+                call(cut, *given)
+            if at_hand:
+                dim, size = (0, 30) if name[:4] in ("take", "put,") else (name == "nll_loss", 10)
+                at = at * 3 if size == 30 else at
+                told = f"index {at} is out of bounds for dimension {int(dim)} with size {size}"
+                assert told in str(error.value)
+
+    body()
+
+
+def test_the_error_of_an_index_out_of_range_says_where_and_what_there_is() -> None:
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        weight = distribute_tensor(torch.zeros(10, 3), mesh, [Shard(0)], src_data_rank=None)
+        index = distribute_tensor(torch.tensor([3, 12]), mesh, src_data_rank=None)
+        with pytest.raises(OutOfRangeError) as error:
+            F.embedding(index, weight)
+        assert str(error.value) == (
+            "aten.embedding.default: index out of range in self\n"
+            "  Found: index 12 is out of bounds for dimension 0 with size 10\n"
+            "  Why: no rank holds it\n"
+            "  Try: positions from 0 to 9"
+        )
+
+    body()
+
+
+def test_a_class_that_there_is_not_is_refused_by_one_hot() -> None:
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        for at, told in ((3, "smaller than num_classes"), (-1, "non-negative")):
+            with pytest.raises(RuntimeError, match=f"Class values must be {told}"):
+                F.one_hot(distribute_tensor(torch.tensor([0, at]), mesh, src_data_rank=None), 3)
+
+    body()
