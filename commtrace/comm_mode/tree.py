@@ -64,6 +64,8 @@ class Tree:
             root = place.root
             if place is root:
                 known = self._free(root.class_name)
+            elif place.path == root.path:  # what a compiler made of it
+                known = self.name_of(root)
             else:
                 below = place.path.removeprefix(root.path).lstrip(".")
                 known = f"{self.name_of(root)}.{below}"

@@ -17,6 +17,7 @@ from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.intercept import Interception
 from commtrace.recorder.operators import OperatorMode
 from commtrace.recorder.recorder import RECORDER
+from commtrace.recorder.uncompiled import run_as_it_is
 
 __all__ = ["HERE", "RECORDER", "Buffer", "Call", "Listening", "Sink", "Span", "listen"]
 
@@ -61,6 +62,7 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
         if not RECORDER.buffers:
             if not again:
                 RECORDER.forget()
+            run_as_it_is()
             RECORDER.locator.install()
             _interception.install()
         RECORDER.set_buffers((*RECORDER.buffers, buffer))

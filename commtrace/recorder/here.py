@@ -21,7 +21,8 @@ class ThreadState:
     `module_call` is the innermost module call in progress. `mark_seqs` and `mark_calls` say which
     module call made the autograd nodes from a sequence number on (see `modules`). `op_id` and `op`
     are the innermost operator span, `dtensor_op` the innermost one on distributed tensors, and
-    `is_passing` asks the dispatch mode to decline one operator.
+    `is_passing` asks the dispatch mode to decline one operator. `optimizer_depth` counts the
+    optimizer steps in progress, the innermost of which began in the autograd task `optimizer_task`.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
     issued; `num_issued` counts all calls. `last` holds the handle of the newest call until Python
     has it too.
@@ -43,6 +44,7 @@ class ThreadState:
         "op",
         "op_id",
         "optimizer_depth",
+        "optimizer_task",
         "regions",
     )
 
@@ -60,6 +62,7 @@ class ThreadState:
         self.last: Any = None
         self.regions: tuple[str, ...] = ()
         self.optimizer_depth = 0
+        self.optimizer_task = -1
         self.is_passing = False
         self.has_operator_mode = False
 

@@ -11,7 +11,8 @@ number it was given in the forward pass, so that bisecting the marks finds the c
 A path is relative to the outermost module called. The first outermost module has the path "";
 further ones that are not a part of it have their class's name in front. A module that a parent
 calls without having it as a submodule is put under it by its class's name. A module made anew for
-each call takes over the path of the last one, once that is gone.
+each call takes over the path of the last one, once that is gone. What a compiler made of a module's
+forward, where it is a module too, stands for the one that calls it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_compiling
+from torch.fx import GraphModule
 
 from commtrace.recorder.here import HERE, ThreadState
 
@@ -153,6 +155,8 @@ class ModuleTracker:
             name = parent.name_of(module)
             if name is not None:
                 return self._place_at(_join(parent.path, name), module, parent.root)
+            if isinstance(module, GraphModule):
+                return _stand_in(parent, module)
         here = _rank_here()
         for rank, root in self._roots:
             name = root.name_of(module) if rank in (here, _NO_RANK) else None
@@ -243,6 +247,13 @@ class ModuleTracker:
                     place = self._place_at(_join(root.path, name), module, root)
                     for part in (module, *module.parameters(recurse=False)):
                         self._owners[id(part)] = (weakref.ref(part), place)
+
+
+def _stand_in(parent: Place, module: nn.Module) -> Place:
+    """A place that looks like its caller's, in the call of that which is in progress."""
+    place = Place(parent.path, module, parent.root, parent.num_calls - 1)
+    place.class_name = parent.class_name
+    return place
 
 
 def _rank_here() -> int:

@@ -101,7 +101,10 @@ class OperatorMode(TorchDispatchMode):
         if call is not None and call[2] == task:
             return RECOMPUTE, call
         node = _current_node()
-        return BACKWARD, None if node is None else self._recorder.locator.call_of_node(node)
+        phase = BACKWARD
+        if state.optimizer_depth and state.optimizer_task == task:
+            phase = OPTIMIZER
+        return phase, None if node is None else self._recorder.locator.call_of_node(node)
 
     def _run_distributed(
         self, cls: type, func: Any, types: Any, args: Any, kwargs: Any, state: ThreadState

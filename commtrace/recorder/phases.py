@@ -3,7 +3,7 @@
     backward    the autograd engine is at work, on a node; the module is the one that made the node
     recompute   the engine is at work, and a module or a checkpointed function is run once more
     forward     otherwise, inside a module
-    optimizer   otherwise, inside of `Optimizer.step`
+    optimizer   otherwise, inside of `Optimizer.step`, also of one that a hook of a gradient calls
     other       otherwise
 
 The stack of Python frames is walked only here, when something communicates. The user's line is the
@@ -43,6 +43,7 @@ _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "torch",
     "dtensor_core",
     "commtrace",
+    "typing_extensions",  # wraps what torch deprecates
 }
 _FRAMES_OF_FUNCTIONS = {
     ("torch.autograd.graph", "_engine_run_backward"): _ENGINE,
@@ -133,7 +134,7 @@ class Locator:
         self, frame: FrameType | None, state: ThreadState, task: int, sent: Sequence[torch.Size]
     ) -> Location:
         is_from_engine = True
-        is_in_checkpoint = False
+        is_in_checkpoint = is_in_step = False
         code, line = None, -1
         telling = None
         while frame is not None:
@@ -145,6 +146,7 @@ class Locator:
             elif kind == _TELLING:
                 telling = frame
             is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
+            is_in_step = is_in_step or kind == _OPTIMIZER
             is_from_engine = is_from_engine and kind == _OWN
             frame = frame.f_back
         if code is None:
@@ -153,6 +155,8 @@ class Locator:
         call = state.module_call
         is_recomputed = call is not None and call[2] == task
         phase = RECOMPUTE if is_recomputed or is_in_checkpoint else BACKWARD
+        if is_in_step:  # and not around the backward pass: the walk ended there
+            phase = OPTIMIZER
         if told is not None and told.modules:
             call = self.modules.call_of_unit(told.modules, call, is_ahead=False)
         elif not is_recomputed:
@@ -238,7 +242,9 @@ def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
 
 
 def _step_begins(*_: Any) -> None:
-    HERE.state.optimizer_depth += 1
+    state = HERE.state
+    state.optimizer_depth += 1
+    state.optimizer_task = torch._C._current_graph_task_id()
 
 
 def _step_ends(*_: Any) -> None:

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import commtrace
 from dtensor_core.testing import fake_world
-from tests.commtrace.recorder.recorded import Linear, ReduceForward, call, calls
+from tests.commtrace.recorder.recorded import Linear, ReduceForward, call, calls, ops
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +109,30 @@ def test_forward_and_backward_inside_of_an_optimizer_step_are_themselves() -> No
     assert phases(events[:3]) == [("forward", "0"), ("backward", "0"), ("optimizer", "")]
 
 
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_a_step_that_a_hook_of_a_gradient_makes_is_a_step(detail: str) -> None:
+    class Optimizer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            dist.barrier()
+            return super().step(closure)
+
+    model = nn.Sequential(Linear(4, 4, bias=False))
+    sgd = Optimizer(model.parameters(), lr=0.1, foreach=False)
+    model[0].weight.register_post_accumulate_grad_hook(lambda _: sgd.step())
+    with commtrace.record(detail=detail) as recording:
+        for _ in range(2):
+            model(x()).sum().backward()
+    assert set(phases(calls(recording))) == {
+        ("forward", "0"),
+        ("backward", "0"),
+        ("optimizer", "0"),
+    }
+    if detail == "op":
+        updates = [op for op in ops(recording) if op.op == "aten.add_.Tensor"]
+        assert "optimizer" in {op.phase for op in updates}
+        assert {op.phase for op in ops(recording) if op.op == "aten.mm.default"} >= {"backward"}
+
+
 def test_a_step_that_raised_does_not_colour_what_follows() -> None:
     class Failing(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
@@ -176,6 +200,18 @@ def test_the_source_line_is_the_nearest_one_of_the_users(detail: str) -> None:
     assert event.source_file == __file__
     assert event.source_line == line_of(inner, "# here")
     assert event.source_function == "inner"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: dist.all_gather_into_tensor(torch.ones(4), torch.ones(2)),
+        lambda: dist.reduce_scatter_tensor(torch.ones(2), torch.ones(4)),
+    ],
+)
+def test_what_torch_wraps_with_others_code_has_the_users_line(function: Any) -> None:
+    (event,) = recorded(function)
+    assert (event.source_file, event.source_function) == (__file__, "<lambda>")
 
 
 def test_the_source_line_in_a_module_is_in_its_forward() -> None:

@@ -1,0 +1,53 @@
+"""Keeps torch.compile from compiling the recorder itself.
+
+Where a compiled function breaks off in the middle, torch looks at each Python frame that runs from
+there on as something more to compile, the recorder's among them. They are marked as frames to be
+run as they are. The program's own code, where they call it, is compiled as it would be without them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+_frames = torch._C._dynamo.eval_frame
+_PACKAGE, _RECORDER = __name__.partition(".")[0], __name__.rpartition(".")[0]
+_CALLING_THE_PROGRAM = {f"{_RECORDER}.{name}" for name in ("intercept", "modules", "operators")}
+_marked: set[str] = set()
+
+
+def run_as_it_is() -> None:
+    """Mark all functions of this package that have been loaded since the last time."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == _PACKAGE and name not in _marked:
+            _marked.add(name)
+            strategy = _strategy(name)
+            for code in _codes_of(vars(module).values(), module.__file__):
+                _frames.set_code_exec_strategy(code, strategy)
+
+
+def _strategy(module: str) -> Any:
+    """To skip a frame; and all below it, where these are none of the program's."""
+    action = _frames._FrameAction
+    is_alone = module.startswith(f"{_RECORDER}.") and module not in _CALLING_THE_PROGRAM
+    return _frames._FrameExecStrategy(action.SKIP, action.SKIP if is_alone else action.DEFAULT)
+
+
+def _codes_of(values: Iterable[Any], file: str | None) -> Iterator[CodeType]:
+    """The code of functions and methods from one file, and of the functions inside of these."""
+    for value in values:
+        if isinstance(value, type):
+            yield from _codes_of(vars(value).values(), file)
+        elif isinstance(value, property):
+            yield from _codes_of([value.fget], file)
+        elif isinstance(value, (staticmethod, classmethod)):
+            yield from _codes_of([value.__func__], file)
+        else:
+            code = value.__code__ if isinstance(value, FunctionType) else value
+            if isinstance(code, CodeType) and code.co_filename == file:
+                yield code
+                yield from _codes_of(code.co_consts, file)
