@@ -2,7 +2,7 @@
 
 Where a compiled function breaks off in the middle, torch looks at each Python frame that runs from
 there on as something more to compile, the recorder's among them. They are marked as frames to be
-run as they are. The program's own code, where they call it, is compiled as it would be without them.
+run as they are. The program's own code, where they call it, is compiled as without them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-import torch
+from torch._C._dynamo import eval_frame as _frames
 
-_frames = torch._C._dynamo.eval_frame
 _PACKAGE, _RECORDER = __name__.partition(".")[0], __name__.rpartition(".")[0]
 _CALLING_THE_PROGRAM = {f"{_RECORDER}.{name}" for name in ("intercept", "modules", "operators")}
 _marked: set[str] = set()

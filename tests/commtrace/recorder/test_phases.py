@@ -202,6 +202,7 @@ def test_the_source_line_is_the_nearest_one_of_the_users(detail: str) -> None:
     assert event.source_function == "inner"
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 @pytest.mark.parametrize(
     "function",
     [

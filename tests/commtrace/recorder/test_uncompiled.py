@@ -50,7 +50,7 @@ class Broken(nn.Module):
 
 
 class Unwhole(nn.Module):
-    """Can't be compiled itself; its children can, more of them than one function is compiled for."""
+    """Can't be compiled itself; its children can, more than one function is compiled for."""
 
     def __init__(self) -> None:
         super().__init__()
