@@ -270,8 +270,11 @@ class _Stops:
         stops = {end: None, Replicate(): None, **dict.fromkeys(self.plain)}
         for dim in self.nested:
             stops[_inside(dim, self._blocks(dim, axis, state))] = None
-        if isinstance(end, Partial) and end is self.source[axis] and end is not state[axis]:
-            del stops[end]  # addends that were reduced stay so
+        if isinstance(end, Partial) and end is not state[axis]:
+            reduced = end is self.source[axis]  # addends that were reduced stay so
+            # What is neutral to one reduction is a number to another that comes later.
+            if reduced or not _reduce_together((*state[:axis], end, *state[axis + 1 :])):
+                del stops[end]
         return tuple(stops)
 
     def _blocks(self, dim: int, axis: int, placements: Sequence[Placement]) -> int:

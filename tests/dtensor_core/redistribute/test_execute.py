@@ -174,6 +174,20 @@ def test_executing_a_plan_equals_making_the_destination_directly(drawn: Any) -> 
     run_threads(body, torch.Size(mesh_shape).numel())
 
 
+@pytest.mark.parametrize("reduce_op", ["product", "max", "min"])
+def test_addends_of_one_reduction_become_those_of_another_on_another_axis(reduce_op: str) -> None:
+    def body() -> None:
+        whole = torch.arange(40.0).reshape(8, 5)
+        meta = TensorMeta(whole.shape, whole.stride(), whole.dtype)
+        spec = Spec(kept_mesh((2, 2)), (Replicate(), Partial()), meta)
+        after = spec.with_placements((Partial(reduce_op), Shard(1)))
+        moved = execute(laid_out(whole, spec), spec, plan_between(spec, after), Cause("test"))
+        back = plan_between(after, after.replicated())
+        assert torch.equal(execute(moved, after, back, Cause("test")), whole)
+
+    run_threads(body, 4)
+
+
 def joined_mesh(shape: Sequence[int], ranks: Sequence[int] | None = None) -> DeviceMesh:
     """A mesh of which any axes are joined by a group of their own."""
     names = ("a", "b", "c")[: len(shape)]

@@ -163,6 +163,18 @@ def test_addends_of_other_reductions_are_reduced_first() -> None:
     assert [step.kind for step in steps] == ["all_reduce", "one_addend"]
 
 
+@pytest.mark.parametrize("reduce_op", ["product", "max", "min", "sum"])
+def test_nothing_becomes_an_addend_while_another_axis_awaits_another_reduction(
+    reduce_op: str,
+) -> None:
+    """What stands for "nothing" in one reduction is a number in the other: 1 + 1, of products."""
+    source, target = (Replicate(), Partial()), (Partial(reduce_op), Shard(0))
+    steps = plan(source, target, (8, 8), 4, mesh((2, 2))).steps
+    first = "one_addend" if reduce_op == "sum" else "reduce_scatter"
+    assert steps[0].kind == first
+    assert {step.kind for step in steps} == {"one_addend", "reduce_scatter"}
+
+
 def test_an_axis_of_one_rank_needs_no_step() -> None:
     assert plan((Partial(),), (Shard(0),), (8,), 4, mesh((1,))) is EMPTY
     (step,) = plan((Shard(0), Shard(0)), (Shard(1), Replicate()), (8, 8), 4, mesh((1, 4))).steps
