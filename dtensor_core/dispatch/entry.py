@@ -28,7 +28,7 @@ from dtensor_core.dispatch.missing import NO_RULE, Missing, missing
 from dtensor_core.dispatch.overflow import UNSCALE, unscaling
 from dtensor_core.dispatch.written import Back, Out, does_not_fit, outs_of, without_out
 from dtensor_core.errors import RuleError, four_parts
-from dtensor_core.local.operator import argument_names, local_operator
+from dtensor_core.local.operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.propagate import Decision, Fixed, decide
@@ -135,8 +135,11 @@ def make_entry(
         run = _exchanging(op, run, decision, names)
     backs = _backs(op, fixed, decision, specs)
     place = None if backs or reshapes else _only_place(op, returned, args)
+    ready = op._op if run is op else run
+    if any(spec.dtype.is_complex for spec in (*decision.inputs, *decision.outputs)):
+        ready = with_lazy_bits(ready)
     return Entry(
-        run=op._op if run is op else run,
+        run=ready,
         moves=moves,
         outputs=None if outputs is None else decision.outputs,
         single=decision.outputs[0]

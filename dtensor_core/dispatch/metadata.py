@@ -65,19 +65,26 @@ def _batch_norm_moments(
     return (told[0], moments, moments, *reserve, *running)
 
 
+def _layer_norm_moments(
+    op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Metas:
+    """On CPU kernels keep narrow ones, unless the weights are wider."""
+    x, *parameters = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
+    if x.mesh.device_type != "cpu" or any(each.dtype is not x.dtype for each in parameters):
+        return told
+    return (told[0], *(each._replace(dtype=x.dtype) for each in told[1:]))
+
+
 # Operators whose kernels return something else than their meta kernels say.
-_MENDED: dict[str, Callable[..., Metas]] = dict.fromkeys(
-    (
-        "native_batch_norm",
-        "_native_batch_norm_legit",
-        "_native_batch_norm_legit_no_training",
-        "_native_batch_norm_legit_functional",
-        "_batch_norm_with_update",
-        "_batch_norm_with_update_functional",
-        "_batch_norm_no_update",
-    ),
-    _batch_norm_moments,
+_BATCH_NORMS = (
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
+    "_native_batch_norm_legit_functional _batch_norm_with_update "
+    "_batch_norm_with_update_functional _batch_norm_no_update"
 )
+_MENDED: dict[str, Callable[..., Metas]] = {
+    **dict.fromkeys(_BATCH_NORMS.split(), _batch_norm_moments),
+    "native_layer_norm": _layer_norm_moments,
+}
 
 
 def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

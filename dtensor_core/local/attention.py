@@ -71,8 +71,8 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
                 return found
             out, lse, *rest = found
             if mask is not None:  # a query without keys has no exponentials
-                seen = mask.any(-1) if mask.dtype is torch.bool else mask.amax(-1) > -torch.inf
-                lse = lse.masked_fill(~seen, -torch.inf)
+                seen = mask if mask.dtype is torch.bool else mask > -torch.inf
+                lse = lse.masked_fill(~seen.any(-1), -torch.inf)
             (every,) = line.gather(lse)
             total = every.logsumexp(0)
             weight = (lse - total).exp().nan_to_num(0.0).flatten(2)[..., : out.shape[2]]

@@ -19,6 +19,11 @@ from dtensor_core.layout import stride_like
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
+_C: Any = torch._C
+_LAZY_BITS = _C.DispatchKeySet(_C.DispatchKey.Conjugate) | _C.DispatchKeySet(
+    _C.DispatchKey.Negative
+)
+
 # What a rank runs, and what makes it of the operator and the layouts of arguments and results.
 Local = Callable[..., Any]
 LocalMaker = Callable[[Local, Sequence[Spec], Sequence[Spec | None]], Local]
@@ -44,6 +49,21 @@ def local_operator(
     if outputs and not written and all(_is_empty_here(spec) for spec in outputs):
         return zeros(op, outputs)
     return op
+
+
+def with_lazy_bits(run: Local) -> Local:
+    """What a rank runs, where it may mark what it makes as conjugate or negative, for later.
+
+    Within `__torch_dispatch__` torch leaves out the keys that look for such marks: kernels that are
+    put together from others (`pinv`) would take what they have conjugated as it was.
+    """
+
+    def looking(*args: Any, **kwargs: Any) -> Any:
+        excluded = _C._dispatch_tls_local_exclude_set() - _LAZY_BITS
+        with _C._ForceDispatchKeyGuard(_C._dispatch_tls_local_include_set(), excluded):
+            return run(*args, **kwargs)
+
+    return looking
 
 
 def functional(op: Callable[..., Any]) -> Callable[..., Any]:

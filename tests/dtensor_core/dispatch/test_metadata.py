@@ -232,3 +232,16 @@ def test_the_moments_of_batch_norms_are_those_that_kernels_keep(
         told = output_metadata(op, args, {})
     assert told is not None
     assert [(meta.shape, meta.dtype) for meta in told] == [(t.shape, t.dtype) for t in kept]
+
+
+@pytest.mark.parametrize("parameters", [torch.float32, torch.bfloat16])
+def test_the_moments_of_layer_norm_are_those_that_kernels_keep(parameters: torch.dtype) -> None:
+    op = torch.ops.aten.native_layer_norm.default
+    given = (torch.ones(3, 2, dtype=torch.bfloat16), [2], *[torch.ones(2, dtype=parameters)] * 2)
+    kept = op(*given, 1e-5)
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,))
+        args, _ = converted(torch.Tensor, lambda tensor: spec_on(mesh, tensor), given, {})
+        told = output_metadata(op, (*args, 1e-5), {})
+    assert told is not None
+    assert [(meta.shape, meta.dtype) for meta in told] == [(t.shape, t.dtype) for t in kept]

@@ -44,6 +44,18 @@ def test_attention_and_its_gradients_are_those_of_one_device(backend: str, layou
             assert_agrees(lambda *x: attend(*x, enable_gqa=True), _heads(groups), layouts)
 
 
+@pytest.mark.parametrize("mask", [_t(5, 6), _t(5, 6) > -1], ids=["added", "of bools"])
+def test_a_rank_without_keys_takes_part_in_masked_attention(mask: torch.Tensor) -> None:
+    queries, keys = _t(2, 3, 5, 6), _t(2, 3, 6, 6)
+
+    def attend(*tensors: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(*tensors[:3], attn_mask=tensors[3])
+
+    layouts = [[Replicate()], [Shard(2)], [Shard(2)], [Replicate()]]
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        assert_agrees(attend, [queries, keys, keys + 1, mask], layouts)
+
+
 SILENT = [
     (backend, layout, groups)
     for backend in BACKENDS

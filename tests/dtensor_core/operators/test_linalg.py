@@ -128,3 +128,25 @@ def test_a_histogram_within_bounds_counts_what_lies_here() -> None:
         assert x.histc(4).full_tensor().tolist() == _t(5, 3).histc(4).tolist()  # pyright: ignore
 
     body()
+
+
+def test_what_kernels_conjugate_within_is_conjugated() -> None:
+    """torch leaves lazy conjugates out within `__torch_dispatch__`."""
+    matrices = torch.complex(_matrices(4), _t(4, 3, 3))
+    assert_agrees(torch.linalg.pinv, [matrices], [[R]])
+    solved = lambda a, b: torch.linalg.lstsq(a, b, driver="gelss").solution  # noqa: E731
+    assert_agrees(solved, [matrices, matrices + 1], [[R], [R]])
+
+
+@pytest.mark.parametrize("name", ["baddbmm", "addbmm"])
+def test_ranks_without_a_part_of_a_sum_of_integers_scale_by_fractions_as_others(name: str) -> None:
+    """Kernels cut such factors to integers; those of empty sums refuse them."""
+    call: Any = getattr(torch, name)
+    added, left, right = (
+        torch.arange(n).reshape(s) for n, s in ((4, (2, 2)), (12, (3, 2, 2)), (12, (3, 2, 2)))
+    )
+    added = added.expand(3, 2, 2).clone() if name == "baddbmm" else added
+    for cut in (Shard(0), Shard(2)):
+        assert_agrees(
+            lambda *x: call(*x, beta=1.6, alpha=2.5), [added, left, right], [[R], [cut], [R]]
+        )
