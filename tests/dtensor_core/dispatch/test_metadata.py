@@ -144,10 +144,10 @@ def test_a_shortcut_says_what_the_kernel_says(calls) -> None:
         for op, args, kwargs in calls():
             given = _specs(args, kwargs)
             expected = metadata._by_kernel(op, *given)
-            found = output_metadata(op, *given)
+            found = metadata._worked_out(op, *given)
             text = f"{op} {[getattr(a, 'text', a) for a in given[0]]} {kwargs}"
-            assert found == expected, text
-            num_short += metadata._SHORTCUTS.get(op._schema.name[6:].removesuffix("_")) is not None
+            assert found in (None, expected), text
+            num_short += found is not None
     assert num_short > 50
 
 
