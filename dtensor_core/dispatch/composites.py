@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
 from dtensor_core.dispatch.written import does_not_fit, without_out
 from dtensor_core.errors import OutOfRangeError, RuleError, four_parts
-from dtensor_core.placement import Replicate
+from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tracing import is_at_hand, no_modes
 
@@ -146,6 +147,78 @@ def _istft(
     return op._op_dk(_composite, x, n_fft, hop_length, win_length, window, *rest, **options)
 
 
+def _stft(
+    op: OpOverload,
+    x: Any,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Any = None,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> torch.Tensor:
+    """Frames are windows of a dim, whose gradient goes back to where they overlap.
+
+    The composite tells what is wrong with arguments, and takes frames by their places in memory.
+    """
+    rest = normalized, onesided, return_complex, align_to_window
+    if align_to_window or not isinstance(getattr(x, "_spec", None), Spec):
+        return op._op_dk(_composite, x, n_fft, hop_length, win_length, window, *rest)
+    metas = [each if each is None else _as_meta(each) for each in (x, window)]
+    told = op(metas[0], n_fft, hop_length, win_length, metas[1], *rest)
+    signals = x.unsqueeze(0) if x.ndim == 1 else x
+    frames = signals.unfold(-1, n_fft, n_fft // 4 if hop_length is None else hop_length)
+    width = n_fft if win_length is None else win_length
+    if window is None and width < n_fft:
+        window = _replicated(x, x._local_tensor.new_ones(width))
+    if window is not None:
+        before = (n_fft - width) // 2
+        frames = frames * F.pad(window, (before, n_fft - width - before))
+    norm = "ortho" if normalized else "backward"
+    if x.is_complex() or onesided is False:
+        made = torch.fft.fft(frames, norm=norm)
+    else:
+        made = torch.fft.rfft(frames, norm=norm)
+    made = made.transpose(1, 2)
+    made = made.squeeze(0) if x.ndim == 1 else made
+    return made if told.is_complex() else torch.view_as_real(made)
+
+
+def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _rms_norm(
+    op: OpOverload, x: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> torch.Tensor:
+    """Where rows are cut their squares are summed up, and in the gradient one number of each.
+
+    The composite leaves addends to be expanded. Where there is a kernel the table has a rule.
+    """
+    dims = range(x.ndim - len(shape), x.ndim)
+    spec = getattr(x, "_spec", None)
+    cuts = (
+        [axis for axis, p in enumerate(spec.placements) if sharded_dim(p) in dims] if spec else ()
+    )
+    device = torch._C._dispatch_key_for_device(x.device.type)  # pyright: ignore
+    fused = torch._C._dispatch_has_kernel_for_dispatch_key  # pyright: ignore
+    fits = x.is_floating_point() and tuple(x.shape[-len(shape) :]) == tuple(shape)
+    if not cuts or not fits or fused("aten::_fused_rms_norm", device):
+        return op._op_dk(_composite, x, shape, weight, eps)
+    wide = x.float() if x.dtype.itemsize < 4 else x
+    squares = wide.square().mean(tuple(dims), keepdim=True)
+    whole = [Replicate() if n in cuts else p for n, p in enumerate(squares.placements)]
+    squares = squares.redistribute(placements=whole)
+    summed = {"run_check": False, "shape": squares.shape, "stride": squares.stride()}
+    squares = type(x).from_local(squares.to_local(), spec.mesh, whole, **summed)  # its gradient too
+    eps = torch.finfo(wide.dtype).eps if eps is None else eps
+    made = wide * (squares + eps).rsqrt()
+    made = made if weight is None else made * weight
+    return made.to(x.dtype)
+
+
 def _pad_circular(op: OpOverload, x: torch.Tensor, pads: Sequence[int]) -> torch.Tensor:
     """Joined of slices, which send what moves; the kernel fills an empty tensor part by part."""
     sizes = x.shape[::-1]
@@ -245,6 +318,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "one_hot": _one_hot,
     "affine_grid_generator_backward": _affine_grid_backward,
     "istft": _istft,
+    "stft": _stft,
+    "rms_norm": _rms_norm,
     "_pad_circular": _pad_circular,
     "combinations": _combinations,
     "tensor_split.tensor_indices_or_sections": _tensor_split,

@@ -97,7 +97,7 @@ def layer_norm_shared(dims: Dims) -> Shared:
             moments: tuple[torch.Tensor, ...] = ()
             if len(outputs) == 2:
                 variance = _mean_square(line, filled, dims)
-                eps = torch.finfo(x.dtype).eps if eps is None else eps
+                eps = torch.finfo(filled.dtype).eps if eps is None else eps
             else:
                 mean, variance = _moments(line, filled, dims)
                 x, moments = _wide(x) - mean, (mean,)

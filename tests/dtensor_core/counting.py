@@ -50,3 +50,24 @@ class Sent(TorchDispatchMode):
         if func.overloadpacket.__name__ == "all_to_all_single":
             self.num_bytes.append(args[0].numel() * args[0].element_size())
         return func(*args, **(kwargs or {}))
+
+
+class Messages(TorchDispatchMode):
+    """The collectives that this rank issues, each with the number of elements that it puts in.
+
+    `with Messages() as sent:` then `sent.all == [("all_reduce", 512)]`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        name = func.overloadpacket.__name__
+        if func.namespace in _NAMESPACES and name not in _NO_COLLECTIVES:
+            counted = sum(args[2]) if name == "all_to_all_single" else args[0].numel()
+            kind = name.removesuffix("_single").removesuffix("_tensor").removesuffix("_into")
+            self.all.append((kind, counted))
+        return func(*args, **(kwargs or {}))

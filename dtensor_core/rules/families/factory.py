@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dtensor_core.local.operator import Local, with_local_size
-from dtensor_core.placement import Partial, Placement, Replicate
+from dtensor_core.placement import Partial, Replicate, sharded_dim
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row
@@ -26,15 +26,11 @@ def _like(call: Call) -> Rule:
         inputs=(full_operand(shape),),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),
-        extra=_whatever(call, keep_partial=False),
-    )
-
-
-def _whatever(call: Call, keep_partial: bool) -> tuple[Candidate, ...]:
-    """The argument as it lies; the result whole, or a Partial like the argument."""
-    partials = dict.fromkeys(p for p in call.specs[0].placements if isinstance(p, Partial))
-    return tuple(
-        Candidate((partial,), (partial if keep_partial else Replicate(),)) for partial in partials
+        extra=tuple(
+            Candidate((partial,), (Replicate(),))
+            for partial in dict.fromkeys(call.specs[0].placements)
+            if isinstance(partial, Partial)
+        ),
     )
 
 
@@ -42,23 +38,23 @@ def _new(call: Call) -> Rule:
     """A new tensor: laid out like the argument where it has its shape, else whole.
 
     `new_empty_strided` is what autograd makes before it copies a gradient: it stays a Partial.
+    `new_zeros` is what it fills a part of, another dim than is cut.
     """
-    shape = call.specs[0].shape
-    if call.outputs[0].shape == shape:
-        keep = call.op._schema.name == "aten::new_empty_strided"
-        return Rule(
-            inputs=(full_operand(shape),),
-            outputs=(full_operand(shape),),
-            sizes=factor_sizes(shape),
-            extra=_whatever(call, keep_partial=keep),
-            local=with_local_size(1),
-        )
-    present: dict[Placement, None] = dict.fromkeys(call.specs[0].placements)
+    shape, out, name = call.specs[0].shape, call.outputs[0].shape, call.op._schema.name
+    comparable = out == shape or (name == "aten::new_zeros" and len(out) == len(shape))
+    same = {dim for dim in range(len(shape)) if comparable and out[dim] == shape[dim]}
+    stays = name == "aten::new_empty_strided" and out == shape
+    others = dict.fromkeys(
+        p for p in call.specs[0].placements if p.is_partial() or sharded_dim(p) not in {*same, None}
+    )
     return Rule(
-        inputs=(full_operand(shape),),
-        outputs=(full_operand(call.outputs[0].shape),),
-        sizes={},
-        extra=tuple(Candidate((placement,), (Replicate(),)) for placement in present),
+        inputs=(tuple((f"d{dim}",) if dim in same else () for dim in range(len(shape))),),
+        outputs=(tuple((f"d{dim}",) if dim in same else () for dim in range(len(out))),),
+        sizes={f"d{dim}": shape[dim] for dim in sorted(same)},
+        extra=tuple(
+            Candidate((p,), (p if stays and p.is_partial() else Replicate(),)) for p in others
+        ),
+        local=with_local_size(1),
     )
 
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dtensor_core import DTensor, Partial, Placement, Replicate, Shard
+from dtensor_core import DTensor, Partial, Placement, Replicate, Shard, init_device_mesh
 from dtensor_core.debug import explain
+from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
-from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.counting import Collectives, Messages
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
 WHOLE, ADDENDS = Replicate(), Partial()
@@ -123,6 +124,30 @@ def test_ranks_share_moments_of_what_is_cut(
 ) -> None:
     norm, (_, *rest), of_weight = NORMS[name]
     assert _counted(norm, ((8, *rest), of_weight), cut, weight) == expected
+
+
+def test_where_no_kernel_is_fused_squares_of_rows_are_summed_up_and_one_number_backward() -> None:
+    def norm(x: Any, weight: Any) -> Any:
+        return F.rms_norm(x, (10,), weight)
+
+    tensors = _t(4, 6, 10).requires_grad_(), _t(10).requires_grad_()
+    with fake_world(4, rank=1):
+        mesh = init_device_mesh("cpu", (4,))
+        mine = [laid_out(tensors[0], mesh, [Shard(2)]), laid_out(tensors[1], mesh, [WHOLE])]
+        with Messages() as sent:
+            y = norm(*mine)
+        # One number of each of 4 x 6 rows; a row's gradient has the sum of grad * x.
+        assert sent.all == [("all_reduce", 24)]
+        assert y.placements == (Shard(2),)
+        grad = torch.ones_like(y).redistribute(placements=[Shard(2)])
+        with Messages() as sent:
+            back = torch.autograd.grad(y, mine, grad)
+        assert sent.all == [("all_reduce", 24)]
+        assert [each.placements for each in back] == [(Shard(2),), (Shard(0),)]
+    assert_agrees(norm, tensors, [[Shard(2)], [WHOLE]])
+    assert_agrees(lambda x: norm(x.bfloat16(), None), tensors[:1], [[Shard(2)]])
+    both = [[Shard(0), Shard(2)], [WHOLE, WHOLE]]
+    assert_agrees(norm, tensors, both, mesh_shape=(2, 2))
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "new_zeros": [
         _call(aten.new_zeros.default, _t(6, 5), [6, 5]),
         _call(aten.new_zeros.default, _t(6, 5), [3]),
+        _call(aten.new_zeros.default, _t(6, 5), [6, 7]),
     ],
     "new_ones": [_call(aten.new_ones.default, _t(6, 5), [6, 5])],
     "new_full": [_call(aten.new_full.default, _t(6, 5), [6, 5], 2.5)],
