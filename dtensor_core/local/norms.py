@@ -8,12 +8,14 @@ each rank (Chan, Golub, LeVeque 1979). Used by the rules of norms.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from dtensor_core.local.operator import Local, LocalMaker, by_name, called_with, zeros
+from dtensor_core.placement import sharded_dim
 from dtensor_core.redistribute.merge import Line
 from dtensor_core.spec import Spec
 
@@ -24,9 +26,7 @@ Shared = Callable[[Local, Line, Sequence[Spec]], Local]
 Dims = tuple[int, ...]
 
 
-def sharing(
-    number: int, dims: Dims, shared: Shared | None, alone: LocalMaker | None = None
-) -> LocalMaker:
+def sharing(number: int, dims: Dims, shared: Shared | None) -> LocalMaker:
     """`shared` where argument `number` is cut along dims that are normalised together.
 
     A rank that holds nothing of it has nothing to add otherwise.
@@ -39,7 +39,7 @@ def sharing(
             return shared(op, line, outputs)
         if 0 in spec.local_shape and spec.is_sharded():
             return zeros(op, outputs)  # pyright: ignore[reportArgumentType]
-        return op if alone is None else alone(op, inputs, outputs)
+        return op
 
     return maker  # pyright: ignore[reportReturnType]
 
@@ -140,71 +140,141 @@ def layer_norm_gradients(dims: Dims) -> Shared:
     return shared
 
 
-def of_local_sizes(number: int) -> LocalMaker:
+def _of_local_sizes(op: Local, spec: Spec) -> Local:
     """The operator with the sizes of the local input, which it is told."""
+    if spec.local_shape == tuple(spec.shape) or 0 in spec.local_shape:
+        return op
 
-    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        spec = inputs[number]
-        if spec.local_shape == tuple(spec.shape) or 0 in spec.local_shape:
-            return op
+    def local(*args: Any, **kwargs: Any) -> Any:
+        n, c, *places = spec.local_shape
+        groups = by_name(op, args, kwargs)["group"] * c // spec.shape[1]
+        return called_with(op, args, kwargs, N=n, C=c, HxW=math.prod(places), group=groups)
 
-        def local(*args: Any, **kwargs: Any) -> Any:
-            n, c, *places = spec.local_shape
-            groups = by_name(op, args, kwargs)["group"] * c // spec.shape[1]
-            return called_with(op, args, kwargs, N=n, C=c, HxW=math.prod(places), group=groups)
-
-        return local
-
-    return maker
+    return local
 
 
-def _by_group(x: torch.Tensor, given: dict[str, Any], line: Line) -> torch.Tensor:
-    """[n, c, s..] or [c] as [n, g, r, s..] or [g, r, 1..], in a wide type."""
-    each = line.shape[1] // given["group"]
-    if x.ndim == 1:
-        return _wide(x).view(len(x) // each, each, *[1] * (len(line.shape) - 2))
-    return _wide(x).reshape(x.shape[0], x.shape[1] // each, each, *x.shape[2:])
+class _Groups:
+    """The groups of channels that ranks hold parts of, and what each of them has of which.
+
+    A rank says of every group that it meets as much as of any other: all have `slots` for as many
+    as one of them may meet, the first for that of its first channel. `mine` has the slot of each
+    channel of this rank, `ids` the group of every rank's slots, among those that `moments` has.
+    """
+
+    def __init__(self, line: Line, x: torch.Tensor, number: int, moments: Spec) -> None:
+        shape, self._line = line.shape, line
+        self.each, self.number = shape[1] // number, moments.local_shape[1]
+        base = moments.held(1)[0].offset
+        starts = [line.offset(1, coords) for coords in line.coords]
+        held = [range(at, at + each[1]) for at, each in zip(starts, line.shapes, strict=True)]
+        firsts = [channels[0] // self.each for channels in held]
+        lasts = [channels[-1] // self.each for channels in held]
+        self.slots = max(map(operator.sub, lasts, firsts)) + 1
+        channel = torch.arange(x.shape[1], device=x.device) + line.offset(1)
+        group = channel // self.each
+        self.mine = (group - line.offset(1) // self.each).clamp(0, self.slots - 1)
+        self.groups = (group - base).clamp(0, self.number - 1)
+        ids = [[first + slot - base for slot in range(self.slots)] for first in firsts]
+        self.ids = torch.tensor(ids, device=x.device).clamp(0, self.number - 1)
+        counts = [
+            [sum(c // self.each == first + slot for c in channels) for slot in range(self.slots)]
+            for channels, first in zip(held, firsts, strict=True)
+        ]
+        places = [[math.prod(each[2:])] for each in line.shapes]
+        self.count = self.each * math.prod(shape[2:])
+        numbers = _wide(x.new_tensor(counts)) * x.new_tensor(places)
+        self.parts = numbers / self.count
+
+    def added(self, of_channels: torch.Tensor) -> torch.Tensor:
+        """[n, c] as [n, slots] of sums."""
+        made = of_channels.new_zeros(len(of_channels), self.slots)
+        return made.index_add(1, self.mine, of_channels)
+
+    def joined(self, of_ranks: torch.Tensor) -> torch.Tensor:
+        """[ranks, n, slots] as [n, groups] of sums."""
+        made = of_ranks.new_zeros(of_ranks.shape[1], self.number)
+        return made.index_add(1, self.ids.flatten(), of_ranks.transpose(0, 1).flatten(1))
+
+    def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mean and variance of every group, [n, groups]."""
+        variance, mean = torch.var_mean(_flat(x), 2, correction=0)
+        held = self.added(torch.ones_like(mean[:1])).clamp(min=1)
+        means = self.added(mean) / held
+        spread = variance + (mean - means[:, self.mine]).square()
+        means, variances = self._line.gather(means, self.added(spread) / held)
+        parts = self.parts.unsqueeze(1)
+        mean = self.joined(means * parts)
+        apart = means - mean[:, self.ids].transpose(0, 1)
+        return mean, self.joined((variances + apart.square()) * parts)
+
+    def sums(self, *of_channels: torch.Tensor) -> list[torch.Tensor]:
+        """Sums of [n, c] over each group, as every channel is to have them."""
+        found = self._line.gather(*(self.added(each) for each in of_channels))
+        return [self.joined(each)[:, self.groups] for each in found]
 
 
-def group_norm_shared(op: Local, line: Line, outputs: Sequence[Spec]) -> Local:
-    """Group norm, where places are cut."""
+def sharing_groups(way: Callable[[Local, Line, Sequence[Spec], Spec], Local]) -> LocalMaker:
+    """Group norm or its gradients `way`, where any rank shares a group with another one."""
+    backward = way is group_norm_gradients
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
+        spec, moments = (inputs[1], inputs[2]) if backward else (inputs[0], outputs[1])
+        apart = [axis for axis, each in enumerate(moments.placements) if sharded_dim(each) == 1]
+        said = 2 * max(spec.dtype.itemsize, 4)
+        line = Line.along(op, spec, range(1, spec.ndim), outputs[0], said, apart)
+        if line is not None:
+            return way(op, line, outputs, moments)
+        if 0 in spec.local_shape and spec.is_sharded():
+            return zeros(op, outputs)  # pyright: ignore[reportArgumentType]
+        return _of_local_sizes(op, spec)
+
+    return maker  # pyright: ignore[reportReturnType]
+
+
+def group_norm_shared(op: Local, line: Line, outputs: Sequence[Spec], moments: Spec) -> Local:
+    """Group norm, where places are cut, or channels of a group."""
 
     def norm(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         given = by_name(op, args, kwargs)
-        x, filled, weight, bias = (
-            each if each is None else _by_group(each, given, line)
-            for each in (
-                given["input"],
-                line.filled(given["input"]),
-                given["weight"],
-                given["bias"],
-            )
-        )
-        assert x is not None
-        assert filled is not None
-        mean, variance = _moments(line, filled, tuple(range(2, x.ndim)))
+        x, filled = _wide(given["input"]), _wide(line.filled(given["input"]))
+        groups = _Groups(line, filled, given["group"], moments)
+        places = [1] * (x.ndim - 2)
+        mean, variance = groups.moments(filled)
         rstd = (variance + given["eps"]).rsqrt()
-        return _as((_scaled((x - mean) * rstd, weight, bias), mean, rstd), outputs)
+        its = groups.groups[: x.shape[1]]
+        mine = (each[:, its].view(*x.shape[:2], *places) for each in (mean, rstd))
+        weight, bias = _per_channel(given["weight"], places), _per_channel(given["bias"], places)
+        return _as((_scaled((x - next(mine)) * next(mine), weight, bias), mean, rstd), outputs)
 
     return norm
 
 
-def group_norm_gradients(op: Local, line: Line, outputs: Sequence[Spec]) -> Local:
-    """The gradients of group norm, where places are cut."""
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    """[n, c, places]."""
+    return x.unsqueeze(-1).flatten(2)
+
+
+def _per_channel(tensor: torch.Tensor | None, places: Sequence[int]) -> torch.Tensor | None:
+    return None if tensor is None else _wide(tensor).view(-1, *places)
+
+
+def group_norm_gradients(op: Local, line: Line, outputs: Sequence[Spec], moments: Spec) -> Local:
+    """The gradients of group norm, where places are cut, or channels of a group."""
 
     def gradients(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         given = by_name(op, args, kwargs)
-        grad, x = (_by_group(given[each], given, line) for each in ("grad_out", "input"))
+        grad, x = _wide(given["grad_out"]), _wide(given["input"])
+        groups = _Groups(line, x, given["group"], moments)
+        places = [1] * (x.ndim - 2)
         mean, rstd = (
-            _wide(given[n]).view(*x.shape[:2], *[1] * (x.ndim - 2)) for n in ("mean", "rstd")
+            _wide(given[n])[:, groups.groups].view(*x.shape[:2], *places) for n in ("mean", "rstd")
         )
-        weight = None if given["weight"] is None else _by_group(given["weight"], given, line)
-        dims = tuple(range(2, x.ndim))
-        count = x.shape[2] * math.prod(line.shape[2:])
+        weight = _per_channel(given["weight"], places)
         normed, scaled = (x - mean) * rstd, _scaled(grad, weight, None)
-        ones, along = line.sum(scaled.sum(dims, True), (scaled * normed).sum(dims, True))
-        of_x = rstd * (scaled - ones / count - normed * (along / count))
-        others = (0, *dims[1:])
+        ones, along = groups.sums(_flat(scaled).sum(2), _flat(scaled * normed).sum(2))
+        ones, along = (each.view(*x.shape[:2], *places) / groups.count for each in (ones, along))
+        of_x = rstd * (scaled - ones - normed * along)
+        others = (0, *range(2, x.ndim))
         results = (of_x, (grad * normed).sum(others), grad.sum(others))
         return _asked(results, given["output_mask"], outputs)
 

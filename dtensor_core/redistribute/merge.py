@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -81,8 +81,8 @@ class Line:
     """The ranks that a merge is between, seen from one: those that hold anything, in order.
 
     Where one dimension is cut that is the order of its rows. `shapes` are what each of them holds
-    of the `shape`; `before` is how many come before this rank, which `is_empty` if it is none of
-    them.
+    of the `shape`, and `coords` where they are; `before` is how many come before this rank, which
+    `is_empty` if it is none of them.
     """
 
     def __init__(self, merge: Merge, spec: Spec, result: Spec, cause: Cause) -> None:
@@ -92,6 +92,7 @@ class Line:
         at = list(spec.coords)
         self._holders: list[int] = []
         self.shapes: list[tuple[int, ...]] = []
+        self.coords: list[tuple[int, ...]] = []
         self.before = 0
         mine = tuple(spec.coords[axis] for axis in merge.axes)
         places = itertools.product(*(range(spec.mesh_shape[axis]) for axis in merge.axes))
@@ -102,6 +103,7 @@ class Line:
             if math.prod(held[-1][dim] for dim in merge.dims):
                 self._holders.append(number)
                 self.shapes.append(held[-1])
+                self.coords.append(tuple(at))
                 self.before += place < mine
         self._num_ranks = len(held)
         self.shape = tuple(spec.shape)
@@ -109,11 +111,20 @@ class Line:
 
     @classmethod
     def along(
-        cls, op: Callable[..., Any], spec: Spec, dims: Sequence[int], result: Spec, bytes_each: int
+        cls,
+        op: Callable[..., Any],
+        spec: Spec,
+        dims: Sequence[int],
+        result: Spec,
+        bytes_each: int,
+        but: Collection[int] = (),
     ) -> Line | None:
-        """For the local operator of an argument that may be cut along `dims`; None if it is not."""
+        """For the local operator of an argument that may be cut along `dims`; None if it is not.
+
+        Axes of `but` cut what is not shared.
+        """
         cut = [axis for axis, each in enumerate(spec.placements) if sharded_dim(each) in dims]
-        axes = tuple(axis for axis in cut if spec.mesh_shape[axis] > 1)
+        axes = tuple(axis for axis in cut if spec.mesh_shape[axis] > 1 and axis not in but)
         if not axes or 0 in spec.shape:
             return None
         merge = Merge(axes, tuple(dims), bytes_each, None)
@@ -129,9 +140,11 @@ class Line:
         """The sums of these tensors over all ranks."""
         return [each.sum(0) for each in self.gather(*addends)]
 
-    def offset(self, dim: int) -> int:
-        """Where the rows of this rank start."""
-        pieces = self._spec.held(dim)
+    def offset(self, dim: int, coords: Sequence[int] | None = None) -> int:
+        """Where the rows of this rank start, or of the one at these coordinates."""
+        spec = self._spec
+        cuts = layout.cuts_of(spec.placements, spec.mesh_shape, coords or spec.coords or (), dim)
+        pieces = layout.held_extents(spec.shape[dim], cuts)
         return pieces[0].offset if pieces else 0
 
     def filled(self, x: torch.Tensor) -> torch.Tensor:
@@ -190,11 +203,12 @@ class Line:
 
 
 def _packed(summaries: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All of them in one flat tensor: of their type if it is one tensor, and else of bytes."""
+    """All of them in one flat tensor: of their type if all are of one, and else of bytes."""
     flat = [each.contiguous().view(-1) for each in summaries]
-    if len(flat) == 1:
+    if all(each.dtype is flat[0].dtype for each in flat):
         carrier = CARRIERS.get(flat[0].dtype)
-        return flat[0] if carrier is None else carried(flat[0], carrier)
+        sent = flat[0] if len(flat) == 1 else torch.cat(flat)
+        return sent if carrier is None else carried(sent, carrier)
     return torch.cat([carried(each, torch.uint8) for each in flat])
 
 

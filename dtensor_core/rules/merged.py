@@ -31,7 +31,7 @@ def merged(
     The results are cut as the arguments are if the dimension `stays`, and whole if not.
     """
     extra: list[Candidate] = []
-    for axis, dim in _cuts(call, dims).items():
+    for axis, dim in cuts(call, dims).items():
         cut = Shard(dim)
         result: Placement = cut if stays else Replicate()
         exchange = Merge((axis,), tuple(dims), bytes_each, run)
@@ -40,7 +40,7 @@ def merged(
     return replace(rule, extra=(*rule.extra, *extra)) if extra else rule
 
 
-def _cuts(call: Call, dims: Sequence[int]) -> dict[int, int]:
+def cuts(call: Call, dims: Sequence[int]) -> dict[int, int]:
     """The axes that cut one of the dimensions, and which; none if any does it in blocks."""
     found: dict[int, int] = {}
     for spec in call.specs:

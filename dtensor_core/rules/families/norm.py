@@ -14,6 +14,7 @@ for those of a batch norm, whose ranks know both sums.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dtensor_core.local.norms import (
@@ -25,13 +26,16 @@ from dtensor_core.local.norms import (
     known_moments,
     layer_norm_gradients,
     layer_norm_shared,
-    of_local_sizes,
     sharing,
+    sharing_groups,
 )
+from dtensor_core.placement import Replicate, Shard
+from dtensor_core.redistribute.merge import Merge
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
+from dtensor_core.rules.merged import cuts
 from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Operand, Rule
+from dtensor_core.rules.rule import Candidate, Operand, Rule
 
 
 def _kept(results: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
@@ -77,41 +81,66 @@ def _layer_norm_backward(call: Call) -> Rule:
 # Group norm: the channels of a group, and all places, are normalised together.
 
 
-def _channels(call: Call) -> tuple[Operand, dict[str, int], Dims]:
-    """The operand of the input, its sizes, and the dims of places."""
+def _channels(call: Call) -> tuple[Operand, dict[str, int]]:
+    """The operand of the input, and its sizes."""
     shape, groups = call.argument("input").shape, call.argument("group")
     places = full_operand(shape)[2:]
     sizes = {"n": shape[0], "g": groups, "r": shape[1] // groups}
     sizes |= {name: shape[dim] for dim, (name,) in enumerate(places, 2)}
-    return (("n",), ("g", "r"), *places), sizes, tuple(range(2, len(shape)))
+    return (("n",), ("g", "r"), *places), sizes
+
+
+def _sharing_groups(rule: Rule, call: Call) -> Rule:
+    """The rule where channels are cut: by whole groups, or so that ranks share groups."""
+    left, found = rule.sizes["g"], cuts(call, (1,))
+    aligned = True
+    for axis in found:
+        aligned, left = aligned and left % call.specs[0].mesh_shape[axis] == 0, max(left, 1)
+        left //= call.specs[0].mesh_shape[axis]
+    if aligned:
+        return rule
+    inputs, outputs = (
+        tuple(
+            Shard(each.index(("g", "r"))) if ("g", "r") in each else Replicate() for each in given
+        )
+        for given in (rule.inputs, rule.outputs)
+    )
+    said = 2 * rule.sizes["g"] * max(call.specs[0].dtype.itemsize, 4)
+    beside = tuple(range(1, call.argument("input").ndim))
+    extra = tuple(
+        Candidate(inputs, outputs, exchange=Merge((axis,), beside, said, None)) for axis in found
+    )
+    return replace(rule, blocked=rule.blocked | {"g"}, extra=extra)
 
 
 def _group_norm(call: Call) -> Rule:
     """x, weight?, bias? -> y, mean, rstd."""
-    whole, sizes, places = _channels(call)
+    whole, sizes = _channels(call)
     moments = (("n",), ("g",))
-    return Rule(
+    rule = Rule(
         inputs=(whole, *(((whole[1],),) * (len(call.specs) - 1))),
         outputs=(whole, moments, moments),
         sizes=sizes,
         blocked=frozenset("r"),
         settled=frozenset((1, 2)),
-        local=sharing(0, places, group_norm_shared, of_local_sizes(0)),
+        local=sharing_groups(group_norm_shared),
     )
+    return _sharing_groups(rule, call)
 
 
 def _group_norm_backward(call: Call) -> Rule:
     """grad, x, mean, rstd, weight? -> grad_x?, grad_weight?, grad_bias?."""
-    whole, sizes, places = _channels(call)
+    whole, sizes = _channels(call)
     moments, weight = (("n",), ("g",)), (whole[1],)
     operands = {"mean": moments, "rstd": moments, "weight": weight}
-    return Rule(
+    rule = Rule(
         inputs=tuple(operands.get(name, whole) for name in call.names),
         outputs=_kept((whole, weight, weight), call.argument("output_mask")),
         sizes=sizes,
         blocked=frozenset("r"),
-        local=sharing(1, places, group_norm_gradients, of_local_sizes(1)),
+        local=sharing_groups(group_norm_gradients),
     )
+    return _sharing_groups(rule, call)
 
 
 # Batch norm: all samples and places are normalised together, and counted.
@@ -195,13 +224,11 @@ ROWS = {
         _layer_norm_backward,
         "x.. n, x.. n, x.. 1, x.. 1, n, n -> x.. n, n, n",
     ),
-    **_each(
-        "native_group_norm", _group_norm, "n (g r!) s.., (g r!), (g r!) -> n (g r!) s.., n g, n g"
-    ),
+    **_each("native_group_norm", _group_norm, "n (g r) s.., (g r), (g r) -> n (g r) s.., n g, n g"),
     **_each(
         "native_group_norm_backward",
         _group_norm_backward,
-        "n (g r!) s.., n (g r!) s.., n g, n g, (g r!) -> n (g r!) s.., (g r!), (g r!)",
+        "n (g r) s.., n (g r) s.., n g, n g, (g r) -> n (g r) s.., (g r), (g r)",
     ),
     **_each(
         "_native_batch_norm_legit _native_batch_norm_legit_no_training "

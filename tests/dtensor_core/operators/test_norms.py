@@ -126,6 +126,53 @@ def test_ranks_share_moments_of_what_is_cut(
     assert _counted(norm, ((8, *rest), of_weight), cut, weight) == expected
 
 
+@pytest.mark.parametrize(
+    ("channels", "groups", "met"),
+    [
+        (8, 2, 1),  # Two channels a rank, four a group.
+        (8, 1, 1),
+        (10, 2, 2),  # Ranks have 3, 3, 3 and 1 channels: rank 1 has 3 to 5, of both groups.
+        (18, 3, 2),  # 5, 5, 5 and 3: rank 1 has 5 to 9, of the first two groups of six.
+        (6, 3, 1),  # 2, 2, 2 and none: three ranks have a group each, cut by no one.
+    ],
+)
+def test_ranks_that_share_groups_share_two_numbers_of_each_that_one_may_meet(
+    channels: int, groups: int, met: int
+) -> None:
+    samples = 8
+    with fake_world(4, rank=1):
+        mesh = init_device_mesh("cpu", (4,))
+        x, weight, bias = _inputs((samples, channels, 32, 32), (channels,))
+        mine = [laid_out(x, mesh, [Shard(1)]), laid_out(weight, mesh, [WHOLE])]
+        mine.append(laid_out(bias, mesh, [Shard(0)]))
+        with Messages() as sent:
+            y = F.group_norm(mine[0], groups, *mine[1:])
+        assert sent.all == [("all_gather", 2 * samples * met)]
+        assert y.placements == (Shard(1),)
+        grad = torch.ones_like(y).redistribute(placements=[Shard(1)])
+        with Messages() as sent:
+            back = torch.autograd.grad(y, mine, grad)
+        assert sent.all == [("all_gather", 2 * samples * met)]
+        assert [each.placements for each in back] == [(Shard(1),), (Shard(0),), (Shard(0),)]
+
+
+@pytest.mark.usefixtures("rows_move")
+@pytest.mark.parametrize(("channels", "groups"), [(8, 1), (10, 2), (18, 3), (6, 3), (2, 1)])
+def test_a_group_norm_agrees_where_groups_are_cut(channels: int, groups: int) -> None:
+    def norm(*tensors: Any) -> Any:
+        return F.group_norm(tensors[0], groups, *tensors[1:])
+
+    for places in ((5, 4), ()):
+        tensors = _inputs((3, channels, *places), (channels,))
+        assert_agrees(norm, tensors, [[Shard(1)], [WHOLE], [Shard(0)]])
+        for cuts in ((Shard(1), Shard(1)), (Shard(0), Shard(1)), (Shard(1), Shard(2)))[
+            : 2 + len(places)
+        ]:
+            for shape in ((2, 2), (3, 2)):
+                assert_agrees(norm, tensors[:1], [cuts], mesh_shape=shape)
+                assert_agrees(norm, tensors, [cuts, [WHOLE] * 2, [WHOLE] * 2], mesh_shape=shape)
+
+
 def test_where_no_kernel_is_fused_squares_of_rows_are_summed_up_and_one_number_backward() -> None:
     def norm(x: Any, weight: Any) -> Any:
         return F.rms_norm(x, (10,), weight)
