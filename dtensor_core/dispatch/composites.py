@@ -212,7 +212,9 @@ def _rms_norm(
     whole = [Replicate() if n in cuts else p for n, p in enumerate(squares.placements)]
     squares = squares.redistribute(placements=whole)
     summed = {"run_check": False, "shape": squares.shape, "stride": squares.stride()}
-    squares = type(x).from_local(squares.to_local(), spec.mesh, whole, **summed)  # its gradient too
+    squares = type(x).from_local(
+        squares.to_local(), x._spec.mesh, whole, **summed
+    )  # its gradient too
     eps = torch.finfo(wide.dtype).eps if eps is None else eps
     made = wide * (squares + eps).rsqrt()
     made = made if weight is None else made * weight
