@@ -23,17 +23,8 @@ aten = torch.ops.aten
 
 # Operators that count negative positions from the end; all others refuse them.
 _FROM_THE_END = frozenset(
-    [
-        "index",
-        "_unsafe_index",
-        "index_put",
-        "_index_put_impl",
-        "_unsafe_index_put",
-        "index_fill",
-        "take",
-        "put",
-        "embedding_renorm",
-    ]
+    {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"}
+    | {"index_fill", "take", "put", "embedding_renorm"}
 )
 # What torch says first, where that is not what most kernels say.
 _FLAT = "out of range: tried to access index {at} on a tensor of {size} elements."
@@ -193,7 +184,7 @@ def select_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None
     def into(x: torch.Tensor, part: torch.Tensor, dim: int, index: int) -> torch.Tensor:
         if inputs[0].local_shape[dim] == inputs[0].shape[dim]:
             return op(x, part, dim, index)
-        place = torch.tensor([index], device=x.device)
+        place = torch.tensor([index % inputs[0].shape[dim]], device=x.device)
         return write(x, dim, place, part.unsqueeze(dim).to(x.dtype))
 
     return into
