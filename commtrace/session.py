@@ -14,6 +14,7 @@ one and writes no file of its own. What happens outside of it belongs to no step
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -24,10 +25,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from commtrace.errors import RecordingError, UsageError
+from commtrace.errors import RecordingError, TraceError, UsageError
 from commtrace.recorder import HERE, RECORDER, Buffer, Listening, listen
 from commtrace.recorder.clock import epoch_ns, now
 from commtrace.recorder.facts import Facts, process_rank
+from commtrace.recorder.failures import Failures
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, RunFile, SpoolFolder, Store
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 DETAILS = ("op", "collective")
 
-_FLUSH_INTERVAL_S = 0.5
+_FLUSH_INTERVAL_S = 0.25
 _GRACE_S = 0.1
 _MAX_CALLS_IN_MEMORY = 2_000_000
 
@@ -68,6 +70,8 @@ def record(
             f"cannot record with detail {detail!r}",
             why=f"a detail is one of {', '.join(map(repr, DETAILS))}",
         )
+    if path is not None and not Path(path).name:
+        raise UsageError(f"cannot record to {str(path)!r}", why="it names no file")
     if path is None or _launched is not None:
         return Recording(Memory(), detail, stacks, max_calls or _MAX_CALLS_IN_MEMORY)
     return Recording(RunFile(Path(path), merge_timeout_s), detail, stacks, max_calls)
@@ -133,7 +137,7 @@ class Recording(contextlib.ContextDecorator):
         if failures and kind is None:
             warnings.warn(
                 f"{len(failures)} failures while recording, the trace is not complete; the first: "
-                f"{type(failures[0]).__name__}: {failures[0]}",
+                f"{type(failures.first).__name__}: {failures.first}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -146,43 +150,54 @@ class Recording(contextlib.ContextDecorator):
         if self._detail == "op":
             self._listening.see_operators(self._facts.rank)
         self._flusher = _Flusher(self._flush)
+        _open.add(self)
         if self is not _launched:
             self._begin_steps()
 
-    def _end(self) -> list[BaseException]:
-        """Write what is left, and return what went wrong while recording."""
+    def _end(self) -> Failures:
+        """Write what is left, and return what went wrong: no reason for the program to fail too."""
+        _open.discard(self)
         self._listening.stop()
-        failures = [*RECORDER.failures, *self._flusher.stop()]
+        failures = Failures()
+        failures.extend(RECORDER.failures)
+        failures.extend(self._flusher.stop())
         self._end_steps()
         self._buffer.await_ends(_GRACE_S)
-        self._flush_last()
         self._is_over = not isinstance(self._store, Memory)
-        self._store.close(self._facts.rank, self._facts.num_ranks)
+        for part in (self._flush_last, self._flush_end, self._close):
+            try:
+                part()
+            except (OSError, TraceError) as error:
+                failures.append(error)
         return failures
+
+    def _close(self) -> None:
+        self._store.close(self._facts.rank, self._facts.num_ranks)
 
     def _open(self) -> None:
         self._epoch = epoch = epoch_ns()
         self._pid = os.getpid()
         self._facts = Facts(self._detail, epoch)
         try:
-            self._stream = self._store.open(self._facts.rank)
+            stream = self._store.open(self._facts.rank)
+            self._buffer = Buffer(
+                stream,
+                self._facts.first,
+                epoch=epoch,
+                numbering=RECORDER.numbering(with_ops=self._detail == "op"),
+                rank=process_rank(),
+                max_calls=self._max_calls,
+                wants_spans=self._detail == "op",
+                wants_stacks=self._stacks,
+            )
         except OSError as error:
             raise RecordingError(
                 "cannot begin to record",
                 found=f"{type(error).__name__}: {error}",
                 attempt="record to a folder that can be written to",
             ) from error
-        weakref.finalize(self, self._stream.close)  # until then it is read back from
-        self._buffer = Buffer(
-            self._stream,
-            self._facts.first,
-            epoch=epoch,
-            numbering=RECORDER.numbering(with_ops=self._detail == "op"),
-            rank=process_rank(),
-            max_calls=self._max_calls,
-            wants_spans=self._detail == "op",
-            wants_stacks=self._stacks,
-        )
+        self._stream = stream
+        weakref.finalize(self, stream.close)  # until then it is read back from
 
     def _flush(self) -> None:
         RECORDER.drop_dead_works()
@@ -190,6 +205,8 @@ class Recording(contextlib.ContextDecorator):
 
     def _flush_last(self) -> None:
         self._buffer.flush(self._facts.news(RECORDER), is_last=True)
+
+    def _flush_end(self) -> None:
         self._buffer.flush(
             {
                 "complete": True,
@@ -267,26 +284,37 @@ class Recording(contextlib.ContextDecorator):
 
 
 class _Flusher(threading.Thread):
-    """Calls `flush` at regular intervals until stopped, or until it fails."""
+    """Calls `flush` at regular intervals until stopped; one that fails may succeed later."""
 
     def __init__(self, flush: Any) -> None:
         super().__init__(name="commtrace-flusher", daemon=True)
         self._flush = flush
         self._stopping = threading.Event()
-        self._errors: list[BaseException] = []
+        self._failures = Failures()
         self.start()
 
     def run(self) -> None:
-        """Flush every half a second."""
+        """Flush several times a second."""
         while not self._stopping.wait(_FLUSH_INTERVAL_S):
             try:
                 self._flush()
             except Exception as error:
-                self._errors.append(error)
-                return
+                self._failures.append(error)
 
-    def stop(self) -> list[BaseException]:
-        """End the thread, and say what made it fail, if anything did."""
+    def stop(self) -> Failures:
+        """End the thread, and say what failed."""
         self._stopping.set()
         self.join()
-        return self._errors
+        return self._failures
+
+
+_open: set[Recording] = set()
+
+
+@atexit.register
+def _end_what_is_open() -> None:
+    """A program may come to its end inside of a recording, and is no less recorded for that."""
+    for recording in list(_open):
+        if recording._pid == os.getpid():
+            recording._depth = 0
+            recording._end()

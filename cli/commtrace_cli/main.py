@@ -7,7 +7,7 @@ import sys
 import typer
 
 from commtrace.errors import CommtraceError, UsageError
-from commtrace_cli import report, run, summary
+from commtrace_cli import merge, report, run, summary
 from commtrace_cli.terminal import fail
 
 EXIT_CODES = """
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.command(epilog=run.EXAMPLE, context_settings=run.SETTINGS)(run.run)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=summary.EXAMPLE)(summary.summary)
+app.command(epilog=merge.EXAMPLE)(merge.merge)
 
 
 def main() -> None:

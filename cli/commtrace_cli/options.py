@@ -33,6 +33,10 @@ Trace = Annotated[
         show_default=False,
     ),
 ]
+Spools = Annotated[
+    Path,
+    typer.Argument(metavar="FOLDER", help="The folder that holds the spools.", show_default=False),
+]
 Script = Annotated[
     Path,
     typer.Argument(metavar="SCRIPT", help="The program that each rank runs.", show_default=False),

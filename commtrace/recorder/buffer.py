@@ -22,6 +22,8 @@ from commtrace.recorder.clock import now
 from commtrace.tracefile import OUTSTANDING, SpoolWriter
 
 _MAX_OUTSTANDING_ROWS = 1000
+_MAX_CALLS_IN_BATCH = 2000
+_MAX_OPS_IN_BATCH = 10_000
 _POLL_S = 0.001
 _MAX_OPS_PER_CALL = 10
 NO_STEP = -1
@@ -139,24 +141,54 @@ class Buffer:
         self._set_step(NO_STEP, now())
 
     def flush(self, facts: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
-        """Write what has come in; with `is_last` also what is still outstanding."""
+        """Write what has come in; with `is_last` also what is still outstanding.
+
+        Much of it is written in several batches: what came first is then safe the sooner. Raises
+        OSError where some of it could not be written, which is then lost.
+        """
+        failure = None
         with self._lock:
-            done, waiting = self._sort_out(is_last)
-            tables = {
-                "groups": self._new_groups([*done, *waiting]),
-                "comm": [call.row(self._epoch, step, self._numbering) for call, step in done],
-                "ops": self._take_ops(),
-                "steps": _take_all(self._steps),
-            }
-            shown = [call.id for call, _ in waiting]
-            if not (facts or shown != self._shown or any(tables.values())):
-                return
-            tables[OUTSTANDING] = [
-                call.row(self._epoch, step, self._numbering)
-                for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
-            ]
-            self._shown = shown
+            num_full = max(
+                len(self._calls) // _MAX_CALLS_IN_BATCH, len(self._spans) // _MAX_OPS_IN_BATCH
+            )
+            for number in range(num_full + 1):
+                try:
+                    self._write_batch(facts if number == num_full else None, is_last)
+                except OSError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    def _write_batch(self, facts: Mapping[str, Any] | None, is_last: bool) -> None:
+        done, waiting = self._sort_out(is_last)
+        tables = {
+            "groups": self._new_groups([*done, *waiting]),
+            "comm": [call.row(self._epoch, step, self._numbering) for call, step in done],
+            "ops": self._take_ops(),
+            "steps": _take(self._steps, len(self._steps)),
+        }
+        shown = [call.id for call, _ in waiting]
+        if not (facts or shown != self._shown or any(tables.values())):
+            return
+        tables[OUTSTANDING] = [
+            call.row(self._epoch, step, self._numbering)
+            for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
+        ]
+        self._shown = shown
+        try:
             self._writer.write(tables, facts)
+        except OSError:  # memory stays bounded also where the disk is full
+            self._lose(tables)
+            raise
+
+    def _lose(self, tables: Mapping[str, Any]) -> None:
+        """Count what could not be written; groups and steps are few, and tried again."""
+        self.num_dropped += len(tables["comm"])
+        self.num_ops_dropped += len(tables["ops"])
+        for row in tables["groups"]:
+            del self._groups[row.name]
+        self._steps.extendleft(reversed(tables["steps"]))
+        self._shown = []
 
     def await_ends(self, timeout_s: float) -> None:
         """Give backends that much time to tell of calls that have completed by now."""
@@ -170,7 +202,7 @@ class Buffer:
         """The calls of which all is known, and those still in the making."""
         waiting: list[tuple[Call, int]] = []
         done: list[tuple[Call, int]] = []
-        for entry in [*self._outstanding, *_take_all(self._calls)]:
+        for entry in [*self._outstanding, *_take(self._calls, _MAX_CALLS_IN_BATCH)]:
             (done if is_last or entry[0].is_over() else waiting).append(entry)
         self._outstanding = waiting
         return done, waiting
@@ -185,7 +217,8 @@ class Buffer:
         return list(rows.values())
 
     def _take_ops(self) -> list[Any]:
-        spans = [span for span in _take_all(self._spans) if self.rank in (None, span[0])]
+        taken = _take(self._spans, _MAX_OPS_IN_BATCH)
+        spans = [span for span in taken if self.rank in (None, span[0])]
         if self._max_calls is not None:
             room = _MAX_OPS_PER_CALL * self._max_calls - self._num_ops_kept
             self.num_ops_dropped += max(len(spans) - room, 0)
@@ -208,9 +241,9 @@ class Buffer:
         return written
 
 
-def _take_all(entries: deque[Any]) -> list[Any]:
-    """What is in a queue now; others may append meanwhile."""
-    return [entries.popleft() for _ in range(len(entries))]
+def _take(entries: deque[Any], most: int) -> list[Any]:
+    """The first that are in a queue now; others may append meanwhile."""
+    return [entries.popleft() for _ in range(min(len(entries), most))]
 
 
 def _op_row(span: Span, step: int, numbering: Numbering, epoch: int) -> tuple[Any, ...]:

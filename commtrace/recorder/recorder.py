@@ -23,6 +23,7 @@ from commtrace.recorder.bridge import announcement
 from commtrace.recorder.buffer import Sink, Span
 from commtrace.recorder.calls import Call, Numbering, read_arguments, read_result, tensors_of
 from commtrace.recorder.clock import now
+from commtrace.recorder.failures import Failures
 from commtrace.recorder.groups import Groups, resolve
 from commtrace.recorder.here import HERE, ThreadState, forget_marks
 from commtrace.recorder.phases import Locator, is_library, stack_of
@@ -43,7 +44,7 @@ class Recorder:
         self.groups = Groups()
         self.locator = Locator()
         self.device = "cpu"
-        self.failures: list[BaseException] = []
+        self.failures = Failures()
         self._lock = threading.Lock()
         self._num_calls: dict[int, int] = {}
         self.num_ops = 0
@@ -62,7 +63,7 @@ class Recorder:
         forget_marks()
         self.locator = Locator()
         self.groups = Groups()
-        self.failures = []
+        self.failures = Failures()
         self._works.clear()
         self._results.clear()
 

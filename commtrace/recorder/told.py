@@ -156,7 +156,7 @@ class Bucket:
     """The names of the parameters in a bucket of DistributedDataParallel.
 
     Known are how many numbers it has and which parameter completed it. It keeps the model alive
-    until the call is written, half a second later at most.
+    until the call is written, a moment later.
     """
 
     def __init__(self, wrapper: nn.Module, parameter: torch.Tensor, numel: int) -> None:

@@ -55,10 +55,13 @@ def read_trace(path: Path | str) -> Trace:
     if path.is_dir():
         return read_spools(path)
     if not path.is_file():
+        spools = path.with_name(f"{path.name}.spools")
+        make = "make one with `commtrace run --nproc 4 -o run.json SCRIPT`"
+        join_them = f"join what was recorded with `commtrace merge {spools} -o {path}`"
         raise NotATraceError(
             f"cannot read the trace {path}",
             found="no such file",
-            attempt="make one with `commtrace run --nproc 4 -o run.json SCRIPT`",
+            attempt=join_them if spools.is_dir() else make,
         )
     if path.suffix == SPOOL_SUFFIX:
         return join([read_spool(path)], path=path)

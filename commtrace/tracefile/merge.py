@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commtrace.errors import EmptyTraceError, TraceError
+from commtrace.errors import EmptyTraceError, TraceError, TruncatedTraceError
 from commtrace.event import GroupRow, RankRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.clocks import Alignment, align
@@ -35,7 +35,8 @@ _RANK_TABLES = ("comm", "ops", "steps")
 def merge_spools(folder: Path | str, out_path: Path | str) -> Path:
     """Join the spools of `folder` into the run file `out_path`, and return that.
 
-    Raises EmptyTraceError where the folder holds none, and a TraceError for one that is none.
+    Raises EmptyTraceError where the folder holds none, and a TraceError for one that is none. A
+    rank that was killed before it had written anything is one of the missing ranks.
     """
     return write_trace(read_spools(Path(folder)), out_path)
 
@@ -50,7 +51,20 @@ def read_spools(folder: Path) -> Trace:
             why="every recorded rank writes one",
             attempt="record the program again, or name another folder",
         )
-    return join([read_spool(path) for path in paths], path=folder)
+    return join(_begun(paths), path=folder)
+
+
+def _begun(paths: Sequence[Path]) -> list[Spool]:
+    """The spools that say anything: a rank killed before its first batch is as one without any."""
+    spools, failures = [], []
+    for path in paths:
+        try:
+            spools.append(read_spool(path))
+        except (EmptyTraceError, TruncatedTraceError) as error:
+            failures.append(error)
+    if not spools:
+        raise failures[0]
+    return spools
 
 
 def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:

@@ -16,6 +16,7 @@ left out, and everything before it counts. Each batch names all calls that are n
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import zlib
@@ -69,21 +70,38 @@ class SpoolWriter:
         self._stream = stream
         self._strings = StringTable([""])
         self._num_written = 1
-        stream.write(_FIRST_LINE)
+        self._end = 0
         self.write({}, facts)
 
     def write(self, tables: Mapping[str, Rows], facts: Mapping[str, Any] | None = None) -> None:
-        """Append rows of any tables, and facts, as one batch that is in the file on return."""
+        """Append rows of any tables, and facts, as one batch that is in the file on return.
+
+        Where that fails, with an OSError, the file is as it was, and another batch may be tried.
+        """
         blobs: list[bytes] = []
         heads = {name: self._encode(name, rows, blobs) for name, rows in tables.items() if rows}
         head: dict[str, Any] = {"strings": self._strings.strings[self._num_written :]}
         head["facts"] = dict(facts or {})
         head["tables"] = heads
-        self._num_written = len(self._strings.strings)
         encoded = json.dumps(head, separators=(",", ":")).encode()
         payload = zlib.compress(b"".join([_LENGTH.pack(len(encoded)), encoded, *blobs]), _FASTEST)
-        self._stream.write(_BATCH.pack(len(payload), zlib.crc32(payload)) + payload)
-        self._stream.flush()
+        batch = _BATCH.pack(len(payload), zlib.crc32(payload)) + payload
+        self._append(batch if self._end else _FIRST_LINE + batch)
+        self._num_written = len(self._strings.strings)
+
+    def _append(self, data: bytes) -> None:
+        """All of it, or else nothing: what a full disk has taken is cut off again."""
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._stream.write(rest) :]
+            self._stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._stream.seek(self._end)
+                self._stream.truncate()
+            raise
+        self._end += len(data)
 
     def _encode(self, table: str, rows: Rows, blobs: list[bytes]) -> dict[str, Any]:
         columns = {}

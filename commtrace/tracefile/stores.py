@@ -6,11 +6,13 @@ rank that closed its recording properly leaves `rank-00003.done` beside its spoo
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -19,7 +21,9 @@ from commtrace.tracefile.merge import merge_spools
 from commtrace.tracefile.spool import SPOOL_SUFFIX, read_spool, spool_name
 
 _DONE_SUFFIX = ".done"
+_SPOOLS_SUFFIX = ".spools"
 _POLL_INTERVAL_S = 0.05
+_TIME_TO_BEGIN_S = 5.0
 
 
 class Store(Protocol):
@@ -53,16 +57,32 @@ class SpoolFolder:
         self._opened: Path | None = None
 
     def open(self, rank: int) -> BinaryIO:
-        """The rank's file in the folder, made anew."""
+        """The rank's file in the folder, made anew.
+
+        Where another process at work has taken it, since not all of them know their ranks yet, the
+        name has this process's number too.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._opened = self.folder / spool_name(rank)
-        _done_mark(self._opened).unlink(missing_ok=True)
-        return self._opened.open("w+b")
+        path = self.folder / spool_name(rank)
+        if path.exists() and (_is_own(path) or not _is_being_written(path)):
+            path.unlink(missing_ok=True)
+        try:
+            stream = path.open("x+b", buffering=0)
+        except FileExistsError:
+            path = path.with_suffix(f".{os.getpid()}{SPOOL_SUFFIX}")
+            stream = path.open("w+b", buffering=0)
+        _done_mark(path).unlink(missing_ok=True)
+        self._opened = path
+        return stream
 
     def close(self, rank: int, num_ranks: int) -> None:
         """Leave the mark that says so."""
         if self._opened is not None:
             _done_mark(self._opened).touch()
+
+
+_num_recordings: Counter[tuple[Path, int]] = Counter()
+"""How often a rank has recorded to a file: of each recording the spools lie by themselves."""
 
 
 class RunFile:
@@ -71,10 +91,17 @@ class RunFile:
     def __init__(self, path: Path, merge_timeout_s: float) -> None:
         self.path = path
         self._merge_timeout_s = merge_timeout_s
-        self._folder = SpoolFolder(path.with_name(f"{path.name}.spools"))
+        self._folder: SpoolFolder
 
     def open(self, rank: int) -> BinaryIO:
         """The rank's file in the folder of spools; what an earlier program left there goes."""
+        if self.path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a folder of that name", str(self.path))
+        key = self.path.absolute(), rank
+        _num_recordings[key] += 1
+        number = _num_recordings[key]
+        suffix = f"{_SPOOLS_SUFFIX}-{number}" if number > 1 else _SPOOLS_SUFFIX
+        self._folder = SpoolFolder(self.path.with_name(self.path.name + suffix))
         _remove_left_overs(self._folder.folder)
         return self._folder.open(rank)
 
@@ -89,7 +116,7 @@ class RunFile:
 
 
 def _done_mark(spool: Path) -> Path:
-    return spool.with_suffix(_DONE_SUFFIX)
+    return spool.with_name(spool.name.removesuffix(SPOOL_SUFFIX) + _DONE_SUFFIX)
 
 
 def _unfinished(folder: Path) -> list[Path]:
@@ -101,12 +128,21 @@ def _unfinished(folder: Path) -> list[Path]:
     ]
 
 
+def _is_own(spool: Path) -> bool:
+    """Whether this process has written a spool; that recording is over."""
+    try:
+        facts = read_spool(spool).facts
+    except (TraceError, OSError):
+        return False
+    return (facts["host"], facts["pid"]) == (socket.gethostname(), os.getpid())
+
+
 def _is_being_written(spool: Path) -> bool:
     """Whether the process that writes a spool lives; true where that cannot be known."""
     try:
         facts = read_spool(spool).facts
     except (TraceError, OSError):
-        return True
+        return _age_s(spool) < _TIME_TO_BEGIN_S  # or else it was killed before it had written
     if facts["host"] != socket.gethostname():
         return True
     try:
@@ -116,6 +152,13 @@ def _is_being_written(spool: Path) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:  # it is gone
+        return float("inf")
 
 
 def _wait_for_others(folder: Path, timeout_s: float) -> None:

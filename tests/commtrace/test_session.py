@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,8 @@ import torch.distributed as dist
 
 import commtrace
 from commtrace import session
-from commtrace.errors import RecordingError, UsageError
+from commtrace.errors import NotATraceError, RecordingError, UsageError
+from commtrace.event import CommEvent, RankRow
 from commtrace.recorder import RECORDER
 from commtrace.tracefile import read_trace
 from dtensor_core.testing import fake_world, run_processes
@@ -253,8 +256,6 @@ def test_the_recordings_of_all_ranks_are_joined_in_one_file(tmp_path: Path) -> N
 
 
 def calls_of(trace: commtrace.Trace) -> list[Any]:
-    from commtrace.event import CommEvent
-
     return [CommEvent(*row) for row in trace.rows("comm")]
 
 
@@ -272,38 +273,253 @@ def record_on_rank_0_only(folder: str) -> None:
         dist.barrier()
 
 
-KILLED = """
+# Ends that nobody planned. The programs are run by themselves: `sys.argv[1]` is the run file.
+
+PROGRAM = """
 import os, signal, sys, time, torch, torch.distributed as dist, commtrace
 from torch.testing._internal.distributed.fake_pg import FakeStore
-dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-with commtrace.record(sys.argv[1]) as recording:
-    while True:
-        dist.barrier()
-        recording.step()
-        time.sleep(0.001)
-        print(".", end="", flush=True)
+def begin(rank=0, size=2):
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
 """
 
 
-def test_a_killed_process_leaves_all_but_its_last_second(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(tmp_path / "run.json")],
-        cwd=ROOT, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)},
+def start(program: str, path: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore::FutureWarning", "-c", PROGRAM + program, str(path)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert process.stdout is not None
+
+
+def ended(program: str, path: Path) -> tuple[int, str]:
+    """How a program ended, and what it said on stderr."""
+    process = start(program, path)
     try:
-        process.stdout.read(1)
-        time.sleep(2.0)
+        _, said = process.communicate(timeout=60)
     finally:
-        process.send_signal(signal.SIGKILL)
-    num_made = 1 + len(process.stdout.read())
-    process.stdout.close()
-    process.wait(timeout=30)
+        process.kill()
+    return process.returncode, said
+
+
+KILLED = """
+def work(rank):
+    begin(rank, 4)
+    count, tell = 0, time.monotonic()
+    with commtrace.record(sys.argv[1], detail=["collective", "op"][rank % 2]):
+        while True:
+            dist.all_reduce(torch.ones(4))
+            count += 1
+            if time.monotonic() > tell:
+                os.write(1, f"{rank} {os.getpid()} {count} {time.monotonic()}\\n".encode())
+                tell += 0.05
+for rank in range(3):
+    if os.fork() == 0:
+        work(rank)
+for _ in range(3):
+    os.wait()
+"""
+
+
+def test_processes_killed_under_load_leave_all_but_their_last_second(tmp_path: Path) -> None:
+    """Three ranks, each killed at a moment of its own; the fourth never begins."""
+    moments = [1 + random.random() * 2.5 for _ in range(3)]
+    process = start(KILLED, tmp_path / "run.json")
+    told: dict[int, list[tuple[int, float]]] = {}
+    pids: dict[int, int] = {}
+    killed: dict[int, float] = {}
+    watchdog = threading.Timer(90, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            rank, pid, count, moment = line.split()
+            lines = told.setdefault(int(rank), [])
+            lines.append((int(count), float(moment)))
+            pids[int(rank)] = int(pid)
+            for each, seen in told.items():
+                if each not in killed and time.monotonic() > seen[0][1] + moments[each]:
+                    killed[each] = time.monotonic()
+                    os.kill(pids[each], signal.SIGKILL)
+            if len(killed) == len(moments):
+                break
+        process.wait(timeout=30)
+    finally:
+        watchdog.cancel()
+        for rank in pids.keys() - killed.keys():
+            os.kill(pids[rank], signal.SIGKILL)
+        process.kill()
+        process.communicate()
     trace = read_trace(tmp_path / "run.json.spools")
-    num_kept = trace.num_rows("comm")
-    assert num_kept > num_made / 3
-    assert list(trace.tables["comm"]["id"]) == list(range(num_kept))
-    assert trace.run["torn_ranks"] == [0]
+    assert trace.run["missing_ranks"] == [3]
+    assert trace.run["torn_ranks"] == [0, 1, 2]
+    for rank, moment in killed.items():
+        ids = [row.id for row in calls_of(trace) if row.rank == rank]
+        assert ids == list(range(len(ids)))
+        expected = [count for count, told_at in told[rank] if told_at < moment - 1]
+        assert len(ids) >= max(expected, default=0), (rank, moments)
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise KeyError(1)"])
+def test_a_program_that_ends_inside_of_a_recording_is_recorded(end: str, tmp_path: Path) -> None:
+    program = "begin()\nrecording = commtrace.record(sys.argv[1]).__enter__()\ndist.barrier()\n"
+    code, said = ended(program + end, tmp_path / "run.json")
+    assert code == {"": 0, "sys.exit(3)": 3}.get(end, 1)
+    assert said.strip().endswith("KeyError: 1" if "KeyError" in end else "")
+    trace = read_trace(tmp_path / "run.json")
+    assert (trace.num_rows("comm"), trace.run["torn_ranks"]) == (1, [])
+
+
+def test_a_program_that_ends_at_once_leaves_what_was_written(tmp_path: Path) -> None:
+    program = (
+        "begin()\ncommtrace.record(sys.argv[1]).__enter__()\ndist.barrier()\n"
+        "time.sleep(1)\nos._exit(4)"
+    )
+    assert ended(program, tmp_path / "run.json")[0] == 4
+    with pytest.raises(NotATraceError, match=r"commtrace merge .*run\.json\.spools"):
+        read_trace(tmp_path / "run.json")
+    assert read_trace(tmp_path / "run.json.spools").num_rows("comm") == 1
+
+
+FULL = """
+import resource
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+begin()
+with commtrace.record(sys.argv[1], detail="collective"):
+    for number in range(20):
+        if number == 5:
+            size = os.path.getsize(sys.argv[1] + ".spools/rank-00000.spool")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, resource.RLIM_INFINITY))
+        if number == 15:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        for size in range(100):
+            dist.all_reduce(torch.ones(number * 100 + size))
+        if number % 5 == 4:
+            time.sleep(0.7)
+print("done")
+"""
+
+
+def test_a_disk_that_is_full_for_a_while_costs_what_came_meanwhile(tmp_path: Path) -> None:
+    code, said = ended(FULL, tmp_path / "run.json")
+    assert code == 0
+    assert "failures while recording, the trace is not complete; the first: OSError" in said
+    trace = read_trace(tmp_path / "run.json")
+    ((kept, dropped),) = [
+        (row.num_events, row.num_dropped)
+        for row in (RankRow(*each) for each in trace.rows("ranks"))
+    ]
+    assert kept + dropped == 2000
+    ids = set(trace.tables["comm"]["id"])
+    assert ids >= {*range(500), *range(1500, 2000)}
+    assert len(ids) == kept < 2000
+    for row in calls_of(trace):  # strings and all
+        assert (row.kind, row.input_shapes) == ("all_reduce", f"[{row.id}]")
+    assert trace.num_rows("groups") == 1
+
+
+def test_a_run_file_that_cannot_be_written_is_no_error_of_the_program(
+    world: None, tmp_path: Path
+) -> None:
+    recording = commtrace.record(tmp_path / "run.json").__enter__()
+    dist.barrier()
+    (tmp_path / "run.json").mkdir()
+    with pytest.warns(RuntimeWarning, match="run.json"):
+        recording.__exit__(None, None, None)
+    assert read_trace(tmp_path / "run.json.spools").num_rows("comm") == 1
+
+
+def test_a_users_exception_stays_what_it_is_where_the_file_cannot_be_written(
+    world: None, tmp_path: Path
+) -> None:
+    def run() -> None:
+        with commtrace.record(tmp_path / "run.json"):
+            (tmp_path / "run.json").mkdir()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine") as error:
+        run()
+    assert error.value.__context__ is None
+
+
+@pytest.mark.parametrize("path", ["", "."])
+def test_a_path_that_names_no_file_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="it names no file"):
+        commtrace.record(path)
+
+
+def test_a_folder_in_place_of_the_file_is_told_at_the_beginning(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="a folder of that name"), commtrace.record(tmp_path):
+        pass
+    assert RECORDER.buffers == ()
+
+
+def test_recordings_to_one_file_do_not_mix_and_the_last_to_end_stays(
+    world: None, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.json"
+    with commtrace.record(path):
+        dist.barrier()
+        with commtrace.record(path):
+            dist.barrier()
+        assert read_trace(path).num_rows("comm") == 1
+        dist.barrier()
+    assert read_trace(path).num_rows("comm") == 3
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def record_twice(folder: str) -> None:
+    for number in range(2):
+        if dist.get_rank() == 0:
+            time.sleep(0.3)  # the other has begun its second recording by then
+        with commtrace.record(Path(folder) / "run.json") as recording:
+            for _ in range(number + 1):
+                dist.all_reduce(torch.ones(4))
+        assert recording.total() == number + 1
+
+
+def test_a_rank_that_records_again_before_the_files_are_joined_does_no_harm(
+    tmp_path: Path,
+) -> None:
+    run_processes(record_twice, 2, str(tmp_path), timeout_s=25)
+    trace = read_trace(tmp_path / "run.json")
+    assert list(trace.tables["comm"]["rank"]) == [0, 0, 1, 1]
+
+
+def record_before_there_is_a_rank(folder: str) -> None:
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    variables = {name: os.environ.pop(name, None) for name in ("RANK", "WORLD_SIZE")}
+    store = dist.FileStore(f"{folder}/store", 2)
+    with commtrace.record(Path(folder) / "run.json"):
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+        dist.all_reduce(torch.ones(2))
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
+
+
+def test_ranks_that_do_not_know_themselves_yet_write_each_a_spool(tmp_path: Path) -> None:
+    run_processes(record_before_there_is_a_rank, 2, str(tmp_path), timeout_s=60)
+    trace = read_trace(tmp_path / "run.json")
+    assert list(trace.tables["comm"]["rank"]) == [0, 1]
+    assert trace.run["missing_ranks"] == []
+
+
+class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Some tensors to load."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((2,), index)
+
+
+def test_workers_that_load_data_are_no_part_of_the_recording(world: None, tmp_path: Path) -> None:
+    loader = torch.utils.data.DataLoader(Numbers(), num_workers=2)
+    with commtrace.record(tmp_path / "run.json") as recording:
+        for batch in loader:
+            dist.all_reduce(batch)
+    assert recording.total() == 4
+    assert read_trace(tmp_path / "run.json").num_rows("comm") == 4
 
 
 def test_a_forked_child_is_no_part_of_the_recording(world: None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commtrace.errors import EmptyTraceError, TraceError
+from commtrace.errors import EmptyTraceError, NotATraceError, TraceError
 from commtrace.event import CommEvent, GroupRow, OpEvent, RankRow, StepRow
 from commtrace.tracefile import (
     SpoolWriter,
@@ -140,6 +140,24 @@ def test_groups_of_one_name_and_other_ranks_are_told_apart() -> None:
 def test_two_spools_of_one_rank_are_refused_by_name() -> None:
     with pytest.raises(TraceError, match=r"two of rank 1: .*rank-00001\.spool and .*rank-00001"):
         join([spool(1), spool(0), spool(1)])
+
+
+def test_a_rank_killed_before_it_had_written_is_missing(tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
+    whole = (folder / spool_name(1)).read_bytes()
+    for rank, size in ((1, 0), (2, 7), (3, 40)):
+        (folder / spool_name(rank)).write_bytes(whole[:size])
+    assert read_trace(folder).run["missing_ranks"] == [1, 2, 3]
+    (folder / spool_name(0)).unlink()
+    with pytest.raises(EmptyTraceError, match=spool_name(1)):
+        read_trace(folder)
+
+
+def test_a_file_that_is_no_spool_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools", world_size=2)
+    (folder / spool_name(1)).write_bytes(b"something else entirely\n")
+    with pytest.raises(NotATraceError, match=spool_name(1)):
+        read_trace(folder)
 
 
 def test_a_folder_without_spools_is_told_to_have_none(tmp_path: Path) -> None:

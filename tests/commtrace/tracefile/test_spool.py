@@ -91,6 +91,34 @@ def test_a_call_that_is_not_over_is_told_until_it_is() -> None:
     assert list(spool.tables["comm"]["call_ns"]) == [-1, 5, -1]
 
 
+class Disk(io.BytesIO):
+    """Takes a few bytes at a time, and no more than `room`."""
+
+    room = 1 << 20
+
+    def write(self, data: Any) -> int:
+        if self.tell() + 1 > self.room:
+            raise OSError(28, "No space left on device")
+        return super().write(bytes(data[: min(7, self.room - self.tell())]))
+
+
+def test_a_batch_that_does_not_fit_leaves_no_trace_and_the_next_one_is_whole() -> None:
+    disk = Disk()
+    writer = SpoolWriter(disk, {"rank": 0})  # type: ignore[arg-type]
+    writer.write(comm(0, kind="send"))
+    before = disk.getvalue()
+    disk.room = len(before) + 20
+    with pytest.raises(OSError, match="No space left"):
+        writer.write(comm(1, kind="recv"))
+    assert disk.getvalue() == before
+    disk.room = 1 << 20
+    writer.write(comm(2, kind="recv"))
+    spool = parse_spool(disk.getvalue())
+    assert not spool.is_torn
+    assert list(spool.tables["comm"]["id"]) == [0, 2]
+    assert list(spool.tables["comm"]["kind"]) == ["send", "recv"]
+
+
 def test_a_string_is_stored_once_in_all_batches() -> None:
     reason = random.Random(0).randbytes(500).hex()
     once = written(comm(0, reason=reason))

@@ -102,3 +102,31 @@ def test_spools_that_are_named_by_rank_are_written_anew(tmp_path: Path) -> None:
         store = SpoolFolder(folder)
         write(store, 0)
     assert [path.name for path in folder.iterdir()] == [spool_name(0)]
+
+
+def test_a_spool_that_another_process_writes_is_not_touched(tmp_path: Path) -> None:
+    other = tmp_path / spool_name(0)
+    write(SpoolFolder(tmp_path), 0, pid=os.getppid())
+    before = other.read_bytes()
+    store = SpoolFolder(tmp_path)
+    write(store, 0)
+    store.close(0, 1)
+    assert other.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {
+        spool_name(0),
+        f"rank-00000.{os.getpid()}.spool",
+        f"rank-00000.{os.getpid()}.done",
+    }
+
+
+def test_an_empty_spool_that_nobody_began_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    store = RunFile(path, 30.0)
+    write(store, 0)
+    left = tmp_path / "run.json.spools" / spool_name(1)
+    left.touch()
+    os.utime(left, (0, 0))
+    begin = time.monotonic()
+    store.close(0, 2)
+    assert time.monotonic() - begin < 10
+    assert read_trace(path).run["missing_ranks"] == [1]

@@ -1,0 +1,33 @@
+"""`commtrace merge`: the spools that ranks wrote, joined into one run file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commtrace_cli import options
+from commtrace_cli.terminal import check_output, finish, say, working
+
+EXAMPLE = "Example: `commtrace merge run.json.spools -o run.json`"
+
+
+def merge(
+    folder: options.Spools,
+    output: options.Output = Path("run.json"),
+    force: options.Force = False,
+) -> None:
+    """Join the spools that a run left behind, one of each rank, into a run file.
+
+    Ranks whose spool is missing, or was cut off, are named in the file. The spools are left as they
+    are. For a run of several hosts, put the spools of all of them into one folder first.
+    """
+    check_output(output, force=force)
+    with working(f"reading {folder}"):
+        from commtrace.tracefile import read_spools, write_trace
+
+        trace = read_spools(folder)
+        write_trace(trace, output)
+    for name, found in (("no spool of", "missing_ranks"), ("not closed by", "torn_ranks")):
+        ranks = trace.run[found]
+        if ranks:
+            say(f"note: {name} rank {', '.join(map(str, ranks))}", always=True)
+    finish([output], then=["commtrace", "report", output])

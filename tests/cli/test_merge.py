@@ -1,0 +1,47 @@
+"""`commtrace merge`: what ranks left behind becomes a run file that says what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commtrace.tracefile import read_trace, spool_name
+from tests.cli.conftest import Commtrace
+from tests.commtrace.synthetic import write_synthetic_spools
+
+
+def test_spools_become_a_run_file(commtrace: Commtrace, tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "run.json.spools")
+    ended = commtrace("merge", folder, "-o", "joined.json")
+    assert (ended.code, ended.out) == (0, "")
+    assert "next  commtrace report joined.json" in ended.err
+    assert read_trace(tmp_path / "joined.json").tables == read_trace(folder).tables
+    assert folder.is_dir()
+
+
+def test_ranks_that_are_missing_or_cut_off_are_named(commtrace: Commtrace, tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
+    (folder / spool_name(1)).unlink()
+    (folder / spool_name(3)).write_bytes(b"")
+    cut = folder / spool_name(2)
+    cut.write_bytes(cut.read_bytes()[:-3])
+    ended = commtrace("merge", folder)
+    assert ended.code == 0
+    assert "note: no spool of rank 1, 3" in ended.err
+    assert "note: not closed by rank 2" in ended.err
+    assert read_trace(tmp_path / "run.json").run["missing_ranks"] == [1, 3]
+
+
+def test_a_file_is_not_overwritten_unasked(commtrace: Commtrace, tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools")
+    (tmp_path / "run.json").touch()
+    assert commtrace("merge", folder).code == 2
+    assert commtrace("merge", folder, "--force").code == 0
+
+
+def test_a_folder_without_spools_is_told_to_have_none(commtrace: Commtrace, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ended = commtrace("merge", tmp_path / "empty")
+    assert ended.code == 3
+    assert "a folder without a *.spool file" in ended.err
+    assert commtrace("merge", tmp_path / "nowhere").code == 3
+    assert not (tmp_path / "run.json").exists()
