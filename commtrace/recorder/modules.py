@@ -218,6 +218,19 @@ class ModuleTracker:
             known = self._owners.get(id(part))
         return (known[1], known[1].num_calls - 1, -1) if known else None
 
+    def wrapper_of(self, place: Place | None, cls: type[nn.Module]) -> Place | None:
+        """The innermost module of a class around a place; around none, the only outermost one."""
+        if place is None:
+            found = [root for _, root in self._roots if isinstance(root.module(), cls)]
+            return found[0] if len(found) == 1 else None
+        tokens = place.path.split(".") if place.path else []
+        paths = [".".join(tokens[:length]) for length in range(len(tokens), 0, -1)]
+        around = [place.parts[path] for path in paths if path in place.parts]
+        for each in (*around, place.root):
+            if isinstance(each.module(), cls):
+                return each
+        return None
+
     def call_of_unit(
         self, modules: Sequence[nn.Module], inner: ModuleCall | None, *, is_ahead: bool
     ) -> ModuleCall | None:

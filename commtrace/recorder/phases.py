@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
 )
 
 from commtrace.recorder.here import HERE, ThreadState
-from commtrace.recorder.modules import ModuleCall, ModuleTracker, Place
+from commtrace.recorder.modules import ModuleCall, ModuleTracker
 from commtrace.recorder.told import GRADIENTS, TELLING, Bucket, Told, told_by
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
@@ -163,9 +163,22 @@ class Locator:
             node: Any = torch._C._current_autograd_node()
             call = None if node is None else self.call_of_node(node)
             parameter = getattr(node, "variable", None)
-            if is_from_engine and call is not None and parameter is not None:
-                call, told = _sent_by_reducer(call[0].root, parameter, sent)
+            if is_from_engine and (node is None or (call is not None and parameter is not None)):
+                call, told = self._sent_by_reducer(call, parameter, sent)
         return phase, call, code, line, told
+
+    def _sent_by_reducer(
+        self, call: ModuleCall | None, parameter: Any, sent: Sequence[torch.Size]
+    ) -> tuple[ModuleCall | None, Told | None]:
+        """What is sent from C++ when a gradient is ready: it belongs to no single parameter.
+
+        Without a gradient it is what was put off to the end of the backward pass.
+        """
+        place = self.modules.wrapper_of(call[0] if call else None, DistributedDataParallel)
+        if place is None:
+            return (call[0].root, call[0].root.num_calls - 1, -1) if call else None, None
+        names = Bucket(place.module(), parameter, sum([shape.numel() for shape in sent]))
+        return (place, place.num_calls - 1, -1), Told(GRADIENTS, (), names)
 
     def _line_of_task(self, task: int, frame: FrameType | None) -> tuple[CodeType | None, int]:
         """The user's line that called backward: one for all of an autograd task."""
@@ -197,18 +210,6 @@ def user_line(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType 
                 telling = frame
         frame = frame.f_back
     return None, -1, telling
-
-
-def _sent_by_reducer(
-    root: Place, parameter: Any, sent: Sequence[torch.Size]
-) -> tuple[ModuleCall, Told | None]:
-    """What is sent from C++ when a gradient is ready: it belongs to no single parameter."""
-    wrapper = root.module()
-    told = None
-    if isinstance(wrapper, DistributedDataParallel):
-        names = Bucket(wrapper, parameter, sum([shape.numel() for shape in sent]))
-        told = Told(GRADIENTS, (), names)
-    return (root, root.num_calls - 1, -1), told
 
 
 def stack_of(frame: FrameType | None) -> Stack:

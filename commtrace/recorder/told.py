@@ -159,8 +159,8 @@ class Bucket:
     until the call is written, a moment later.
     """
 
-    def __init__(self, wrapper: nn.Module, parameter: torch.Tensor, numel: int) -> None:
-        self._wrapper: Any = wrapper
+    def __init__(self, wrapper: Any, parameter: torch.Tensor | None, numel: int) -> None:
+        self._wrapper = wrapper
         self._parameter = parameter
         self._numel = numel
 
@@ -176,11 +176,27 @@ class Bucket:
         ]
         position = next((i for i, (_, each) in enumerate(named) if each is parameter), None)
         everything = list(range(len(named)))
-        for indices in (*_rebuilt(wrapper), everything):
+        for indices in (*_rebuilt(wrapper), everything, *_initial(wrapper, named)):
             numels = [named[i][1].numel() for i in indices if i < len(named)]
             if position in indices and sum(numels) == self._numel:
                 return [named[i][0] for i in indices]
         return ()
+
+
+def _initial(wrapper: Any, named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:
+    """Likewise as it has begun: runs of parameters in their order, the last ones first."""
+    sizes = wrapper._get_ddp_logging_data().get("bucket_sizes", "")
+    buckets: list[list[int]] = []
+    rest = iter(range(len(named)))
+    for size in reversed([int(each) for each in sizes.split(",") if each.strip()]):
+        bucket: list[int] = []
+        while size > 0 and (i := next(rest, None)) is not None:
+            bucket.append(i)
+            size -= named[i][1].numel() * named[i][1].itemsize
+        if size:  # parameters of several types are dealt out otherwise
+            return []
+        buckets.append(bucket)
+    return buckets
 
 
 def _rebuilt(wrapper: Any) -> list[list[int]]:

@@ -194,6 +194,52 @@ def test_a_bucket_of_ddp_is_named_by_its_parameters() -> None:
                 assert payload == 4 * sum(numels[name] for name in parameters.split(","))
 
 
+class Around(nn.Module):
+    """A model that holds a wrapped one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.inner = DistributedDataParallel(Model(), bucket_cap_mb=0.0001, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def buckets_of_an_inner_model(options: dict[str, bool]) -> list[set[tuple[str, str, str, str]]]:
+    model, rows = Around(**options), []
+    for _ in range(4):
+        with commtrace.record(detail="collective") as recording:
+            model(torch.ones(2, 8)).sum().backward()
+        events = [event for event in calls(recording) if event.dtype == "float32"]
+        rows.append(
+            {(each.phase, each.module, each.module_class, each.parameters) for each in events}
+        )
+    return rows
+
+
+@pytest.mark.parametrize("option", ["", "find_unused_parameters"])
+def test_buckets_of_a_wrapped_part_of_a_model_are_booked_to_it(option: str) -> None:
+    names = [name for name, _ in Model().named_parameters()]
+    for rows in run_processes(buckets_of_an_inner_model, 2, {option: True} if option else {}):
+        assert {row[:3] for found in rows for row in found} == {
+            ("backward", "inner", "DistributedDataParallel")
+        }
+        assert sorted(",".join(row[3] for row in rows[-1]).split(",")) == sorted(names)
+        assert len(rows[-1]) > 1
+
+
+def buckets_put_off() -> set[tuple[str, str, str, str]]:
+    wrapped = DistributedDataParallel(Model(), static_graph=True)
+    with commtrace.record(detail="collective") as recording:
+        wrapped(torch.ones(2, 8)).sum().backward()
+    return {(each.phase, each.module, each.module_class, each.carries) for each in calls(recording)}
+
+
+def test_buckets_that_are_put_off_to_the_end_of_a_backward_pass_are_booked_too() -> None:
+    for rows in run_processes(buckets_put_off, 2):
+        assert rows == {("backward", "", "DistributedDataParallel", "gradients")}
+
+
 def read_in_a_hook() -> list[int]:
     wrapped = DistributedDataParallel(nn.Linear(4, 4))
     seen = []
