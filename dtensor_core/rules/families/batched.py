@@ -1,6 +1,6 @@
 """Operators on the last dims of their arguments, once for every index of the dims before.
 
-Gradients of padding, pooling, factorisations, transforms: the leading dims are cut freely, the last
+Pooling, factorisations, transforms: the leading dims are cut freely, the last
 ones must be whole. A row says how many dims of an argument are the operator's own.
 """
 
@@ -85,7 +85,4 @@ def _transformed(call: Call) -> Rule:
     )
 
 
-_PADS = ("reflection_pad{}d_backward", "replication_pad{}d_backward")
-
-ROWS = {name.format(own): batched(own, linear=True) for name in _PADS for own in (1, 2, 3)}
-ROWS |= alike("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole", "linear"))
+ROWS = alike("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole", "linear"))

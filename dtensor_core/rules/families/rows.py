@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from dtensor_core.layout import Cut, Extent
+from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.local.operator import Local
+from dtensor_core.local.pads import Padded, folding
 from dtensor_core.local.windows import extent, meeting
 from dtensor_core.placement import Shard
 from dtensor_core.redistribute.exchange import Exchange, Rows
 from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.batched import batched
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.families.view import structural
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Candidate, Rule
-from dtensor_core.rules.windows import chunks, cutting_axis
+from dtensor_core.rules.windows import chunks, cutting_axis, exchanging_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +240,32 @@ def _replication(call: Call) -> _Change:
     return _padding(call, _replicated)
 
 
+def _unpadding(own: int, *, mirrors: bool) -> Row:
+    """The gradient of padding: rows of edges come back to those that they were made of."""
+    base = batched(own, linear=True)
+
+    def build(call: Call) -> Rule | None:
+        rule = base.build(call)
+        assert rule is not None
+        shape, pads = call.specs[1].shape, call.argument("padding")
+        last = len(shape) - 1
+        dims = {
+            last - n: Padded(shape[last - n], pads[2 * n], pads[2 * n + 1], mirrors)
+            for n in range(own)
+        }
+
+        def wanted(dim: int, cut: Cut) -> Extent:
+            return dims[dim].needs(local_extent(shape[dim], cut.num_shards, cut.coord))
+
+        for dim in dims:
+            wants = {0: partial(wanted, dim), 1: lambda cut: Extent(0, 0)}
+            run = partial(folding, dims, pads)
+            rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
+        return rule
+
+    return replace(base, build=build, text="rows of a cut dim move")
+
+
 ROWS = {
     "roll": _changed(_roll, "rows of a cut dim move"),
     "flip": _changed(_flip, "rows of a cut dim move"),
@@ -246,4 +275,9 @@ ROWS = {
 ROWS |= {f"reflection_pad{n}d": _changed(_reflection, "rows of a cut dim move") for n in (1, 2, 3)}
 ROWS |= {
     f"replication_pad{n}d": _changed(_replication, "rows of a cut dim move") for n in (1, 2, 3)
+}
+ROWS |= {
+    f"{kind}_pad{n}d_backward": _unpadding(n, mirrors=kind == "reflection")
+    for kind in ("reflection", "replication")
+    for n in (1, 2, 3)
 }
