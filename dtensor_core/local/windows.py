@@ -64,6 +64,42 @@ class Windows:
         return extent(first, last + 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """`count` windows that share out `size` rows, as evenly as rows allow; neighbours may overlap.
+
+    Window w has the rows from w * size / count, rounded down, to (w + 1) * size / count, rounded
+    up.
+    """
+
+    size: int
+    count: int
+
+    def seen(self, windows: Extent) -> Extent:
+        """The rows that windows see."""
+        if not windows.size:
+            return Extent(0, 0)
+        start, end = windows.offset, windows.offset + windows.size
+        return extent(start * self.size // self.count, -(-end * self.size // self.count))
+
+    def seeing(self, rows: Extent) -> Extent:
+        """The windows that see any of the rows."""
+        if not rows.size:
+            return Extent(0, 0)
+        start, end = rows.offset, rows.offset + rows.size
+        return extent(start * self.count // self.size, -(-end * self.count // self.size))
+
+    def alike(self, windows: Extent) -> list[tuple[list[int], list[int]]]:
+        """Windows of one size each, and their rows; both count from the first of all."""
+        first, found = self.seen(windows).offset, dict[int, tuple[list[int], list[int]]]()
+        for number in range(windows.size):
+            rows = self.seen(Extent(windows.offset + number, 1))
+            places, taken = found.setdefault(rows.size, ([], []))
+            places.append(number)
+            taken.extend(range(rows.offset - first, rows.offset - first + rows.size))
+        return list(found.values()) or [([], [])]
+
+
 def fitted(tensor: torch.Tensor, dim: int, rows: Extent, wanted: Extent) -> torch.Tensor:
     """Of the rows that a tensor has those wanted, zeros where it has none."""
     before = rows.offset - wanted.offset if rows.size else 0

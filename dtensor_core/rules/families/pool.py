@@ -1,21 +1,19 @@
 """Pooling: samples and channels are cut freely; of spatial dims neighbours send what windows see.
 
-An adaptive pool has windows of one size where the size of the result divides that of the argument;
-otherwise, and where windows are random, spatial dims must be whole. Indices count in the whole.
+Where windows are random spatial dims must be whole. Indices count in the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dtensor_core.layout import Cut, Extent, local_extent
-from dtensor_core.local.operator import Local
-from dtensor_core.local.pools import Pool, part, pooled, scattered, spread
-from dtensor_core.local.windows import Windows
+from dtensor_core.local.pools import Pool, adapted, pooled, scattered, shared_out, spread
+from dtensor_core.local.windows import Shares, Windows
 from dtensor_core.placement import Shard
-from dtensor_core.redistribute.exchange import Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.batched import batched
 from dtensor_core.rules.row import Row
@@ -51,18 +49,13 @@ def _each(values: Any, number: int) -> list[int]:
 
 
 def _adaptive(call: Call, own: int) -> Pool:
-    """Windows of one size, where the result's size divides that of the argument."""
+    """Windows that share out what there is."""
     x, out = (call.argument("self"), call.outputs[0])
-    backward = call.op._schema.name.endswith("_backward")
-    if backward:
+    if call.op._schema.name.endswith("_backward"):
         out = call.argument("grad_output")
-    first = x.ndim - own
-    windows: dict[int, Windows] = {}
-    for dim in range(first, x.ndim):
-        size, count = x.shape[dim], out.shape[dim]
-        if count and size % count == 0:
-            windows[dim] = Windows(size, count, size // count, size // count)
-    return Pool(windows, first, x.shape[first:], size_at=None if backward else 1)
+    dims = [dim for dim in range(x.ndim - own, x.ndim) if x.shape[dim] and out.shape[dim]]
+    windows = {dim: Shares(x.shape[dim], out.shape[dim]) for dim in dims}
+    return Pool(windows, x.ndim - own, x.shape[x.ndim - own :])
 
 
 def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) -> Row:
@@ -73,12 +66,14 @@ def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) 
         rule = base.build(call)
         assert rule is not None
         pool = windows_of(call, own)
+        run = partial(adapted if windows_of is _adaptive else pooled, pool)
 
-        def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-            return pooled(pool, op, rows, cuts)
+        def wanted(dim: int, cut: Cut) -> Extent:
+            windows = pool.windows[dim]
+            return windows.seen(local_extent(windows.count, cut.num_shards, cut.coord))
 
         for dim in pool.windows:
-            wants = {0: lambda cut, dim=dim: part(pool, dim, cut).needs}
+            wants = {0: partial(wanted, dim)}
             placements = [Shard(dim)] * len(call.outputs)
             rule = exchanging_rows(rule, call, dim, wants, placements, run)
         return rule
@@ -94,10 +89,8 @@ def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
         rule = base.build(call)
         assert rule is not None
         pool = windows_of(call, own)
-        way = spread if len(call.specs) == 2 else scattered
-
-        def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-            return way(pool, op, rows, cuts)
+        of_average = shared_out if windows_of is _adaptive else spread
+        run = partial(of_average if len(call.specs) == 2 else scattered, pool)
 
         def wanted(dim: int, cut: Cut) -> Extent:
             windows = pool.windows[dim]
@@ -105,7 +98,7 @@ def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
 
         for dim in pool.windows:
             wants: dict[int, Callable[[Cut], Extent]] = dict.fromkeys(
-                range(len(call.specs)), lambda cut, dim=dim: wanted(dim, cut)
+                range(len(call.specs)), partial(wanted, dim)
             )
             wants[1] = lambda cut: Extent(0, 0)  # of the pooled tensor only the shape is read
             rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)

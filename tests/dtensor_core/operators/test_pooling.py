@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from dtensor_core import Partial, Replicate, Shard, init_device_mesh
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
-from tests.dtensor_core.counting import Collectives, Sent
+from tests.dtensor_core.counting import Collectives, Messages, Sent
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
 RANKS, ITEMSIZE = 4, 8
@@ -56,7 +56,9 @@ def test_pools_of_rows_that_are_cut_agree_and_so_do_their_gradients(setting: Any
 
 
 @pytest.mark.usefixtures("rows_move")
-@pytest.mark.parametrize("sizes", [(8, 4), (9, 3), (6, 6), (12, 1), (7, 3)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(8, 4), (9, 3), (6, 6), (12, 1), (7, 3), (5, 8), (9, 7)], ids=str
+)
 def test_adaptive_pools_of_rows_that_are_cut_agree(sizes: tuple[int, int]) -> None:
     size, out = sizes
 
@@ -79,6 +81,57 @@ def test_pools_agree_where_two_axes_cut(layout: list[Any]) -> None:
         return highest, indices, F.avg_pool2d(x, 3, 2, 1, True, False)
 
     assert_agrees(pools, [_t(1, 2, 7, 6)], [layout], mesh_shape=(2, 2))
+
+
+@pytest.mark.parametrize("pool", [F.adaptive_avg_pool2d, F.adaptive_max_pool2d])
+@pytest.mark.parametrize(
+    ("size", "out", "rows", "gradients"),
+    [
+        # Seven windows on 64 rows, of which ranks have 2, 2, 2 and 1. Those of rank 0 see rows 0 to
+        # 18, of which rank 1 has 16 to 18; those of rank 2 start at row 36, which is its own.
+        # Window 3 sees rows 27 to 36: its gradient goes to rank 2.
+        (64, 7, 3, 1),
+        # Five windows on 22 rows, of which ranks hold 6, 6, 6 and 4: windows 2, 2, 1 and none.
+        # Those of rank 0 see rows 0 to 8, those of rank 1 8 to 17, that of rank 2 17 to 21: rank 1
+        # sends 6 to 8 and 17 is rank 2's. Window 2 sees 8 to 13 and window 3 13 to 17, and rank 2
+        # holds 12 to 17: it needs both.
+        (22, 5, 3, 2),
+        # More windows than rows: 3 a rank, of which w sees rows 2w/3 to 2(w+1)/3. Those of rank 1
+        # see rows 2 and 3, which are its own, and nothing else of these is seen.
+        (8, 12, 0, 0),
+    ],
+)
+def test_an_adaptive_pool_sends_the_rows_that_its_windows_see(
+    pool: Any, size: int, out: int, rows: int, gradients: int
+) -> None:
+    # Those of a maximum come with their indices.
+    exchanges = 1 if pool is F.adaptive_avg_pool2d else 2
+
+    @on_threads(RANKS)
+    def body() -> None:
+        mesh = kept_mesh((RANKS,))
+        x = laid_out(_t(16, size, 24), mesh, [Shard(1)])
+        with Messages() as forward:
+            y = pool(x, (out, 6))
+        grad = torch.ones_like(y).redistribute(placements=[Shard(1)])
+        with Messages() as backward:
+            (back,) = torch.autograd.grad(y, [x], grad)
+        assert y.placements == back.placements == (Shard(1),)
+        if mesh.get_local_rank() == 1:
+            assert forward.all == [("all_to_all", rows * 16 * 24)] * bool(rows)
+            assert backward.all == [("all_to_all", gradients * 16 * 6)] * exchanges * bool(rows)
+
+    body()
+
+
+@pytest.mark.usefixtures("rows_move")
+def test_adaptive_pools_agree_where_two_axes_cut() -> None:
+    def pools(x: Any) -> Any:
+        highest, indices = F.adaptive_max_pool2d(x, (5, 3), return_indices=True)
+        return highest, indices, F.adaptive_avg_pool2d(x, (3, 5))
+
+    for layout in ([Shard(2), Shard(3)], [Shard(1), Shard(3)]):
+        assert_agrees(pools, [_t(1, 2, 7, 8)], [layout], mesh_shape=(2, 2))
 
 
 def test_windows_that_rows_are_divided_by_need_no_communication() -> None:
