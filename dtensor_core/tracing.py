@@ -153,6 +153,11 @@ def no_modes() -> AbstractContextManager[Any]:
     return _disable_current_modes() if stacked else nullcontext()
 
 
+def is_transforming() -> bool:
+    """True inside of a transform of `torch.func`, and while a graph is compiled."""
+    return _transform() is not None or torch.compiler.is_compiling()
+
+
 def is_at_hand(tensor: torch.Tensor) -> bool:
     """True for one whose numbers can be looked at without waiting: real, and on a CPU."""
     is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu"

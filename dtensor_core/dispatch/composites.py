@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from dtensor_core.dispatch.recurrent import cell, layer
 from dtensor_core.dispatch.written import does_not_fit, without_out
 from dtensor_core.errors import OutOfRangeError, RuleError, four_parts
 from dtensor_core.placement import Replicate, sharded_dim
@@ -325,6 +326,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_pad_circular": _pad_circular,
     "combinations": _combinations,
     "tensor_split.tensor_indices_or_sections": _tensor_split,
+    **{f"{name}.input": layer for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    **{f"{name}_cell": cell for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
 _STAND_INS: dict[str, Callable[..., Any]] = {
     "is_same_size": _same_shape,

@@ -3,7 +3,8 @@
 The low-rank decompositions draw a random matrix, the masked means count ones: plain tensors, which
 DTensors refuse to meet. Given a DTensor, what such a function makes is a replicated one: a number
 of ones is the same on every rank, and so is what is drawn where DTensors may be drawn at all
-(docs/random.md). Installed by the package, once.
+(docs/random.md). Recurrent modules that are called without a state make one of zeros, which becomes
+a DTensor where their input is one. Installed by the package, once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate
@@ -26,6 +28,8 @@ _FUNCTIONS = {
     "torch.masked": ("mean",),
 }
 _FACTORIES = frozenset((torch.ones, torch.randn))
+_LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_RECURRENT = {getattr(torch, name + kind) for name in _LAYERS for kind in ("", "_cell")}
 
 
 class _Replicated(TorchFunctionMode):
@@ -56,8 +60,45 @@ def _on_dtensors(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+class _StatesOfZeros(TorchFunctionMode):
+    """Zeros that a recurrent module made become replicated DTensors where they meet its input.
+
+    A state that anybody else gave is none of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: list[torch.Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _RECURRENT and isinstance(args[0], DTensor):
+            x, states, *rest = args
+            args = (x, tree_map(lambda state: self._whole(state, x), states), *rest)
+        made = func(*args, **(kwargs or {}))
+        if func is torch.zeros:
+            self._made.append(made)
+        return made
+
+    def _whole(self, state: torch.Tensor, x: DTensor) -> torch.Tensor:
+        if state._version or not any(state is each for each in self._made):
+            return state
+        mesh = x.device_mesh
+        return DTensor.from_local(state, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def _with_states(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """A call of a recurrent module; its hooks may be what makes a DTensor of the input."""
+    given = (*args, next(self.parameters(), None))
+    if torch.compiler.is_compiling() or not any(isinstance(each, DTensor) for each in given):
+        return torch.nn.Module.__call__(self, *args, **kwargs)
+    with _StatesOfZeros():
+        return torch.nn.Module.__call__(self, *args, **kwargs)
+
+
 def install() -> None:
-    """Let these functions take DTensors."""
+    """Let these functions, and recurrent modules, take DTensors."""
+    for module in (torch.nn.RNNBase, torch.nn.RNNCellBase):
+        module.__call__ = _with_states
     for name, functions in _FUNCTIONS.items():
         module = importlib.import_module(name)
         for function in functions:

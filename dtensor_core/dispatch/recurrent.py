@@ -1,0 +1,155 @@
+"""Recurrent layers and cells on DTensors: laid out once, so that nothing is sent between steps.
+
+The sequences of a batch know nothing of each other. Where the input or a state is cut by the batch,
+so are the others; a layer's input that is cut by another dim is cut by the batch instead, and a
+layer's weights become whole. Each rank then runs the layer on the sequences that it holds, and
+gradients of weights are addends. Layers that drop out are run one by one, for what is drawn between
+them are the numbers of one device; what a transform of `torch.func` or a compiler looks at is taken
+apart, laid out alike. Used by `composites`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dtensor_core.placement import (
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    _StridedShard,
+    sharded_dim,
+    split_factor,
+)
+from dtensor_core.tracing import is_transforming
+
+_composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
+
+
+def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> Any:
+    """X [time, batch, features], or batch first; states [layers, batch, hidden].
+
+    `options` are has_biases, num_layers, dropout, train, bidirectional, batch_first.
+    """
+    if not _share_a_mesh((x, states, weights)):
+        return op._op_dk(_composite, x, states, weights, *options)
+    batch = 0 if options[-1] else 1
+    dropout, train = options[2:4]
+    if dropout and train:
+        return _one_by_one(op, x, states, weights, *options)
+    cuts = [
+        Shard(0) if cut is None and sharded_dim(placement) is not None else cut
+        for cut, placement in zip(_cuts(x, states, batch, 1), x.placements, strict=True)
+    ]
+    x = _placed(x, cuts, batch)
+    states = tree_map(lambda state: _placed(state, cuts, 1), states)
+    weights = [_placed(weight, [None] * len(cuts), 0) for weight in weights]
+    if is_transforming() or x._spec.coords is None:
+        return op._op_dk(_composite, x, states, weights, *options)
+    grads = [Replicate() if cut is None else Partial() for cut in cuts]
+    local_x, local_states = tree_map(lambda each: each.to_local(), (x, states))
+    local_weights = [weight.to_local(grad_placements=grads) for weight in weights]
+    held = local_x.shape[batch]
+    if not held:  # one sequence of zeros: no kernel has to know of none, and gradients are zeros
+        local_x = _one_more(local_x, batch)
+        local_states = tree_map(lambda state: _one_more(state, 1), local_states)
+    made = op(local_x, local_states, local_weights, *options)
+    count = x.shape[batch]
+    return tuple(
+        _whose_part(x, each.narrow(dim, 0, held), cuts, dim, count)
+        for each, dim in zip(made, (batch, *[1] * (len(made) - 1)), strict=True)
+    )
+
+
+def _one_by_one(
+    op: OpOverload,
+    x: Any,
+    states: Any,
+    weights: Sequence[Any],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """Layer after layer, with what is dropped between; kernels do that with time first."""
+    x = x.transpose(0, 1) if batch_first else x
+    ways, each = 2 if bidirectional else 1, len(weights) // num_layers
+    ends: list[Any] = []
+    for n in range(num_layers):
+        given = tree_map(lambda state, n=n: state.narrow(0, n * ways, ways), states)
+        own = weights[n * each : (n + 1) * each]
+        x, *last = layer(op, x, given, own, has_biases, 1, 0.0, train, bidirectional, False)
+        x = torch.dropout(x, dropout, train) if n + 1 < num_layers else x
+        ends.append(last)
+    x = x.transpose(0, 1) if batch_first else x
+    return x, *(torch.cat(found) for found in zip(*ends, strict=True))
+
+
+def cell(op: OpOverload, x: Any, states: Any, *weights: Any) -> Any:
+    """X [batch, features], states [batch, hidden]; weights stay as they lie."""
+    if _share_a_mesh((x, states)) and x.ndim == 2:
+        cuts = _cuts(x, states, 0, 0)
+        x = _aligned(x, cuts)
+        states = tree_map(lambda state: _aligned(state, cuts), states)
+    return op._op_dk(_composite, x, states, *weights)
+
+
+def _share_a_mesh(given: Any) -> bool:
+    specs = [getattr(each, "_spec", None) for each in tree_leaves(given)]
+    return all(spec is not None and spec.mesh == specs[0].mesh for spec in specs)  # pyright: ignore
+
+
+def _cuts(x: Any, states: Any, batch: int, batch_of_states: int) -> list[Placement | None]:
+    """How each axis cuts the batch, as a cut of dim 0; None where none of the tensors is cut so."""
+    dims = [(x, batch), *((state, batch_of_states) for state in tree_leaves(states))]
+    return [
+        next((_of(t.placements[n], 0) for t, d in dims if sharded_dim(t.placements[n]) == d), None)
+        for n in range(len(x.placements))
+    ]
+
+
+def _of(cut: Placement, dim: int) -> Placement:
+    """The same cut of another dim."""
+    factor = split_factor(cut)
+    return Shard(dim) if factor == 1 else _StridedShard(dim, split_factor=factor)
+
+
+def _placed(tensor: Any, cuts: Sequence[Placement | None], dim: int) -> Any:
+    """The tensor cut by `dim`, on other axes whole."""
+    wanted = tuple(Replicate() if cut is None else _of(cut, dim) for cut in cuts)
+    return tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
+
+
+def _aligned(tensor: Any, cuts: Sequence[Placement | None]) -> Any:
+    """The tensor cut by its first dim where it was whole and others are cut."""
+    now = zip(tensor.placements, cuts, strict=True)
+    wanted = tuple(p if cut is None or not p.is_replicate() else cut for p, cut in now)
+    return tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
+
+
+def _one_more(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    shape = list(tensor.shape)
+    shape[dim] = 1
+    return torch.cat([tensor, tensor.new_zeros(shape)], dim)
+
+
+def _whose_part(
+    like: Any, local: torch.Tensor, cuts: Sequence[Placement | None], dim: int, count: int
+) -> Any:
+    """The DTensor of which `local` is this rank's part: `count` long, and stored time first."""
+    first = dim == 0
+    local = local.transpose(0, 1).contiguous() if first else local.contiguous()
+    time, _, features = local.shape
+    shape, stride = [time, count, features], [count * features, features, 1]
+    if first:
+        local, shape[:2], stride[:2] = local.transpose(0, 1), shape[1::-1], stride[1::-1]
+    placements = [Replicate() if cut is None else _of(cut, dim) for cut in cuts]
+    sizes = {"run_check": False, "shape": torch.Size(shape), "stride": tuple(stride)}
+    return type(like).from_local(local, like._spec.mesh, placements, **sizes)
