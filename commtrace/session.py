@@ -162,7 +162,7 @@ class Recording(contextlib.ContextDecorator):
         failures.extend(RECORDER.failures)
         failures.extend(self._flusher.stop())
         self._end_steps()
-        self._buffer.await_ends(_GRACE_S)
+        self._buffer.await_ends(_GRACE_S, RECORDER.ask_devices)
         self._is_over = not isinstance(self._store, Memory)
         for part in (self._flush_last, self._flush_end, self._close):
             try:
@@ -201,6 +201,7 @@ class Recording(contextlib.ContextDecorator):
 
     def _flush(self) -> None:
         RECORDER.drop_dead_works()
+        RECORDER.ask_devices()
         self._buffer.flush(self._facts.news(RECORDER))
 
     def _flush_last(self) -> None:

@@ -190,10 +190,14 @@ class Buffer:
         self._steps.extendleft(reversed(tables["steps"]))
         self._shown = []
 
-    def await_ends(self, timeout_s: float) -> None:
-        """Give backends that much time to tell of calls that have completed by now."""
+    def await_ends(self, timeout_s: float, ask: Callable[[], None]) -> None:
+        """Give backends that much time to tell of calls that have completed by now.
+
+        `ask` is called meanwhile: not all tell by themselves.
+        """
         deadline = now() + round(timeout_s * 1e9)
         while any(call.is_watched for call, _ in (*self._outstanding, *self._calls)):
+            ask()
             if now() > deadline:
                 return
             sleep(_POLL_S)

@@ -23,6 +23,7 @@ from commtrace.recorder.bridge import announcement
 from commtrace.recorder.buffer import Sink, Span
 from commtrace.recorder.calls import Call, Numbering, read_arguments, read_result, tensors_of
 from commtrace.recorder.clock import now
+from commtrace.recorder.device_events import Devices
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.groups import Groups, resolve
 from commtrace.recorder.here import HERE, ThreadState, forget_marks
@@ -44,6 +45,7 @@ class Recorder:
         self.groups = Groups()
         self.locator = Locator()
         self.device = "cpu"
+        self.devices = Devices()
         self.failures = Failures()
         self._lock = threading.Lock()
         self._num_calls: dict[int, int] = {}
@@ -63,6 +65,7 @@ class Recorder:
         forget_marks()
         self.locator = Locator()
         self.groups = Groups()
+        self.devices = Devices()
         self.failures = Failures()
         self._works.clear()
         self._results.clear()
@@ -211,14 +214,30 @@ class Recorder:
         end = now()
         call.waited += end - begin
         call.num_waits += 1
-        if call.end < 0:
-            call.end = end
-        call.is_settled = True
+        if call.device == "cpu":
+            if call.end < 0:
+                call.end = end
+            call.is_settled = True
+        elif call.num_waits == 1:  # the program has not waited, its stream does
+            self._expect_end_on_device(call)
         if work is not None:
             self._works.pop(id(work), None)
             state = HERE.state
             if state.last is work:
                 state.last = None
+
+    def _expect_end_on_device(self, call: Call) -> None:
+        try:
+            self.devices.expect(call)
+        except Exception as error:
+            self.failures.append(error)
+
+    def ask_devices(self) -> None:
+        """Learn what has been completed on accelerators."""
+        try:
+            self.devices.ask()
+        except Exception as error:
+            self.failures.append(error)
 
     def drop_dead_works(self) -> None:
         """Forget handles that the program has thrown away."""

@@ -6,9 +6,8 @@ send pickles, and torch's DTensor brings an operator's arguments to other layout
 a frame, or by the autograd node at work, and that says for which modules it is and which parameters
 are in it, or which layouts it goes between.
 
-Names are made when a call is written. A bucket's are DistributedDataParallel's own account, which
-has them from the third iteration on; it is not asked from inside of a backward pass, where the
-reducer holds the lock that guards it.
+Names are made when a call is written. A bucket's are DistributedDataParallel's own account; it is
+not asked from inside of a backward pass, where the reducer holds the lock that guards it.
 """
 
 from __future__ import annotations

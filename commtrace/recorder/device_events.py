@@ -1,0 +1,206 @@
+"""When communication on an accelerator is complete: events tell, nobody waits for the device.
+
+To wait for a call there makes a stream wait, not the program. An event that is recorded behind the
+wait on the same stream is reached when the call is complete. It is asked for later, by the thread
+that writes; its time is put on the recorder's clock by another event, which was recorded on an idle
+stream at a known time. Nothing is recorded while a graph is being captured.
+
+    program      issue ── wait ── event ──────────────────────────────
+    device                          └ reached: complete
+    writer                 origin ·········· query ── complete_ns = origin + elapsed_time
+
+Where the program waits late, after other work of its stream, completion is told as late.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from commtrace.recorder.calls import Call
+from commtrace.recorder.clock import now
+
+_NS_PER_MS = 1_000_000
+_MAX_EXPECTED = 10_000
+# An elapsed time is a number of 24 bits: a microsecond of ten seconds.
+_ORIGIN_LASTS_NS = 10_000_000_000
+_RELAXED = 2
+
+
+class Event(Protocol):
+    """A point in a stream, with its time."""
+
+    def query(self) -> bool:
+        """Whether it has been reached."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until it is reached."""
+        ...
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this one to another, both of them reached."""
+        ...
+
+
+class Device(Protocol):
+    """What is asked of an accelerator."""
+
+    def is_capturing(self) -> bool:
+        """Whether what this thread issues becomes part of a graph instead of being run."""
+        ...
+
+    def here(self) -> Event:
+        """An event on the stream that this thread issues to."""
+        ...
+
+    def aside(self) -> Event:
+        """An event on a stream that nothing else is issued to."""
+        ...
+
+    def asking(self) -> Any:
+        """A context in which events may be asked for, whatever other threads capture."""
+        ...
+
+
+class TorchDevice:
+    """An accelerator as torch has it: `torch.cuda` and modules like it."""
+
+    def __init__(self, device_type: str) -> None:
+        self._module: Any = torch.get_device_module(device_type)
+        self._stream: Any = None
+        self._exchange_mode = _capture_mode_exchange() if device_type == "cuda" else None
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream is being captured."""
+        ask = getattr(self._module, "is_current_stream_capturing", None)
+        return ask is not None and ask()
+
+    def here(self) -> Event:
+        """An event on the current stream."""
+        return self._event_on(self._module.current_stream())
+
+    def aside(self) -> Event:
+        """An event on the stream of ours."""
+        if self._stream is None:
+            self._stream = self._module.Stream()
+        return self._event_on(self._stream)
+
+    def _event_on(self, stream: Any) -> Event:
+        event = self._module.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Keep what this thread asks from spoiling what another one captures."""
+        if self._exchange_mode is None:
+            yield
+            return
+        mode = ctypes.c_int(_RELAXED)
+        self._exchange_mode(ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            self._exchange_mode(ctypes.byref(mode))
+
+
+def _capture_mode_exchange() -> Any:
+    """CUDA's function for that. Raises OSError or AttributeError where it can't be found."""
+    major = (torch.version.cuda or "").partition(".")[0]
+    return ctypes.CDLL(f"libcudart.so.{major}").cudaThreadExchangeStreamCaptureMode
+
+
+class DeviceEvents:
+    """The calls of one accelerator that have been waited for and are not known to be complete."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._expected: deque[tuple[Event, Event, int, Call]] = deque()
+        self._origin: tuple[Event, int] | None = None
+        self._lock = threading.Lock()
+
+    def expect(self, call: Call) -> bool:
+        """Have the completion of a call told; not while a graph is being captured."""
+        if len(self._expected) >= _MAX_EXPECTED or self._device.is_capturing():
+            return False
+        if self._origin is None:
+            self._origin = self._new_origin()
+        self._expected.append((self._device.here(), *self._origin, call))
+        return True
+
+    def ask(self) -> None:
+        """Tell the calls that have been completed meanwhile."""
+        with self._lock, self._device.asking():
+            for _ in range(len(self._expected)):
+                self._ask_for(*self._expected.popleft())
+            if self._origin is not None and now() - self._origin[1] > _ORIGIN_LASTS_NS:
+                self._origin = self._new_origin()
+
+    def _ask_for(self, event: Event, origin: Event, origin_ns: int, call: Call) -> None:
+        if event.query():
+            elapsed = round(origin.elapsed_time(event) * _NS_PER_MS)
+            call.end = max(origin_ns + elapsed, call.issue)
+            call.is_watched, call.is_settled = False, True
+        else:
+            self._expected.append((event, origin, origin_ns, call))
+
+    def forget(self) -> None:
+        """Give up on what is not complete yet."""
+        with self._lock:
+            while self._expected:
+                *_, call = self._expected.popleft()
+                call.is_watched, call.is_settled = False, True
+
+    def _new_origin(self) -> tuple[Event, int]:
+        before = now()
+        event = self._device.aside()
+        event.synchronize()
+        return event, (before + now()) // 2
+
+
+class Devices:
+    """The accelerators of this process, found out about when something is waited for there."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, DeviceEvents | None] = {}
+
+    def expect(self, call: Call) -> None:
+        """Have the completion of a call told where its device can; else it stays unknown.
+
+        A device that fails once is not asked again. Raises what it raised.
+        """
+        device = call.device
+        try:
+            if device not in self.events:
+                self.events[device] = None
+                self.events[device] = DeviceEvents(TorchDevice(device))
+            events = self.events[device]
+            call.is_watched = events is not None and events.expect(call)
+        except Exception:
+            self._give_up(device)
+            raise
+        finally:
+            call.is_settled = not call.is_watched
+
+    def ask(self) -> None:
+        """Tell the calls that have been completed meanwhile. Raises what a device raised."""
+        for device, events in list(self.events.items()):
+            if events is not None:
+                try:
+                    events.ask()
+                except Exception:
+                    self._give_up(device)
+                    raise
+
+    def _give_up(self, device: str) -> None:
+        events = self.events.get(device)
+        self.events[device] = None
+        if events is not None:
+            events.forget()
