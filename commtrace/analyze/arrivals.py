@@ -1,16 +1,16 @@
 """How long each call waited for its peers, and who came last.
 
-The members of a group make the same calls in the same order, so the calls of several ranks with
-equal (group, seq) are one collective. Nobody can be through before those whom he needs have come:
+Nobody can be through before those whom he needs have come (`matching` says which calls are one):
 
     all_reduce, all_gather, reduce_scatter, all_to_all, barrier    needs every member
     broadcast, scatter                                             needs the root
     reduce, gather                                                 the root needs every member
+    send, recv                                                     needs the other end
 
 The time that a rank is blocked before the last of these has arrived is *wait*; the rest of its
-blocked time is *transfer* (Scalasca's Wait at NxN, Late Broadcast and Early Reduce). A collective
-of which a member's call is missing, or whose members disagree on its kind, and a point-to-point
-call, have no known wait.
+blocked time is *transfer*. `wait_states` names the waits. A collective of which a member's call is
+missing, or whose members disagree on its kind, and a transfer whose other end is not in the trace,
+have no known wait.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import is_transfer, numbers, partners
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -54,7 +55,7 @@ def arrivals(frames: Frames) -> pd.DataFrame:
             "root": comm["root"],
             "issue": comm["issue_ns"] - base,  # small enough to be exact as a float, too
             "group": comm["group"].cat.codes,
-            "seq": comm["seq"],
+            "seq": numbers(frames),
             "kind": comm["kind"].cat.codes,
         }
     )
@@ -73,9 +74,18 @@ def arrivals(frames: Frames) -> pd.DataFrame:
         .mask(needs_root, _of_root(calls, number))
         .mask(needs_nobody, calls["issue"])
     )
-    known = _is_matched(frames, calls, collective) & arrival.notna() & (comm["blocked_ns"] >= 0)
-    wait = _blocked_before(comm, calls["issue"], arrival)
+    matched = _is_matched(frames, calls, collective)
     last_rank = _latecomer(calls, number).mask(needs_root, calls["root"])
+    if (transfer := is_transfer(frames)).any():
+        partner = partners(frames)
+        has_partner = (partner >= 0) & (comm["issue_ns"] >= 0)
+        other = calls["issue"].reindex(partner).set_axis(calls.index)
+        has_partner &= comm["issue_ns"].reindex(partner).set_axis(calls.index) >= 0
+        arrival = arrival.mask(transfer, other.clip(lower=calls["issue"]))
+        matched = matched.mask(transfer, has_partner)
+        last_rank = last_rank.mask(transfer, comm["peer"])
+    known = matched & arrival.notna() & (comm["blocked_ns"] >= 0)
+    wait = _blocked_before(comm, calls["issue"], arrival)
     columns = {
         "arrival_ns": arrival.where(known, 0).astype("int64") + base,
         "wait_ns": wait,

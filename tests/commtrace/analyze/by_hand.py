@@ -75,34 +75,79 @@ def measures_by(trace: Trace, key: Callable[[Any], Any]) -> dict[Any, dict[str, 
 EVERYONE = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 
 
-def wait_of(trace: Trace, call: Any) -> tuple[int, int] | None:
-    """A call's wait and the rank that ended it, from first principles; None if not known."""
-    sizes = {group.name: group.size for group in rows(trace, "groups")}
-    peers = [
-        other
-        for other in rows(trace, "comm")
-        if other.group == call.group and other.seq == call.seq
+TRANSFERS = ("send", "recv")
+
+
+def numbers_of(comm: list[Any]) -> list[int]:
+    """Each collective's number in its group, leaving out the transfers before it."""
+    return [
+        call.seq
+        - sum(
+            other.kind in TRANSFERS and 0 <= other.seq < call.seq
+            for other in comm
+            if (other.rank, other.group) == (call.rank, call.group)
+        )
+        for call in comm
     ]
-    whole = (
-        len(peers) == sizes.get(call.group)
-        and len({peer.rank for peer in peers}) == len(peers)
-        and len({peer.kind for peer in peers}) == 1
-    )
-    if not whole or call.blocked_ns < 0 or call.kind in ("send", "recv", "made_up"):
+
+
+def other_end_of(comm: list[Any], call: Any) -> Any:
+    """The call at the other end of a transfer, or None."""
+
+    def same_way(kind: str, rank: int, peer: int) -> list[Any]:
+        found = [
+            c for c in comm if (c.kind, c.rank, c.peer, c.group) == (kind, rank, peer, call.group)
+        ]
+        return sorted(found, key=lambda c: c.id)
+
+    if call.peer < 0:
         return None
-    if call.kind in EVERYONE or (call.kind == "reduce" and call.rank == call.root):
+    place = same_way(call.kind, call.rank, call.peer).index(call)
+    others = same_way(TRANSFERS[call.kind == "send"], call.peer, call.rank)
+    return others[place] if place < len(others) else None
+
+
+def waits_of(trace: Trace) -> list[tuple[int, int] | None]:
+    """Each call's wait and the rank that ended it, from first principles; None if not known."""
+    comm = rows(trace, "comm")
+    sizes = {group.name: group.size for group in rows(trace, "groups")}
+    numbers = numbers_of(comm)
+    peers_of: dict[Any, list[Any]] = {}
+    for call, number in zip(comm, numbers, strict=True):
+        if call.kind not in TRANSFERS:
+            peers_of.setdefault((call.group, number), []).append(call)
+    return [
+        _wait_of(comm, call, peers_of.get((call.group, number), []), sizes.get(call.group))
+        for call, number in zip(comm, numbers, strict=True)
+    ]
+
+
+def _wait_of(
+    comm: list[Any], call: Any, peers: list[Any], size: int | None
+) -> tuple[int, int] | None:
+    if call.kind in TRANSFERS:
+        peers = [call, other_end_of(comm, call)]
+        whole = peers[1] is not None
+    else:
+        whole = (
+            len(peers) == size
+            and len({peer.rank for peer in peers}) == len(peers)
+            and len({peer.kind for peer in peers}) == 1
+        )
+    if not whole or call.blocked_ns < 0 or call.kind == "made_up":
+        return None
+    is_root = call.rank == call.root
+    if call.kind in (*EVERYONE, *TRANSFERS) or (call.kind == "reduce" and is_root):
         needed = peers
     elif call.kind == "broadcast":
         needed = [peer for peer in peers if peer.rank == call.root]
     else:
         needed = []
     last = max([call, *needed], key=lambda peer: (peer.issue_ns, peer is call, -peer.rank))
-    wait = 0
     in_call = min(call.call_ns, call.blocked_ns)
     spans = [
         (call.issue_ns, call.issue_ns + in_call),
         (call.complete_ns - (call.blocked_ns - in_call), call.complete_ns),
     ]
-    for start, end in spans:
-        wait += max(0, min(end, last.issue_ns) - start)
+    wait = sum(max(0, min(end, last.issue_ns) - start) for start, end in spans)
     return wait, last.rank

@@ -77,7 +77,8 @@ def run_of(comm: Sequence[Any] = (), **more: Any) -> Frames:
     return load(trace_of(comm, **more))
 
 
-_KINDS = ("all_reduce", "all_gather", "broadcast", "reduce", "barrier", "send", "made_up")
+_KINDS = ("all_reduce", "all_gather", "broadcast", "reduce", "barrier", "send", "recv", "made_up")
+_TOWARDS = {"send": 1, "recv": -1}
 _MODULES = ("", "layers", "layers.0", "layers.0.attention", "layers.10.attention", "output")
 
 
@@ -119,6 +120,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
                     wire_bytes=perhaps(chance.randrange(1 << 20)),
                     call_ns=in_call,
                     blocked_ns=perhaps(chance.randrange(in_call, lasts + 1)),
+                    peer=(rank + _TOWARDS[kind]) % num_ranks if kind in _TOWARDS else -1,
                     **shared,
                 )
             )

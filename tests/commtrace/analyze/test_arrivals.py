@@ -124,3 +124,45 @@ def test_a_call_whose_end_is_not_known_lasts_as_long_as_it_blocked() -> None:
 
 def test_a_run_without_communication_has_no_arrivals() -> None:
     assert arrivals(run_of()).empty
+
+
+def moved(send: tuple[int, int], recv: tuple[int, int], **shared: Any) -> list[Any]:
+    """Rank 0 sends to rank 1; each end is blocked from the first instant to the second."""
+    return [
+        call(
+            rank=rank,
+            kind=kind,
+            peer=1 - rank,
+            at=begin,
+            until=end,
+            call_ns=end - begin,
+            blocked_ns=end - begin,
+            **({"seq": 0, "id": 0} | shared),
+        )
+        for rank, (kind, (begin, end)) in enumerate([("send", send), ("recv", recv)])
+    ]
+
+
+def test_a_receiver_waits_for_a_late_sender() -> None:
+    assert waits(moved(send=(50, 60), recv=(10, 60))) == [(0, 10, 0), (40, 10, 0)]
+
+
+def test_a_sender_waits_for_a_late_receiver_while_it_is_blocked() -> None:
+    assert waits(moved(send=(10, 90), recv=(50, 90))) == [(40, 40, 1), (0, 40, 1)]
+    assert waits(moved(send=(10, 12), recv=(50, 90))) == [(2, 0, 1), (0, 40, 1)]
+
+
+def test_transfers_between_two_ranks_are_matched_in_their_order() -> None:
+    calls = moved((50, 60), (10, 60)) + moved((70, 80), (65, 80), seq=1, id=1)
+    assert waits(calls[::-1]) == [(5, 10, 0), (0, 10, 0), (40, 10, 0), (0, 10, 0)]
+
+
+def test_a_transfer_whose_other_end_is_missing_has_no_known_wait() -> None:
+    assert waits(moved((50, 60), (10, 60))[:1]) == [UNKNOWN]
+
+
+def test_transfers_between_some_members_do_not_shift_the_collectives_of_all() -> None:
+    ring = [row._replace(seq=1) for row in met("all_reduce", [110, 120, 130], 200)]
+    alone = ring[2]._replace(seq=0)  # rank 2 made no transfer, so its first call is this one
+    found = waits([*moved((50, 60), (10, 60)), ring[0], ring[1], alone], num_ranks=3)
+    assert found[2:] == [(20, 70, 2), (10, 70, 2), (0, 70, 2)]

@@ -10,7 +10,7 @@ import pytest
 from commtrace.analyze import CATALOG, load
 from commtrace.analyze.arrivals import arrivals
 from commtrace.tracefile import Trace
-from tests.commtrace.analyze.by_hand import EVERYONE, NAMES, measures_by, rows, wait_of
+from tests.commtrace.analyze.by_hand import EVERYONE, NAMES, TRANSFERS, measures_by, rows, waits_of
 from tests.commtrace.analyze.rows import random_trace
 from tests.commtrace.analyze.training import training_trace
 
@@ -76,7 +76,7 @@ def test_the_table_by_step_agrees_with_loops(trace: Trace) -> None:
 
 def test_the_table_by_rank_agrees_with_loops(trace: Trace) -> None:
     comm = rows(trace, "comm")
-    waits = [wait_of(trace, call) for call in comm]
+    waits = waits_of(trace)
     for row in CATALOG["by_rank"].function(load(trace)).to_dict("records"):
         rank = row["rank"]
         own = [call for call in comm if call.rank == rank]
@@ -97,8 +97,7 @@ def test_the_wait_of_every_call_agrees_with_loops(trace: Trace) -> None:
     comm = rows(trace, "comm")
     found: list[dict[str, Any]] = arrivals(load(trace)).to_dict("records")
     known = 0
-    for call, arrival in zip(comm, found, strict=True):
-        wanted = wait_of(trace, call)
+    for call, arrival, wanted in zip(comm, found, waits_of(trace), strict=True):
         assert (arrival["rank"], arrival["id"]) == (call.rank, call.id)
         if wanted is None:
             unknown = [arrival[name] for name in ("wait_ns", "transfer_ns", "last_rank")]
@@ -109,3 +108,11 @@ def test_the_wait_of_every_call_agrees_with_loops(trace: Trace) -> None:
         assert (arrival["wait_ns"], arrival["last_rank"]) == (wait, last)
         assert arrival["transfer_ns"] == call.blocked_ns - wait
     assert known
+
+
+def test_the_random_traces_have_transfers_whose_wait_is_known() -> None:
+    assert any(
+        wait is not None and call.kind in TRANSFERS
+        for trace in TRACES
+        for call, wait in zip(rows(trace, "comm"), waits_of(trace), strict=True)
+    )

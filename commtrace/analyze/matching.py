@@ -1,0 +1,82 @@
+"""Which calls of different ranks belong together.
+
+The members of a group make the same collectives in the same order, so those with equal group and
+`number` are one collective. Point-to-point calls count in `seq` too, though only two ranks make
+them; a collective's number leaves out those before it. A transfer is the nth send and the nth recv
+between the same two ranks on one group:
+
+    rank 0    all_reduce 0    send to 1 (0)       all_reduce 1
+    rank 1    all_reduce 0    recv from 0 (0)     all_reduce 1
+    rank 2    all_reduce 0                        all_reduce 1
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.frame import Frames
+
+SEND, RECV = "send", "recv"
+TRANSFERS = (SEND, RECV)
+NONE = -1
+
+
+def is_transfer(frames: Frames) -> pd.Series:
+    """Which calls are point-to-point."""
+    return frames.comm["kind"].isin(TRANSFERS)
+
+
+def numbers(frames: Frames) -> pd.Series:
+    """The number of each call among its group's collectives; -1 of a transfer, or not known."""
+    comm, transfer = frames.comm, is_transfer(frames)
+    if not transfer.any():
+        return comm["seq"].rename("number")
+    counted = comm["seq"] >= 0
+    keys = pd.DataFrame(
+        {"rank": comm["rank"], "group": comm["group"].cat.codes, "seq": comm["seq"]}
+    )[counted].sort_values(["rank", "group", "seq"], kind="stable")
+    before = (
+        transfer[keys.index].astype("int64").groupby([keys["rank"], keys["group"]]).cumsum()
+    ).reindex(comm.index, fill_value=0)
+    return (comm["seq"] - before).where(counted & ~transfer, NONE).rename("number")
+
+
+def partners(frames: Frames) -> pd.Series:
+    """The row of table `comm` with the other end of each transfer; -1 where there is none."""
+    comm = frames.comm
+    found = pd.Series(NONE, index=comm.index, dtype="int64", name="partner")
+    known = is_transfer(frames) & (comm["peer"] >= 0)
+    if not known.any():
+        return found
+    ends = _ends(comm[known])
+    sends, recvs = (ends[ends["kind"] == kind].reset_index() for kind in TRANSFERS)
+    pairs = sends.merge(recvs, on=["group", "source", "target", "nth"], suffixes=("_s", "_r"))
+    found[pairs["index_s"]] = pairs["index_r"].to_numpy()
+    found[pairs["index_r"]] = pairs["index_s"].to_numpy()
+    return found
+
+
+def _ends(transfers: pd.DataFrame) -> pd.DataFrame:
+    """Of each transfer its group, kind, source, target, and which of these it is, from 0."""
+    is_send = transfers["kind"] == SEND
+    ends = pd.DataFrame(
+        {
+            "group": transfers["group"].astype(object),
+            "kind": transfers["kind"].astype(object),
+            "source": np.where(is_send, transfers["rank"], transfers["peer"]),
+            "target": np.where(is_send, transfers["peer"], transfers["rank"]),
+            "id": transfers["id"],
+        },
+        index=transfers.index,
+    ).sort_values("id", kind="stable")
+    return ends.assign(nth=ends.groupby(["group", "kind", "source", "target"]).cumcount())
+
+
+def members(frames: Frames) -> pd.DataFrame:
+    """One row per member of each group: `group`, `rank` and `position` in it."""
+    groups = frames.groups[frames.groups["ranks"].astype(object) != ""]
+    lists = groups["ranks"].astype(object).str.split(",")
+    table = pd.DataFrame({"group": groups["name"].astype(object), "rank": lists}).explode("rank")
+    table["position"] = table.groupby("group").cumcount()
+    return table.astype({"rank": "int64", "group": object}).reset_index(drop=True)
