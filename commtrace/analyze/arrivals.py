@@ -9,7 +9,7 @@ Nobody can be through before those whom he needs have come (`matching` says whic
 
 The time that a rank is blocked before the last of these has arrived is *wait*; the rest of its
 blocked time is *transfer*. `wait_states` names the waits. A collective of which a member's call is
-missing, or whose members disagree on its kind, and a transfer whose other end is not in the trace,
+missing, or whose members disagree on its kind or root, and a transfer whose other end is not in the trace,
 have no known wait.
 """
 
@@ -99,14 +99,16 @@ def arrivals(frames: Frames) -> pd.DataFrame:
 
 
 def _is_matched(frames: Frames, calls: pd.DataFrame, collective: Any) -> pd.Series:
-    """Whether each member of the group made the call, once, and all made the same kind of it."""
+    """Whether each member of the group made the call, once, and all made the same one."""
     size = frames.comm["group"].astype(object).map(frames.groups.set_index("name")["size"])
-    one_kind = collective["kind"].transform("min") == collective["kind"].transform("max")
+    alike = pd.Series(True, index=calls.index)
+    for name in ("kind", "root"):
+        alike &= collective[name].transform("min") == collective[name].transform("max")
     num_calls = collective["rank"].transform("size")
     each_once = ~calls.duplicated(["group", "seq", "rank"], keep=False)
     all_once = each_once.groupby([calls["group"], calls["seq"]], sort=False).transform("all")
     timed = (frames.comm["issue_ns"] >= 0).groupby(collective.ngroup()).transform("all")
-    return (calls["seq"] >= 0) & (num_calls == size) & one_kind & all_once & timed
+    return (calls["seq"] >= 0) & (num_calls == size) & alike & all_once & timed
 
 
 def _blocked_before(comm: pd.DataFrame, issue: pd.Series, arrival: pd.Series) -> pd.Series:

@@ -132,7 +132,7 @@ def _wait_of(
         whole = (
             len(peers) == size
             and len({peer.rank for peer in peers}) == len(peers)
-            and len({peer.kind for peer in peers}) == 1
+            and len({(peer.kind, peer.root) for peer in peers}) == 1
         )
     if not whole or call.blocked_ns < 0 or call.kind == "made_up":
         return None
