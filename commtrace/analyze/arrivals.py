@@ -9,8 +9,8 @@ Nobody can be through before those whom he needs have come (`matching` says whic
 
 The time that a rank is blocked before the last of these has arrived is *wait*; the rest of its
 blocked time is *transfer*. `wait_states` names the waits. A collective of which a member's call is
-missing, or whose members disagree on its kind or root, and a transfer whose other end is not in the trace,
-have no known wait.
+missing, or whose members disagree on its kind or root, and a transfer whose other end is not in
+the trace, have no known wait.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ def is_transfer(frames: Frames) -> pd.Series:
 
 
 def numbers(frames: Frames) -> pd.Series:
-    """The number of each call among its group's collectives; -1 of a transfer, or not known."""
+    """The number of each call among its group's collectives; -1 of a transfer, or not known.
+
+    It is not known after calls of the rank that the trace has lost, in a group with transfers.
+    """
     comm, transfer = frames.comm, is_transfer(frames)
     if not transfer.any():
         return comm["seq"].rename("number")
@@ -36,10 +39,13 @@ def numbers(frames: Frames) -> pd.Series:
     keys = pd.DataFrame(
         {"rank": comm["rank"], "group": comm["group"].cat.codes, "seq": comm["seq"]}
     )[counted].sort_values(["rank", "group", "seq"], kind="stable")
-    before = (
-        transfer[keys.index].astype("int64").groupby([keys["rank"], keys["group"]]).cumsum()
-    ).reindex(comm.index, fill_value=0)
-    return (comm["seq"] - before).where(counted & ~transfer, NONE).rename("number")
+    sent = transfer[keys.index].astype("int64")
+    by = keys.groupby(["rank", "group"], sort=False)
+    before = sent.groupby([keys["rank"], keys["group"]], sort=False).cumsum()
+    follows_gap = by.cumcount() != keys["seq"]
+    shared = sent.groupby(keys["group"]).transform("max") > 0
+    number = (keys["seq"] - before).mask(follows_gap & shared, NONE).reindex(comm.index)
+    return number.where(counted & ~transfer, NONE).astype("int64").rename("number")
 
 
 def partners(frames: Frames) -> pd.Series:

@@ -92,14 +92,15 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
     comm = []
     clocks = [1000 * rank for rank in range(num_ranks)]
     ids = [0] * num_ranks
-    for seq in range(num_collectives):
+    seqs: dict[tuple[int, str], int] = {}
+    for _ in range(num_collectives):
         kind = chance.choice(_KINDS)
-        members = range(num_ranks) if chance.random() < 0.9 else range(num_ranks - 1)
+        name = chance.choice(("g",) * 8 + ("part", "unknown"))
+        members = range(num_ranks - (name == "part"))  # one never comes
         root = chance.randrange(num_ranks)
         shared = {
             "kind": kind,
-            "group": "g" if chance.random() < 0.9 else "unknown",
-            "seq": seq,
+            "group": name,
             "root": root if kind in ("broadcast", "reduce") else -1,
             "phase": chance.choice(("forward", "backward", "optimizer", "strange")),
             "module": chance.choice(_MODULES),
@@ -114,6 +115,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
                 call(
                     rank=rank,
                     id=ids[rank],
+                    seq=seqs.get((rank, name), 0),
                     at=clocks[rank],
                     until=clocks[rank] + lasts,
                     payload_bytes=perhaps(chance.randrange(1 << 20)),
@@ -125,6 +127,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
                 )
             )
             ids[rank] += 1
+            seqs[rank, name] = seqs.get((rank, name), 0) + 1
             clocks[rank] += lasts
     steps = [
         step(rank, number, 300 * number, 300 * number + 200 + rank)
@@ -132,4 +135,5 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
         for number in range(2)
     ]
     chance.shuffle(comm)
-    return trace_of(comm, num_ranks=num_ranks, steps=steps)
+    groups = [group(name, range(num_ranks)) for name in ("g", "part")]
+    return trace_of(comm, num_ranks=num_ranks, steps=steps, groups=groups)

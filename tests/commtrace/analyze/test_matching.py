@@ -11,12 +11,18 @@ def test_a_collective_s_number_leaves_out_the_transfers_before_it() -> None:
             call(rank=0, seq=1, kind="send", peer=1),
             call(rank=0, seq=3),
             call(rank=0, seq=2, kind="recv", peer=1),
-            call(rank=1, seq=1),
+            call(rank=1, seq=0),
             call(rank=0, seq=1, group="h"),
             call(rank=0, seq=-1),
         ]
     )
-    assert numbers(frames).tolist() == [0, -1, 1, -1, 1, 1, -1]
+    assert numbers(frames).tolist() == [0, -1, 1, -1, 0, 1, -1]
+
+
+def test_after_lost_calls_a_number_is_not_known_where_a_transfer_may_be_among_them() -> None:
+    calls = [call(seq=0), call(seq=2), call(rank=1, seq=0, kind="send", peer=0)]
+    assert numbers(run_of(calls)).tolist() == [0, -1, -1]
+    assert numbers(run_of(calls[:2])).tolist() == [0, 2]
 
 
 def test_without_transfers_a_number_is_the_sequence_number() -> None:

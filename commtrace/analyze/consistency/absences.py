@@ -1,0 +1,153 @@
+"""Who never came to a call that others of the group made, and what the recording lost.
+
+Only recorded ranks can be said not to have come. A rank that left no recording is a problem of its
+own; where calls were dropped by the memory bound, or a recording was cut off although the call
+that it lacks went through, the trace has lost them, which is no fault of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text, ranks_text
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """The first call of a group that some of its recorded members did not make.
+
+    `lost` are those of them whose call the recording may have lost.
+    """
+
+    group: str
+    number: int
+    present: tuple[int, ...]
+    absent: tuple[int, ...]
+    lost: tuple[int, ...]
+
+
+def absences(covered: Coverage) -> list[Absence]:
+    """One for each group whose members did not all come equally far."""
+    reached = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
+    furthest = reached.groupby("group")["last"].agg(["min", "max"])
+    found = []
+    for group in furthest.index[furthest["min"] < furthest["max"]]:
+        rows = reached[reached["group"] == group]
+        behind = rows[rows["last"] < rows["last"].max()]
+        lost = {
+            rank
+            for rank in behind["rank"]
+            if rank in covered.dropping or (group, rank) in covered.unsure
+        }
+        number = int(behind["last"].min()) + 1
+        late = behind[behind["last"] < number]["rank"].tolist()
+        if set(late) & covered.cut and _went_through(covered, group, number):
+            lost |= set(late) & covered.cut
+        present = tuple(sorted(set(rows["rank"]) - set(late)))
+        found.append(Absence(group, number, present, tuple(late), tuple(sorted(lost & set(late)))))
+    return found
+
+
+def _went_through(covered: Coverage, group: str, number: int) -> bool:
+    calls = covered.calls
+    here = calls[(calls["group"] == group) & (calls["number"] == number)]
+    return bool((here["complete_ns"] >= 0).any())
+
+
+def missing_calls(
+    covered: Coverage, absent: list[Absence], waits_in: Mapping[int, str]
+) -> Iterator[Problem]:
+    """The absences that are faults; `waits_in` says what a rank is known to hang in."""
+    for each in absent:
+        missing = sorted(set(each.absent) - set(each.lost))
+        if not missing:
+            continue
+        calls = covered.calls
+        here = calls[(calls["group"] == each.group) & (calls["number"] == each.number)]
+        here = here.sort_values("rank")
+        kind = here["kind"].mode().iloc[0]
+        axis = covered.axes.get(each.group, "")
+        named = call_text(kind, each.number, each.group, axis)
+        is_extra = len(each.absent) > len(each.present)
+        is_tie = len(each.absent) == len(each.present)
+        blamed = [] if is_tie else each.present if is_extra else missing
+        text = (
+            f"Only {ranks_text(each.present)} made {named}; {ranks_text(missing)} did not."
+            if is_extra
+            else f"{ranks_text(missing)} never came to {named}; {ranks_text(each.present)} did."
+        )
+        stuck = [f"rank {rank} waits in {waits_in[rank]}" for rank in missing if rank in waits_in]
+        if stuck:
+            text += f" Meanwhile {'; '.join(stuck[:3])}{'; ...' if len(stuck) > 3 else ''}."
+        elif cut := sorted(set(missing) & covered.cut):
+            text += f" The recording of {ranks_text(cut)} was not closed: it may have died."
+        came, missed = f"made by {ranks_text(each.present)}", f"not by {ranks_text(missing)}"
+        yield Problem(
+            problem="extra call" if is_extra else "missing call",
+            is_fault=True,
+            group=each.group,
+            mesh_axis=axis,
+            number=each.number,
+            ranks=numbers_text(blamed),
+            expected=missed if is_extra else came,
+            found=came if is_extra else missed,
+            source=source_of(here.iloc[0]),
+            explanation=text[0].upper() + text[1:],
+            at_ns=int(here["issue_ns"].min()),
+        )
+
+
+def missing_ranks(covered: Coverage) -> Iterator[Problem]:
+    """Members that left no recording at all."""
+    rows = covered.reached[covered.reached["rank"].isin(covered.unrecorded)]
+    for rank, groups in rows.groupby("rank")["group"]:
+        names = groups.tolist()
+        yield Problem(
+            problem="missing rank",
+            is_fault=True,
+            group=names[0],
+            mesh_axis=covered.axes.get(names[0], ""),
+            number=-1,
+            ranks=str(rank),
+            expected="a recording",
+            found="none",
+            source="",
+            explanation=f"Rank {rank} left no recording, though {len(names)} of the groups that "
+            "communicated count it as a member: whether it came cannot be told.",
+            at_ns=-1,
+        )
+
+
+def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
+    """What the trace has lost, rank by rank: gaps in its numbers, or calls after its last one."""
+    reached = covered.reached
+    gaps = reached[reached["last"] + 1 > reached["count"]]
+    lacking = (gaps["last"] + 1 - gaps["count"]).groupby(gaps["rank"]).sum()
+    at_the_end = {rank for each in absent for rank in each.lost}
+    at_the_end |= {rank for _, rank in covered.unsure}
+    for rank in sorted(set(lacking.index) | at_the_end | set(covered.dropping)):
+        num = int(lacking.get(rank, 0))
+        found = f"{num} calls" if num else "calls"
+        reason = (
+            "it went beyond the memory bound"
+            if rank in covered.dropping
+            else "its recording was cut off"
+            if rank in covered.cut
+            else "its buffer held the last ones only, as a flight recorder's does"
+        )
+        yield Problem(
+            problem="lost calls",
+            is_fault=False,
+            group="",
+            mesh_axis="",
+            number=-1,
+            ranks=str(rank),
+            expected="",
+            found=found,
+            source="",
+            explanation=f"The trace has lost {found} of rank {rank}: {reason}. "
+            "These were not checked, and their absence is held against nobody.",
+            at_ns=-1,
+        )

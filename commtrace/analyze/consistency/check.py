@@ -1,0 +1,62 @@
+"""All that can be said of whether the ranks of a run fit together, as one table.
+
+The order of the trace's ranks and rows plays no part. An empty table says that every call was met
+by its peers with equal kind, reduction, root, type and size, and in an order that can end.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.consistency.absences import absences, losses, missing_calls, missing_ranks
+from commtrace.analyze.consistency.coverage import coverage
+from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
+from commtrace.analyze.consistency.order import crossed_orders
+from commtrace.analyze.consistency.problem import COLUMNS
+from commtrace.analyze.consistency.transfers import unmatched_transfers
+from commtrace.analyze.consistency.waiting import (
+    circles,
+    deadlocks,
+    explained_by,
+    hangs_in,
+    waits,
+)
+from commtrace.analyze.frame import Frames
+
+
+def consistency(frames: Frames) -> pd.DataFrame:
+    """One row per problem: faults first, the earliest of them first; empty where all is well."""
+    covered = coverage(frames)
+    absent = absences(covered)
+    differing = {group: number for group, number in first_disagreements(covered).values()}
+    all_waits = waits(frames, covered, absent)
+    rings = circles(all_waits)
+    explained = explained_by(rings)
+    unexplained = [
+        each
+        for each in absent
+        if (each.group, each.number) not in explained
+        and each.number <= differing.get(each.group, each.number)
+    ]
+    problems = [
+        *disagreements(covered),
+        *deadlocks(covered, rings),
+        *missing_calls(covered, unexplained, hangs_in(all_waits).to_dict()),
+        *crossed_orders(covered, differing),
+        *unmatched_transfers(frames, covered),
+        *missing_ranks(covered),
+        *losses(covered, absent),
+    ]
+    problems.sort(key=lambda each: (not each.is_fault, each.at_ns < 0, each.at_ns, each.row()))
+    rows = [problem.row() for problem in problems]
+    return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
+
+
+CONSISTENCY = Analysis(
+    "consistency",
+    "Consistency",
+    "Do all ranks make the same calls, in an order that can end?",
+    consistency,
+    COLUMNS,
+)

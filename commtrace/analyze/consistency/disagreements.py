@@ -1,0 +1,259 @@
+"""The first call of each group at which its members do not do the same.
+
+Compared is what has to be equal: the kind, the reduction, the root, the element type, and the
+payload, which `docs/bytes.md` defines so that it is equal on all members even of an uneven
+all-gather. Where ranks may send different amounts the law is another one:
+
+    all_to_all         all that is sent is received
+    gather, scatter    what a member sends (receives) is what the root has room for (sends)
+
+What a trace does not know agrees with everything. A call is blamed on those who differ from what
+most members did; where no majority is, on nobody.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text, ranks_text
+from commtrace.units import text_of_bytes
+
+KIND = "kind"
+FIELDS = (KIND, "reduce_op", "root", "dtype", "size")
+UNEVEN = ("all_to_all", "gather", "scatter")
+_WORDS = {"reduce_op": "reduction", "dtype": "element type"}
+
+Key = tuple[str, int]
+
+
+def first_disagreements(covered: Coverage) -> dict[str, Key]:
+    """For each group with one, the (group, number) of the first call that its members differ in."""
+    calls = _comparable(covered)
+    differs = _rooted_sizes(covered) | _exchanged_sizes(covered)
+    key = [calls["group"], calls["number"]]
+    grouped = calls.groupby(key, sort=False)
+    for field in FIELDS:
+        span = grouped[field].agg(["min", "max"])
+        bad = span.index[span["min"] < span["max"]]
+        differs |= set(zip(*(bad.get_level_values(level) for level in (0, 1)), strict=True))
+    first: dict[str, Key] = {}
+    names = covered.calls["group"].cat.categories
+    for code, number in sorted(differs):
+        first.setdefault(names[code], (names[code], int(number)))
+    return first
+
+
+def disagreements(covered: Coverage) -> Iterator[Problem]:
+    """One problem for each field that differs in the first call of a group where one does."""
+    for group, number in first_disagreements(covered).values():
+        calls = covered.calls
+        here = calls[(calls["group"] == group) & (calls["number"].isin([number, number + 1]))]
+        yield from _of_call(covered, here, group, number)
+
+
+def _comparable(covered: Coverage) -> pd.DataFrame:
+    """Each call's fields as numbers, nan where they are not known or need not be equal."""
+    calls = covered.calls
+    fields = {
+        name: calls[name].cat.codes.astype("float64").where(calls[name] != "")
+        for name in (KIND, "reduce_op", "dtype")
+    }
+    fields["root"] = calls["root"].astype("float64").where(calls["root"] >= 0)
+    equal = (calls["payload_bytes"] >= 0) & ~calls["kind"].isin(UNEVEN)
+    fields["size"] = calls["payload_bytes"].astype("float64").where(equal)
+    return pd.DataFrame({"group": calls["group"].cat.codes, "number": calls["number"], **fields})
+
+
+@cache
+def _numels(shapes: str) -> tuple[int, ...]:
+    """How many elements each of the tensors of a text like `[8,16];[4]` has."""
+    found = []
+    for shape in filter(None, shapes.split(";")):
+        sizes = [int(size) for size in shape.strip("[]").split(",") if size]
+        found.append(int(np.prod(sizes, dtype=np.int64)))
+    return tuple(found)
+
+
+def _totals(shapes: pd.Series) -> pd.Series:
+    """How many elements all tensors of each row have; nan where that is not known."""
+    known = {text: float(sum(_numels(text))) for text in shapes.unique() if text}
+    return shapes.astype(object).map(known).astype("float64")
+
+
+def _exchanged_sizes(covered: Coverage) -> set[tuple[int, int]]:
+    """The all-to-alls of which not all that is sent is received."""
+    calls = covered.calls[covered.calls["kind"] == "all_to_all"]
+    if calls.empty:
+        return set()
+    key = [calls["group"].cat.codes.rename("group"), calls["number"]]
+    moved = pd.DataFrame(
+        {"sent": _totals(calls["input_shapes"]), "received": _totals(calls["output_shapes"])}
+    )
+    totals = moved.groupby(key).agg(["sum", "count"])
+    sizes = covered.reached.groupby("group").size()
+    size = pd.Series(
+        [sizes.get(calls["group"].cat.categories[code], 0) for code, _ in totals.index],
+        index=totals.index,
+    )
+    whole = (totals["sent", "count"] == size) & (totals["received", "count"] == size)
+    bad = totals.index[whole & (totals["sent", "sum"] != totals["received", "sum"])]
+    return set(bad)
+
+
+def _rooted_sizes(covered: Coverage) -> set[tuple[int, int]]:
+    """The gathers and scatters of which a member's part is not what the root makes of it."""
+    calls = covered.calls[covered.calls["kind"].isin(["gather", "scatter"])]
+    if calls.empty:
+        return set()
+    parts = rooted_parts(covered, calls)
+    codes = {name: code for code, name in enumerate(covered.calls["group"].cat.categories)}
+    bad = parts[parts["own"] != parts["roots"]]
+    return {
+        (codes[group], number) for group, number in zip(bad["group"], bad["number"], strict=True)
+    }
+
+
+def rooted_parts(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
+    """Of each member's gather or scatter: its elements, and those that the root has for it."""
+    is_gather = calls["kind"] == "gather"
+    own = calls["input_shapes"].astype(object).where(is_gather, calls["output_shapes"])
+    lists = calls["output_shapes"].astype(object).where(is_gather, calls["input_shapes"])
+    table = pd.DataFrame(
+        {
+            "group": calls["group"].astype(object),
+            "number": calls["number"],
+            "rank": calls["rank"],
+            "own": _totals(own),
+        }
+    )
+    is_root = (calls["rank"] == calls["root"]) & (lists != "")
+    roots = table.loc[is_root, ["group", "number"]]
+    roots["roots"] = lists[is_root].map(lambda text: list(_numels(text)))
+    roots = roots.explode("roots")
+    roots["position"] = roots.groupby(["group", "number"]).cumcount()
+    roots = roots.merge(covered.reached[["group", "rank", "position"]], on=["group", "position"])
+    return table.dropna(subset="own").merge(roots, on=["group", "number", "rank"])
+
+
+def _of_call(covered: Coverage, here: pd.DataFrame, group: str, number: int) -> Iterator[Problem]:
+    calls = here[here["number"] == number].drop_duplicates("rank").set_index("rank").sort_index()
+    kinds = Counter(calls["kind"])
+    kind = kinds.most_common(1)[0][0]
+    named = call_text(kind, number, group, covered.axes.get(group, ""))
+    at = int(calls["issue_ns"].min())
+    for field in FIELDS[:1] if len(kinds) > 1 else FIELDS[1:]:
+        if field == "size" and kind in UNEVEN:
+            yield from _uneven(covered, here[here["number"] == number], kind, named, group, number)
+            continue
+        values = _known(calls, field)
+        votes = Counter(values).most_common()
+        if len(votes) < 2:
+            continue
+        has_majority = votes[0][1] > votes[1][1]
+        usual = values[values == votes[0][0]].index if has_majority else values.index[:0]
+        blamed = values.index.difference(usual).tolist()
+        expected = _text(field, votes[0][0]) if has_majority else ""
+        found = "; ".join(
+            f"{ranks_text(values[values == value].index.tolist())}: {_text(field, value)}"
+            for value in sorted({values[rank] for rank in blamed}, key=str)
+        )
+        told = f"{named}: {found}" + (f"; the other {len(usual)}: {expected}" if expected else "")
+        hint = _slipped(here, number, blamed, usual.tolist()) if has_majority else ""
+        yield Problem(
+            problem=field,
+            is_fault=True,
+            group=group,
+            mesh_axis=covered.axes.get(group, ""),
+            number=number,
+            ranks=numbers_text(blamed) if has_majority else "",
+            expected=expected,
+            found=found,
+            source=source_of(calls.loc[blamed[0]]),
+            explanation=f"The members differ in the {_WORDS.get(field, field)} of {told}."
+            + ("" if has_majority else " There is no majority, so nobody is blamed.")
+            + hint,
+            at_ns=at,
+        )
+
+
+def _known(calls: pd.DataFrame, field: str) -> pd.Series:
+    if field == "size":
+        return calls.loc[calls["payload_bytes"] >= 0, "payload_bytes"]
+    if field == "root":
+        return calls.loc[calls["root"] >= 0, "root"]
+    return calls.loc[calls[field] != "", field].astype(object)
+
+
+def _text(field: str, value: object) -> str:
+    if field == "size":
+        exact = int(value)  # type: ignore[call-overload]
+        return f"{text_of_bytes(exact)} ({exact} bytes)" if exact >= 1000 else f"{exact} bytes"
+    return f"rank {value}" if field == "root" else str(value)
+
+
+def _uneven(
+    covered: Coverage, calls: pd.DataFrame, kind: str, named: str, group: str, number: int
+) -> Iterator[Problem]:
+    shared = {
+        "problem": "size",
+        "is_fault": True,
+        "group": group,
+        "mesh_axis": covered.axes.get(group, ""),
+        "number": number,
+        "at_ns": int(calls["issue_ns"].min()),
+    }
+    if kind == "all_to_all":
+        sent, received = (_totals(calls[f"{way}_shapes"]) for way in ("input", "output"))
+        if len(sent.dropna()) == len(received.dropna()) and sent.sum() != received.sum():
+            found = f"{sent.sum():.0f} elements sent, {received.sum():.0f} received"
+            told = f"In {named}, not all that is sent is received: {found}."
+            source = source_of(calls.iloc[0])
+            yield Problem(
+                **shared, ranks="", expected="", found=found, source=source, explanation=told
+            )
+        return
+    parts = rooted_parts(covered, calls)
+    bad = parts[parts["own"] != parts["roots"]].sort_values("rank")
+    if bad.empty:
+        return
+    root = int(calls["root"].max())
+    one = bad.iloc[0]
+    blamed = [root] if len(bad) > 1 and len(bad) >= len(parts) - 1 else bad["rank"].tolist()
+    found = f"rank {one['rank']}: {one['own']:.0f} elements"
+    expected = f"{one['roots']} elements"
+    told = (
+        f"In {named}, rank {one['rank']} has {one['own']:.0f} elements where the root, rank {root}"
+    )
+    source = source_of(calls[calls["rank"] == blamed[0]].iloc[0])
+    yield Problem(
+        **shared,
+        ranks=numbers_text(blamed),
+        expected=expected,
+        found=found,
+        source=source,
+        explanation=f"{told}, has {one['roots']} for it.",
+    )
+
+
+_SIGNATURE = [KIND, "reduce_op", "root", "dtype", "payload_bytes"]
+
+
+def _slipped(here: pd.DataFrame, number: int, blamed: list[int], usual: list[int]) -> str:
+    """What it looks like, where the calls of those to blame are those of the others, one off."""
+
+    def made(rank: int, which: int) -> tuple[object, ...]:
+        rows = here[(here["rank"] == rank) & (here["number"] == which)]
+        return tuple(rows.iloc[0][_SIGNATURE]) if len(rows) else ()
+
+    theirs, others = made(blamed[0], number), made(usual[0], number)
+    if theirs and theirs == made(usual[0], number + 1):
+        return f" It looks as if {ranks_text(blamed)} had left this call out."
+    if others and others == made(blamed[0], number + 1):
+        return f" It looks as if {ranks_text(blamed)} had made one call too many."
+    return ""

@@ -1,0 +1,210 @@
+"""Calls of different groups that ranks make in orders which together have no beginning.
+
+Every thread of a rank says of its collectives which came before which. A circle in that relation,
+
+    rank 0    all_reduce of tp, then all_gather of dp
+    rank 1    all_gather of dp, then all_reduce of tp
+
+deadlocks where the calls block, and can deadlock where they share a device, even if this run came
+through. Most circles can be excluded at a glance: give each call a place, and no circle is without
+a step backward. Only calls whose places a step backward spans can be in one, whatever places these
+are; numbers that ranks count alike, or the time when the last member came, leave but few.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text, ranks_text
+
+Edges = dict[int, dict[int, list[int]]]
+"""For each call, those that come right after it, and on which ranks."""
+
+
+def crossed_orders(covered: Coverage, until: dict[str, int]) -> Iterator[Problem]:
+    """One problem for each set of groups whose calls are crossed, at the first place.
+
+    From the number in `until` on, a group's calls are not comparable and left out.
+    """
+    calls = covered.calls
+    limit = calls["group"].astype(object).map(until) if until else pd.Series(np.nan, calls.index)
+    calls = calls[limit.isna() | (calls["number"] < limit)]
+    node = calls.groupby(["group", "number"], observed=True, sort=False).ngroup()
+    edges = _backward_edges(calls, node)
+    if not edges:
+        return
+    seen: Counter[frozenset[str]] = Counter()
+    kept: dict[frozenset[str], tuple[list[int], pd.DataFrame]] = {}
+    place = calls.groupby(node)["issue_ns"].max()
+    for knot in sorted(_knots(edges), key=lambda nodes: min(place[each] for each in nodes)):
+        here = calls[node.isin(list(knot))]
+        groups = frozenset(here["group"].astype(object))
+        seen[groups] += 1
+        if groups not in kept:
+            first = min(knot, key=lambda each: (place[each], each))
+            kept[groups] = (_circle(edges, knot, first), here.assign(node=node[here.index]))
+    for groups, (circle, here) in kept.items():
+        yield _problem(covered, edges, circle, here, seen[groups])
+
+
+def _backward_edges(calls: pd.DataFrame, node: pd.Series) -> Edges:
+    """The steps from call to call that a circle can consist of."""
+    ordered = calls[["rank", "thread", "id"]].assign(node=node)
+    ordered = ordered.sort_values(["rank", "thread", "id"], kind="stable")
+    same = (ordered[["rank", "thread"]] == ordered[["rank", "thread"]].shift(-1)).all(axis=1)
+    first = ordered["node"].to_numpy()[same.to_numpy()]
+    then = ordered["node"].shift(-1)[same].to_numpy().astype("int64")
+    ranks = ordered["rank"].to_numpy()[same.to_numpy()]
+    places = [
+        calls.groupby(node)[name].max().sort_index().to_numpy() for name in ("id", "issue_ns")
+    ]
+    place = min(places, key=lambda each: np.count_nonzero(each[first] >= each[then]))
+    backward = place[first] >= place[then]
+    if not backward.any():
+        return {}
+    inside = _covered_by(place, place[then[backward]], place[first[backward]])
+    wanted = inside[first] & inside[then]
+    edges: Edges = {}
+    for a, b, rank in zip(first[wanted], then[wanted], ranks[wanted], strict=True):
+        edges.setdefault(int(a), {}).setdefault(int(b), []).append(int(rank))
+    return edges
+
+
+def _covered_by(values: np.ndarray, lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
+    """Which values lie in one of the closed intervals."""
+    begun = np.searchsorted(np.sort(lows), values, side="right")
+    ended = np.searchsorted(np.sort(highs), values, side="left")
+    return begun > ended
+
+
+def _knots(edges: Edges) -> list[list[int]]:
+    """The sets of calls in which each comes before each (Tarjan's algorithm, without recursion)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    knots = []
+    for root in edges:
+        if root in index:
+            continue
+        work = [(root, iter(edges.get(root, ())))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            at, following = work[-1]
+            for then in following:
+                if then not in index:
+                    index[then] = low[then] = len(index)
+                    stack.append(then)
+                    on_stack.add(then)
+                    work.append((then, iter(edges.get(then, ()))))
+                    break
+                if then in on_stack:
+                    low[at] = min(low[at], index[then])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[at])
+                if low[at] == index[at]:
+                    knot = [stack.pop()]
+                    while knot[-1] != at:
+                        knot.append(stack.pop())
+                    on_stack.difference_update(knot)
+                    if len(knot) > 1:
+                        knots.append(knot)
+    return knots
+
+
+def _circle(edges: Edges, knot: list[int], start: int) -> list[int]:
+    """The shortest way from a call of a knot back to itself."""
+    inside = set(knot)
+    came_from: dict[int, int] = {}
+    frontier = [start]
+    while frontier:
+        further = []
+        for at in frontier:
+            for then in edges.get(at, ()):
+                if then == start:
+                    circle = [at]
+                    while circle[-1] != start:
+                        circle.append(came_from[circle[-1]])
+                    return circle[::-1]
+                if then in inside and then not in came_from:
+                    came_from[then] = at
+                    further.append(then)
+        frontier = further
+    raise AssertionError("a knot without a circle")  # by its definition there is one
+
+
+def _turns(edges: Edges, circle: list[int]) -> list[tuple[int, int, int]]:
+    """The circle as (from, to, rank), where steps that one rank makes in a row are one."""
+    turns: list[tuple[int, int, int]] = []
+    common: set[int] = set()
+    for at, then in zip(circle, [*circle[1:], circle[0]], strict=True):
+        ranks = set(edges[at][then])
+        if turns and common & ranks:
+            common &= ranks
+            turns[-1] = (turns[-1][0], then, min(common))
+        else:
+            common = ranks
+            turns.append((at, then, min(common)))
+    return turns
+
+
+def _problem(
+    covered: Coverage, edges: Edges, circle: list[int], here: pd.DataFrame, num: int
+) -> Problem:
+    turns = _turns(edges, circle)
+    first = here.drop_duplicates("node").set_index("node")
+
+    def name(node: int) -> str:
+        call = first.loc[node]
+        group = str(call["group"])
+        axis = covered.axes.get(group, "")
+        return call_text(str(call["kind"]), int(call["number"]), group, axis)
+
+    blamed, usual = _minority(here, turns)
+    ways = [f"rank {rank} makes {name(a)} before {name(b)}" for a, b, rank in turns]
+    text = f"Calls of different groups are made in orders that can deadlock: {'; '.join(ways)}."
+    if blamed:
+        text += f" Most ranks do as rank {usual[0]}; {ranks_text(blamed)} differs."
+    if num > 1:
+        text += f" The same groups are crossed {num} times in the run."
+    call = first.loc[turns[0][0]]
+    concerned = {rank for *_, rank in turns}
+    rank = min(blamed or concerned)
+    source = here[here["rank"] == rank]
+    group = str(call["group"])
+    return Problem(
+        problem="order",
+        is_fault=True,
+        group=group,
+        mesh_axis=covered.axes.get(group, ""),
+        number=int(call["number"]),
+        ranks=numbers_text(blamed),
+        expected="",
+        found="; ".join(ways),
+        source=source_of((source if len(source) else here).iloc[0]),
+        explanation=text,
+        at_ns=int(here["issue_ns"].min()),
+    )
+
+
+def _minority(here: pd.DataFrame, turns: list[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
+    """Of two crossed calls, the ranks that make them in the rarer order, and the others."""
+    if len(turns) != 2:
+        return [], []
+    a, b = turns[0][:2]
+    places = here[here["node"].isin([a, b])].pivot_table(
+        index="rank", columns="node", values="id", aggfunc="min"
+    )
+    both = places.dropna()
+    ways = [both.index[both[a] < both[b]].tolist(), both.index[both[a] > both[b]].tolist()]
+    fewer, more = sorted(ways, key=len)
+    return (fewer, more) if len(fewer) < len(more) else ([], [])

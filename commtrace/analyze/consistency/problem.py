@@ -1,0 +1,71 @@
+"""One thing that is wrong, or that could not be checked: a row of the table `consistency`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+
+from commtrace.schema import INSTANT, Column
+
+COLUMNS = (
+    Column("problem", str, "", "kind, reduce_op, root, dtype, size, missing call, extra call, ..."),
+    Column("is_fault", bool, "", "something is wrong; else it only could not be checked"),
+    Column("group", str, "", "name of the process group"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
+    Column("number", int, "", "which collective of the group, from 0; -1 of none in particular"),
+    Column("ranks", str, "", "who is to blame, `1,3`; empty where that cannot be told"),
+    Column("expected", str, "", "what the majority did"),
+    Column("found", str, "", "what the others did"),
+    Column("source", str, "", "line of a rank that is to blame, or of one that is concerned"),
+    Column("explanation", str, "", "all of it in a sentence"),
+    Column("at_ns", int, INSTANT, "when the first rank came to it; -1 not known"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The fields are the columns, in order."""
+
+    problem: str
+    is_fault: bool
+    group: str
+    mesh_axis: str
+    number: int
+    ranks: str
+    expected: str
+    found: str
+    source: str
+    explanation: str
+    at_ns: int
+
+    def row(self) -> tuple[object, ...]:
+        """The values of the columns."""
+        return astuple(self)
+
+
+def numbers_text(ranks: Iterable[int]) -> str:
+    """Ranks as a program reads them: `0,1,3`."""
+    return ",".join(str(int(rank)) for rank in sorted(ranks))
+
+
+def ranks_text(ranks: Sequence[int] | set[int], most: int = 8) -> str:
+    """Ranks as a person reads them: `rank 3`, `ranks 0-3, 7`.
+
+    >>> ranks_text([7, 0, 1, 2, 3])
+    'ranks 0-3, 7'
+    """
+    spans: list[list[int]] = []
+    for rank in sorted(int(rank) for rank in ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
+    listed = ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed}"
+
+
+def call_text(kind: str, number: int, group: str, mesh_axis: str) -> str:
+    """One collective, as a person names it: `all_reduce 17 of tp (group 3)`."""
+    where = f"{mesh_axis} (group {group})" if mesh_axis else f"group {group}"
+    return f"{kind} {number} of {where}"

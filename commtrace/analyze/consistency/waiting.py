@@ -1,0 +1,149 @@
+"""Who hangs in which call, and circles of ranks that wait for each other.
+
+A rank hangs in the last call of a thread where that has not completed; it waits for the members
+that never came to it, and in a transfer for the other end that never was. A circle in who waits for
+whom is a deadlock: none of its ranks can go on, each having come to its calls in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.consistency.absences import Absence
+from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One rank that hangs in a call, for others; `group` and `number` of a collective only."""
+
+    rank: int
+    others: tuple[int, ...]
+    group: str
+    number: int
+    text: str
+    source: str
+    at_ns: int
+
+
+def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait]:
+    """Every rank that hangs in a call to which somebody else did not come."""
+    comm = frames.comm
+    last = comm.sort_values("id").groupby(["rank", "thread"], sort=False).tail(1)
+    hanging = last[last["complete_ns"] < 0]
+    if hanging.empty:
+        return []
+    number, transfer = numbers(frames)[hanging.index], is_transfer(frames)[hanging.index]
+    partner = partners(frames)[hanging.index]
+    lost = {rank for each in absent for rank in each.lost} | covered.unrecorded
+    behind = {
+        name: rows
+        for name, rows in covered.reached[~covered.reached["rank"].isin(lost)].groupby("group")
+    }
+    found = []
+    for row in hanging.index:
+        call = hanging.loc[row]
+        group = str(call["group"])
+        others: list[int] = []
+        if transfer[row]:
+            if partner[row] < 0 <= call["peer"] and call["peer"] not in lost:
+                others = [int(call["peer"])]
+            towards = "from" if call["kind"] == RECV else "to"
+            text = f"{call['kind']} {towards} rank {call['peer']}"
+        else:
+            if number[row] >= 0 and group in behind:
+                rows = behind[group]
+                others = rows.loc[rows["last"] < number[row], "rank"].tolist()
+            axis = covered.axes.get(group, "")
+            text = call_text(str(call["kind"]), int(number[row]), group, axis)
+        if others:
+            found.append(
+                Wait(
+                    rank=int(call["rank"]),
+                    others=tuple(others),
+                    group="" if transfer[row] else group,
+                    number=int(number[row]),
+                    text=text,
+                    source=source_of(call),
+                    at_ns=int(call["issue_ns"]),
+                )
+            )
+    return sorted(found, key=lambda wait: (wait.at_ns, wait.rank))
+
+
+def circles(all_waits: list[Wait]) -> list[list[Wait]]:
+    """Shortest circles of waits, each rank in one of them at most; a rank waits for the next."""
+    of_rank: dict[int, list[Wait]] = {}
+    for wait in all_waits:
+        of_rank.setdefault(wait.rank, []).append(wait)
+    found, taken = [], set[int]()
+    for wait in all_waits:
+        if wait.rank in taken:
+            continue
+        circle = _circle_from(wait, of_rank)
+        if circle and not taken & {each.rank for each in circle}:
+            taken |= {each.rank for each in circle}
+            found.append(circle)
+    return found
+
+
+def _circle_from(start: Wait, of_rank: dict[int, list[Wait]]) -> list[Wait]:
+    """The shortest way along waits from a rank back to itself; empty if there is none."""
+    came_from: dict[int, tuple[int, Wait]] = {}
+    frontier = [start.rank]
+    while frontier:
+        further = []
+        for rank in frontier:
+            for wait in of_rank.get(rank, []) if rank != start.rank else [start]:
+                for other in wait.others:
+                    if other == start.rank:
+                        circle = [wait]
+                        while rank != start.rank:
+                            rank, before = came_from[rank]
+                            circle.append(before)
+                        return circle[::-1]
+                    if other not in came_from:
+                        came_from[other] = (rank, wait)
+                        further.append(other)
+        frontier = further
+    return []
+
+
+def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:
+    """One problem for each circle; nobody is to blame alone."""
+    for circle in found:
+        links = [
+            f"rank {wait.rank} waits in {wait.text} for rank {circle[(i + 1) % len(circle)].rank}"
+            for i, wait in enumerate(circle)
+        ]
+        group = next((wait.group for wait in circle if wait.group), "")
+        yield Problem(
+            problem="deadlock",
+            is_fault=True,
+            group=group,
+            mesh_axis=covered.axes.get(group, ""),
+            number=next((wait.number for wait in circle if wait.group == group), -1),
+            ranks=numbers_text({wait.rank for wait in circle}),
+            expected="",
+            found="; ".join(wait.text for wait in circle),
+            source=circle[0].source,
+            explanation=f"A circle that cannot end: {'; '.join(links)}.",
+            at_ns=int(np.min([wait.at_ns for wait in circle])),
+        )
+
+
+def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
+    """The collectives whose absences are but the deadlocks seen from one side."""
+    return {(wait.group, wait.number) for circle in found for wait in circle}
+
+
+def hangs_in(all_waits: list[Wait]) -> pd.Series:
+    """By rank, the call that it hangs in."""
+    return pd.Series({wait.rank: wait.text for wait in reversed(all_waits)}, dtype=object)

@@ -1,0 +1,136 @@
+"""Runs of a mesh of rows (`tp`) and columns (`dp`) to plant faults in, as rows of table `comm`."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from commtrace.analyze.consistency import consistency
+from tests.commtrace.analyze.rows import call, group, rank_row, run_of
+
+
+class Program:
+    """What every rank calls, one after the other; `rows` are the calls of all ranks."""
+
+    def __init__(self, num_ranks: int, tp: int) -> None:
+        self.ranks = range(num_ranks)
+        self.tp = tp
+        self.rows: list[Any] = []
+        self.groups = [
+            group("world", list(self.ranks), mesh_axis=""),
+            *(group(f"tp{n}", [n * tp + i for i in range(tp)]) for n in range(num_ranks // tp)),
+            *(
+                group(f"dp{n}", list(range(n, num_ranks, tp)), mesh_axis="dp")
+                for n in range(tp)
+                if num_ranks > tp
+            ),
+        ]
+        self._ids = dict.fromkeys(self.ranks, 0)
+        self._seqs: dict[tuple[int, str], int] = {}
+
+    def group_of(self, rank: int, axis: str) -> str:
+        names = {"tp": f"tp{rank // self.tp}", "dp": f"dp{rank % self.tp}"}
+        return names.get(axis, "world")
+
+    def one(self, rank: int, kind: str, axis: str, **given: Any) -> None:
+        """One rank makes one call."""
+        name = self.group_of(rank, axis)
+        number, seq = self._ids[rank], self._seqs.get((rank, name), 0)
+        known = {"dtype": "float32", "payload_bytes": 64, "thread": 1, "source_file": "train.py"}
+        known |= {"reduce_op": "sum"} if "reduce" in kind else {}
+        at = 100 * number + rank
+        known |= {"at": at, "until": at + 50, "call_ns": 50, "blocked_ns": 50, "source_line": 7}
+        known |= {"rank": rank, "id": number, "kind": kind, "group": name, "seq": seq}
+        made = call(**(known | given))
+        self.rows.append(made._replace(complete_ns=given.get("complete_ns", made.complete_ns)))
+        self._ids[rank] += 1
+        self._seqs[rank, name] = seq + 1
+
+    def all(self, kind: str, axis: str, **given: Any) -> None:
+        """Every rank makes the same call."""
+        for rank in self.ranks:
+            self.one(rank, kind, axis, **given)
+
+
+def training(num_ranks: int = 4, tp: int = 2, num_steps: int = 2) -> Program:
+    """A healthy program with whatever ranks may do differently."""
+    program = Program(num_ranks, tp)
+    sizes = [8 * (rank + 1) for rank in range(num_ranks)]
+    for _ in range(num_steps):
+        program.all("broadcast", "world", root=0)
+        program.all("all_reduce", "tp")
+        for rank in range(num_ranks):  # a pipeline: everyone passes on to the next one
+            if rank:
+                program.one(rank, "recv", "world", peer=rank - 1, payload_bytes=rank)
+            if rank < num_ranks - 1:
+                program.one(rank, "send", "world", peer=rank + 1, payload_bytes=rank + 1)
+        program.all("all_gather", "dp")
+        for rank in range(num_ranks):  # all-to-all, of which every rank sends another amount
+            program.one(
+                rank,
+                "all_to_all",
+                "world",
+                payload_bytes=4 * sizes[rank],
+                input_shapes=f"[{sizes[rank]}]",
+                output_shapes=f"[{sizes[num_ranks - 1 - rank]}]",
+            )
+        for rank in range(num_ranks):  # gather, to which every rank gives another amount
+            all_shapes = ";".join(f"[{size},2]" for size in sizes)
+            program.one(
+                rank,
+                "gather",
+                "world",
+                root=1,
+                payload_bytes=8 * sizes[rank] * num_ranks,
+                input_shapes=f"[{sizes[rank]},2]",
+                output_shapes=all_shapes if rank == 1 else "",
+            )
+        program.all("all_gather", "world", dtype="int64", payload_bytes=8, carries="objects")
+        program.all("reduce_scatter", "dp", is_async=True)
+        program.all("barrier", "world", dtype="", payload_bytes=0)
+    return program
+
+
+def checked(
+    rows: list[Any],
+    groups: list[Any],
+    *,
+    seed: int = 0,
+    run: dict[str, Any] | None = None,
+    **of_rank: dict[int, Any],
+) -> list[dict[str, Any]]:
+    """The problems of a run whose ranks and rows come in any order; `of_rank` by column."""
+    chance = random.Random(seed)
+    ranks = sorted({row.rank for row in rows})
+    chance.shuffle(ranks)
+    shuffled = list(rows)
+    chance.shuffle(shuffled)
+    about = [
+        rank_row(rank, **{name: by[rank] for name, by in of_rank.items() if rank in by})
+        for rank in ranks
+    ]
+    frames = run_of(shuffled, groups=groups, ranks=about, run=run)
+    return consistency(frames).to_dict("records")
+
+
+def changed(
+    rows: list[Any], rank: int, kind: str, given: dict[str, Any], which: int = 0
+) -> list[Any]:
+    """`rows` with one call of one rank made another one."""
+    own = [row for row in rows if (row.rank, row.kind) == (rank, kind)]
+    victim = sorted(own, key=lambda row: row.id)[which]
+    return [row._replace(**given) if row is victim else row for row in rows]
+
+
+def without(rows: list[Any], rank: int, kind: str, which: int = 0) -> list[Any]:
+    """`rows` as if one rank had never made one call; later numbers move up."""
+    own = [row for row in rows if (row.rank, row.kind) == (rank, kind)]
+    victim = sorted(own, key=lambda row: row.id)[which]
+    after = (rank, victim.group)
+    return [
+        row._replace(seq=row.seq - 1)
+        if (row.rank, row.group) == after and row.seq > victim.seq
+        else row
+        for row in rows
+        if row is not victim
+    ]
