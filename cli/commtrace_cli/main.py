@@ -7,14 +7,15 @@ import sys
 import typer
 
 from commtrace.errors import CommtraceError, UsageError
-from commtrace_cli import merge, report, run, summary
+from commtrace_cli import check, diff, findings, merge, report, run, summary, table
 from commtrace_cli.terminal import fail
 
 EXIT_CODES = """
 Exit codes:
 
 - `0` done
-- `1` the script failed, or could not be recorded
+- `1` the script failed, or could not be recorded; `check` found ranks that do not fit together;
+  `diff` found what it was told to fail on
 - `2` the command cannot be met as it was given
 - `3` the trace cannot be read
 - `128 + n` stopped by signal n
@@ -32,6 +33,10 @@ app.command(epilog=run.EXAMPLE, context_settings=run.SETTINGS)(run.run)
 app.command(epilog=report.EXAMPLE)(report.report)
 app.command(epilog=summary.EXAMPLE)(summary.summary)
 app.command(epilog=merge.EXAMPLE)(merge.merge)
+app.command(epilog=table.EXAMPLE)(table.table)
+app.command(epilog=findings.EXAMPLE)(findings.findings)
+app.command(epilog=check.EXAMPLE)(check.check)
+app.command(epilog=diff.EXAMPLE)(diff.diff)
 
 
 def main() -> None:

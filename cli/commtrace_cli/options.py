@@ -37,6 +37,12 @@ Spools = Annotated[
     Path,
     typer.Argument(metavar="FOLDER", help="The folder that holds the spools.", show_default=False),
 ]
+TableName = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME", help="Which table; without it, all are listed.", show_default=False
+    ),
+]
 Script = Annotated[
     Path,
     typer.Argument(metavar="SCRIPT", help="The program that each rank runs.", show_default=False),
@@ -77,5 +83,5 @@ Rows = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Exact numbers as JSON.")]
 AsCsv = Annotated[
-    bool, typer.Option("--csv", metavar="", help="Exact numbers as CSV; name one table with --by.")
+    bool, typer.Option("--csv", metavar="", help="Exact numbers as CSV, of one table.")
 ]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from commtrace.errors import UsageError
 from commtrace_cli import options
+from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import load_events
 from commtrace_cli.tables import cut, rich_table
 from commtrace_cli.terminal import data_console, finish
@@ -51,26 +50,12 @@ def summary(
 
     analyses = [CATALOG[f"by_{name}"] for name in chosen]
     if as_csv:
-        sys.stdout.write(analyses[0].function(frames).to_csv(index=False))
+        write_csv(analyses[0].function(frames))
     elif as_json:
-        sys.stdout.write(json.dumps(_document(frames, analyses), indent=1) + "\n")
+        write_json(frames.run, {each: each.function(frames) for each in analyses})
     else:
         _print(frames, analyses, rows)
         finish([], then=["commtrace", "report", trace])
-
-
-def _document(frames: Frames, analyses: list[Analysis]) -> dict[str, Any]:
-    """The tables with exact numbers, and what their columns mean; null is not known."""
-    return {"run": dict(frames.run)} | {
-        analysis.name: {
-            "columns": {
-                column.name: {"unit": column.unit, "meaning": column.meaning}
-                for column in analysis.columns
-            },
-            "rows": json.loads(analysis.function(frames).to_json(orient="records") or "[]"),
-        }
-        for analysis in analyses
-    }
 
 
 def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:

@@ -10,6 +10,7 @@ column's unit alone:
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from commtrace.schema import INSTANT
 from commtrace.units import text_of_bytes, text_of_duration
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ GIVEN_UP_FIRST = ("busbw_bytes_per_s", "num_calls", "payload_bytes", "calls_per_
 """What a narrow terminal goes without, until the rest fits."""
 
 
+MAY_BE_NEGATIVE = ("step",)
+"""Integer columns in which -1 is a value; elsewhere it is what is not known."""
+
 _GAP = 2
 
 
@@ -50,6 +55,8 @@ def text_of_cell(value: Any, unit: str) -> str:
     """
     if isinstance(value, str):
         return value or "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if math.isnan(value):
         return "–"
     if unit == "bytes":
@@ -79,10 +86,12 @@ def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Tab
     for name in GIVEN_UP_FIRST:
         if sum(widths.values()) - _GAP > console.width and name in shown:
             del headings[name], widths[name]
-    return _drawn(analysis.title, headings, texts)
+    return _drawn(analysis.title, headings, texts, MEASURES.keys())
 
 
-def _drawn(title: str, headings: dict[str, str], texts: dict[str, list[str]]) -> Table:
+def _drawn(
+    title: str, headings: dict[str, str], texts: dict[str, list[str]], numbers: Container[str]
+) -> Table:
     table = Table(
         title=title,
         title_justify="left",
@@ -93,11 +102,36 @@ def _drawn(title: str, headings: dict[str, str], texts: dict[str, list[str]]) ->
         padding=(0, _GAP, 0, 0),
     )
     for name, heading in headings.items():
-        justify = "right" if name in MEASURES else "left"
+        justify = "right" if name in numbers else "left"
         table.add_column(heading, justify=justify, no_wrap=True)
     for row in zip(*(texts[name] for name in headings), strict=True):
         table.add_row(*map(Text, row))
     return table
+
+
+def plain_table(
+    console: Console, analysis: Analysis, frame: pd.DataFrame, start_ns: int
+) -> tuple[Table, list[str]]:
+    """Any table, each column as its unit says, and the names of those that did not fit.
+
+    A point in time is counted from `start_ns`. The last columns are given up first.
+    """
+    headings, texts = {}, {}
+    for column in analysis.columns:
+        unit, values = column.unit, frame[column.name]
+        if unit == INSTANT:
+            unit, values = "ns", (values - start_ns).where(values >= 0, math.nan)
+        elif column.type is int and column.name not in MAY_BE_NEGATIVE:
+            values = values.where(values >= 0, math.nan)
+        headings[column.name] = column.name.removesuffix("_ns").removesuffix("_bytes")
+        texts[column.name] = [text_of_cell(value, unit) for value in values]
+    widths = {name: _GAP + max(map(cell_len, [headings[name], *texts[name]])) for name in headings}
+    shown = list(headings)
+    while sum(widths[name] for name in shown) - _GAP > console.width and len(shown) > 1:
+        shown.pop()
+    numbers = {column.name for column in analysis.columns if column.type is not str}
+    table = _drawn(analysis.title, {name: headings[name] for name in shown}, texts, numbers)
+    return table, [name for name in headings if name not in shown]
 
 
 def as_tree(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,82 @@
+"""`commtrace check`: whether the ranks of a run fit together; its exit code says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+from rich.padding import Padding
+from rich.text import Text
+
+from commtrace_cli import options
+from commtrace_cli.documents import write_csv, write_json
+from commtrace_cli.loading import load_events
+from commtrace_cli.terminal import data_console, finish
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from commtrace.analyze import Frames
+
+EXAMPLE = """
+Examples:
+
+- `commtrace check run.json`
+- `commtrace check run.json.spools` after a run that hung and was killed
+- `commtrace check run.json --json > problems.json || echo broken`
+
+Exit codes: `0` no fault (what could not be checked is told), `1` a fault, `2` the command cannot be
+met, `3` the trace cannot be read.
+"""
+
+FAULT = 1
+
+
+def check(
+    trace: options.Trace, as_json: options.AsJson = False, as_csv: options.AsCsv = False
+) -> None:
+    """Find the first call at which ranks disagree, and who is to blame.
+
+    Compared are, in every group, the kind, reduction, root, element type and size of each
+    collective; who never came to one; the order of calls on different groups, which can deadlock;
+    and what is sent with what is received. The majority is right, whatever the order of ranks. Calls that
+    the recording lost are told apart from calls that were never made.
+    """
+    frames = load_events(trace)
+    from commtrace.analyze import CATALOG
+
+    analysis = CATALOG["consistency"]
+    problems = analysis.function(frames)
+    if as_csv:
+        write_csv(problems)
+    elif as_json:
+        write_json(frames.run, {analysis: problems})
+    else:
+        _print(frames, problems)
+        finish([], then=["commtrace", "report", trace])
+    if problems["is_fault"].any():
+        raise typer.Exit(FAULT)
+
+
+def _print(frames: Frames, problems: pd.DataFrame) -> None:
+    console = data_console()
+    faults = problems[problems["is_fault"]]
+    of_what = f"{len(frames.comm):,} calls of {frames.num_ranks} ranks"
+    if faults.empty:
+        console.print(Text(f"no fault in {of_what}", style="bold green"))
+    else:
+        count = f"{len(faults)} fault{'' if len(faults) == 1 else 's'}"
+        console.print(Text(f"{count} in {of_what}", style="bold red"))
+    for row in problems.to_dict("records"):
+        _print_one(console, row)
+
+
+def _print_one(console: Console, row: dict[str, object]) -> None:
+    style = "bold red" if row["is_fault"] else "bold yellow"
+    blamed = f"  blamed: {row['ranks']}" if row["ranks"] and row["is_fault"] else ""
+    console.print()
+    console.print(Text.assemble((str(row["problem"]), style), blamed))
+    console.print(Padding(Text(str(row["explanation"])), (0, 0, 0, 2)))
+    if row["source"]:
+        console.print(Padding(Text(f"at {row['source']}", style="dim"), (0, 0, 0, 2)))

@@ -1,0 +1,111 @@
+"""`commtrace table`: any table of the catalog, in the terminal or for a program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from commtrace.errors import UsageError
+from commtrace_cli import options
+from commtrace_cli.documents import write_csv, write_json
+from commtrace_cli.loading import load_events
+from commtrace_cli.tables import cut, plain_table, rich_table
+from commtrace_cli.terminal import data_console, finish
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from commtrace.analyze import Analysis, Frames
+
+EXAMPLE = """
+Examples:
+
+- `commtrace table run.json` lists the tables
+- `commtrace table run.json wait_states`
+- `commtrace table run.json by_source --csv > lines.csv`
+"""
+
+
+def table(
+    trace: options.Trace,
+    name: options.TableName = None,
+    rows: options.Rows = 30,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+) -> None:
+    """Print one table of a run, or list all tables with the questions that they answer.
+
+    What a trace cannot tell is said above the table. `--json` and `--csv` print exact numbers in
+    bytes and nanoseconds, all rows and all columns; `--json` also what each column means.
+    """
+    from commtrace.analyze import CATALOG
+
+    if name is None:
+        _list(CATALOG)
+        return
+    if name not in CATALOG:
+        raise UsageError(
+            f"no table {name!r}",
+            found=f"the tables {', '.join(CATALOG)}",
+            attempt="one of them",
+        )
+    frames = load_events(trace)
+    analysis = CATALOG[name]
+    whole = analysis.function(frames)
+    if as_csv:
+        write_csv(whole)
+    elif as_json:
+        write_json(frames.run, {analysis: whole})
+    else:
+        _print(frames, analysis, whole, rows)
+        finish([], then=["commtrace", "report", trace])
+
+
+def _list(catalog: dict[str, Analysis]) -> None:
+    console = data_console()
+    listed = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    listed.add_column("name", no_wrap=True)
+    listed.add_column("question")
+    for name, analysis in catalog.items():
+        listed.add_row(Text(name), Text(analysis.question))
+    console.print(listed)
+
+
+def _print(frames: Frames, analysis: Analysis, whole: object, rows: int) -> None:
+    import pandas as pd
+
+    from commtrace.analyze import notices_of
+    from commtrace.analyze.notices import notices_on
+
+    assert isinstance(whole, pd.DataFrame)
+    console = data_console()
+    console.print(Text(analysis.question, style="dim"))
+    for text in notices_on(analysis.name, notices_of(frames)):
+        console.print(Text(f"note: {text}", style="yellow"))
+    if whole.empty:
+        console.print(Text("no rows"))
+        return
+    shown = cut(whole, rows)
+    left_out = _draw(console, frames, analysis, shown)
+    if len(shown) < len(whole):
+        hidden = len(whole) - len(shown)
+        console.print(Text(f"{hidden} more rows: --rows {len(whole)}", style="dim"))
+    if left_out:
+        told = f"{len(left_out)} more columns, in a wider terminal or with --csv: "
+        console.print(Text(told + ", ".join(left_out), style="dim"))
+
+
+def _draw(console: Console, frames: Frames, analysis: Analysis, shown: object) -> list[str]:
+    import pandas as pd
+
+    from commtrace.analyze.measures import MEASURES
+
+    assert isinstance(shown, pd.DataFrame)
+    if set(MEASURES) <= set(analysis.columns):
+        console.print(rich_table(console, analysis, shown))
+        return []
+    drawn, left_out = plain_table(console, analysis, shown, frames.start_ns)
+    console.print(drawn)
+    return left_out
