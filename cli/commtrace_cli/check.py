@@ -40,8 +40,8 @@ def check(
 
     Compared are, in every group, the kind, reduction, root, element type and size of each
     collective; who never came to one; the order of calls on different groups, which can deadlock;
-    and what is sent with what is received. The majority is right, whatever the order of ranks. Calls that
-    the recording lost are told apart from calls that were never made.
+    and what is sent with what is received. The majority is right, whatever the order of ranks.
+    Calls that the recording lost are told apart from calls that were never made.
     """
     frames = load_events(trace)
     from commtrace.analyze import CATALOG
@@ -77,6 +77,6 @@ def _print_one(console: Console, row: dict[str, object]) -> None:
     blamed = f"  blamed: {row['ranks']}" if row["ranks"] and row["is_fault"] else ""
     console.print()
     console.print(Text.assemble((str(row["problem"]), style), blamed))
-    console.print(Padding(Text(str(row["explanation"])), (0, 0, 0, 2)))
+    console.print(Padding(Text(str(row["explanation"])), (0, 0, 0, 2), expand=False))
     if row["source"]:
-        console.print(Padding(Text(f"at {row['source']}", style="dim"), (0, 0, 0, 2)))
+        console.print(Padding(Text(f"at {row['source']}", style="dim"), (0, 0, 0, 2), expand=False))

@@ -10,9 +10,20 @@ from commtrace.analyze.by_phase import BY_PHASE
 from commtrace.analyze.by_rank import BY_RANK
 from commtrace.analyze.by_step import BY_STEP
 from commtrace.analyze.calls import CALLS
+from commtrace.analyze.consistency import CONSISTENCY
 from commtrace.analyze.facts import FACTS
 
 CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
-    for analysis in (BY_KIND, BY_PHASE, BY_MODULE, BY_OP, BY_STEP, BY_RANK, CALLS, FACTS)
+    for analysis in (
+        BY_KIND,
+        BY_PHASE,
+        BY_MODULE,
+        BY_OP,
+        BY_STEP,
+        BY_RANK,
+        CONSISTENCY,
+        CALLS,
+        FACTS,
+    )
 }

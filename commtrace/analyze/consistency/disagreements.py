@@ -254,6 +254,6 @@ def _slipped(here: pd.DataFrame, number: int, blamed: list[int], usual: list[int
     theirs, others = made(blamed[0], number), made(usual[0], number)
     if theirs and theirs == made(usual[0], number + 1):
         return f" It looks as if {ranks_text(blamed)} had left this call out."
-    if others and others == made(blamed[0], number + 1):
+    if others and others == made(blamed[0], number + 1) != made(usual[0], number + 1):
         return f" It looks as if {ranks_text(blamed)} had made one call too many."
     return ""

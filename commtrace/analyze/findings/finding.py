@@ -1,0 +1,99 @@
+"""One thing that could be better: what it is, how it is known, what it costs and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import recorded_ns
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("rule", str, "", "name of the rule that found it"),
+    Column("title", str, "", "what was found, in a sentence"),
+    Column("advice", str, "", "what to do about it"),
+    Column("module", str, "", "path of the module, where it is one"),
+    Column("op", str, "", "operator that needed it, where it is one"),
+    Column("kind", str, "", "all_reduce, all_gather, ..."),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh, where it is one"),
+    Column("source", str, "", "the user's line of the first call"),
+    Column("num_calls", float, "", "calls that it is about; mean over ranks"),
+    Column("cost_bytes", float, "bytes", "wire bytes that could be saved; mean over ranks"),
+    Column("cost_ns", float, "ns", "blocked time that could be saved; mean over ranks"),
+    Column("share", float, "1", "that time as a part of the recorded time of all ranks"),
+    Column("evidence", str, "", "the first of these calls, as rank:id, by `,`"),
+)
+
+MAX_EVIDENCE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding; `rows` are labels of table `comm`, costs are sums over all ranks."""
+
+    title: str
+    advice: str
+    rows: pd.Index
+    cost_bytes: float
+    cost_ns: float
+    module: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`find` looks; `lacks` says in a sentence what a trace would need for it, "" if it has it."""
+
+    name: str
+    about: str
+    find: Callable[[Frames], list[Finding]]
+    lacks: Callable[[Frames], str]
+
+
+def nothing_lacks(frames: Frames) -> str:
+    """A rule that any trace with calls can answer."""
+    return ""
+
+
+def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]:
+    """A finding as a row of the table."""
+    num_ranks = max(frames.num_ranks, 1)
+    rows = frames.comm.loc[finding.rows].sort_values(["id", "rank"])
+    first = rows.iloc[0]
+    recorded = recorded_ns(frames).sum() or float("nan")
+    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
+    place = f"{first['source_file']}:{first['source_line']}" if first["source_file"] else ""
+    few = rows.head(MAX_EVIDENCE)
+    return {
+        "rule": rule.name,
+        "title": finding.title,
+        "advice": finding.advice,
+        "module": finding.module or _common(rows["module"]),
+        "op": _common(rows["op"]),
+        "kind": _common(rows["kind"]),
+        "mesh_axis": _common(rows["group"].astype(object).map(axes).fillna("")),
+        "source": place,
+        "num_calls": len(rows) / num_ranks,
+        "cost_bytes": finding.cost_bytes / num_ranks,
+        "cost_ns": finding.cost_ns / num_ranks,
+        "share": finding.cost_ns / recorded,
+        "evidence": ",".join(f"{r}:{i}" for r, i in zip(few["rank"], few["id"], strict=True)),
+    }
+
+
+def _common(values: pd.Series) -> str:
+    """The value of all of them, else nothing."""
+    return str(values.iloc[0]) if values.nunique() == 1 else ""
+
+
+def known(values: pd.Series) -> pd.Series:
+    """Numbers, of which those that are not known count nothing."""
+    return values.clip(lower=0).astype("float64")
+
+
+def per_rank(frames: Frames, num: float) -> str:
+    """A count over all ranks as one rank has it: `12` or `0.5`."""
+    each = num / max(frames.num_ranks, 1)
+    return f"{each:,.0f}" if each == round(each) else f"{each:,.2f}"

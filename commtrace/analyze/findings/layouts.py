@@ -1,0 +1,69 @@
+"""What a layout's text says, `f32[4,64,256] dp:S(0) tp:P(sum)`: type, global shape, placements."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+_TEXT = re.compile(r"^(?P<dtype>\w+)\[(?P<shape>[\d,]*)\](?P<rest>.*)$")
+_PLACEMENT = re.compile(r"(\w+):([A-Z]\w*(?:\([^)]*\))?)")
+
+_ITEM_BYTES = {
+    "f64": 8,
+    "i64": 8,
+    "f32": 4,
+    "i32": 4,
+    "f16": 2,
+    "bf16": 2,
+    "i16": 2,
+    "i8": 1,
+    "u8": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A parsed text; `placements` by mesh axis, `S(0)`, `R`, `P(sum)`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    placements: tuple[tuple[str, str], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the whole tensor; 0 where the type is not known."""
+        return prod(self.shape) * _ITEM_BYTES.get(self.dtype, 0)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every rank has all of it."""
+        return all(placement == "R" for _, placement in self.placements)
+
+    def on(self, axis: str) -> str:
+        """The placement along a mesh axis; empty where the layout has no such axis."""
+        return dict(self.placements).get(axis, "")
+
+    @property
+    def sharded(self) -> dict[str, int]:
+        """The dimension that each axis cuts."""
+        return {
+            axis: int(placement[2:-1])
+            for axis, placement in self.placements
+            if re.fullmatch(r"S\(\d+\)", placement)
+        }
+
+
+@cache
+def layout(text: str) -> Layout | None:
+    """The layout that a text tells; None where it tells none.
+
+    >>> layout("f32[8,16] tp:S(1)").sharded
+    {'tp': 1}
+    """
+    found = _TEXT.match(text)
+    if found is None:
+        return None
+    shape = tuple(int(size) for size in found["shape"].split(",") if size)
+    return Layout(found["dtype"], shape, tuple(_PLACEMENT.findall(found["rest"])))

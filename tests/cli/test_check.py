@@ -1,0 +1,72 @@
+"""`commtrace check`: what it prints, and that its exit code says whether something is wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from commtrace.tracefile import write_trace
+from tests.cli.conftest import Commtrace
+from tests.commtrace.analyze.consistency.runs import changed, training
+from tests.commtrace.analyze.rows import rank_row, trace_of
+
+
+@pytest.fixture
+def broken_json(tmp_path: Path) -> Path:
+    """A trace of 4 ranks of which rank 3 reduces another type."""
+    program = training(num_ranks=4, tp=4)
+    rows = changed(program.rows, 3, "all_reduce", {"dtype": "bfloat16"})
+    return write_trace(trace_of(rows, groups=program.groups, num_ranks=4), tmp_path / "broken.json")
+
+
+def test_a_healthy_run_ends_with_code_0(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("check", run_json)
+    assert (ended.code, ended.out) == (0, "no fault in 120 calls of 4 ranks\n")
+
+
+def test_a_fault_ends_with_code_1_and_is_explained(commtrace: Commtrace, broken_json: Path) -> None:
+    ended = commtrace("check", broken_json)
+    assert ended.code == 1
+    assert re.sub(" +\n", "\n", ended.out) == (
+        "1 fault in 76 calls of 4 ranks\n"
+        "\n"
+        "dtype  blamed: 3\n"
+        "  The members differ in the element type of all_reduce 0 of tp (group tp0): rank\n"
+        "  3: bfloat16; the other 3: float32.\n"
+        "  at train.py:7\n"
+    )
+
+
+def test_what_was_lost_is_told_and_is_no_fault(commtrace: Commtrace, tmp_path: Path) -> None:
+    program = training(num_ranks=4, tp=4)
+    rows = [row for row in program.rows if row.rank or row.id < 5]
+    ranks = [rank_row(rank, num_dropped=9 if rank == 0 else 0) for rank in range(4)]
+    trace = write_trace(
+        trace_of(rows, groups=program.groups, ranks=ranks), tmp_path / "dropped.json"
+    )
+    ended = commtrace("check", trace)
+    assert ended.code == 0
+    assert "no fault in" in ended.out
+    assert "it went beyond the memory bound" in ended.out
+
+
+def test_json_and_csv_hold_the_problems_and_end_with_the_same_code(
+    commtrace: Commtrace, broken_json: Path
+) -> None:
+    ended = commtrace("check", broken_json, "--json")
+    problem = json.loads(ended.out)["consistency"]["rows"][0]
+    assert (ended.code, problem["problem"], problem["ranks"]) == (1, "dtype", "3")
+    ended = commtrace("check", broken_json, "--csv")
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    assert (ended.code, rows[0]["expected"], rows[0]["found"]) == (1, "float32", "rank 3: bfloat16")
+
+
+def test_a_file_that_is_no_trace_ends_with_code_3(commtrace: Commtrace, tmp_path: Path) -> None:
+    (tmp_path / "no.json").write_text("{}")
+    ended = commtrace("check", tmp_path / "no.json")
+    assert (ended.code, ended.out) == (3, "")

@@ -1,0 +1,58 @@
+"""`commtrace table`: any table of the catalog, as people and as programs read it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from commtrace.analyze import CATALOG, load
+from tests.cli.conftest import Commtrace
+
+
+def test_without_a_name_all_tables_are_listed(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("table", run_json, columns=140)
+    assert ended.code == 0
+    for name, analysis in CATALOG.items():
+        assert any(line.startswith(f"{name} ") for line in ended.out.splitlines()), name
+        assert analysis.question in ended.out
+
+
+@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("columns", [80, 140])
+def test_every_table_fits_the_terminal(
+    commtrace: Commtrace, run_json: Path, name: str, columns: int
+) -> None:
+    ended = commtrace("table", run_json, name, columns=columns)
+    assert ended.code == 0
+    assert max(len(line) for line in ended.out.splitlines()) <= columns
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_csv_and_json_are_the_analysis_itself(
+    commtrace: Commtrace, run_json: Path, name: str
+) -> None:
+    table = CATALOG[name].function(load(run_json))
+    rows = list(csv.reader(io.StringIO(commtrace("table", run_json, name, "--csv").out)))
+    assert rows[0] == list(table.columns)
+    assert len(rows) == 1 + len(table)
+    document = json.loads(commtrace("table", run_json, name, "--json").out)
+    assert len(document[name]["rows"]) == len(table)
+    assert list(document[name]["columns"]) == list(table.columns)
+
+
+def test_a_table_that_does_not_exist_is_refused(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("table", run_json, "by_moon")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        f"error: no table 'by_moon'\n  found: the tables {', '.join(CATALOG)}\n  try: one of them\n"
+    )
+
+
+def test_columns_and_rows_that_do_not_fit_are_named(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("table", run_json, "calls", "--rows", "2")
+    assert "118 more rows: --rows 120" in ended.out
+    assert "more columns, in a wider terminal or with --csv: " in ended.out.replace("\n", " ")
