@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.padding import Padding
@@ -72,7 +73,7 @@ def _print(frames: Frames, problems: pd.DataFrame) -> None:
         _print_one(console, row)
 
 
-def _print_one(console: Console, row: dict[str, object]) -> None:
+def _print_one(console: Console, row: Mapping[Any, Any]) -> None:
     style = "bold red" if row["is_fault"] else "bold yellow"
     blamed = f"  blamed: {row['ranks']}" if row["ranks"] and row["is_fault"] else ""
     console.print()

@@ -42,7 +42,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
     problems = [
         *disagreements(covered),
         *deadlocks(covered, rings),
-        *missing_calls(covered, unexplained, hangs_in(all_waits).to_dict()),
+        *missing_calls(covered, unexplained, hangs_in(all_waits)),
         *crossed_orders(covered, differing),
         *unmatched_transfers(frames, covered),
         *missing_ranks(covered),

@@ -28,9 +28,8 @@ def unmatched_transfers(frames: Frames, covered: Coverage) -> Iterator[Problem]:
     sums = ends.groupby([*_BY, "kind"], observed=True).agg(
         num=("payload_bytes", "size"), size=("payload_bytes", "sum"), row=("row", "max")
     )
-    wide = sums.unstack("kind").reindex(
-        columns=pd.MultiIndex.from_product([["num", "size", "row"], [SEND, RECV]])
-    )
+    both = pd.MultiIndex.from_product([["num", "size", "row"], [SEND, RECV]])
+    wide = pd.DataFrame(sums.unstack("kind")).reindex(columns=both)
     wide = wide.fillna({("row", SEND): -1, ("row", RECV): -1}).fillna(0).astype("int64")
     for column in ("num", "size"):
         bad = wide[wide[column, SEND] != wide[column, RECV]]

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import Coverage, source_of
@@ -144,6 +143,6 @@ def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
     return {(wait.group, wait.number) for circle in found for wait in circle}
 
 
-def hangs_in(all_waits: list[Wait]) -> pd.Series:
+def hangs_in(all_waits: list[Wait]) -> dict[int, str]:
     """By rank, the call that it hangs in."""
-    return pd.Series({wait.rank: wait.text for wait in reversed(all_waits)}, dtype=object)
+    return {wait.rank: wait.text for wait in reversed(all_waits)}
