@@ -9,7 +9,7 @@ they may also refuse by raising. Nothing here costs anything when no communicati
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -67,15 +67,27 @@ class Move:
     candidates: tuple[tuple[str, float], ...]
 
 
+Runner = Callable[[Any, Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+
+runner: Runner | None = None
+"""Who runs what an operator on DTensors runs on this rank's parts, where a recorder wants to see.
+
+It gets the operator, the function, which is most often that operator in C++, and the arguments."""
+
 Guard = Callable[[str, Sequence[Move]], None]
 
-_force = threading.local()
+
+class _Force(threading.local):
+    announcement: Announcement | None = None
+
+
+_force = _Force()
 _listeners: tuple[Listener, ...] = ()
 
 
 def current() -> Announcement | None:
     """The announcement in force on this thread, or None outside of any."""
-    return getattr(_force, "announcement", None)
+    return _force.announcement
 
 
 class announced:

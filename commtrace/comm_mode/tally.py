@@ -49,7 +49,6 @@ class Tally:
         self.operators: list[Operator] = []
         self.num_not_listed = 0
         self._lock = threading.Lock()
-        self.keep_span = self._keep_span
 
     def add(self, call: Call) -> None:
         """Count a call; one that a functional collective issues is a call of that."""
@@ -68,7 +67,8 @@ class Tally:
         name = native_op.replace("::", ".") + ".default"
         self._list(Operator(RECORDER.num_ops, name, place, in_pass))
 
-    def _keep_span(self, span: Span) -> None:
+    def keep_span(self, span: Span) -> None:
+        """List an operator."""
         rank, number, _, operator, _, _, _, phase, _, module_call, _, layouts = span
         if self.rank is None or rank == self.rank:
             place = module_call[0] if module_call else None

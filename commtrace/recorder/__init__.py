@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import threading
 
+from commtrace.recorder.bridge import let_run
 from commtrace.recorder.buffer import Buffer, Sink, Span
 from commtrace.recorder.calls import Call
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.intercept import Interception
-from commtrace.recorder.operators import OperatorMode
+from commtrace.recorder.operators import OperatorMode, run_local
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.uncompiled import run_as_it_is
 
@@ -40,6 +41,7 @@ class Listening:
             self._mode, self._state = OperatorMode(RECORDER, rank), state
             self._mode.__enter__()
             state.has_operator_mode = True
+            let_run(run_local)
 
     def stop(self) -> None:
         """Disconnect; the last one to do so takes the interception out."""
@@ -51,6 +53,8 @@ class Listening:
         with _lock:
             before = RECORDER.buffers
             RECORDER.set_buffers(tuple(each for each in before if each is not self._buffer))
+            if not RECORDER.span_keepers:
+                let_run(None)
             if before and not RECORDER.buffers:
                 _interception.uninstall()
                 RECORDER.locator.uninstall()

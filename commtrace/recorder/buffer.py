@@ -9,23 +9,28 @@ Numbers of calls and operators count from the beginning of the recording.
 from __future__ import annotations
 
 import io
+import sys
 import threading
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import sleep
 from typing import Any, BinaryIO, Protocol
 
 from commtrace.event import StepRow
 from commtrace.recorder.calls import Call, Numbering
 from commtrace.recorder.clock import now
-from commtrace.tracefile import OUTSTANDING, SpoolWriter
+from commtrace.recorder.sites import Sites
+from commtrace.schema import TABLES
+from commtrace.tracefile import OUTSTANDING, SpoolWriter, sites_of
+from commtrace.tracefile.spool import NUMBERS, SITES
 
 _MAX_OUTSTANDING_ROWS = 1000
-_MAX_CALLS_IN_BATCH = 2000
-_MAX_OPS_IN_BATCH = 10_000
+_MAX_CALLS_IN_BATCH = 5000
+_MAX_OPS_IN_BATCH = 50_000
 _POLL_S = 0.001
 _MAX_OPS_PER_CALL = 10
+_SPAN_WIDTH = len(NUMBERS["ops"])
+_SITE_PLACES = [place for place, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
 NO_STEP = -1
 
 
@@ -44,10 +49,13 @@ class Sink(Protocol):
     wants_spans: bool
     wants_layouts: bool
     wants_stacks: bool
-    keep_span: Callable[[Span], None]
 
     def add(self, call: Call) -> None:
         """Take a call."""
+        ...
+
+    def keep_span(self, span: Span) -> None:
+        """Take an operator that has ended."""
         ...
 
     def end_step(self, rank: int) -> None:
@@ -90,9 +98,11 @@ class Buffer:
         self._epoch = epoch
         self._numbering = numbering
         self._calls: deque[tuple[Call, int]] = deque()
-        self._spans: deque[Span] = deque()
-        self._bounds: list[int] = []
-        self._steps_from: list[int] = []
+        # Numbers alone: nothing that the garbage collector would visit.
+        self._spans: list[int] = []
+        self._sites = {"comm": Sites(), "ops": Sites()}
+        self._op_site = self._sites["ops"].number_of
+        self._most_ops = sys.maxsize if max_calls is None else _MAX_OPS_PER_CALL * max_calls
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
         self._shown: list[int] = []
@@ -100,7 +110,6 @@ class Buffer:
         self._lock = threading.Lock()
         self._stream = stream
         self._writer = SpoolWriter(stream, facts)
-        self.keep_span: Callable[[Span], None] = self._spans.append
 
     def add(self, call: Call) -> None:
         """Keep a call, from the moment it is issued."""
@@ -113,6 +122,26 @@ class Buffer:
         self._num_in_step += 1
         self._calls.append((call, self.step))
 
+    def keep_span(self, span: Span) -> None:
+        """Keep an operator that has ended, in the step that is in progress."""
+        rank, number, parent, op, level, start, duration, phase, regions, call, thread, _ = span
+        if self.rank is not None and rank != self.rank:
+            return
+        if self._num_ops_kept >= self._most_ops:
+            self.num_ops_dropped += 1
+            return
+        self._num_ops_kept += 1
+        place, module_call = (None, -1) if call is None else (call[0], call[1])
+        # By identity, for hashing an operator runs Python code; `operators` keeps it alive.
+        site = (rank, id(op), level, phase, regions, place, thread)
+        code = self._op_site(site)
+        if code is None:
+            region = regions[-1] if regions else ""
+            path, class_name = (place.path, place.class_name) if place else ("", "")
+            row = (rank, str(op), level, phase, region, path, class_name, thread)
+            code = self._sites["ops"].add(site, row)
+        self._spans += (number, parent, start, duration, self.step, module_call, code)
+
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""
         if self.step == NO_STEP:
@@ -122,8 +151,6 @@ class Buffer:
         self.step = step
         self._step_begin = begin
         self._num_in_step = 0
-        self._bounds.append(begin)
-        self._steps_from.append(step)
 
     def end_step(self, rank: int) -> None:
         """End the step in progress, and begin the next one."""
@@ -149,7 +176,8 @@ class Buffer:
         failure = None
         with self._lock:
             num_full = max(
-                len(self._calls) // _MAX_CALLS_IN_BATCH, len(self._spans) // _MAX_OPS_IN_BATCH
+                len(self._calls) // _MAX_CALLS_IN_BATCH,
+                len(self._spans) // (_MAX_OPS_IN_BATCH * _SPAN_WIDTH),
             )
             for number in range(num_full + 1):
                 try:
@@ -161,14 +189,15 @@ class Buffer:
 
     def _write_batch(self, facts: Mapping[str, Any] | None, is_last: bool) -> None:
         done, waiting = self._sort_out(is_last)
+        numbers = {"comm": self._numbers_of(done), "ops": self._take_spans()}
         tables = {
             "groups": self._new_groups([*done, *waiting]),
-            "comm": [call.row(self._epoch, step, self._numbering) for call, step in done],
-            "ops": self._take_ops(),
             "steps": _take(self._steps, len(self._steps)),
         }
+        for name, sites in self._sites.items():
+            tables[sites_of(name)] = _take(sites.new, len(sites.new))
         shown = [call.id for call, _ in waiting]
-        if not (facts or shown != self._shown or any(tables.values())):
+        if not any((facts, shown != self._shown, *numbers.values(), *tables.values())):
             return
         tables[OUTSTANDING] = [
             call.row(self._epoch, step, self._numbering)
@@ -176,18 +205,20 @@ class Buffer:
         ]
         self._shown = shown
         try:
-            self._writer.write(tables, facts)
+            self._writer.write(tables, facts, numbers)
         except OSError:  # memory stays bounded also where the disk is full
-            self._lose(tables)
+            self._lose(tables, numbers)
             raise
 
-    def _lose(self, tables: Mapping[str, Any]) -> None:
-        """Count what could not be written; groups and steps are few, and tried again."""
-        self.num_dropped += len(tables["comm"])
-        self.num_ops_dropped += len(tables["ops"])
+    def _lose(self, tables: Mapping[str, Any], numbers: Mapping[str, Sequence[int]]) -> None:
+        """Count what could not be written; what is few, or needed later, is tried again."""
+        self.num_dropped += len(numbers["comm"]) // len(NUMBERS["comm"])
+        self.num_ops_dropped += len(numbers["ops"]) // _SPAN_WIDTH
         for row in tables["groups"]:
             del self._groups[row.name]
         self._steps.extendleft(reversed(tables["steps"]))
+        for name, sites in self._sites.items():
+            sites.new.extendleft(reversed(tables[sites_of(name)]))
         self._shown = []
 
     def await_ends(self, timeout_s: float, ask: Callable[[], None]) -> None:
@@ -220,21 +251,30 @@ class Buffer:
                 self._groups[row.name] = rows[row.name] = row
         return list(rows.values())
 
-    def _take_ops(self) -> list[Any]:
-        taken = _take(self._spans, _MAX_OPS_IN_BATCH)
-        spans = [span for span in taken if self.rank in (None, span[0])]
-        if self._max_calls is not None:
-            room = _MAX_OPS_PER_CALL * self._max_calls - self._num_ops_kept
-            self.num_ops_dropped += max(len(spans) - room, 0)
-            del spans[room:]
-        self._num_ops_kept += len(spans)
-        numbering, epoch = self._numbering, self._epoch
-        return [_op_row(span, self._step_at(span[5]), numbering, epoch) for span in spans]
+    def _numbers_of(self, entries: list[tuple[Call, int]]) -> list[int]:
+        """What differs between calls that are alike; what does not becomes a site."""
+        sites = self._sites["comm"]
+        flat: list[int] = []
+        for call, step in entries:
+            key = call.site()
+            site = sites.number_of(key)
+            if site is None:
+                row = call.row(self._epoch, step, self._numbering)
+                site = sites.add(key, tuple([row[place] for place in _SITE_PLACES]), call.held())
+            flat += (*call.numbers(self._epoch, step, self._numbering), site)
+        return flat
 
-    def _step_at(self, instant: int) -> int:
-        """The step that was in progress then."""
-        position = bisect_right(self._bounds, instant) - 1
-        return self._steps_from[position] if position >= 0 else NO_STEP
+    def _take_spans(self) -> list[int]:
+        """What is known of operators, which threads may add to meanwhile, as the file counts."""
+        spans = self._spans[: _MAX_OPS_IN_BATCH * _SPAN_WIDTH]
+        del self._spans[: len(spans)]
+        if first := self._numbering.first_op:
+            for place in (0, 1):
+                numbers = spans[place::_SPAN_WIDTH]
+                spans[place::_SPAN_WIDTH] = [max(number - first, -1) for number in numbers]
+        starts = spans[2::_SPAN_WIDTH]
+        spans[2::_SPAN_WIDTH] = map(self._epoch.__add__, starts)
+        return spans
 
     def contents(self) -> bytes:
         """All that has been written so far."""
@@ -248,25 +288,3 @@ class Buffer:
 def _take(entries: deque[Any], most: int) -> list[Any]:
     """The first that are in a queue now; others may append meanwhile."""
     return [entries.popleft() for _ in range(min(len(entries), most))]
-
-
-def _op_row(span: Span, step: int, numbering: Numbering, epoch: int) -> tuple[Any, ...]:
-    """An operator as a row of table `ops`, in the order of its columns."""
-    rank, number, parent, op, level, start, duration, phase, regions, call, thread, _ = span
-    place = call[0] if call else None
-    return (
-        rank,
-        numbering.op_id(number),
-        numbering.op_id(parent),
-        str(op),
-        level,
-        start + epoch,
-        duration,
-        step,
-        phase,
-        regions[-1] if regions else "",
-        place.path if place else "",
-        place.class_name if place else "",
-        call[1] if call else -1,
-        thread,
-    )

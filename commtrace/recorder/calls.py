@@ -50,7 +50,6 @@ class Call:
     seq: int
     op_id: int
     thread: int
-    region: str
 
     def __init__(self, native_op: str, signature: Signature) -> None:
         self.native_op = native_op
@@ -62,7 +61,7 @@ class Call:
         self.kept_bytes = self.root = self.peer = _UNKNOWN
         self.issue = self.returned = self.end = _UNKNOWN
         self.dtype: Any = None
-        self.reduce_op = ""
+        self.reduce_op = self.region = ""
         self.work: Any = None
         self.announcement: Any = None
         self.op: Any = None
@@ -84,6 +83,35 @@ class Call:
         if not self.is_async:
             return self.returned - self.issue + self.waited
         return self.waited if self.num_waits else _UNKNOWN
+
+    def site(self) -> tuple[Any, ...]:
+        """What decides its row but for the numbers; by identity what is costly to hash."""
+        phase, module_call, code, line, told = self.location
+        return (
+            self.native_op, self.group, self.reduce_op, self.root, self.peer, self.dtype, self.sent,
+            self.received, self.payload, self.kept_bytes, self.is_async, self.region, self.thread,
+            id(self.op), id(self.announcement), phase, module_call[0] if module_call else None,
+            id(code), line, self.stack, told.key() if told else None,
+        )  # fmt: skip
+
+    def held(self) -> Any:
+        """What must live as long as its site is known; code and operators live on anyway."""
+        return self.announcement
+
+    def numbers(self, epoch: int, step: int, numbering: Numbering) -> tuple[int, ...]:
+        """The columns of its row that `spool.NUMBERS` names, in that order."""
+        module_call = self.location[1]
+        return (
+            numbering.call_id(self),
+            numbering.seq(self),
+            self.issue + epoch,
+            self.returned - self.issue if self.returned >= 0 else _UNKNOWN,
+            self.blocked(),
+            self.end + epoch if self.end >= 0 else _UNKNOWN,
+            step,
+            module_call[1] if module_call else _UNKNOWN,
+            numbering.op_id(self.op_id),
+        )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
         """The call as a row of table `comm`, in the order of its columns."""
@@ -159,7 +187,7 @@ class Numbering:
     ) -> None:
         self._first_calls = calls
         self._first_seqs = groups
-        self._first_op = ops
+        self.first_op = ops
         self._names: dict[Group, str] = {}
         self._ranks: dict[str, tuple[int, ...]] = {}
 
@@ -173,7 +201,7 @@ class Numbering:
 
     def op_id(self, op_id: int) -> int:
         """The number of an operator; -1 of one that this recording does not have."""
-        return _UNKNOWN if self._first_op is None else max(op_id - self._first_op, _UNKNOWN)
+        return _UNKNOWN if self.first_op is None else max(op_id - self.first_op, _UNKNOWN)
 
     def name(self, group: Group) -> str:
         """The name of a group."""
@@ -199,9 +227,6 @@ def tensors_of(argument: Any) -> Sequence[torch.Tensor]:
 def read_arguments(call: Call, args: Sequence[Any]) -> None:
     """Fill in what the arguments of the operator say."""
     signature = call.signature
-    if signature.reduce_op is not None:
-        given = len(args) > signature.reduce_op
-        call.reduce_op = _reduce_op_name(args[signature.reduce_op]) if given else "sum"
     if signature.root is not None:
         call.root = args[signature.root]
     if signature.peer is not None:
@@ -292,8 +317,11 @@ _REDUCE_OPS: dict[int, str] = (
 )
 
 
-def _reduce_op_name(reduce_op: Any) -> str:
+def reduce_op_of(signature: Signature, args: Sequence[Any]) -> str:
     """The name of a reduction: functional operators say it, those of c10d hold it in a box."""
+    if len(args) <= signature.reduce_op:  # type: ignore[operator]
+        return "sum"
+    reduce_op = args[signature.reduce_op]  # type: ignore[index]
     if isinstance(reduce_op, str):
         return reduce_op
     try:

@@ -7,12 +7,15 @@ are calls (`intercept`), and know the span that they happened in. A mode belongs
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from commtrace.recorder.bridge import PACKAGE, let_run
 from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
@@ -65,17 +68,32 @@ class OperatorMode(TorchDispatchMode):
         silent = _is_silent.get(id(func))
         if _learn(func) if silent is None else silent:
             return func(*args, **kwargs) if kwargs else func(*args)
+        if distributed is None:
+            return self.span(func, LOCAL, state, func, args, kwargs)
+        layouts = _layouts(distributed, args) if self._recorder.wants_layouts else ()
+        run = _ways[distributed]
+        arguments = (self, state, distributed, func, types, args, kwargs or {})
+        return self.span(func, DTENSOR, state, run, arguments, None, layouts)
+
+    def span(
+        self,
+        op: Any,
+        level: str,
+        state: ThreadState,
+        run: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        layouts: tuple[Any, ...] = (),
+    ) -> Any:
+        """What `run` returns; while it runs, and it alone, `op` is the operator in progress."""
         recorder = self._recorder
         parent, outer = state.op_id, state.op
         state.op_id = number = recorder.num_ops
         recorder.num_ops = number + 1
-        state.op = func
-        layouts = _layouts(distributed, args) if distributed and recorder.wants_layouts else ()
+        state.op = op
         begin = now()
         try:
-            if distributed is not None:
-                return self._run_distributed(distributed, func, types, args, kwargs, state)
-            return func(*args, **kwargs) if kwargs else func(*args)
+            return run(*args, **kwargs) if kwargs else run(*args)
         finally:
             duration = now() - begin
             state.op_id = parent
@@ -87,9 +105,8 @@ class OperatorMode(TorchDispatchMode):
                 phase = FORWARD
             else:
                 phase = OPTIMIZER if state.optimizer_depth else OTHER
-            level = LOCAL if distributed is None else DTENSOR
             span = (
-                self._rank, number, parent, func, level, begin, duration, phase,
+                self._rank, number, parent, op, level, begin, duration, phase,
                 state.regions, call, state.native_id, layouts,
             )  # fmt: skip
             for keep in recorder.span_keepers:
@@ -106,23 +123,65 @@ class OperatorMode(TorchDispatchMode):
             phase = OPTIMIZER
         return phase, None if node is None else self._recorder.locator.call_of_node(node)
 
-    def _run_distributed(
-        self, cls: type, func: Any, types: Any, args: Any, kwargs: Any, state: ThreadState
-    ) -> Any:
-        """Run an operator on distributed tensors, seeing what it runs on local ones."""
-        outer = state.dtensor_op
-        state.dtensor_op = func
-        _push(self)
-        try:
-            if cls.__module__.partition(".")[0] != "torch":
-                return cls.__torch_dispatch__(func, types, args, kwargs or {})  # type: ignore[attr-defined]
-            # torch's own class is dispatched in C++; the mode declines and so gives way to it.
-            state.is_passing = True
-            return func(*args, **(kwargs or {}))
-        finally:
-            state.is_passing = False
-            _pop(None)
-            state.dtensor_op = outer
+
+def _showing(
+    mode: OperatorMode, state: ThreadState, cls: Any, op: Any, types: Any, args: Any, kwargs: Any
+) -> Any:
+    """Run an operator of a class that asks `run_local` to run what it runs on local tensors."""
+    outer, state.dtensor_op = state.dtensor_op, op
+    before, state.looking = state.looking, mode
+    try:
+        return cls.__torch_dispatch__(op, types, args, kwargs)
+    finally:
+        state.dtensor_op, state.looking = outer, before
+
+
+def _declining(
+    mode: OperatorMode, state: ThreadState, cls: Any, op: Any, types: Any, args: Any, kwargs: Any
+) -> Any:
+    """Run an operator of torch's own class, which is dispatched in C++ where the mode declines."""
+    outer, state.dtensor_op = state.dtensor_op, op
+    _push(mode)
+    try:
+        state.is_passing = True
+        return op(*args, **kwargs)
+    finally:
+        state.is_passing = False
+        _pop(None)
+        state.dtensor_op = outer
+
+
+def _looking_on(
+    mode: OperatorMode, state: ThreadState, cls: Any, op: Any, types: Any, args: Any, kwargs: Any
+) -> Any:
+    """Run an operator of somebody else's class."""
+    outer, state.dtensor_op = state.dtensor_op, op
+    _push(mode)
+    try:
+        return cls.__torch_dispatch__(op, types, args, kwargs)
+    finally:
+        _pop(None)
+        state.dtensor_op = outer
+
+
+def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Run what `op` on distributed tensors runs on local ones: mostly `op` itself, in C++."""
+    state = HERE.state
+    mode = state.looking
+    if mode is None:
+        return function(*args, **kwargs)
+    if type(function) is BuiltinFunctionType:
+        return mode.span(op, LOCAL, state, function, args, kwargs)
+    _push(mode)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _pop(None)
+
+
+_ways: dict[type, Callable[..., Any]] = {}
+_WAYS_OF_PACKAGES = {"torch": _declining, PACKAGE: _showing}
+"""How operators on distributed tensors are run so that those on local ones are seen."""
 
 
 def _distributed_class(types: Any) -> type | None:
@@ -131,6 +190,9 @@ def _distributed_class(types: Any) -> type | None:
         if distributed is None:
             distributed = hasattr(cls, "placements") and hasattr(cls, "device_mesh")
             _is_distributed_class[cls] = distributed
+            if distributed:
+                let_run(run_local)
+                _ways[cls] = _WAYS_OF_PACKAGES.get(cls.__module__.partition(".")[0], _looking_on)
         if distributed:
             return cls
     return None

@@ -21,7 +21,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.recorder.bridge import announcement
 from commtrace.recorder.buffer import Sink, Span
-from commtrace.recorder.calls import Call, Numbering, read_arguments, read_result, tensors_of
+from commtrace.recorder.calls import (
+    Call,
+    Numbering,
+    read_arguments,
+    read_result,
+    reduce_op_of,
+    tensors_of,
+)
 from commtrace.recorder.clock import now
 from commtrace.recorder.device_events import Devices
 from commtrace.recorder.failures import Failures
@@ -31,6 +38,7 @@ from commtrace.recorder.phases import Locator, is_library, stack_of
 from commtrace.recorder.signatures import Signature
 
 _MAX_RESULTS = 4096
+_MAX_REDUCE_OPS = 4096
 _BLOCKING_TRANSFERS = frozenset({"send", "recv"})
 
 
@@ -52,6 +60,7 @@ class Recorder:
         self.num_ops = 0
         self._works: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
+        self._reduce_ops: dict[tuple[int, str], tuple[str, Any]] = {}
 
     def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
         """Report to these buffers from now on."""
@@ -69,6 +78,7 @@ class Recorder:
         self.failures = Failures()
         self._works.clear()
         self._results.clear()
+        self._reduce_ops.clear()
 
     def numbering(self, *, with_ops: bool) -> Numbering:
         """Numbers and names that begin now."""
@@ -87,6 +97,9 @@ class Recorder:
         try:
             call = Call(native_op, signature)
             call.group = self.groups.of(resolve(args[signature.group]))
+            call.announcement = announcement()
+            if signature.reduce_op is not None:
+                call.reduce_op = self._reduce_op(call.announcement, native_op, signature, args)
             read_arguments(call, args)
             if not call.is_computed and _is_tracing():
                 return None
@@ -105,18 +118,31 @@ class Recorder:
             self.failures.append(error)
             return None
 
+    def _reduce_op(
+        self, told: Any, native_op: str, signature: Signature, args: Sequence[Any]
+    ) -> str:
+        """The reduction; what is announced by one object is one collective, and is read once."""
+        if told is None:
+            return reduce_op_of(signature, args)
+        key = (id(told), native_op)
+        known = self._reduce_ops.get(key)
+        if known is None:
+            if len(self._reduce_ops) >= _MAX_REDUCE_OPS:
+                self._reduce_ops.clear()
+            known = self._reduce_ops[key] = (reduce_op_of(signature, args), told)
+        return known[0]
+
     def _place(self, call: Call, frame: FrameType | None, state: ThreadState) -> None:
         call.location = self.locator.locate(frame, state, call.sent)
         if self.wants_stacks:
             call.stack = stack_of(frame)
-        told = announcement()
-        if told is not None:
-            call.announcement = told
+        told = call.announcement
+        if told is not None and not call.group.row.mesh_axis:
             call.group.learn_axis(told.axis)
-        call.region = state.regions[-1] if state.regions else ""
+        if state.regions:
+            call.region = state.regions[-1]
         call.thread = state.native_id
-        if state.functional_op:
-            call.functional_op = state.functional_op
+        call.functional_op = state.functional_op
         call.op = state.dtensor_op or state.op
         call.op_id = state.op_id
 
@@ -141,7 +167,8 @@ class Recorder:
             if state.functional is not None:
                 state.functional.append(call)
                 return
-            work = _work_in(result)
+            # Asking what is in the box costs as much as anything here; a fake one is over at once.
+            work = None if call.group.is_fake else _work_in(result)
             if work is None or isinstance(work, FakeWork):
                 call.end = returned
                 call.is_settled = True

@@ -55,6 +55,11 @@ class Told:
     names: Callable[[], Sequence[str]] = _no_names
     reason: Callable[[], Reason] | None = None
 
+    def key(self) -> tuple[Any, ...]:
+        """All that is told, as it is written."""
+        reason = None if self.reason is None else self.reason()
+        return self.carries, tuple(self.names()), reason
+
 
 def _objects(frame: FrameType) -> Told:
     return _PICKLES

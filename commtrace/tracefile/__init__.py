@@ -23,6 +23,7 @@ from commtrace.tracefile.spool import (
     SpoolWriter,
     parse_spool,
     read_spool,
+    sites_of,
     spool_name,
 )
 from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace_of_rows
@@ -40,6 +41,7 @@ __all__ = [
     "read_spools",
     "read_trace",
     "require_events",
+    "sites_of",
     "spool_name",
     "trace_of_rows",
     "write_trace",

@@ -7,6 +7,7 @@ is being recorded. The description of n integers is one of
     {"const": 7}                               n times the same value, no bytes
     {"width": 2}                               n little-endian signed integers of 2 bytes
     {"width": 1, "delta": true, "first": 900}  n differences to the value before, beginning at 900
+    {"width": "planes"}                        n integers of 8 bytes: the lowest byte of each, ...
 
 with width 1, 2, 4 or 8; of n floats, {"width": "float"}: 8 bytes each, IEEE 754. Strings are
 written as the integers that number them in a list which the file holds once, where number 0 is the
@@ -71,6 +72,19 @@ def encode_ints(values: Sequence[int]) -> tuple[Description, bytes]:
     return {"width": width}, _pack(_TYPECODES[width], values)
 
 
+def encode_planes(values: array[int]) -> tuple[Description, bytes]:
+    """The description and bytes of an array of 64-bit integers, byte by byte.
+
+    A tenth of the work of `encode_ints`, and as small once deflated: most planes are all alike.
+
+    >>> encode_planes(array("q", [65, 66]))[1][:2].decode()
+    'AB'
+    """
+    packed = values.tobytes()
+    order = reversed(range(8)) if _SWAP else range(8)
+    return {"width": "planes"}, b"".join([packed[place::8] for place in order])
+
+
 def encode_floats(values: Sequence[float]) -> tuple[Description, bytes]:
     """The description and bytes of floats; a nan stays a nan."""
     return {"width": "float"}, _pack("d", values)
@@ -96,6 +110,8 @@ def decode(description: Description, data: bytes, rows: int) -> array[Any]:
     if "const" in description:
         return array("q", [description["const"]]) * rows
     width = description.get("width")
+    if width == "planes":
+        return _join_planes(data, rows)
     typecode = "d" if width == "float" else _TYPECODES.get(width)  # type: ignore[arg-type]
     if typecode is None:
         raise DamagedColumnError(f"an unknown width {width!r}")
@@ -109,3 +125,14 @@ def decode(description: Description, data: bytes, rows: int) -> array[Any]:
         packed[0] = 0
         return array("q", accumulate(packed, initial=description["first"]))[1:]
     return packed if typecode in "dq" else array("q", packed)
+
+
+def _join_planes(data: bytes, rows: int) -> array[Any]:
+    if len(data) != 8 * rows:
+        raise DamagedColumnError(f"{len(data)} bytes for {rows} rows of 8")
+    packed = bytearray(len(data))
+    for place in range(8):
+        packed[7 - place if _SWAP else place :: 8] = data[place * rows : (place + 1) * rows]
+    values = array("q")
+    values.frombytes(packed)
+    return values

@@ -9,6 +9,9 @@ batches, each appended in one write:
 
 The head is JSON: `facts` to add to those known so far, `strings` that are new, and for each table
 its number of rows and the description of each column (see `encoding`) with the length of its data.
+Of calls and operators, of which there are many and few that differ, only numbers are written for
+each: one of them is that of its `site`, a row with all the rest, in a pseudo-table. Sites are
+numbered through the file, like strings.
 A batch whose length or checksum does not hold is the torn tail of a process that was killed: it is
 left out, and everything before it counts. Each batch names all calls that are not over yet as
 `outstanding`; those of the last batch count, as calls whose end is not known.
@@ -33,6 +36,7 @@ from commtrace.tracefile.encoding import (
     decode,
     encode_floats,
     encode_ints,
+    encode_planes,
     is_not_known,
     not_known,
 )
@@ -43,15 +47,54 @@ SPOOL_SUFFIX = ".spool"
 OUTSTANDING = "outstanding"
 """Pseudo-table: calls that were not over when the batch was written, as rows of table `comm`."""
 
+SITE = Column("site", int, "", "number of the site in this file, from 0")
+_OF_EACH = {
+    "comm": (
+        "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "module_call",
+        "op_id",
+    ),
+    "ops": ("id", "parent", "start_ns", "duration_ns", "step", "module_call"),
+}  # fmt: skip
+NUMBERS = {
+    table: (*[column for column in TABLES[table] if column.name in names], SITE)
+    for table, names in _OF_EACH.items()
+}
+"""What differs between events that are alike: the columns of their numbers, in order."""
+
+SITES = {
+    table: tuple([column for column in TABLES[table] if column.name not in names])
+    for table, names in _OF_EACH.items()
+}
+"""What they have in common: the columns of their sites, in order."""
+
 _FIRST_WORD = b"commtrace-spool"
 _FIRST_LINE = b"%s %d\n" % (_FIRST_WORD, FORMAT_VERSION)
 _FIRST_LINES = tuple(b"%s %d\n" % (_FIRST_WORD, n + 1) for n in range(FORMAT_VERSION))
 _BATCH = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
 _FASTEST = 1
-_TABLES = {**TABLES, OUTSTANDING: TABLES["comm"]}
+
+
+def numbers_of(table: str) -> str:
+    """The pseudo-table with the numbers of a table's events."""
+    return f"{table}.numbers"
+
+
+def sites_of(table: str) -> str:
+    """The pseudo-table with their sites."""
+    return f"{table}.sites"
+
+
+_TABLES = {
+    **TABLES,
+    OUTSTANDING: TABLES["comm"],
+    **{numbers_of(table): columns for table, columns in NUMBERS.items()},
+    **{sites_of(table): columns for table, columns in SITES.items()},
+}
 
 Rows = Sequence[tuple[Any, ...]]
+Numbers = Sequence[int]
+"""The rows of a table of nothing but numbers, one after the other."""
 
 
 def spool_name(rank: int) -> str:
@@ -73,13 +116,23 @@ class SpoolWriter:
         self._end = 0
         self.write({}, facts)
 
-    def write(self, tables: Mapping[str, Rows], facts: Mapping[str, Any] | None = None) -> None:
-        """Append rows of any tables, and facts, as one batch that is in the file on return.
+    def write(
+        self,
+        tables: Mapping[str, Rows],
+        facts: Mapping[str, Any] | None = None,
+        numbers: Mapping[str, Numbers] | None = None,
+    ) -> None:
+        """Append rows of any tables, facts, and the numbers of events, as one batch.
 
-        Where that fails, with an OSError, the file is as it was, and another batch may be tried.
+        It is in the file on return. Where that fails, with an OSError, the file is as it was, and
+        another batch may be tried.
         """
         blobs: list[bytes] = []
         heads = {name: self._encode(name, rows, blobs) for name, rows in tables.items() if rows}
+        for table, flat in (numbers or {}).items():
+            if flat:
+                name = numbers_of(table)
+                heads[name] = _encode_numbers(_TABLES[name], array("q", flat), blobs)
         head: dict[str, Any] = {"strings": self._strings.strings[self._num_written :]}
         head["facts"] = dict(facts or {})
         head["tables"] = heads
@@ -119,6 +172,17 @@ class SpoolWriter:
                 description["bytes"] = len(data)
             columns[column.name] = description
         return {"rows": len(rows), "columns": columns}
+
+
+def _encode_numbers(
+    columns: Sequence[Column], flat: array[int], blobs: list[bytes]
+) -> dict[str, Any]:
+    described, width = {}, len(columns)
+    for place, column in enumerate(columns):
+        description, data = encode_planes(flat[place::width])
+        blobs.append(data)
+        described[column.name] = {**description, "bytes": len(data)}
+    return {"rows": len(flat) // width, "columns": described}
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +294,21 @@ class _Builder:
         arrays = self._arrays
         for name, values in arrays[OUTSTANDING].items():
             arrays["comm"][name].extend(values)
+        for name in SITES:
+            self._join_sites(name)
         return {
             name: {column.name: self._column(column, ordered[column.name]) for column in columns}
             for name, columns in TABLES.items()
             for ordered in [_in_order(arrays[name])]
         }
+
+    def _join_sites(self, table: str) -> None:
+        arrays = self._arrays
+        whole, numbers, sites = arrays[table], arrays[numbers_of(table)], arrays[sites_of(table)]
+        for name in _OF_EACH[table]:
+            whole[name].extend(numbers[name])
+        for column in SITES[table]:
+            whole[column.name].extend(map(sites[column.name].__getitem__, numbers[SITE.name]))
 
     def _column(self, column: Column, values: array[Any]) -> ColumnValues:
         return StringColumn(values, self._strings) if column.type is str else values

@@ -110,19 +110,23 @@ def dispatch(
             _learn(op)
             return dispatch(op, types, args, kwargs)
         if op_id in _instead:
-            return _instead[op_id](*args, **(kwargs or {}))
+            return _seen(op, _instead[op_id], args, kwargs or {})
         known = _derived.get(tuple(key))
         entry = known or _miss(op, args, kwargs or {}, tuple(key))
         if entry.is_derived:
             with implicit_replication():  # of what it makes itself
-                return entry.run(*args, **(kwargs or {}))
+                return _seen(op, entry.run, args, kwargs or {})
     place = entry.place
     copied = None if place is None else args[place]._copied
     if copied is not None:
         check_writable(copied)
     if entry.moves or entry.backs:
-        _redistribute(op, entry, args, kwargs or {}, local, local_kwargs)
-    result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
+        _seen(op, _redistribute, (op, entry, args, kwargs or {}, local, local_kwargs), {})
+    runner = observe.runner
+    if runner is not None:
+        result = runner(op, entry.run, local, local_kwargs)
+    else:
+        result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
     single = entry.single
     if single is not None:
         if entry.view:
@@ -133,6 +137,14 @@ def dispatch(
             write_through(copied, op, args)
         return args[place]
     return _finish(op, entry, result, args, kwargs or {}, local, local_kwargs)
+
+
+def _seen(
+    op: OpOverload, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """What a function returns that runs operators for `op`, seen by whoever wants to see them."""
+    runner = observe.runner
+    return function(*args, **kwargs) if runner is None else runner(op, function, args, kwargs)
 
 
 @outside_graphs("what changes operators goes around the call of a compiled function")

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commtrace.tracefile.encoding import DamagedColumnError, decode, encode_floats, encode_ints
+from commtrace.tracefile.encoding import (
+    DamagedColumnError,
+    decode,
+    encode_floats,
+    encode_ints,
+    encode_planes,
+)
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -17,6 +23,11 @@ INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 @given(st.one_of(st.lists(INT64), st.lists(st.integers(-300, 300)), st.lists(st.just(7))))
 def test_integers_come_back(values: list[int]) -> None:
     assert list(decode(*encode_ints(values), len(values))) == values
+
+
+@given(st.lists(INT64))
+def test_integers_come_back_from_planes(values: list[int]) -> None:
+    assert list(decode(*encode_planes(array("q", values)), len(values))) == values
 
 
 @given(st.lists(st.floats()))
@@ -49,6 +60,7 @@ def test_differences_that_do_not_fit_are_not_taken() -> None:
     ("description", "data", "rows", "message"),
     [
         ({"width": 2}, b"123", 2, "3 bytes for 2 rows of 2"),
+        ({"width": "planes"}, b"123", 1, "3 bytes for 1 rows of 8"),
         ({"width": 3}, b"123", 1, "an unknown width 3"),
         ({}, b"", 0, "an unknown width None"),
     ],

@@ -19,7 +19,8 @@ from commtrace.errors import (
 )
 from commtrace.event import CommEvent
 from commtrace.schema import TABLES
-from commtrace.tracefile import OUTSTANDING, SpoolWriter, parse_spool, spool_name
+from commtrace.tracefile import OUTSTANDING, SpoolWriter, parse_spool, sites_of, spool_name
+from commtrace.tracefile.spool import NUMBERS, SITES
 from tests.commtrace.tracefile.tables import tables
 
 
@@ -51,6 +52,32 @@ def test_batches_come_back_joined_in_the_order_of_their_ids(batches: list[dict])
 
 def _plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(int(value) if isinstance(value, bool) else value for value in row)
+
+
+@given(tables(), st.lists(tables(), max_size=3))
+def test_events_written_as_numbers_and_sites_come_back_whole(first: dict, more: list[dict]) -> None:
+    stream = io.BytesIO()
+    writer = SpoolWriter(stream, {"rank": 0})
+    places: dict[str, list[Any]] = {name: [] for name in NUMBERS}
+    for batch in (first, *more):
+        new, numbers = {}, {}
+        for name, known in places.items():
+            of_site = [TABLES[name].index(column) for column in SITES[name]]
+            of_each = [TABLES[name].index(column) for column in NUMBERS[name][:-1]]
+            flat: list[int] = []
+            before = len(known)
+            for row in batch[name]:
+                site = tuple([row[place] for place in of_site])
+                if site not in known:
+                    known.append(site)
+                flat += (*[row[place] for place in of_each], known.index(site))
+            new[sites_of(name)], numbers[name] = known[before:], flat
+        writer.write(new, numbers=numbers)
+    spool = parse_spool(stream.getvalue())
+    for name in places:
+        rows = [row for batch in (first, *more) for row in batch[name]]
+        back = list(zip(*spool.tables[name].values(), strict=True))
+        assert sorted(map(repr, map(_plain, back))) == sorted(map(repr, map(_plain, rows)))
 
 
 def test_facts_add_up() -> None:
