@@ -21,7 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -120,7 +120,7 @@ def _installed() -> Iterator[None]:
         backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
     plugin = backend._plugins[BACKEND.upper()]
     global_world, excepthook = c10d._world, sys.excepthook
-    with _warnings_restored():
+    with _warnings_restored(), _properties_unlocked():
         backend._plugins[BACKEND.upper()] = backend._BackendPlugin(create_group, True)
         c10d._world = world  # pyright: ignore[reportAttributeAccessIssue]
         _c10d._set_thread_isolation_mode(True)
@@ -131,6 +131,29 @@ def _installed() -> Iterator[None]:
             c10d._world = global_world
             backend._plugins[BACKEND.upper()] = plugin
             sys.excepthook = excepthook
+
+
+@contextmanager
+def _properties_unlocked() -> Iterator[None]:
+    """Let a rank work out a cached property while another one waits in the middle of the same.
+
+    Before Python 3.12 one lock is held meanwhile for all instances: the ranks would wait for each
+    other. Here each takes a lock of its own.
+    """
+    locked = cached_property.__get__
+
+    def unlocked(self: cached_property[Any], instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        alone = cached_property(self.func)
+        alone.attrname = self.attrname
+        return locked(alone, instance, owner)
+
+    cached_property.__get__ = unlocked
+    try:
+        yield
+    finally:
+        cached_property.__get__ = locked
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import threading
 import time
 import unittest
 import warnings
+from functools import cached_property
 
 import pytest
 import torch
@@ -257,6 +258,25 @@ def test_the_process_is_left_as_it_was():
     assert c10d._world is world
     assert warnings.filters == filters
     assert not dist.is_initialized()
+
+
+def test_ranks_may_wait_while_they_work_out_a_cached_property():
+    """Python 3.11 has one lock for all instances of a class."""
+
+    class Rank:
+        @cached_property
+        def total(self) -> int:
+            mine = torch.tensor([dist.get_rank()])
+            dist.all_reduce(mine)
+            return int(mine)
+
+    def body() -> tuple[int, bool]:
+        rank = Rank()
+        return rank.total, rank.total is vars(rank)["total"]
+
+    before = cached_property.__get__
+    assert run_threads(body, 3, timeout_s=10) == [(3, True)] * 3
+    assert cached_property.__get__ is before
 
 
 def test_groups_of_one_run_are_gone_in_the_next():
