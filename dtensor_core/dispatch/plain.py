@@ -35,9 +35,11 @@ _TAKING_WHOLE = frozenset(
 _MAKERS = (
     "Split SplitWithSizes UnsafeSplit UnsafeSplitWithSizes Unbind Cumprod Cummax Cummin Prod "
     "DiagonalScatter SelectScatter SliceScatter IndexPut Put Trace Mvlgamma AsStrided Diagonal "
-    "FractionalMaxPool2D FractionalMaxPool3D EmbeddingBag"
+    "FractionalMaxPool2D FractionalMaxPool3D EmbeddingBag LinalgHouseholderProduct Ormqr"
 )
-_MAKING_CONSTANTS = frozenset(f"{name}Backward{n}" for name in _MAKERS.split() for n in (0, 1))
+_MAKING_CONSTANTS = frozenset(
+    f"{name}Backward{form}" for name in _MAKERS.split() for form in ("0", "1", "0_copy")
+)
 
 
 def is_whole(op: OpOverload, tensor: torch.Tensor) -> bool:

@@ -150,3 +150,17 @@ def test_ranks_without_a_part_of_a_sum_of_integers_scale_by_fractions_as_others(
         assert_agrees(
             lambda *x: call(*x, beta=1.6, alpha=2.5), [added, left, right], [[R], [cut], [R]]
         )
+
+
+MAKING_CONSTANTS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
+    "householder_product": (torch.linalg.householder_product, [_t(5, 4), _t(3)]),
+    "ormqr": (torch.ormqr, [_t(5, 2), _t(2), _t(5, 2)]),
+    "as_strided_copy": (lambda x: torch.as_strided_copy(x, (2, 3), (4, 2)), [_t(4, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", MAKING_CONSTANTS)
+def test_what_formulas_of_gradients_make_of_sizes_is_whole(name: str) -> None:
+    call, tensors = MAKING_CONSTANTS[name]
+    given = [each.clone().requires_grad_() for each in tensors]
+    assert_agrees(call, given, [[R] for _ in given])
