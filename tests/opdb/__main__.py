@@ -4,13 +4,15 @@ Of every operator, `--samples` of its samples are laid out in `--combinations` w
 ranks that are threads; the operators are spread over the machine's cores. A line says
 
     forward: 644 operators pass in all that was tried, 0 in some, 0 in none, 33 untried;
-    5578 combinations: 5578 pass, 0 wrong values, 0 desynchronised, 0 errors
+    5578 combinations: 5578 pass, 0 wrong values, 0 desynchronised, 0 errors;
+    4 pass within rounding only
 
 where an operator is untried if no sample of it has a tensor (or in the variant that the run asks
 for), a combination is one call in one layout, and what is refused is a write in place to addends
-that the user gave, as in torch. Left out, and counted, are samples that are sparse, nested or
-quantised, have no tensor, or fail in torch itself. Exits with 1 if values are wrong, ranks
-desynchronised or a hang was found.
+that the user gave, as in torch. What passes within rounding only is beyond the OpInfo's tolerance,
+but no farther off than rounding moves torch's own result, see `judge`. Left out, and counted, are
+samples that are sparse, nested or quantised, have no tensor, or fail in torch itself. Exits with 1
+if values are wrong, ranks desynchronised or a hang was found.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ def line(run: Run, tallies: dict[str, Tally]) -> str:
         f"in some, {verdicts['none']} in none, {verdicts['untried']} untried; "
         f"{sum(outcomes.values())} combinations: "
         + ", ".join(f"{outcomes[kind]} {kind}" for kind in (PASS, WRONG, DESYNC, REFUSED, ERROR))
+        + f"; {sum(tally.rounded for tally in tallies.values())} pass within rounding only"
     )
     for title, counts in (("errors", reasons), ("samples left out", left_out)):
         if counts:
@@ -82,6 +85,7 @@ def _as_json(tally: Tally) -> dict[str, Any]:
     return {
         "verdict": tally.verdict,
         "combinations": tally.outcomes,
+        "within rounding only": tally.rounded,
         "failures": tally.failures,
         "samples left out": tally.left_out,
         "operators without a rule": sorted(tally.missing),

@@ -6,7 +6,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from dtensor_core import DTensor
 from dtensor_core.placement import Replicate, Shard
+from tests.opdb.nudges import Nudging
 from tests.opdb.runs import Run
 
 # In place of 20, 10, 5 and 3, of which most samples are made, where shards are to be even.
@@ -33,6 +34,8 @@ _WIDER = {
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
 }
+# How often numbers are nudged to see how far a result goes.
+_NUDGES = 16
 # From arguments to the leaves of what is compared; the number turns what no sample says.
 Call = Callable[[Any, Any, int], list[Any]]
 
@@ -48,6 +51,7 @@ class Case:
     tensors: list[torch.Tensor]
     expected: list[Any]
     _exact: list[Any] | None = None
+    _nudged: list[list[Any]] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -56,14 +60,25 @@ class Case:
 
     @property
     def exact(self) -> list[Any]:
-        """The result in numbers of twice the width, for what rounding may explain; or nothing."""
+        """The result in numbers of twice the width or more; nothing where torch refuses."""
         if self._exact is None:
             wide = [_widened(leaf) for leaf in _copied(self.leaves)]
-            try:
-                self._exact = [_plain(leaf) for leaf in self.run(*self.arguments(wide), 0)]
-            except Exception:
-                self._exact = []
+            self._exact = []
+            with suppress(Exception):
+                made = self.run(*self.arguments(wide), 0)
+                self._exact = [_plain(leaf) for leaf in made]
         return self._exact
+
+    def nudged(self) -> Iterator[list[Any]]:
+        """The result, several times, of nudged numbers; nothing in place of what torch refuses."""
+        for seed in range(_NUDGES):
+            if seed == len(self._nudged):
+                mode, made = Nudging(seed), []
+                leaves = tree_map_only(torch.Tensor, mode.nudged, _copied(self.leaves))
+                with suppress(Exception), mode:
+                    made = self.run(*self.arguments(leaves), 0)
+                self._nudged.append([_plain(leaf) for leaf in made])
+            yield self._nudged[seed]
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
         """Positional and named arguments of which these are the leaves."""

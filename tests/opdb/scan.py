@@ -42,6 +42,7 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
+    rounded: int = 0
     missing: set[str] = field(default_factory=set)
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -121,21 +122,22 @@ def _outcome(case: Case, run: Run, layout: Layouts, turn: int, tally: Tally) -> 
             results = run_threads(body, torch.Size(run.mesh).numel(), timeout_s=DEADLINE_S)
         except RankFailure as failure:
             return DESYNC, str(failure)[:600].replace("\n", " | ")
-    return judged(case, results)
+    return judged(case, results, tally)
 
 
 def _whole(leaf: Any) -> Any:
     return leaf.full_tensor().detach() if isinstance(leaf, DTensor) else leaf
 
 
-def judged(case: Case, results: Sequence[Any]) -> tuple[str, str]:
+def judged(case: Case, results: Sequence[Any], tally: Tally) -> tuple[str, str]:
     errors = [each for each in results if isinstance(each, Exception)]
     if errors:
         text = f"{type(errors[0]).__name__}: {str(errors[0])[:500]}".replace("\n", " | ")
         if len(errors) < len(results):
             return DESYNC, text
         return (REFUSED if "placement changes are not supported" in text else ERROR), text
-    problem = difference(case, results)
+    problem, rounded = difference(case, results)
+    tally.rounded += rounded
     return (WRONG, problem) if problem else (PASS, "")
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from dtensor_core.dispatch import dispatcher
 from dtensor_core.rules import table
@@ -17,8 +18,8 @@ from dtensor_core.rules.families import pointwise
 from dtensor_core.rules.row import Row
 from tests.opdb import __main__ as command
 from tests.opdb.__main__ import line
-from tests.opdb.cases import cases
-from tests.opdb.judge import tolerances
+from tests.opdb.cases import Case, cases
+from tests.opdb.judge import difference, tolerances
 from tests.opdb.runs import RUNS
 from tests.opdb.scan import DESYNC, ERROR, PASS, WRONG, Tally, scan
 
@@ -72,14 +73,47 @@ def test_an_operator_is_right_in_every_variant(name: str, run: str) -> None:
     assert tally.verdict in ("all", "untried"), tally.failures[:1]
 
 
-def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("run", ["uneven", "bfloat16", "complex64"])
+def test_a_wrong_rule_is_found(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.TABLE, "cumsum", pointwise.OPAQUE)
     dispatcher.forget(torch.ops.aten.cumsum.default)
-    tally = scan(INFOS["cumsum"], RUNS["uneven"], samples=6, combinations=4)
+    tally = scan(INFOS["cumsum"], RUNS[run], samples=6, combinations=4)
     dispatcher.forget(torch.ops.aten.cumsum.default)
     assert tally.outcomes[WRONG]
     assert not tally.outcomes[DESYNC]
     assert tally.outcomes[PASS]
+
+
+def _case(name: str, dtype: torch.dtype, *args: torch.Tensor) -> Case:
+    info = INFOS[name]
+    structure = tree_flatten((args, {}))[1]
+    given = [each.to(dtype) for each in args]
+    call: Any = lambda args, kwargs, _: [info.op(*args, **kwargs)]  # noqa: E731
+    return Case(info, call, given, structure, given, call(given, {}, 0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_what_is_rounded_on_the_way_is_right_and_what_is_left_out_is_not(
+    dtype: torch.dtype,
+) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, y = torch.randn(16, 64, generator=generator), torch.randn(64, generator=generator)
+    case = _case("mv", dtype, x, y)
+    pieces = zip(*(each.chunk(4, -1) for each in case.tensors), strict=True)
+    parts = [x @ y for x, y in pieces]
+    in_turn = parts[0] + parts[1] + parts[2] + parts[3]
+    assert difference(case, [[in_turn]]) == ("", dtype is not torch.float32)
+    for lost in range(4):
+        others = sum(part for number, part in enumerate(parts) if number != lost)
+        assert difference(case, [[others]])[0]
+    assert difference(case, [[in_turn + parts[0] / 8]])[0]
+
+
+def test_rounding_is_no_excuse_where_it_decides_half_of_the_digits() -> None:
+    x, y = torch.tensor([1.0, 1.0]), torch.tensor([1.0, -1.0 + 2**-23])
+    case = _case("dot", torch.float32, x, y)
+    assert case.expected[0] == 2**-23
+    assert difference(case, [[case.expected[0] + 1e-4]])[0]
 
 
 def test_the_tolerance_is_that_of_the_dtype_unless_the_opinfo_asks_for_more() -> None:
@@ -89,14 +123,14 @@ def test_the_tolerance_is_that_of_the_dtype_unless_the_opinfo_asks_for_more() ->
 
 def test_a_line_says_what_passed_what_did_not_and_what_was_left_out() -> None:
     tallies = {
-        "add": Tally(Counter({PASS: 3})),
+        "add": Tally(Counter({PASS: 3}), rounded=1),
         "resize_": Tally(Counter({PASS: 1, ERROR: 2}), reasons=Counter({"it keeps its shape": 2})),
         "empty": Tally(left_out=Counter({"no tensor": 4})),
     }
     assert line(RUNS["forward"], tallies) == (
         "forward: 1 operators pass in all that was tried, 1 in some, 0 in none, 1 untried; "
         "6 combinations: 4 pass, 0 wrong values, 0 desynchronised, 0 refused, 2 error; "
-        "errors: 2 it keeps its shape; samples left out: 4 no tensor"
+        "1 pass within rounding only; errors: 2 it keeps its shape; samples left out: 4 no tensor"
     )
 
 
