@@ -30,6 +30,13 @@ def packet_of(native_op: str) -> Any:
     return getattr(getattr(torch.ops, namespace), name)
 
 
+@lru_cache(maxsize=256)
+def overload_of(native_op: str) -> Any:
+    """The operator that was called."""
+    namespace, _, name = native_op.partition("::")
+    return getattr(getattr(torch.ops, namespace), name).default
+
+
 def _exists(namespace: str, name: str) -> bool:
     return bool(torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"))
 

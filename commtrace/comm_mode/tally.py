@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from commtrace.comm_mode.counts import Counts, packet_of
+from commtrace.comm_mode.counts import Counts, overload_of, packet_of
 from commtrace.recorder import HERE, RECORDER, Call, Span
 
 PASSES = ("forward", "backward", "recompute")
@@ -28,10 +28,15 @@ class Operator:
     """
 
     order: int
-    name: str
+    overload: Any
     place: Any
     in_pass: str
     layouts: tuple[Any, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name, as in `aten.mm.default`."""
+        return str(self.overload)
 
 
 class Tally:
@@ -64,15 +69,14 @@ class Tally:
         with self._lock:
             self.total.count(packet)
             self.at[place, in_pass].count(packet)
-        name = native_op.replace("::", ".") + ".default"
-        self._list(Operator(RECORDER.num_ops, name, place, in_pass))
+        self._list(Operator(RECORDER.num_ops, overload_of(native_op), place, in_pass))
 
     def keep_span(self, span: Span) -> None:
         """List an operator."""
         rank, number, _, operator, _, _, _, phase, _, module_call, _, layouts = span
         if self.rank is None or rank == self.rank:
             place = module_call[0] if module_call else None
-            self._list(Operator(number, str(operator), place, _pass_of(phase), layouts))
+            self._list(Operator(number, operator, place, _pass_of(phase), layouts))
 
     def _list(self, operator: Operator) -> None:
         if len(self.operators) < MAX_OPERATORS:

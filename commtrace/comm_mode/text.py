@@ -31,6 +31,8 @@ _TITLES = dict(
     zip(PASSES, ("FORWARD PASS", "BACKWARD PASS", "ACTIVATION CHECKPOINTING"), strict=True)
 )
 
+_SUFFIXES = dict(zip(PASSES, ("forward", "backward", "checkpointing"), strict=True))
+
 Counted = Mapping[str, Mapping[str, Counts]]
 Listed = Mapping[str, Sequence[Operator]]
 
@@ -87,7 +89,7 @@ def _is_told(operator: Operator, noise: int) -> bool:
 def as_dict(operator: Operator) -> dict[str, Any]:
     """An operator under the names that programs read."""
     return {
-        "name": operator.name,
+        "name": operator.overload,
         "input_shape": [layout[0] for layout in operator.layouts],
         "input_sharding": [layout[1] for layout in operator.layouts],
         "device_mesh": str(operator.layouts[-1][2]) if operator.layouts else "",
@@ -119,10 +121,13 @@ def _node(
         "parameters": [[name, str(value)] for name, value in placements.items()],
         "children": [],
     }
-    for in_pass, suffix in zip(PASSES, ("forward", "backward", "checkpointing"), strict=True):
+    for in_pass in PASSES:
         found = counts.get(in_pass, {})
-        node[f"collectives_{suffix}"] = [[str(packet), count] for packet, count in found.items()]
-        node[f"operations_{suffix}"] = [
+        node[f"collectives_{_SUFFIXES[in_pass]}"] = [
+            [str(packet), count] for packet, count in found.items()
+        ]
+    for in_pass in PASSES:
+        node[f"operations_{_SUFFIXES[in_pass]}"] = [
             _as_text(as_dict(operator))
             for operator in operators
             if operator.in_pass == in_pass and _is_told(operator, noise)
@@ -131,6 +136,7 @@ def _node(
 
 
 def _as_text(operator: dict[str, Any]) -> dict[str, Any]:
+    operator["name"] = str(operator["name"])
     for name in ("input_shape", "input_sharding"):
         operator[name] = [str(value) for value in operator[name]]
     return operator

@@ -365,7 +365,7 @@ def test_waiting_is_measured_and_does_not_stop_other_threads() -> None:
     assert is_async == [False, True, True, False, False]
     assert all(late_s * 0.8 < each < late_s * 5 for each in blocked), blocked
     assert all(late_s * 0.8 < each < late_s * 5 for each in taken), taken
-    assert min(ticks) >= 5, "a thread was kept from running while the call was waited for"
+    assert min(ticks) >= 2, "a thread was kept from running while the call was waited for"
 
 
 def overlap() -> tuple[int, int, int]:
