@@ -205,6 +205,8 @@ class Recording(contextlib.ContextDecorator):
         self._buffer.flush(self._facts.news(RECORDER))
 
     def _flush_last(self) -> None:
+        if not isinstance(self._store, Memory):  # there, only who asks for them pays for it
+            RECORDER.groups.learn_axes()
         self._buffer.flush(self._facts.news(RECORDER), is_last=True)
 
     def _flush_end(self) -> None:
@@ -268,7 +270,14 @@ class Recording(contextlib.ContextDecorator):
         """A table of what this rank has recorded so far: comm, ops, groups, ranks or steps."""
         from commtrace.analyze import load
 
+        if name == "groups":
+            self._name_axes()
         return getattr(load(self.trace()), name)
+
+    def _name_axes(self) -> None:
+        if self._stream is not None and not self._is_over:
+            RECORDER.groups.learn_axes()
+            self._buffer.flush()
 
     def counts(self, column: str = "kind") -> Counter[str]:
         """How many communication calls this rank has made, by kind or by another column."""
@@ -281,6 +290,7 @@ class Recording(contextlib.ContextDecorator):
 
     def save(self, path: Path | str) -> Path:
         """Write what this rank has recorded so far to a run file, and return its path."""
+        self._name_axes()
         return write_trace(self.trace(), path)
 
 

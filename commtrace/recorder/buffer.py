@@ -107,6 +107,7 @@ class Buffer:
         self._outstanding: list[tuple[Call, int]] = []
         self._shown: list[int] = []
         self._groups: dict[str, Any] = {}
+        self._groups_seen: dict[Any, None] = {}
         self._lock = threading.Lock()
         self._stream = stream
         self._writer = SpoolWriter(stream, facts)
@@ -245,7 +246,8 @@ class Buffer:
     def _new_groups(self, entries: list[tuple[Call, int]]) -> list[Any]:
         """The rows of groups that came up for the first time, or of which more is known now."""
         rows = {}
-        for group in dict.fromkeys([call.group for call, _ in entries]):
+        self._groups_seen.update(dict.fromkeys([call.group for call, _ in entries]))
+        for group in self._groups_seen:
             row = group.row._replace(name=self._numbering.name(group))
             if self._groups.get(row.name) != row:
                 self._groups[row.name] = rows[row.name] = row

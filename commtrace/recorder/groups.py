@@ -7,6 +7,7 @@ ranks. They are not kept alive.
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed.device_mesh import DeviceMesh
 
 from commtrace.event import GroupRow
 
@@ -71,6 +73,20 @@ class Groups:
         self.newest = group
         self.num_ranks = max(self.num_ranks, 1 + max(group.ranks))
         return group
+
+    def learn_axes(self) -> None:
+        """Name the mesh axes of groups that a DeviceMesh has taken over instead of made.
+
+        It is not told so by the groups: the meshes of the process are looked up.
+        """
+        unnamed = {group.row.name: group for group in self if not group.row.mesh_axis}
+        found = gc.get_referrers(DeviceMesh) if unnamed else ()
+        for mesh in [each for each in found if type(each) is DeviceMesh]:
+            names = getattr(mesh, "_dim_group_names", ())
+            axes = mesh.mesh_dim_names or [f"axis{number}" for number in range(len(names))]
+            for name, axis in zip(names, axes, strict=False):
+                if name in unnamed:
+                    unnamed[name].learn_axis(axis)
 
 
 def _describe(process_group: Any) -> Group:
