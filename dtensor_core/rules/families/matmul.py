@@ -1,4 +1,4 @@
-"""Products of matrices: the rows are notation alone."""
+"""Products of matrices: the rows are notation alone, but where kernels want rows of some bytes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 
 from dtensor_core.rules.call import Call
+from dtensor_core.rules.notation import bind, parse
 from dtensor_core.rules.row import Row, notation, whole_rule
-from dtensor_core.rules.rule import Rule
+from dtensor_core.rules.rule import Operand, Rule
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
@@ -28,6 +29,62 @@ def _scaled(text: str) -> Row:
     return replace(row, build=build)
 
 
+def _in_blocks(call: Call, text: str, block: int) -> Rule:
+    """The rule of a line of notation whose k and n are cut in blocks of so many elements."""
+    parsed = parse(text)
+    sizes, blocked = bind(parsed, call.shapes), set(parsed.blocked)
+    for name in sizes.keys() & {"k", "n"}:
+        if sizes[name] % block:
+            blocked.add(name)
+        else:
+            blocked.add(f"{name}'")
+            sizes[name], sizes[f"{name}'"] = sizes[name] // block, block
+
+    def split(operand: Operand) -> Operand:
+        return tuple(
+            tuple(each for name in dim for each in (name, f"{name}'") if each in sizes)
+            for dim in operand
+        )
+
+    inputs, outputs = map(split, parsed.inputs), map(split, parsed.outputs)
+    rest = frozenset(blocked), "sum", parsed.terms
+    return Rule(tuple(inputs), tuple(outputs), sizes, *rest)
+
+
+# A group has rows of the first argument, columns of the second, or of both what is summed over.
+_GROUPED = {
+    (2, 3): "t! k, g! k n, g! -> t! n",
+    (3, 3): "g m k, g k n -> g m n",
+    (3, 2): "g! m k, k t!, g! -> m t!",
+    (2, 2): "m t!, t! n, g! -> g! m n",
+}
+
+
+def _grouped(call: Call) -> Rule:
+    """Products by groups of rows, of which `offs` says where each ends."""
+    if call.argument("bias") is not None:
+        return whole_rule(call)
+    x, other = call.specs[:2]
+    return _in_blocks(call, _GROUPED[x.ndim, other.ndim], max(16 // x.dtype.itemsize, 1))
+
+
+def _packed(call: Call) -> Rule:
+    """Integer weights, a scale for each of their rows; the kernel fails where a part is empty."""
+    return _in_blocks(call, "m k, n k, n -> m n", 16)
+
+
+def _scaled_product(call: Call) -> Rule:
+    """X [m, k], y [k, n] and their scales, of all of them or by row and column; bias [n]."""
+    (m, _), (_, n) = call.shapes[:2]
+    named = {(): "", (1,): "1", (m, 1): "m 1", (1, n): "1 n", (1, 1): "1 1"}
+    scales = [named.get(shape) for shape in call.shapes[2:4]]
+    if None in scales or call.argument("scale_result") is not None:
+        return whole_rule(call)
+    whole = "!" if call.outputs[0].dtype.itemsize == 1 else ""  # addends would be rounded
+    bias = " + n" if call.argument("bias") is not None else ""
+    return _in_blocks(call, f"m k{whole}, k n, {', '.join(map(str, scales))}{bias} -> m n", 16)
+
+
 ROWS = {
     "mm": notation("m k, k n -> m n"),
     "bmm": notation("b m k, b k n -> b m n"),
@@ -40,4 +97,8 @@ ROWS = {
     "baddbmm": _scaled("b m n + b m k, b k n -> b m n"),
     "addbmm": _scaled("m n + b m k, b k n -> m n"),
     "addr": notation("m n + m, n -> m n"),
+    "_int_mm": notation("m k, k n -> m n", algebra="opaque"),
+    "_weight_int8pack_mm": Row(_packed, "m k, n k, n -> m n"),
+    "_grouped_mm": Row(_grouped, "; ".join(_GROUPED.values())),
+    "_scaled_mm": Row(_scaled_product, "m k, k n, m?, n? + n? -> m n"),
 }

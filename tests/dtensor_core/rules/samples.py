@@ -26,6 +26,19 @@ def _ids(high: int, *shape: int) -> torch.Tensor:
     return torch.randint(high, shape, generator=torch.Generator().manual_seed(3))
 
 
+def _small(*shape: int, dtype: torch.dtype = torch.int8) -> torch.Tensor:
+    """Numbers that every type has, and whose products halves add up exactly."""
+    return (_ids(5, *shape) - 2).to(dtype)
+
+
+def _groups(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [_small(*shape, dtype=torch.bfloat16) for shape in shapes]
+
+
+def _ends(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int32)
+
+
 def _rows(high: int, *shape: int) -> torch.Tensor:
     """Positions that differ along every dimension, so that it does not matter who writes last."""
     count = max(shape)
@@ -138,6 +151,35 @@ SAMPLES: dict[str, list[Sample]] = {
         _call(aten.elu_backward.default, _t(6, 5), 1.0, 1.0, 1.0, False, _t(6, 5) * 2)
     ],
     "softplus_backward": _gradient(aten.softplus_backward.default, 1.0, 20.0),
+    "_int_mm": [_call(aten._int_mm.default, _small(20, 16), _small(16, 8))],
+    "_weight_int8pack_mm": [
+        _call(
+            aten._weight_int8pack_mm.default,
+            _small(4, 32, dtype=torch.bfloat16),
+            _small(32, 32),
+            _small(32, dtype=torch.bfloat16),
+        )
+    ],
+    "_grouped_mm": [
+        _call(aten._grouped_mm.default, *_groups((6, 32), (3, 32, 16)), _ends(1, 4, 6)),
+        _call(aten._grouped_mm.default, *_groups((4, 3, 32), (4, 32, 16))),
+        _call(aten._grouped_mm.default, *_groups((3, 6, 32), (32, 16)), _ends(8, 8, 16)),
+        _call(aten._grouped_mm.default, *_groups((6, 16), (16, 32)), _ends(8, 16)),
+    ],
+    "_scaled_mm": [
+        _call(
+            aten._scaled_mm.default,
+            _small(6, 32, dtype=torch.float8_e4m3fn),
+            _small(32, 32, dtype=torch.float8_e4m3fn).t(),
+            *scales,
+            bias,
+            out_dtype=torch.bfloat16,
+        )
+        for scales, bias in (
+            ((torch.tensor(2.0), torch.tensor(0.5)), None),
+            ((_positive(6, 1), _positive(1, 32)), _small(32, dtype=torch.bfloat16)),
+        )
+    ],
     "mm": [_call(aten.mm.default, _t(6, 4), _t(4, 5))],
     "outer": [_call(aten.outer.default, _t(6), _t(5))],
     "addmm": [
