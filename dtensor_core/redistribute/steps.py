@@ -193,6 +193,8 @@ def _reduced(arrived: torch.Tensor, site: Site) -> torch.Tensor:
 
 
 def _divided(tensor: torch.Tensor, factor: int) -> torch.Tensor:
+    if tensor.dtype is torch.complex32:  # no kernel divides these
+        return torch.view_as_complex(_divided(torch.view_as_real(tensor), factor))
     exact = tensor.is_floating_point() or tensor.is_complex()
     return tensor / factor if exact else (tensor / factor).to(tensor.dtype)
 

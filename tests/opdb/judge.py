@@ -3,15 +3,11 @@
 A result is right if it is as near to torch's as the OpInfo demands of any two implementations: its
 tolerance, or that of the dtype. Ranks round what they add up in another order, though, and where
 large terms cancel, or a system is ill-conditioned, that shows in more digits than a tolerance knows
-of that is made for results alone. So one that is farther off is right as well
-
-- if it is no farther than torch's own from the result in wider numbers, or
-- if what rounding does to torch's own (`nudges`) moves that as far, and half of its digits are
-  beyond doubt,
-
-in the largest element as in the Euclidean norm. What a wrong rule makes is farther off by orders
-of magnitude: it leaves out, or counts twice, a rank's part. How many combinations need this is
-counted.
+of that is made for results alone. So one that is farther off is right as well if it is no farther
+from the result in wider numbers than torch's own is, or than that and what rounding does to torch's
+own (`nudges`) together; in the largest element as in the Euclidean norm, and as long as half of the
+digits are beyond doubt. What a wrong rule makes is farther off by orders of magnitude: it leaves
+out, or counts twice, a rank's part. How many combinations need this is counted.
 """
 
 from __future__ import annotations
@@ -60,27 +56,23 @@ def difference(case: Case, results: Sequence[Sequence[Any]]) -> tuple[str, bool]
 
 def _is_rounding(case: Case, number: int, got: Any, expected: Any) -> bool:
     """Whether a result is off by no more than rounding makes of it."""
-    off = _distance(got, expected)
+    off, torchs = _distance(got, expected), (0.0, 0.0)
     if off is None:
         return False
-    exact = case.exact[number] if number < len(case.exact) else None
-    if isinstance(exact, torch.Tensor) and exact.dtype != expected.dtype:
-        mine, torchs = (_distance(each.to(exact.dtype), exact) for each in (got, expected))
-        if mine is not None and torchs is not None and _is_within(mine, torchs):
-            return True
     most = float(expected.abs().nan_to_num(0, 0, 0).max()) * torch.finfo(expected.dtype).eps ** 0.5
+    exact = case.exact[number] if number < len(case.exact) else None
+    if isinstance(exact, torch.Tensor):
+        mine, own = (_distance(each.to(exact.dtype), exact) for each in (got, expected))
+        if mine is not None and own is not None and own[0] <= most:
+            off, torchs = mine, own
     moves = (0.0, 0.0)
-    for nudged in case.nudged():
+    for nudged in itertools.chain([case.expected], case.nudged()):
         moved = _distance(nudged[number], expected) if number < len(nudged) else None
         if moved is not None and moved[0] <= most:
             moves = max(moves[0], moved[0]), max(moves[1], moved[1])
-        if _is_within(off, moves):
+        if all(off[norm] <= torchs[norm] + moves[norm] for norm in (0, 1)):
             return True
     return False
-
-
-def _is_within(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return one[0] <= other[0] and one[1] <= other[1]
 
 
 def _distance(got: Any, expected: Any) -> tuple[float, float] | None:
