@@ -15,13 +15,16 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed._symmetric_memory  # registers operators
+import torch.distributed.tensor as theirs
+import torch.distributed.tensor.parallel as their_parallel
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import commtrace
+import dtensor_core as ours
 from commtrace.recorder import RECORDER
 from commtrace.recorder.signatures import SIGNATURES, WAIT
-from dtensor_core import init_device_mesh
+from dtensor_core import init_device_mesh, parallel
 from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from dtensor_core.testing import MLPModule, fake_world, run_processes, run_threads
 from tests.commtrace.recorder.recorded import call, calls
@@ -177,6 +180,24 @@ def test_the_transfers_of_a_functional_batch_are_seen_each(device: str, world: N
         functional.batch_p2p_ops(["isend", "irecv"], [1, 2], [0, 0], tensors, "0")
     found = [(event.kind, event.peer, event.payload_bytes) for event in calls(recording)]
     assert found == [("send", 1, 16), ("recv", 2, 8)]
+
+
+@pytest.mark.parametrize("detail", ["op", "collective"])
+@pytest.mark.parametrize("tensors", ["meta", "fake"])
+@pytest.mark.parametrize("api", [ours, theirs])
+def test_a_tensor_parallel_step_without_data_communicates_as_with_it(
+    api: Any, tensors: str, detail: str, world: None
+) -> None:
+    styles = parallel if api is ours else their_parallel
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    with FakeTensorMode() if tensors == "fake" else torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        plan: Any = {"0": styles.ColwiseParallel(), "2": styles.RowwiseParallel()}
+        styles.parallelize_module(model, mesh, plan)
+        with commtrace.record(detail=detail) as recording:
+            model(torch.ones(4, 8, requires_grad=True)).sum().backward()
+    found = [(each.phase, each.module, each.kind, each.payload_bytes) for each in calls(recording)]
+    assert found == [("forward", "2", "all_reduce", 128), ("backward", "0", "all_reduce", 128)]
 
 
 def test_python_collectives_on_fake_and_meta_tensors_are_seen(world: None) -> None:

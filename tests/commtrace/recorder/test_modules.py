@@ -174,6 +174,81 @@ def test_a_module_that_its_caller_does_not_own_is_named_by_its_class() -> None:
     assert [event.module for event in recorded(lambda: model(x()))] == ["0.Linear"]
 
 
+@pytest.mark.filterwarnings("ignore:c10d..allreduce_. an autograd kernel was not registered")
+def test_a_second_derivative_is_booked_to_the_module_of_the_first() -> None:
+    model = nn.Sequential(Linear(4, 4), nn.Tanh(), Linear(4, 1))
+
+    def run() -> None:
+        leaf = x()
+        (grad,) = torch.autograd.grad(model(leaf).sum(), leaf, create_graph=True)
+        grad.square().sum().backward()
+
+    events = recorded(run)
+    assert where(events)[:4] == [
+        (FORWARD, "0", 0), (FORWARD, "2", 0), (BACKWARD, "2", 0), (BACKWARD, "0", 0),
+    ]  # fmt: skip
+    assert {event.phase for event in events[4:]} == {BACKWARD}
+    assert {event.module for event in events[4:]} <= {"0", "2"}
+
+
+def test_a_module_may_be_called_with_keywords_only() -> None:
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = Linear(4, 4)
+
+        def forward(self, *, given: torch.Tensor) -> torch.Tensor:
+            return self.linear(input=given)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, *, given: torch.Tensor) -> torch.Tensor:
+            return self.inner(given=given)
+
+    assert where(recorded(lambda: Outer()(given=x()).sum().backward())) == [
+        (FORWARD, "inner.linear", 0), (BACKWARD, "inner.linear", 0),
+    ]  # fmt: skip
+
+
+def test_hooks_of_a_module_are_booked_to_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].register_forward_pre_hook(lambda *_: dist.barrier())
+    model[0].register_forward_hook(lambda *_: dist.barrier())
+    model[1].register_full_backward_pre_hook(lambda *_: dist.barrier())
+    model[1].register_full_backward_hook(lambda *_: dist.barrier())
+    assert where(recorded(lambda: model(x()).sum().backward())) == [
+        (FORWARD, "0", 0), (FORWARD, "0", 0), (BACKWARD, "1", 0), (BACKWARD, "1", 0),
+    ]  # fmt: skip
+
+
+def test_a_functional_call_is_a_call_of_its_module() -> None:
+    model = nn.Sequential(Linear(4, 4))
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    events = recorded(lambda: torch.func.functional_call(model, weights, (x(),)).sum().backward())
+    assert where(events) == [(FORWARD, "0", 0), (BACKWARD, "0", 0)]
+
+
+def test_transforms_of_functions_are_recorded_and_not_disturbed() -> None:
+    class Communicating(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            dist.barrier()
+            return super().forward(input)
+
+    model = nn.Sequential(Communicating(4, 4))
+    plain = torch.func.grad(lambda each: model(each).sum())(torch.ones(4))
+    found: list[torch.Tensor] = []
+    events = recorded(
+        lambda: found.append(torch.func.grad(lambda each: model(each).sum())(torch.ones(4))),
+        lambda: found.append(torch.func.vmap(model)(torch.ones(3, 4))),
+        detail="op",
+    )
+    assert found[0].equal(plain)
+    assert where(events) == [(FORWARD, "0", 0), (FORWARD, "0", 1)]
+
+
 def test_a_module_that_raises_is_left_and_nothing_else_changes() -> None:
     class Failing(nn.Module):
         def forward(self, _: torch.Tensor) -> None:

@@ -64,6 +64,24 @@ def test_recomputation_is_a_phase_of_its_own(reentrant: bool, detail: str) -> No
     assert len(events) == 2 + len(again) + 2
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_inside_of_checkpoints_are_recomputed(reentrant: bool) -> None:
+    inner = nn.Sequential(Linear(4, 4), Checkpointed(reentrant))
+    outer = Checkpointed(reentrant)
+    outer.inner = inner
+    events = recorded(lambda: nn.Sequential(outer)(x()).sum().backward())
+    one, two, three = "0.inner.0", "0.inner.1.inner.0", "0.inner.1.inner.1"
+    found = phases(events)
+    assert found[:3] == [("forward", one), ("forward", two), ("forward", three)]
+    assert [each for each in found if each[0] == "backward"] == [
+        ("backward", three), ("backward", two), ("backward", one),
+    ]  # fmt: skip
+    again = {module for phase, module in found if phase == "recompute"}
+    assert {one, two} <= again <= {one, two, three}
+    assert {phase for phase, _ in found[3:]} == {"recompute", "backward"}
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpointed_function_without_modules_is_recomputed_too(reentrant: bool) -> None:
     def function(x: torch.Tensor) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from commtrace.tracefile import read_trace, trace_of_rows, write_trace
 from tests.commtrace.synthetic import write_synthetic_run
 from tests.commtrace.tracefile.tables import TEXT, tables
 
-FACTS = st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.lists(st.integers())), max_size=3)
+_FACT = st.one_of(
+    TEXT, st.integers(), st.none(), st.booleans(), st.floats(allow_nan=False), st.just(2**80)
+)
+FACTS = st.dictionaries(TEXT, st.one_of(_FACT, st.lists(_FACT, max_size=3)), max_size=3)
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,11 @@ def test_what_is_written_reads_back_equal(facts: dict, rows: dict) -> None:
     assert back.run == trace.run
     assert back.tables == trace.tables
     assert back.path == path
+
+
+def test_nan_is_still_nan(tmp_path: Path) -> None:
+    trace = trace_of_rows({"loss": float("nan")}, {})
+    assert math.isnan(read_trace(write_trace(trace, tmp_path / "run.json")).run["loss"])
 
 
 @given(tables())
