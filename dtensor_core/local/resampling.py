@@ -2,8 +2,7 @@
 
 What an operator makes along one dim are weighted sums of a few rows, and it tells the weights
 itself: rows are coloured so that no two near each other are alike, and the result of a colour is
-the weight of its row. Along dims that are not cut the operator runs. Used by the rules of
-resampling.
+the weight of its row. Used by the rules of resampling.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from dtensor_core.layout import Cut, Extent, local_extent
-from dtensor_core.local.operator import Local, by_name, called_with
+from dtensor_core.local.operator import Local
 from dtensor_core.local.windows import extent
 from dtensor_core.redistribute.exchange import Rows
 from dtensor_core.tracing import no_modes
@@ -132,51 +130,27 @@ def taps(
 
 
 def resampled(
-    resample: OpOverload,
     taps_of: Callable[[int], Taps],
-    first: int,
-    own: int,
+    dims: Sequence[int],
     backward: bool,
     op: Local,
     rows: Rows,
     cuts: Mapping[int, Cut],
 ) -> Local:
-    """The operator, or its gradient, of dims `first` and on, of which some are cut."""
-    found = {dim: taps_of(dim) for dim in cuts}
+    """The operator of these dims, or its gradient, one dim after the other."""
+    found = {dim: taps_of(dim) for dim in dims}
     sizes = {dim: each.size if backward else len(each.first) for dim, each in found.items()}
-    owns = {dim: local_extent(sizes[dim], cut.num_shards, cut.coord) for dim, cut in cuts.items()}
-    names = ["scales"] if own == 1 else [f"scales_{name}" for name in "dhw"[-own:]]
+    every = dict.fromkeys(dims, Cut(1, 0)) | dict(cuts)
+    owns = {dim: local_extent(sizes[dim], c.num_shards, c.coord) for dim, c in every.items()}
 
-    def local(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        given = by_name(resample, (x, *args), kwargs)
-        (wide,) = rows([x])
-        wide = wide.float() if x.is_floating_point() and x.dtype.itemsize < 4 else wide
+    def local(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        (made,) = rows([x])
+        made = made.float() if x.is_floating_point() and x.dtype.itemsize < 4 else made
         for dim, each in found.items():
-            wide = (each.given if backward else each.made)(wide, dim, owns[dim])
-        if len(cuts) == own:
-            return wide.to(x.dtype)
-        changed: dict[str, Any] = {names[dim - first]: None for dim in cuts}
-        changed["output_size"] = _with(given["output_size"], owns, first)
-        if backward:
-            changed["input_size"] = [
-                *wide.shape[:first],
-                *_with(given["input_size"], owns, 0)[first:],
-            ]
-        if 0 in wide.shape:
-            shape = (
-                changed["input_size"]
-                if backward
-                else [*wide.shape[:first], *changed["output_size"]]
-            )
-            return x.new_zeros(shape)
-        return called_with(resample, (wide, *args), kwargs, **changed).to(x.dtype)
+            if dim not in cuts:
+                held = each.seeing(owns[dim]) if backward else each.seen(owns[dim])
+                made = made.narrow(dim, held.offset, held.size)
+            made = (each.given if backward else each.made)(made, dim, owns[dim])
+        return made.to(x.dtype)
 
     return local
-
-
-def _with(sizes: Sequence[int], owns: Mapping[int, Extent], first: int) -> list[int]:
-    """The sizes with those of this rank, where dims from `first` on have one."""
-    return [
-        owns[first + number].size if first + number in owns else size
-        for number, size in enumerate(sizes)
-    ]

@@ -70,10 +70,10 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
             rows = local_extent(size, cut.num_shards, cut.coord)
             return found.seeing(rows) if backward else found.seen(rows)
 
-        run = partial(resampled, call.op, lambda dim: taps_of(dim=dim), first, own, backward)
+        dims = range(first, first + own)
+        run = partial(resampled, lambda dim: taps_of(dim=dim), dims, backward)
         is_sum = call.specs[0].dtype.is_floating_point or not reach
-        dims = range(first, first + own) if is_sum and 0 not in call.outputs[0].shape else ()
-        for dim in dims:
+        for dim in dims if is_sum and 0 not in call.outputs[0].shape else ():
             wants = {0: partial(wanted, dim)}
             rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
         return replace(rule, local=maker)
