@@ -23,8 +23,9 @@ from dtensor_core.local.held import (
     taking,
     writing,
 )
+from dtensor_core.local.masked import gathering, scattering
 from dtensor_core.rules.call import Call
-from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
+from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
 from dtensor_core.rules.row import Row, whole_rule
 from dtensor_core.rules.rule import Operand, Rule, Terms
 from dtensor_core.spec import Spec
@@ -225,6 +226,24 @@ def _masked_put(call: Call) -> Rule:
     )
 
 
+def _masked_scatter(call: Call) -> Rule:
+    """x, mask, source -> x, with the next of the source at each element of a mask, which is whole.
+
+    So is its gradient: grad, mask -> what the source gets.
+    """
+    backward = len(call.specs) == 2
+    shape = call.specs[0].shape if backward else call.outputs[0].shape
+    whole = (((),) * spec.ndim for spec in call.specs[1:])
+    return Rule(
+        inputs=(operand_of(call.specs[0].shape, shape), *whole),
+        outputs=(((),) * len(call.outputs[0].shape) if backward else full_operand(shape),),
+        sizes=factor_sizes(shape),
+        terms=((0,),) if backward else ((0,), (2,)),
+        algebra="linear" if backward else "structural",
+        local=gathering if backward else scattering,
+    )
+
+
 def _is_mask(indices: Sequence[Any]) -> bool:
     masks = (torch.bool, torch.uint8)
     return any(isinstance(each, Spec) and each.dtype in masks for each in indices)
@@ -325,6 +344,7 @@ def _spread(shape: Sequence[int], operand: Operand, sizes: Sequence[int]) -> Ope
 
 _READ = "elements read where they lie; a cut dim gives addends"
 _WRITTEN = "elements written where they lie"
+_MASKED = "x cut freely, a whole mask tells which is next"
 _SLICES = "slices written where they lie"
 _BOTH: Terms = ((0,), (2,))
 _PART = "a part written where it lies"
@@ -345,6 +365,8 @@ _ROWS = {
     "index_put _unsafe_index_put _index_put_impl": Row(_index_put, _WRITTEN, "structural", _BOTH),
     "take": Row(_take, _READ, "structural"),
     "put": Row(_put, _WRITTEN),
+    "masked_scatter": Row(_masked_scatter, _MASKED, "structural", _BOTH),
+    "masked_scatter_backward": Row(_masked_scatter, _MASKED, "linear"),
     "slice_scatter": Row(_slice_scatter, _PART, "structural", ((0,), (1,))),
     "select_scatter": Row(_select_scatter, _PART, "structural", ((0,), (1,))),
 }

@@ -228,6 +228,33 @@ def test_what_a_mask_selects_is_written_where_it_lies(name: str) -> None:
     body()
 
 
+def test_what_a_mask_takes_one_after_the_other_is_found_where_it_lies() -> None:
+    x, y, mask = _t(5, 4).requires_grad_(), _t(4, 4).requires_grad_(), _t(5, 4) > 0
+    calls: list[Callable[..., Any]] = [
+        lambda x, m, y: x.masked_scatter(m, y),
+        lambda x, m, y: x.masked_scatter(m[:, :1], y),
+        lambda x, m, y: x.clone().masked_scatter_(m, y.detach()),
+    ]
+    for layout, mesh_shape in (([Shard(0)], (4,)), ([Shard(1)], (4,)), ([Shard(1)] * 2, (2, 2))):
+        whole = [Replicate()] * len(layout)
+        for call in calls:
+            assert_agrees(call, [x, mask, y], [layout, whole, whole], mesh_shape=mesh_shape)
+
+    @on_threads(4)
+    def body() -> None:
+        mesh = kept_mesh((4,))
+        mine = distribute_tensor(_t(5, 4), mesh, [Shard(0)], src_data_rank=None)
+        m, few = (distribute_tensor(t, mesh, src_data_rank=None) for t in (mask, _t(1)))
+        source = distribute_tensor(_t(5, 4), mesh, src_data_rank=None)
+        with Collectives() as issued:
+            assert mine.masked_scatter(m, source).placements == (Shard(0),)
+        assert issued == {}
+        with pytest.raises(RuntimeError, match="Number of elements of source < number of ones"):
+            mine.masked_scatter(m, few)
+
+    body()
+
+
 def test_the_largest_of_an_empty_shard_has_the_type_that_is_asked_for() -> None:
     x = _t(5, 3).float().requires_grad_()
     assert_agrees(lambda x: x.renorm(torch.inf, 1, 0.5), [x], [[Shard(0)]])
