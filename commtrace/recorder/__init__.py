@@ -3,7 +3,7 @@
 `listen` gives a buffer everything that happens from then on, until `Listening.stop`. The parts:
 `intercept` sees the calls, `signatures` says how to read them, `phases`, `modules` and `bridge`
 say where and why they happen, `operators` adds operators, and `buffer` keeps it all until it is
-written.
+written. `device_events` learns when an accelerator is done, `uncompiled` keeps torch.compile out.
 """
 
 from __future__ import annotations
