@@ -314,6 +314,18 @@ def test_an_average_is_reduced_whatever_the_backend_knows() -> None:
             assert moved.unique().tolist() == [mean]
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@on_threads(2)
+def test_an_average_of_halves_of_complex_numbers_is_divided() -> None:
+    mesh = kept_mesh((2,))
+    local = torch.full((4,), 1 + mesh.get_local_rank(), dtype=torch.complex64).to(torch.complex32)
+    before = Spec(mesh, (Partial("avg"),), TensorMeta(local.shape, local.stride(), local.dtype))
+    plan = plan_between(before, before.replicated())
+    moved = execute(local, before, plan, Cause("test"))
+    assert moved.dtype is torch.complex32
+    assert set(moved.tolist()) == {1.5}
+
+
 @on_threads(2)
 def test_sums_and_averages_become_each_other_without_communication() -> None:
     mesh = kept_mesh((2,))
