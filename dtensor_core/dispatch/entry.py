@@ -199,6 +199,8 @@ def _is_copy(decision: Decision) -> bool:
     """True if a result has addends, or rows, that its argument has not: it is no view then."""
     if any(exchange.moves for exchange in decision.exchanges):
         return True
+    if not decision.outputs:  # of `unbind` along a dim without elements
+        return False
     before, after = decision.inputs[0].placements, decision.outputs[0].placements
     return any(b.is_partial() and not a.is_partial() for a, b in zip(before, after, strict=True))
 
