@@ -339,5 +339,5 @@ def test_ranks_outside_of_the_mesh_exchange_nothing() -> None:
 
 @on_threads(4)
 def test_a_dim_without_elements_is_unbound_into_nothing() -> None:
-    x = laid_out(torch.ones(4, 0), kept_mesh((4,)), [Shard(0)])
+    x = laid_out(torch.ones(4, 0), kept_mesh((4,)), [Replicate()])
     assert x.unbind(1) == ()
