@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from commtrace.analyze.activity import ACTIVITY
 from commtrace.analyze.analysis import Analysis
+from commtrace.analyze.balance import BALANCE
 from commtrace.analyze.by_kind import BY_KIND
 from commtrace.analyze.by_module import BY_MODULE
 from commtrace.analyze.by_op import BY_OP
 from commtrace.analyze.by_phase import BY_PHASE
+from commtrace.analyze.by_place import FLAT
 from commtrace.analyze.by_rank import BY_RANK
 from commtrace.analyze.by_step import BY_STEP
 from commtrace.analyze.calls import CALLS
 from commtrace.analyze.consistency import CONSISTENCY
 from commtrace.analyze.facts import FACTS
+from commtrace.analyze.matrix import MATRIX
+from commtrace.analyze.overlap import OVERLAP
+from commtrace.analyze.sizes import SIZES
+from commtrace.analyze.skew import SKEW
+from commtrace.analyze.wait_states import WAIT_STATES
 
 CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
-        BY_KIND,
-        BY_PHASE,
-        BY_MODULE,
-        BY_OP,
-        BY_STEP,
-        BY_RANK,
-        CONSISTENCY,
-        CALLS,
-        FACTS,
+        *(BY_KIND, BY_PHASE, BY_MODULE, BY_OP, *FLAT, BY_STEP, BY_RANK),
+        *(OVERLAP, BALANCE, WAIT_STATES, SKEW, SIZES, MATRIX),
+        *(CONSISTENCY, ACTIVITY, CALLS, FACTS),
     )
 }

@@ -16,6 +16,7 @@ What moves nothing, a barrier, has neither.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -31,8 +32,10 @@ MEASURES = (
     Column("calls_per_step", float, "", "calls within steps, per step; mean over ranks"),
     Column("payload_bytes", float, "bytes", "payload; mean over ranks"),
     Column("wire_bytes", float, "bytes", "bytes to send under the ring algorithm; mean over ranks"),
-    Column("blocked_ns", float, "ns", "time blocked; mean over ranks"),
+    Column("time_ns", float, "ns", "time from issue to completion; mean over ranks"),
+    Column("blocked_ns", float, "ns", "exposed time, in which it blocks the rank; mean over ranks"),
     Column("share", float, "1", "time blocked, as a part of the recorded time of all ranks"),
+    Column("share_of_steps", float, "1", "time blocked in steps, as a part of the steps' time"),
     Column("algbw_bytes_per_s", float, "bytes/s", "payload / time from issue to completion"),
     Column("busbw_bytes_per_s", float, "bytes/s", "algbw times the kind's factor (nccl-tests)"),
 )
@@ -51,15 +54,18 @@ def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
     """
     comm = frames.comm
     payload = _known(comm["payload_bytes"])
-    elapsed = _known(end_ns(comm) - comm["issue_ns"])
-    elapsed = elapsed.where((comm["issue_ns"] >= 0) & (elapsed > 0) & payload.notna())
+    lasted = _known(end_ns(comm) - comm["issue_ns"]).where(comm["issue_ns"] >= 0)
+    elapsed = lasted
+    elapsed = elapsed.where((elapsed > 0) & payload.notna())
     parts = pd.DataFrame(
         {
             "num_calls": 1.0,
             "calls_in_steps": (comm["step"] >= 0).astype("float64"),
             "payload_bytes": payload,
             "wire_bytes": _known(comm["wire_bytes"]),
+            "time_ns": lasted,
             "blocked_ns": _known(comm["blocked_ns"]),
+            "blocked_in_steps": _known(comm["blocked_ns"]).where(comm["step"] >= 0),
             "elapsed_ns": elapsed,
             "elapsed_payload": payload.where(elapsed.notna()),
             "elapsed_bus_bytes": (payload * _bus_factor(frames)).where(elapsed.notna()),
@@ -74,6 +80,7 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
     """The columns `MEASURES` of summed-up `totals`, with the same index."""
     num_ranks = max(frames.num_ranks, 1)
     rank_steps = len(frames.steps[["rank", "step"]].drop_duplicates())
+    in_steps = (frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0).sum()
     seconds = sums["elapsed_ns"] / NANOSECONDS_PER_SECOND
     return pd.DataFrame(
         {
@@ -81,8 +88,10 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
             "calls_per_step": sums["calls_in_steps"] / (rank_steps or np.nan),
             "payload_bytes": sums["payload_bytes"] / num_ranks,
             "wire_bytes": sums["wire_bytes"] / num_ranks,
+            "time_ns": sums["time_ns"] / num_ranks,
             "blocked_ns": sums["blocked_ns"] / num_ranks,
             "share": sums["blocked_ns"] / (recorded_ns(frames).sum() or np.nan),
+            "share_of_steps": sums["blocked_in_steps"] / (in_steps or np.nan),
             "algbw_bytes_per_s": _positive(sums["elapsed_payload"]) / seconds,
             "busbw_bytes_per_s": _positive(sums["elapsed_bus_bytes"]) / seconds,
         }
@@ -96,6 +105,23 @@ def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:
     return table.sort_values(
         ["blocked_ns", "wire_bytes", *by], ascending=[False, False, *([True] * len(by))]
     ).reset_index(drop=True)
+
+
+def with_group_facts(frames: Frames) -> Frames:
+    """`frames` whose table `comm` also has `mesh_axis` and `group_size` of each call's group."""
+    groups = frames.groups.set_index("name")
+    names = frames.comm["group"].cat.categories
+    axis = groups["mesh_axis"].astype(object).reindex(names).fillna("").tolist()
+    size = groups["size"].reindex(names).fillna(-1).astype("int64").to_numpy()
+    codes = frames.comm["group"].cat.codes.to_numpy()
+    axis_codes, axis_names = pd.factorize(pd.Series(axis, dtype=object))
+    comm = frames.comm.assign(
+        mesh_axis=pd.Categorical.from_codes(
+            axis_codes[codes] if len(codes) else codes, pd.Index(axis_names, dtype=object)
+        ),
+        group_size=size[codes] if len(codes) else codes.astype("int64"),
+    )
+    return replace(frames, comm=comm)
 
 
 def _positive(column: pd.Series) -> pd.Series:

@@ -15,8 +15,10 @@ NAMES = (
     "calls_per_step",
     "payload_bytes",
     "wire_bytes",
+    "time_ns",
     "blocked_ns",
     "share",
+    "share_of_steps",
     "algbw_bytes_per_s",
     "busbw_bytes_per_s",
 )
@@ -57,8 +59,12 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
         "calls_per_step": sum(call.step >= 0 for call in calls) / num_steps,
         "payload_bytes": known_sum(call.payload_bytes for call in calls) / num_ranks,
         "wire_bytes": known_sum(call.wire_bytes for call in calls) / num_ranks,
+        "time_ns": known_sum(duration_of(call) if call.issue_ns >= 0 else -1 for call in calls)
+        / num_ranks,
         "blocked_ns": blocked / num_ranks,
         "share": blocked / recorded,
+        "share_of_steps": known_sum(call.blocked_ns for call in calls if call.step >= 0)
+        / sum(step.end_ns - step.start_ns for step in rows(trace, "steps")),
         "algbw_bytes_per_s": payload / seconds if payload else math.nan,
         "busbw_bytes_per_s": bus / seconds if bus else math.nan,
     }

@@ -1,0 +1,80 @@
+"""What each rank does over time: it waits for a peer, transfers, or does something else.
+
+The intervals of a rank follow each other without gaps from its first call on to the end of its last
+one. Where several threads are blocked at once, the earlier call counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.intervals import blocked_intervals
+from commtrace.schema import INSTANT, Column
+
+WAITING, TRANSFERRING, WORKING = "waiting", "transferring", "working"
+
+COLUMNS = (
+    Column("rank", int, "", "global rank"),
+    Column("start_ns", int, INSTANT, "when it begins"),
+    Column("duration_ns", int, "ns", "how long it lasts"),
+    Column("activity", str, "", "waiting for a peer, transferring, or working: all else"),
+    Column("kind", str, "", "kind of the call that blocks; empty while working"),
+    Column("id", int, "", "number of that call on its rank; -1 while working"),
+    Column("step", int, "", "step that the call belongs to; while working, of the call before"),
+)
+
+
+def activity(frames: Frames) -> pd.DataFrame:
+    """One row per interval, by rank and time; a wait that is not known is a transfer."""
+    comm = frames.comm
+    arrival = arrivals(frames)["arrival_ns"]
+    blocked = blocked_intervals(frames).sort_values(["rank", "start", "end"], kind="stable")
+    if blocked.empty:
+        return typed(blocked, COLUMNS)
+    rank = blocked["rank"].to_numpy()
+    start, end = blocked["start"].to_numpy(), blocked["end"].to_numpy()
+    far = int(end.max() - start.min()) + 1
+    number = pd.factorize(rank)[0]
+    reached = np.maximum.accumulate(end + number * far) - number * far
+    before = np.append(np.int64(0), reached[:-1])
+    before = np.where(np.append(True, rank[1:] != rank[:-1]), start, before)
+    free = blocked.assign(start=np.maximum(start, before), gap=start - before, before=before)
+    free = free[free["end"] > free["start"]]
+    came = arrival[free["row"]].to_numpy() - frames.start_ns
+    ready = np.clip(
+        np.where(arrival[free["row"]] >= 0, came, free["start"]), free["start"], free["end"]
+    )
+    parts = pd.concat(
+        [
+            free.assign(activity=WAITING, end=ready),
+            free.assign(activity=TRANSFERRING, start=ready),
+            free.assign(activity=WORKING, start=free["before"], end=free["before"] + free["gap"]),
+        ]
+    )
+    parts = parts[parts["end"] > parts["start"]].sort_values(["rank", "start"], kind="stable")
+    works = parts["activity"] == WORKING
+    table = pd.DataFrame(
+        {
+            "rank": parts["rank"],
+            "start_ns": parts["start"] + frames.start_ns,
+            "duration_ns": parts["end"] - parts["start"],
+            "activity": parts["activity"],
+            "kind": np.where(works, "", comm["kind"].astype(object)[parts["row"]]),
+            "id": np.where(works, -1, comm["id"][parts["row"]]),
+            "step": parts["step"].where(~works).groupby(parts["rank"]).ffill().fillna(-1),
+        }
+    )
+    return typed(table, COLUMNS)
+
+
+ACTIVITY = Analysis(
+    "activity",
+    "What each rank does",
+    "What does each rank do over time?",
+    activity,
+    COLUMNS,
+)

@@ -1,0 +1,59 @@
+"""How evenly the ranks' work is spread, step by step, in the terms of POP.
+
+A rank's useful time is what it is not blocked for. With its mean and maximum over ranks,
+
+    load balance             = mean / maximum
+    communication efficiency = maximum / duration
+    parallel efficiency      = load balance * communication efficiency = mean / duration
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.overlap import overlap
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("step", int, "", "number of the step, from 0; -1 is outside of steps"),
+    Column("duration_ns", int, "ns", "how long it took on the slowest rank"),
+    Column("mean_useful_ns", float, "ns", "time not blocked; mean over ranks"),
+    Column("max_useful_ns", int, "ns", "time not blocked of the busiest rank"),
+    Column("busiest_rank", int, "", "that rank; the lowest of several"),
+    Column("imbalance", float, "1", "maximum / mean - 1; 0 where all work alike"),
+    Column("load_balance", float, "1", "mean / maximum"),
+    Column("communication_efficiency", float, "1", "maximum / duration"),
+    Column("parallel_efficiency", float, "1", "mean / duration"),
+)
+
+
+def balance(frames: Frames) -> pd.DataFrame:
+    """One row per step, in order."""
+    ranks = overlap(frames)
+    ranks["useful"] = (ranks["duration_ns"] - ranks["exposed_ns"]).clip(lower=0)
+    ordered = ranks.sort_values(["useful", "rank"], ascending=[False, True])
+    table = ordered.groupby("step").agg(
+        duration_ns=("duration_ns", "max"),
+        mean_useful_ns=("useful", "mean"),
+        max_useful_ns=("useful", "max"),
+        busiest_rank=("rank", "first"),
+    )
+    mean = table["mean_useful_ns"].astype("float64")
+    most = table["max_useful_ns"].astype("float64")
+    duration = table["duration_ns"].astype("float64")
+    table["imbalance"] = most / mean.where(mean > 0) - 1
+    table["load_balance"] = mean / most.where(most > 0)
+    table["communication_efficiency"] = most / duration.where(duration > 0)
+    table["parallel_efficiency"] = mean / duration.where(duration > 0)
+    return typed(pd.DataFrame(table).reset_index(), COLUMNS)
+
+
+BALANCE = Analysis(
+    "balance",
+    "Balance",
+    "How evenly is the ranks' work spread?",
+    balance,
+    COLUMNS,
+)

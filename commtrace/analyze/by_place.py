@@ -1,0 +1,49 @@
+"""The flat tables by where a call was made and in which group: one column or a few, one row each.
+
+All share the measures of `measures`; `FLAT` is the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import MEASURES, table_by, with_group_facts
+from commtrace.schema import Column
+
+_GROUP = (
+    Column("group", str, "", "name of the process group"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
+    Column("group_size", int, "", "number of ranks; -1 not known"),
+)
+_AXIS = (Column("mesh_axis", str, "", "axis of the DeviceMesh, empty for groups of none"),)
+_SOURCE = (
+    Column("source_file", str, "", "file of the user's line, empty where it is not known"),
+    Column("source_line", int, "", "line in that file"),
+    Column("source_function", str, "", "function that the line is in"),
+)
+_REGION = (Column("region", str, "", "innermost user region, empty outside of any"),)
+
+
+def _flat(name: str, title: str, question: str, keys: tuple[Column, ...]) -> Analysis:
+    columns = (*keys, *MEASURES)
+    return Analysis(name, title, question, _table(columns), columns)
+
+
+def _table(columns: tuple[Column, ...]) -> Callable[[Frames], pd.DataFrame]:
+    def table(frames: Frames) -> pd.DataFrame:
+        """One row per value of the keys, the one that blocks longest first."""
+        return table_by(with_group_facts(frames), columns)
+
+    return table
+
+
+FLAT = (
+    _flat("by_group", "By group", "Which process groups communicate?", _GROUP),
+    _flat("by_axis", "By mesh axis", "Along which axis of the mesh does it communicate?", _AXIS),
+    _flat("by_source", "By source line", "Which lines of the program communicate?", _SOURCE),
+    _flat("by_region", "By region", "Which of the user's regions communicate?", _REGION),
+)

@@ -1,0 +1,70 @@
+"""When each rank was blocked, and how long anything of a set of intervals lasted.
+
+Times count from the start of the run, so that they are exact as floats, too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.arrivals import end_ns
+from commtrace.analyze.frame import Frames
+
+
+def blocked_intervals(frames: Frames) -> pd.DataFrame:
+    """`row rank step start end` of each stretch in which a call blocked its rank.
+
+    That is in the call, and where this does not account for all of it, in a wait that ended with
+    the call's completion.
+    """
+    comm = frames.comm
+    known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0)]
+    begin = known["issue_ns"] - frames.start_ns
+    end = end_ns(known) - frames.start_ns
+    in_call = known[["call_ns", "blocked_ns"]].min(axis=1).clip(lower=0)
+    in_wait = known["blocked_ns"] - in_call
+    shared = {"row": known.index, "rank": known["rank"], "step": known["step"]}
+    calls = pd.DataFrame({**shared, "start": begin, "end": begin + in_call})
+    waits = pd.DataFrame({**shared, "start": end - in_wait, "end": end})
+    both = pd.concat([calls, waits], ignore_index=True)
+    return both[both["end"] > both["start"]].reset_index(drop=True)
+
+
+def spans(frames: Frames) -> pd.DataFrame:
+    """`row rank step start end` of each call, from issue to completion."""
+    comm = frames.comm
+    known = comm[comm["issue_ns"] >= 0]
+    return pd.DataFrame(
+        {
+            "row": known.index,
+            "rank": known["rank"],
+            "step": known["step"],
+            "start": known["issue_ns"] - frames.start_ns,
+            "end": end_ns(known) - frames.start_ns,
+        }
+    )
+
+
+def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """The intervals, those that touch joined into one: `start` and `end` for each value of `by`."""
+    ordered = intervals.sort_values([*by, "start", "end"], kind="stable")
+    keys = ordered.groupby(by, sort=False).ngroup().to_numpy()
+    start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
+    if not len(ordered):
+        return ordered[[*by, "start", "end"]]
+    # Each key gets a stretch of time of its own, so that one running maximum serves all.
+    far = int(end.max() - start.min()) + 1
+    reached = np.maximum.accumulate(end + keys * far)
+    is_first = np.ones(len(ordered), dtype=bool)
+    is_first[1:] = (start[1:] + keys[1:] * far > reached[:-1]) | (keys[1:] != keys[:-1])
+    firsts = np.flatnonzero(is_first)
+    last = np.append(firsts[1:], len(ordered)) - 1
+    joined = ordered.iloc[firsts][by].reset_index(drop=True)
+    return joined.assign(start=start[firsts], end=reached[last] - keys[last] * far)
+
+
+def lasting(intervals: pd.DataFrame, by: list[str]) -> pd.Series:
+    """How long anything of the intervals lasted, for each value of `by`."""
+    joined = merged(intervals, by)
+    return (joined["end"] - joined["start"]).groupby([joined[name] for name in by]).sum()

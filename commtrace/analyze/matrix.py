@@ -1,0 +1,74 @@
+"""How many bytes go from which rank to which: point-to-point as they are, collectives as a ring.
+
+A rank sends what the ring algorithm makes it send (`wire_bytes`) to the next rank of the group; an
+all-to-all sends each other member an equal part of it, and a scatter and a gather go between the
+root and each member. What the calls of uneven all-to-alls send to whom is not in a trace.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import SEND, TRANSFERS, members
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("source", int, "", "global rank that sends"),
+    Column("target", int, "", "global rank that receives"),
+    Column("wire_bytes", float, "bytes", "bytes of the whole run"),
+    Column("num_calls", int, "", "calls of the source in which it sends them"),
+)
+
+SPREAD = ("all_to_all", "scatter")
+
+
+def matrix(frames: Frames) -> pd.DataFrame:
+    """One row per pair of ranks of which one sends to the other, by source and target."""
+    comm = frames.comm[frames.comm["wire_bytes"] > 0]
+    sums = pd.DataFrame(
+        {
+            "group": comm["group"].astype(object),
+            "source": comm["rank"],
+            "way": np.where(comm["kind"] == SEND, "peer", "ring"),
+            "to": np.where(comm["kind"] == SEND, comm["peer"], -1),
+            "wire_bytes": comm["wire_bytes"].astype("float64"),
+        }
+    )
+    sums.loc[comm["kind"].isin(SPREAD), "way"] = "spread"
+    is_gather = comm["kind"] == "gather"
+    sums.loc[is_gather, "way"] = "peer"
+    sums.loc[is_gather, "to"] = comm.loc[is_gather, "root"]
+    sums = sums[~comm["kind"].isin(set(TRANSFERS) - {SEND})]
+    keys = ["group", "source", "way", "to"]
+    sums = sums.groupby(keys)["wire_bytes"].agg(wire_bytes="sum", num_calls="size").reset_index()
+    towards = members(frames)
+    towards["num"] = towards.groupby("group")["rank"].transform("size")
+    peers = sums[(sums["way"] == "peer") & (sums["to"] >= 0)].assign(target=lambda t: t["to"])
+    ring = sums[sums["way"] == "ring"].merge(_next_in_ring(towards), on=["group", "source"])
+    spread = sums[sums["way"] == "spread"].merge(towards, on="group")
+    spread = spread[spread["rank"] != spread["source"]].assign(target=lambda t: t["rank"])
+    spread["wire_bytes"] /= (spread["num"] - 1).clip(lower=1)
+    pairs = pd.concat([each for each in (peers, ring, spread) if len(each)] or [ring])
+    by = ["source", "target"]
+    table = pairs.groupby(by)[["wire_bytes", "num_calls"]].sum().reset_index()
+    return typed(table.sort_values(by), COLUMNS)
+
+
+def _next_in_ring(towards: pd.DataFrame) -> pd.DataFrame:
+    """Of each member of each group, the one that stands behind it."""
+    place = (towards["position"] + 1) % towards["num"]
+    behind = towards[["group", "position", "rank"]].rename(columns={"rank": "target"})
+    ahead = towards.assign(source=towards["rank"], position=place)[["group", "position", "source"]]
+    return ahead.merge(behind, on=["group", "position"])[["group", "source", "target"]]
+
+
+MATRIX = Analysis(
+    "matrix",
+    "Rank by rank",
+    "How many bytes does each rank send to each other one?",
+    matrix,
+    COLUMNS,
+)

@@ -1,0 +1,55 @@
+"""How large messages are: a histogram in powers of two, by kind and group.
+
+A row holds the calls with a payload from `from_bytes` up to, but not including, twice that; the
+row of 0 holds those that carry nothing. Counts and sums are of all ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.frame import Frames
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("kind", str, "", "all_reduce, all_gather, ..."),
+    Column("group", str, "", "name of the process group"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
+    Column("from_bytes", int, "bytes", "smallest payload of the row, a power of two or 0"),
+    Column("num_calls", int, "", "calls of all ranks"),
+    Column("payload_bytes", int, "bytes", "their payload, of all ranks"),
+    Column("blocked_ns", int, "ns", "time that they blocked, of all ranks"),
+)
+
+
+def sizes(frames: Frames) -> pd.DataFrame:
+    """One row per kind, group and power of two that occurs; calls of unknown size are left out."""
+    comm = frames.comm[frames.comm["payload_bytes"] >= 0]
+    payload = comm["payload_bytes"].to_numpy()
+    _, exponent = np.frexp(payload.astype("float64"))
+    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
+    parts = pd.DataFrame(
+        {
+            "from_bytes": np.where(payload > 0, np.int64(1) << np.maximum(exponent - 1, 0), 0),
+            "num_calls": 1,
+            "payload_bytes": payload,
+            "blocked_ns": comm["blocked_ns"].clip(lower=0),
+        },
+        index=comm.index,
+    )
+    keys = [comm["kind"], comm["group"], parts.pop("from_bytes")]
+    table = parts.groupby(keys, observed=True).sum().reset_index()
+    table["mesh_axis"] = table["group"].astype(object).map(axes).fillna("")
+    table = typed(table, COLUMNS)
+    return table.sort_values(["kind", "group", "from_bytes"]).reset_index(drop=True)
+
+
+SIZES = Analysis(
+    "sizes",
+    "Message sizes",
+    "How large are the messages of each kind and group?",
+    sizes,
+    COLUMNS,
+)

@@ -1,0 +1,80 @@
+"""How far apart the members of a group arrive, and who comes last how often.
+
+The skew of a collective is the time from its first member's arrival to its last one's. Counted are
+collectives that all members of the group made and are in the trace, each once.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import is_transfer, numbers
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("group", str, "", "name of the process group"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
+    Column("kind", str, "", "kind of the collectives"),
+    Column("num_collectives", int, "", "how many, each counted once"),
+    Column("mean_skew_ns", float, "ns", "mean time from the first arrival to the last one"),
+    Column("max_skew_ns", int, "ns", "longest such time"),
+    Column("wait_ns", int, "ns", "wait of all members"),
+    Column("transfer_ns", int, "ns", "blocked time of all members after that"),
+    Column("last_rank", int, "", "rank that came last most often; the lowest of several"),
+    Column("last_share", float, "1", "part of the collectives to which it came last"),
+)
+
+_BY = ["group", "kind"]
+
+
+def skew(frames: Frames) -> pd.DataFrame:
+    """One row per group and kind, the one with the most waiting first."""
+    comm, arrived = frames.comm, arrivals(frames)
+    calls = pd.DataFrame(
+        {
+            "group": comm["group"].astype(object),
+            "kind": comm["kind"].astype(object),
+            "number": numbers(frames),
+            "rank": comm["rank"],
+            "issue": comm["issue_ns"],
+            "wait": arrived["wait_ns"],
+            "transfer": arrived["transfer_ns"],
+        }
+    )[(arrived["wait_ns"] >= 0) & ~is_transfer(frames)]
+    ordered = calls.sort_values(["issue", "rank"], ascending=[False, True])
+    each = ordered.groupby([*_BY, "number"], sort=False).agg(
+        last=("rank", "first"),
+        latest=("issue", "max"),
+        earliest=("issue", "min"),
+        wait=("wait", "sum"),
+        transfer=("transfer", "sum"),
+    )
+    each["skew"] = each["latest"] - each["earliest"]
+    table = each.groupby(_BY).agg(
+        num_collectives=("skew", "size"),
+        mean_skew_ns=("skew", "mean"),
+        max_skew_ns=("skew", "max"),
+        wait_ns=("wait", "sum"),
+        transfer_ns=("transfer", "sum"),
+    )
+    late = each.groupby([*_BY, "last"]).size().rename("times").reset_index("last")
+    often = late.sort_values(["times", "last"], ascending=[False, True]).groupby(_BY).first()
+    table["last_rank"] = often["last"]
+    table["last_share"] = often["times"] / table["num_collectives"]
+    table = table.reset_index()
+    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
+    table["mesh_axis"] = table["group"].map(axes).fillna("")
+    table = table.sort_values(["wait_ns", *_BY], ascending=[False, True, True])
+    return typed(table, COLUMNS)
+
+
+SKEW = Analysis(
+    "skew",
+    "Arrival skew",
+    "How far apart do the members of a group arrive, and who comes last?",
+    skew,
+    COLUMNS,
+)

@@ -1,0 +1,93 @@
+"""The waits by their names in the literature (Scalasca), and who causes them.
+
+Wait at N x N        all_reduce, all_gather, reduce_scatter, all_to_all: until the last one came
+Wait at Barrier      the same at a barrier
+Late Broadcast       broadcast, scatter: until the root came
+Early Reduce         reduce, gather: the root, until the last one came
+Late Sender          recv: until the sender came
+Late Receiver        send: until the receiver came, while the sender was blocked
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import recorded_ns
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("state", str, "", "name of the wait state"),
+    Column("kind", str, "", "kind of the calls"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns their groups"),
+    Column("num_calls", int, "", "calls of all ranks with a known wait, of 0 or more"),
+    Column("num_waits", int, "", "those of them that waited"),
+    Column("wait_ns", int, "ns", "wait of all ranks"),
+    Column("transfer_ns", int, "ns", "blocked time of these calls after their wait, of all ranks"),
+    Column("max_wait_ns", int, "ns", "longest wait of one call"),
+    Column("share", float, "1", "wait, as a part of the recorded time of all ranks"),
+    Column("worst_rank", int, "", "rank that the others waited for longest; -1 of none"),
+    Column("worst_wait_ns", int, "ns", "how long they waited for it"),
+)
+
+STATES = {
+    "all_reduce": "Wait at N x N",
+    "all_gather": "Wait at N x N",
+    "reduce_scatter": "Wait at N x N",
+    "all_to_all": "Wait at N x N",
+    "barrier": "Wait at Barrier",
+    "broadcast": "Late Broadcast",
+    "scatter": "Late Broadcast",
+    "reduce": "Early Reduce",
+    "gather": "Early Reduce",
+    "recv": "Late Sender",
+    "send": "Late Receiver",
+}
+
+_BY = ["state", "kind", "mesh_axis"]
+
+
+def wait_states(frames: Frames) -> pd.DataFrame:
+    """One row per state, kind and mesh axis, the longest wait first."""
+    comm, arrived = frames.comm, arrivals(frames)
+    kind = comm["kind"].astype(object)
+    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
+    calls = pd.DataFrame(
+        {
+            "state": kind.map(STATES),
+            "kind": kind,
+            "mesh_axis": comm["group"].astype(object).map(axes).fillna(""),
+            "wait": arrived["wait_ns"],
+            "transfer": arrived["transfer_ns"],
+            "last": arrived["last_rank"],
+        }
+    )[arrived["wait_ns"] >= 0]
+    table = (
+        calls.assign(waited=calls["wait"] > 0)
+        .groupby(_BY)
+        .agg(
+            num_calls=("wait", "size"),
+            num_waits=("waited", "sum"),
+            wait_ns=("wait", "sum"),
+            transfer_ns=("transfer", "sum"),
+            max_wait_ns=("wait", "max"),
+        )
+    )
+    table["share"] = table["wait_ns"] / (recorded_ns(frames).sum() or float("nan"))
+    caused = calls[calls["wait"] > 0].groupby([*_BY, "last"])["wait"].sum().reset_index("last")
+    worst = caused.sort_values(["wait", "last"], ascending=[False, True]).groupby(_BY).first()
+    table["worst_rank"] = worst["last"].reindex(table.index).fillna(-1)
+    table["worst_wait_ns"] = worst["wait"].reindex(table.index).fillna(0)
+    ordered = table.reset_index().sort_values(["wait_ns", *_BY], ascending=[False] + [True] * 3)
+    return typed(ordered, COLUMNS)
+
+
+WAIT_STATES = Analysis(
+    "wait_states",
+    "Wait states",
+    "What do ranks wait for, and for whom?",
+    wait_states,
+    COLUMNS,
+)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from benchmarks.large_run import large_trace
+from commtrace.analyze import load
+from commtrace.analyze.skew import skew
+from commtrace.analyze.wait_states import STATES, wait_states
+from commtrace.tracefile import Trace
+from tests.benchmarks.test_large_run import PLAN
+from tests.commtrace.analyze.by_hand import numbers_of, rows, waits_of
+from tests.commtrace.analyze.rows import random_trace, run_of
+from tests.commtrace.analyze.test_arrivals import met, moved
+from tests.commtrace.analyze.training import training_trace
+
+TRACES = [random_trace(seed) for seed in range(3)] + [training_trace()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [
+        ("all_reduce", "Wait at N x N"),
+        ("barrier", "Wait at Barrier"),
+        ("broadcast", "Late Broadcast"),
+        ("reduce", "Early Reduce"),
+    ],
+)
+def test_a_wait_has_its_name_and_its_cause(kind: str, state: str) -> None:
+    root = {"broadcast": 1, "reduce": 0}.get(kind, -1)
+    row = wait_states(run_of(met(kind, [10, 40], 100, root=root))).iloc[0]
+    assert (row["state"], row["kind"], row["mesh_axis"]) == (state, kind, "tp")
+    assert (row["num_calls"], row["num_waits"]) == (2, 1)
+    assert (row["wait_ns"], row["transfer_ns"], row["max_wait_ns"]) == (30, 120, 30)
+    assert (row["worst_rank"], row["worst_wait_ns"]) == (1, 30)
+    assert row["share"] == 30 / 2_000_000
+
+
+def test_transfers_wait_for_late_senders_and_receivers() -> None:
+    table = wait_states(run_of(moved(send=(50, 60), recv=(10, 60))))
+    assert table[["state", "wait_ns", "worst_rank"]].values.tolist() == [
+        ["Late Sender", 40, 0],
+        ["Late Receiver", 0, -1],
+    ]
+
+
+def test_the_skew_is_from_the_first_arrival_to_the_last_one() -> None:
+    calls = met("all_reduce", [10, 40], 100) + met("all_reduce", [220, 210], 300, seq=1)
+    row = skew(run_of(calls)).iloc[0]
+    assert (row["num_collectives"], row["mean_skew_ns"], row["max_skew_ns"]) == (2, 20, 30)
+    assert (row["wait_ns"], row["last_rank"], row["last_share"]) == (40, 0, 0.5)
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_wait_states_agree_with_loops(trace: Trace) -> None:
+    comm, waits = rows(trace, "comm"), waits_of(trace)
+    wanted: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for call, wait in zip(comm, waits, strict=True):
+        if wait is not None:
+            sums = wanted[call.kind]
+            sums[0] += 1
+            sums[1] += wait[0]
+            sums[2] += call.blocked_ns - wait[0]
+    found = wait_states(load(trace)).groupby("kind")[["num_calls", "wait_ns", "transfer_ns"]].sum()
+    assert {kind: list(row) for kind, *row in found.itertuples()} == dict(wanted)
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_skews_agree_with_loops(trace: Trace) -> None:
+    comm, waits = rows(trace, "comm"), waits_of(trace)
+    met_at: dict[tuple, list] = defaultdict(list)
+    for call, number, wait in zip(comm, numbers_of(comm), waits, strict=True):
+        if wait is not None and call.kind not in ("send", "recv"):
+            met_at[call.group, call.kind, number].append(call.issue_ns)
+    wanted: dict[tuple, list[int]] = defaultdict(list)
+    for (group, kind, _), issued in met_at.items():
+        wanted[group, kind].append(max(issued) - min(issued))
+    for row in skew(load(trace)).to_dict("records"):
+        skews = wanted.pop((row["group"], row["kind"]))
+        assert row["num_collectives"] == len(skews)
+        assert row["max_skew_ns"] == max(skews)
+        assert row["mean_skew_ns"] == pytest.approx(sum(skews) / len(skews))
+    assert not wanted
+
+
+def test_the_planted_straggler_causes_the_waits_of_its_row() -> None:
+    frames = load(large_trace(PLAN))
+    states = wait_states(frames).set_index(["kind", "mesh_axis"])
+    assert states.loc[("all_reduce", "tp"), "worst_rank"] == PLAN.late_rank
+    group = skew(frames).set_index(["group", "kind"]).loc[("tp0", "all_reduce")]
+    assert group["last_rank"] == PLAN.late_rank
+    assert group["last_share"] >= 2 / 3  # always in forward, by chance in backward
+
+
+def test_every_kind_that_can_wait_has_a_state() -> None:
+    from commtrace.units import KINDS
+
+    assert STATES.keys() == KINDS.keys()
