@@ -25,6 +25,14 @@ class Grouping(str, Enum):
     OP = "op"
 
 
+class Metric(str, Enum):
+    """What must not grow from one run to another."""
+
+    CALLS = "calls"
+    BYTES = "bytes"
+    TIME = "time"
+
+
 Trace = Annotated[
     Path,
     typer.Argument(
@@ -36,6 +44,27 @@ Trace = Annotated[
 Spools = Annotated[
     Path,
     typer.Argument(metavar="FOLDER", help="The folder that holds the spools.", show_default=False),
+]
+Before = Annotated[
+    Path, typer.Argument(metavar="BEFORE", help="The first trace.", show_default=False)
+]
+After = Annotated[
+    Path, typer.Argument(metavar="AFTER", help="The second trace.", show_default=False)
+]
+FailOnIncrease = Annotated[
+    list[Metric] | None,
+    typer.Option(
+        "--fail-on-increase",
+        metavar="WHAT",
+        help="End with code 1 where the sum of calls, bytes or time grew. May be repeated.",
+        show_default=False,
+    ),
+]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        "--tolerance", metavar="PART", min=0.0, help="How much it may grow: 0.1 is a tenth."
+    ),
 ]
 TableName = Annotated[
     str | None,

@@ -15,6 +15,7 @@ from commtrace.analyze.by_step import BY_STEP
 from commtrace.analyze.calls import CALLS
 from commtrace.analyze.consistency import CONSISTENCY
 from commtrace.analyze.facts import FACTS
+from commtrace.analyze.findings import FINDINGS
 from commtrace.analyze.matrix import MATRIX
 from commtrace.analyze.overlap import OVERLAP
 from commtrace.analyze.sizes import SIZES
@@ -26,6 +27,6 @@ CATALOG: dict[str, Analysis] = {
     for analysis in (
         *(BY_KIND, BY_PHASE, BY_MODULE, BY_OP, *FLAT, BY_STEP, BY_RANK),
         *(OVERLAP, BALANCE, WAIT_STATES, SKEW, SIZES, MATRIX),
-        *(CONSISTENCY, ACTIVITY, CALLS, FACTS),
+        *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }

@@ -122,19 +122,32 @@ def _several_clocks(frames: Frames) -> str:
     )
 
 
+def _host_clocks(frames: Frames) -> str:
+    devices = sorted(set(frames.ranks["device"].astype(object)) - {"", "cpu"})
+    if not devices:
+        return ""
+    return (
+        f"The ranks computed on {', '.join(devices)}: exposed is what blocked the host, for a "
+        "trace does not have when the device's own work ran."
+    )
+
+
+_OF_WAITS = ("by_rank", "timeline", "wait_states", "skew", "activity")
+
 Rule = Callable[[Frames], str]
 
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ((EVERYTHING,), _no_calls),
-    (("by_rank", "timeline"), _one_rank),
+    (_OF_WAITS, _one_rank),
     ((EVERYTHING,), _missing_ranks),
     ((EVERYTHING,), _cut_short),
     ((EVERYTHING,), _dropped),
-    (("by_step", "timeline"), _no_steps),
+    (("by_step", "timeline", "overlap", "balance"), _no_steps),
     (("by_module", "flame"), _no_modules),
     (("by_op", "flame", "timeline"), _no_operators),
-    (("by_rank", "timeline"), _no_waits),
-    (("by_rank", "timeline"), _several_clocks),
+    (_OF_WAITS, _no_waits),
+    (_OF_WAITS, _several_clocks),
+    (("overlap", "balance"), _host_clocks),
 )
 
 

@@ -29,6 +29,8 @@ print("loaded", *(set({SLOW_TO_IMPORT}) & set(sys.modules)), file=sys.stderr)
     return set(done.stderr.splitlines()[-1].split()[1:])
 
 
+COMMANDS = ("run", "report", "summary", "table", "findings", "check", "diff", "merge")
+
 HELP = """
 import sys
 from commtrace_cli.main import main
@@ -52,13 +54,13 @@ def test_the_check_for_slow_modules_can_fail() -> None:
 def test_help_lists_the_commands_and_the_exit_codes(commtrace: Commtrace) -> None:
     ended = commtrace("--help")
     assert ended.code == 0
-    for command in ("run", "report", "summary", "merge"):
+    for command in COMMANDS:
         assert f"│ {command} " in ended.out
     for line in ("0 done", "1 the script failed", "2 the command cannot be met", "3 the trace"):
         assert line in ended.out
 
 
-@pytest.mark.parametrize("command", ["run", "report", "summary", "merge"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_an_example_in_its_help(commtrace: Commtrace, command: str) -> None:
     ended = commtrace(command, "--help", columns=140)
     assert ended.code == 0

@@ -57,6 +57,16 @@ def nothing_lacks(frames: Frames) -> str:
     return ""
 
 
+def lacks_layouts(frames: Frames) -> str:
+    """Whether any call says between which layouts it goes."""
+    if not len(frames.comm) or (frames.comm["source_spec"] != "").any():
+        return ""
+    return (
+        "No call says between which layouts it goes: only redistributions of dtensor_core and of "
+        "torch's DTensor announce that. What becomes of a result is known by the next call only."
+    )
+
+
 def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]:
     """A finding as a row of the table."""
     num_ranks = max(frames.num_ranks, 1)

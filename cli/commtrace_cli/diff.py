@@ -1,0 +1,110 @@
+"""`commtrace diff`: what changed from one run to another; it can fail where something grew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+from rich.text import Text
+
+from commtrace_cli import options
+from commtrace_cli.documents import write_csv, write_json
+from commtrace_cli.loading import load_events
+from commtrace_cli.tables import plain_table, text_of_cell
+from commtrace_cli.terminal import data_console, finish, say
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXAMPLE = """
+Examples:
+
+- `commtrace diff before.json after.json`
+- `commtrace diff main.json branch.json --fail-on-increase calls --fail-on-increase bytes`
+- `commtrace diff main.json branch.json --fail-on-increase time --tolerance 0.1`
+
+Exit codes: `0` done, `1` something grew that must not, `2` the command cannot be met, `3` a trace
+cannot be read.
+"""
+
+GREW = 1
+
+
+def diff(
+    before: options.Before,
+    after: options.After,
+    fail_on_increase: options.FailOnIncrease = None,
+    tolerance: options.Tolerance = 0.0,
+    rows: options.Rows = 30,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+) -> None:
+    """Compare two runs by module, operator, kind, group and phase.
+
+    Told is what was added, removed and changed in calls and bytes; numbers are what one rank does,
+    per step where both runs mark steps. `--fail-on-increase` looks at the sum over all places:
+    calls, bytes (on the wire, as a ring) or time (blocked).
+    """
+    runs = load_events(before), load_events(after)
+    from commtrace.analyze.diff import DIFF, METRICS, differences_of_runs, increases
+    from commtrace.analyze.diff import diff as compare
+
+    table = compare(*runs)
+    if as_csv:
+        write_csv(table)
+    elif as_json:
+        write_json(runs[1].run, {DIFF: table})
+    else:
+        _print(table, rows, differences_of_runs(*runs))
+        finish([], then=["commtrace", "report", after])
+    failed = False
+    for metric in fail_on_increase or ():
+        for scope, (old, new) in increases(table, metric.value, tolerance).items():
+            unit = {"calls": "", "bytes": "bytes", "time": "ns"}[metric.value]
+            texts = [text_of_cell(value, unit) for value in (old, new, new - old)]
+            where = "per step" if scope == "step" else "outside of steps or over the run"
+            say(
+                f"{METRICS[metric.value]} grew {where}: {texts[0]} -> {texts[1]} (+{texts[2]})",
+                always=True,
+            )
+            failed = True
+    if failed:
+        raise typer.Exit(GREW)
+
+
+def _print(table: pd.DataFrame, rows: int, told: list[str]) -> None:
+    from commtrace.analyze import Analysis
+    from commtrace.analyze.diff import COLUMNS, DIFF, SAME
+
+    console = data_console()
+    for text in told:
+        console.print(Text(f"note: {text}", style="yellow"))
+    changes = table[table["change"] != SAME]
+    if changes.empty:
+        console.print(Text(f"no difference in {len(table)} places that communicate", style="bold"))
+        return
+    counts = changes["change"].value_counts()
+    summary = ", ".join(f"{num} {change}" for change, num in counts.items())
+    console.print(Text(f"{summary}, {len(table) - len(changes)} the same", style="bold"))
+    names = (
+        "change",
+        "kind",
+        "calls_change",
+        "wire_bytes_change",
+        "module",
+        "op",
+        "group",
+        "phase",
+    )
+    by_name = {column.name: column for column in COLUMNS}
+    names += ("blocked_ns_change", "calls_before", "calls_after", "wire_bytes_before")
+    few = tuple(by_name[name] for name in (*names, "wire_bytes_after"))
+    shown = Analysis(DIFF.name, DIFF.title, DIFF.question, DIFF.function, few)
+    drawn, left_out = plain_table(console, shown, changes.head(rows), 0)
+    console.print(drawn)
+    if len(changes) > rows:
+        console.print(Text(f"{len(changes) - rows} more: --rows {len(changes)}", style="dim"))
+    if left_out:
+        console.print(
+            Text(f"in a wider terminal or with --csv: {', '.join(left_out)}", style="dim")
+        )

@@ -1,0 +1,87 @@
+"""`commtrace findings`: what could be better in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.padding import Padding
+from rich.text import Text
+
+from commtrace.units import text_of_bytes, text_of_duration
+from commtrace_cli import options
+from commtrace_cli.documents import write_csv, write_json
+from commtrace_cli.loading import load_events
+from commtrace_cli.terminal import data_console, finish
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+EXAMPLE = """
+Examples:
+
+- `commtrace findings run.json`
+- `commtrace findings run.json --rows 3`
+- `commtrace findings run.json --json > findings.json`
+
+Exit codes: `0` whether or not there are findings, `2` the command cannot be met, `3` the trace
+cannot be read.
+"""
+
+
+def findings(
+    trace: options.Trace,
+    rows: options.Rows = 30,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+) -> None:
+    """Print what could be better in a run: what it is, what it would save, and what to do.
+
+    Savings are estimates of what one rank would save, the mean over ranks. What the rules could
+    not judge, for the trace lacks what they need, is listed at the end.
+    """
+    frames = load_events(trace)
+    from commtrace.analyze import CATALOG
+    from commtrace.analyze.findings import unanswered
+
+    analysis = CATALOG["findings"]
+    table = analysis.function(frames)
+    if as_csv:
+        write_csv(table)
+    elif as_json:
+        write_json(frames.run, {analysis: table})
+    else:
+        _print(table, rows, unanswered(frames))
+        finish([], then=["commtrace", "report", trace])
+
+
+def _print(table: pd.DataFrame, rows: int, open_questions: Mapping[str, str]) -> None:
+    console = data_console()
+    console.print(Text(f"{len(table)} finding{'' if len(table) == 1 else 's'}", style="bold"))
+    for row in table.head(rows).to_dict("records"):
+        _print_one(console, row)
+    if len(table) > rows:
+        console.print()
+        console.print(Text(f"{len(table) - rows} more: --rows {len(table)}", style="dim"))
+    for name, lack in open_questions.items():
+        console.print()
+        console.print(Text.assemble((f"{name}: not judged. ", "yellow"), lack))
+
+
+def _print_one(console: Console, row: Mapping[Any, Any]) -> None:
+    costs = []
+    if row["cost_ns"] > 0:
+        costs.append(f"{text_of_duration(row['cost_ns'])} ({row['share']:.1%} of the run)")
+    if row["cost_bytes"] > 0:
+        costs.append(text_of_bytes(row["cost_bytes"]))
+    saves = f"  could save {' and '.join(costs)}" if costs else ""
+    console.print()
+    console.print(Text.assemble((row["rule"], "bold yellow"), saves))
+    for text, style in (
+        (row["title"], ""),
+        (row["advice"], "green"),
+        (f"at {row['source']}" if row["source"] else "", "dim"),
+    ):
+        if text:
+            console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))

@@ -1,0 +1,58 @@
+"""What could be better in a run: the rules, and their findings as a table.
+
+Costs are estimates of what could be saved, as one rank has it: the mean over ranks. A rule that a
+trace cannot answer says what the trace lacks (`unanswered`), so that no finding of it is not taken
+for nothing to find.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.findings.finding import COLUMNS, Rule, table_row
+from commtrace.analyze.findings.late import LATE
+from commtrace.analyze.findings.repeated import GATHERED_AGAIN, PING_PONG, REDUCED_TO_BE_CUT
+from commtrace.analyze.findings.traffic import (
+    OUTSIDE,
+    PADDED,
+    REPLICATED,
+    SMALL_MESSAGES,
+    WIDE_TYPES,
+)
+from commtrace.analyze.frame import Frames
+
+__all__ = ["FINDINGS", "RULES", "Rule", "findings", "unanswered"]
+
+RULES: tuple[Rule, ...] = (
+    *(GATHERED_AGAIN, REDUCED_TO_BE_CUT, PING_PONG, SMALL_MESSAGES, WIDE_TYPES),
+    *(REPLICATED, OUTSIDE, PADDED, LATE),
+)
+
+
+def findings(frames: Frames) -> pd.DataFrame:
+    """One row per finding, the one that costs most time first."""
+    rows = [
+        table_row(frames, rule, finding)
+        for rule in RULES
+        if not rule.lacks(frames)
+        for finding in rule.find(frames)
+    ]
+    table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
+    by = ["cost_ns", "cost_bytes", "rule", "title"]
+    return typed(table.sort_values(by, ascending=[False, False, True, True]), COLUMNS)
+
+
+def unanswered(frames: Frames) -> dict[str, str]:
+    """By name of a rule that this trace cannot answer, what it lacks."""
+    told = {rule.name: rule.lacks(frames) for rule in RULES}
+    return {name: lack for name, lack in told.items() if lack}
+
+
+FINDINGS = Analysis(
+    "findings",
+    "Findings",
+    "What could be better, what would it save, and how?",
+    findings,
+    COLUMNS,
+)

@@ -1,0 +1,52 @@
+"""A rank that is always late: the others wait for it, and for nobody else as long."""
+
+from __future__ import annotations
+
+from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
+from commtrace.analyze.findings.finding import Finding, Rule
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import recorded_ns
+from commtrace.units import text_of_duration
+
+LEAST_LAST = 10
+LEAST_OFTEN = 0.5
+LEAST_SHARE = 0.01
+
+
+def late_ranks(frames: Frames) -> list[Finding]:
+    """Ranks that come last to most of their collectives and cost a share of the run."""
+    arrived = arrivals(frames)
+    comm = frames.comm[(arrived["wait_ns"] >= 0) & frames.comm["kind"].isin(NEEDS_EVERYONE)]
+    arrived = arrived.loc[comm.index]
+    is_last = arrived["last_rank"] == comm["rank"]
+    times = is_last.groupby(comm["rank"]).agg(["sum", "size"])
+    waited = arrived["wait_ns"].groupby(arrived["last_rank"]).sum()
+    recorded = recorded_ns(frames).sum()
+    found = []
+    for rank, (num_last, num) in zip(times.index, times.to_numpy(), strict=True):
+        caused = float(waited.get(rank, 0))
+        often = num_last / num
+        if num_last < LEAST_LAST or often < LEAST_OFTEN or caused < LEAST_SHARE * recorded:
+            continue
+        found.append(
+            Finding(
+                title=f"Rank {rank} came last to {often:.0%} of its collectives; the others waited "
+                f"{text_of_duration(caused)} for it in all.",
+                advice="Look at what that rank does more than others (data loading, logging, an "
+                "uneven shard) or at its machine.",
+                rows=comm.index[(comm["rank"] == rank) & is_last],
+                cost_bytes=0.0,
+                cost_ns=caused,
+            )
+        )
+    return found
+
+
+def lacks_waits(frames: Frames) -> str:
+    """Whether arrivals can be compared."""
+    if not len(frames.comm) or (arrivals(frames)["wait_ns"] >= 0).any():
+        return ""
+    return "No collective could be matched across its ranks, so nobody is known to be late."
+
+
+LATE = Rule("late_rank", "a rank that is always late", late_ranks, lacks_waits)

@@ -1,0 +1,185 @@
+"""How messages travel: too small, in too wide a type, for nobody's sake, or padded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commtrace.analyze.arrivals import end_ns
+from commtrace.analyze.findings.finding import (
+    Finding,
+    Rule,
+    known,
+    lacks_layouts,
+    nothing_lacks,
+    per_rank,
+)
+from commtrace.analyze.findings.layouts import layout
+from commtrace.analyze.frame import Frames
+from commtrace.units import text_of_bytes
+
+SMALL_BYTES = 64_000
+MANY_PER_STEP = 16
+HALF = ("bfloat16", "float16")
+
+
+def small_messages(frames: Frames) -> list[Finding]:
+    """Many messages in one phase of a step, on one group, too small for the link's speed."""
+    comm = frames.comm
+    small = comm[(comm["payload_bytes"] > 0) & (comm["payload_bytes"] < SMALL_BYTES)]
+    small = small[small["step"] >= 0] if len(frames.steps) else small
+    by = ["rank", "step", "group", "kind", "phase"]
+    small = small.assign(lasted=(end_ns(small) - small["issue_ns"]).clip(lower=0))
+    small["times"] = small.groupby(by, observed=True)["id"].transform("size")
+    small = small[small["times"] >= MANY_PER_STEP]
+    found = []
+    for (group, kind, phase), rows in small.groupby(["group", "kind", "phase"], observed=True):
+        bundles = rows.groupby(["rank", "step"])
+        saved = ((bundles["id"].size() - 1) * bundles["lasted"].min()).sum()
+        mean = text_of_bytes(rows["payload_bytes"].mean())
+        found.append(
+            Finding(
+                title=f"{per_rank(frames, len(rows))} calls of {kind} on group {group} in {phase} "
+                f"carry {mean} on average, less than a link needs to reach its speed.",
+                advice="Send them together: coalesced or in buckets, or less often.",
+                rows=rows.index,
+                cost_bytes=0.0,
+                cost_ns=float(min(saved, known(rows["blocked_ns"]).sum())),
+            )
+        )
+    return found
+
+
+def wide_types(frames: Frames) -> list[Finding]:
+    """Messages of 32 bits in modules that send 16 bits, too."""
+    comm = frames.comm
+    top = comm["module"].astype(object).str.split(".").str[:2].str.join(".")
+    halves = set(top[comm["dtype"].isin(HALF) & (comm["module"] != "")])
+    wide = comm[(comm["dtype"] == "float32") & (comm["payload_bytes"] >= SMALL_BYTES)]
+    wide = wide[top[wide.index].isin(halves)]
+    return [
+        Finding(
+            title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} of {module} "
+            "carry float32 where the module computes in 16 bits.",
+            advice="Reduce or gather in 16 bits (reduce_dtype, or cast before) if sums bear it.",
+            rows=rows.index,
+            cost_bytes=known(rows["wire_bytes"]).sum() / 2,
+            cost_ns=known(rows["blocked_ns"]).sum() / 2,
+            module=str(module),
+        )
+        for (module, kind, phase), rows in wide.groupby(
+            [top[wide.index].rename("top"), "kind", "phase"], observed=True
+        )
+    ]
+
+
+def lacks_half(frames: Frames) -> str:
+    """Whether anything of 16 bits was sent."""
+    if not len(frames.comm) or frames.comm["dtype"].isin(HALF).any():
+        return ""
+    return (
+        "No call carries a type of 16 bits. The trace has the types of what is sent, not of what "
+        "is computed, so whether float32 is wider than the program's own type cannot be told."
+    )
+
+
+def replicated_operators(frames: Frames) -> list[Finding]:
+    """Operators that brought a sharded argument to every rank for want of another candidate."""
+    comm = frames.comm
+    asked = ~comm["op"].isin(["", "redistribute", "redistribute.backward"])
+    calls = comm[asked & (comm["target_spec"] != "")]
+    specs = {text: layout(text) for text in {*calls["source_spec"], *calls["target_spec"]}}
+    source = calls["source_spec"].astype(object).map(specs)
+    target = calls["target_spec"].astype(object).map(specs)
+    fell = [
+        bool(a and b and a.sharded and b.is_replicated) for a, b in zip(source, target, strict=True)
+    ]
+    calls = calls[np.array(fell, dtype=bool)]
+    return [
+        Finding(
+            title=f"{op} in {module or 'no module'} brought its argument {argument} to every rank "
+            f"({source} -> {target}).",
+            advice="Give it a layout that the operator can keep (`explain` lists them), or a rule: "
+            "register_sharding.",
+            rows=rows.index,
+            cost_bytes=known(rows["wire_bytes"]).sum(),
+            cost_ns=known(rows["blocked_ns"]).sum(),
+        )
+        for (op, module, argument, source, target), rows in calls.groupby(
+            ["op", "module", "argument", "source_spec", "target_spec"], observed=True
+        )
+    ]
+
+
+def outside_modules(frames: Frames) -> list[Finding]:
+    """Communication of forward and backward passes that no module made."""
+    comm = frames.comm
+    passes = comm["phase"].isin(["forward", "backward", "recompute"])
+    calls = comm[passes & (comm["module"] == "")]
+    return [
+        Finding(
+            title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} were made outside of "
+            f"any module, at {file or 'an unknown line'}{f':{line}' if file else ''}.",
+            advice="Move them into a module, so that they are planned and seen with it, or check "
+            "that they are meant.",
+            rows=rows.index,
+            cost_bytes=known(rows["wire_bytes"]).sum(),
+            cost_ns=known(rows["blocked_ns"]).sum(),
+        )
+        for (kind, phase, file, line), rows in calls.groupby(
+            ["kind", "phase", "source_file", "source_line"], observed=True
+        )
+    ]
+
+
+def lacks_modules(frames: Frames) -> str:
+    """Whether modules were tracked."""
+    if not len(frames.comm) or (frames.comm["module"] != "").any():
+        return ""
+    return "No call happened inside of a module, or modules were not tracked while recording."
+
+
+def padded_shards(frames: Frames) -> list[Finding]:
+    """Gathers of shards that do not divide, whose payload is larger than the tensor."""
+    comm = frames.comm
+    calls = comm[comm["kind"].isin(["all_gather", "reduce_scatter"]) & (comm["payload_bytes"] > 0)]
+    specs = (
+        calls["source_spec"]
+        .astype(object)
+        .where(calls["kind"] == "all_gather", calls["target_spec"].astype(object))
+    )
+    known_specs = {text: layout(text) for text in specs.unique() if text}
+    sizes = {
+        text: each.num_bytes
+        for text, each in known_specs.items()
+        if each is not None and len(each.sharded) == 1
+    }
+    whole = specs.map(sizes).astype("float64")
+    waste = (calls["payload_bytes"] - whole)[whole > 0]
+    waste = waste[waste > 0]
+    rows = calls.loc[waste.index].assign(part=waste / calls.loc[waste.index, "payload_bytes"])
+    return [
+        Finding(
+            title=f"{kind} of {spec} in {module or 'no module'} sends {each['part'].mean():.0%} "
+            "padding, for its dimension does not divide by the ranks.",
+            advice="Make the dimension a multiple of the number of ranks, or cut another one.",
+            rows=each.index,
+            cost_bytes=(known(each["wire_bytes"]) * each["part"]).sum(),
+            cost_ns=(known(each["blocked_ns"]) * each["part"]).sum(),
+        )
+        for (kind, spec, module), each in rows.groupby(
+            ["kind", specs[rows.index].rename("spec"), "module"], observed=True
+        )
+    ]
+
+
+SMALL_MESSAGES = Rule(
+    "small_messages", "many small messages on one group", small_messages, nothing_lacks
+)
+WIDE_TYPES = Rule("wide_types", "float32 sent where 16 bits are computed", wide_types, lacks_half)
+REPLICATED = Rule(
+    "replicated", "an operator that fell back to replication", replicated_operators, lacks_layouts
+)
+OUTSIDE = Rule(
+    "outside_modules", "communication outside of any module", outside_modules, lacks_modules
+)
+PADDED = Rule("padded_shards", "the padding of uneven shards", padded_shards, lacks_layouts)

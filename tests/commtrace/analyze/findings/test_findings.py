@@ -1,0 +1,178 @@
+"""Each rule finds what it is for, with its cost, and leaves alone what only looks like it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.large_run import large_trace
+from commtrace.analyze import load
+from commtrace.analyze.findings import RULES, findings, unanswered
+from tests.benchmarks.test_large_run import PLAN
+from tests.commtrace.analyze.rows import LASTS_NS, call, run_of, step
+from tests.commtrace.analyze.training import training_trace
+
+WHOLE, CUT, SUM = "f32[8,16] tp:R", "f32[8,16] tp:S(0)", "f32[8,16] tp:P(sum)"
+
+
+def found(calls: list[Any], rule: str, **more: Any) -> list[dict[str, Any]]:
+    """The findings of one rule in a run of one rank, so that means are the rank's own."""
+    table = findings(run_of(calls, **({"num_ranks": 1} | more)))
+    return table[table["rule"] == rule].to_dict("records")
+
+
+def moves(kind: str, source: str, target: str, number: int, **given: Any) -> Any:
+    known = {"id": number, "seq": number, "step": 0, "module": "m", "wire_bytes": 100}
+    known |= {"blocked_ns": 50, "payload_bytes": 512, "source_file": "a.py", "source_line": 3}
+    known |= {"source_spec": source, "target_spec": target, "op": "redistribute", "thread": 1}
+    return call(kind=kind, **(known | given))
+
+
+def test_parameters_gathered_twice_in_a_step_are_found_once_for_the_second_time() -> None:
+    calls = [
+        call(
+            id=i, step=i // 2, kind="all_gather", carries="parameters", parameters="w,b",
+            phase=phase, wire_bytes=100, blocked_ns=50, module="m",
+        )
+        for i, phase in enumerate(["forward", "backward", "forward", "backward"])
+    ]  # fmt: skip
+    (one,) = found(calls, "gathered_again")
+    assert (one["num_calls"], one["cost_bytes"], one["cost_ns"]) == (2, 200, 100)
+    assert one["evidence"] == "0:1,0:3"
+    assert one["share"] == 100 / LASTS_NS
+    assert one["title"].startswith("The same parameters are gathered 2 times more than once a step")
+
+
+def test_a_new_step_s_parameters_are_others() -> None:
+    calls = [
+        call(id=i, step=i, kind="all_gather", carries="parameters", parameters="w")
+        for i in range(3)
+    ]
+    assert found(calls, "gathered_again") == []
+
+
+def test_an_all_reduce_whose_shape_is_gathered_next_could_have_been_a_reduce_scatter() -> None:
+    calls = [moves("all_reduce", SUM, WHOLE, 0), moves("all_gather", CUT, WHOLE, 1)]
+    (one,) = found(calls, "reduced_to_be_cut")
+    assert (one["cost_bytes"], one["cost_ns"], one["evidence"]) == (50, 25, "0:0")
+    other = moves("all_gather", "f32[8,8] tp:S(0)", "f32[8,8] tp:R", 1)
+    assert found([calls[0], other], "reduced_to_be_cut") == []
+    assert found([calls[1], moves("all_reduce", SUM, WHOLE, 2)], "reduced_to_be_cut") == []
+
+
+def test_a_layout_that_goes_back_and_forth_is_a_ping_pong() -> None:
+    there = moves("all_to_all", CUT, "f32[8,16] tp:S(1)", 0)
+    back = moves("all_to_all", "f32[8,16] tp:S(1)", CUT, 1)
+    (one,) = found([there, back], "ping_pong")
+    assert (one["cost_bytes"], one["evidence"], one["module"]) == (100, "0:1", "m")
+    assert found([there, there._replace(id=1, seq=1)], "ping_pong") == []
+
+
+def test_gathers_of_one_layout_in_a_row_are_told_with_both_explanations() -> None:
+    calls = [moves("all_gather", CUT, WHOLE, n, module=f"m.{n}") for n in range(3)]
+    told = found(calls, "ping_pong")
+    assert [one["module"] for one in told] == ["m.1", "m.2"]
+    assert "or several tensors that one call could gather" in told[0]["title"]
+
+
+def test_many_small_messages_cost_the_latency_of_all_but_one() -> None:
+    calls = [
+        call(id=i, seq=i, step=0, at=100 * i, until=100 * i + 40, blocked_ns=40, payload_bytes=8)
+        for i in range(20)
+    ]
+    steps = [step(0, 0, 0, 2000)]
+    (one,) = found(calls, "small_messages", steps=steps)
+    assert (one["num_calls"], one["cost_ns"]) == (20, 19 * 40)
+    assert found(calls[:15], "small_messages", steps=steps) == []
+    large = [each._replace(payload_bytes=64_000) for each in calls]
+    assert found(large, "small_messages", steps=steps) == []
+
+
+def test_float32_in_a_module_that_sends_16_bits_could_be_half() -> None:
+    big = {"payload_bytes": 100_000, "wire_bytes": 100_000, "blocked_ns": 60}
+    calls = [
+        call(module="layers.0.a", dtype="bfloat16", kind="all_gather", **big),
+        call(id=1, module="layers.0", dtype="float32", phase="backward", **big),
+        call(id=2, module="head", dtype="float32", **big),
+    ]
+    (one,) = found(calls, "wide_types")
+    assert (one["module"], one["cost_bytes"], one["cost_ns"]) == ("layers.0", 50_000, 30)
+
+
+def test_an_operator_that_brought_a_shard_to_every_rank_fell_back() -> None:
+    calls = [
+        moves("all_gather", CUT, WHOLE, 0, op="aten.sort.default", argument="self"),
+        moves("all_reduce", SUM, WHOLE, 1, op="aten.relu.default", argument="self"),
+        moves("all_gather", CUT, WHOLE, 2),
+    ]
+    (one,) = found(calls, "replicated")
+    assert (one["op"], one["evidence"]) == ("aten.sort.default", "0:0")
+
+
+def test_communication_outside_of_any_module_is_told_with_its_line() -> None:
+    calls = [
+        call(module="m"),
+        call(id=1, wire_bytes=7, source_file="a.py", source_line=9),
+        call(id=2, phase="optimizer"),
+    ]
+    (one,) = found(calls, "outside_modules")
+    assert (one["source"], one["cost_bytes"], one["evidence"]) == ("a.py:9", 7, "0:1")
+
+
+def test_padding_is_what_a_payload_has_more_than_its_tensor() -> None:
+    # 5 rows over 2 ranks are gathered as 6: 6 * 16 * 4 = 384 bytes, of which 64 are padding.
+    spec = "f32[5,16] tp:S(0)"
+    call_ = moves("all_gather", spec, "f32[5,16] tp:R", 0, payload_bytes=384, wire_bytes=192)
+    (one,) = found([call_], "padded_shards")
+    assert one["cost_bytes"] == pytest.approx(192 * 64 / 384)
+    assert found([call_._replace(payload_bytes=320)], "padded_shards") == []
+
+
+def test_the_planted_straggler_is_the_late_rank() -> None:
+    table = findings(load(large_trace(PLAN)))
+    late = table[table["rule"] == "late_rank"]
+    assert late["title"].str.startswith(f"Rank {PLAN.late_rank} ").tolist() == [True]
+    assert findings(load(training_trace(late_rank=2)))["rule"].tolist()[0] == "late_rank"
+
+
+def test_who_is_late_now_and_then_is_no_late_rank() -> None:
+    calls = [
+        call(rank=r, id=s, seq=s, at=100 * s + (5 if s % 2 == r else 0), until=100 * s + 20,
+             call_ns=15, blocked_ns=15)
+        for s in range(40) for r in range(2)
+    ]  # fmt: skip
+    table = findings(run_of(calls))
+    assert "late_rank" not in set(table[table["num_calls"] > 10]["rule"])
+
+
+@pytest.mark.parametrize(
+    ("calls", "wanted"),
+    [
+        ([], set()),
+        (
+            [call(kind="all_gather", seq=0)],
+            {
+                "gathered_again", "reduced_to_be_cut", "ping_pong", "wide_types", "replicated",
+                "outside_modules", "padded_shards", "late_rank",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_trace_lacks_for_a_rule_is_said(calls: list[Any], wanted: set[str]) -> None:
+    frames = run_of(calls)
+    assert set(unanswered(frames)) == wanted
+    assert findings(frames).empty
+
+
+def test_costs_are_means_over_ranks_and_the_dearest_comes_first() -> None:
+    calls = [call(rank=r, module="m") for r in range(2)]
+    calls += [call(rank=r, id=1, wire_bytes=8, blocked_ns=6 * r) for r in range(2)]
+    calls += [call(rank=r, id=2, kind="barrier", blocked_ns=4) for r in range(2)]
+    table = findings(run_of(calls))
+    assert table["cost_ns"].tolist() == [4, 3]
+    assert table["cost_bytes"].tolist() == [0, 8]
+
+
+def test_every_rule_has_a_name_of_its_own() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES)
