@@ -88,16 +88,16 @@ def _print(table: pd.DataFrame, rows: int, told: list[str]) -> None:
     console.print(Text(f"{summary}, {len(table) - len(changes)} the same", style="bold"))
     names = (
         "change",
+        "module",
         "kind",
         "calls_change",
         "wire_bytes_change",
-        "module",
+        "phase",
         "op",
         "group",
-        "phase",
     )
-    by_name = {column.name: column for column in COLUMNS}
     names += ("blocked_ns_change", "calls_before", "calls_after", "wire_bytes_before")
+    by_name = {column.name: column for column in COLUMNS}
     few = tuple(by_name[name] for name in (*names, "wire_bytes_after"))
     shown = Analysis(DIFF.name, DIFF.title, DIFF.question, DIFF.function, few)
     drawn, left_out = plain_table(console, shown, changes.head(rows), 0)
