@@ -23,6 +23,7 @@ _ops = torch.ops._c10d_functional
 # its operator also does without the Python kernel that it has there.
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _num_modes = torch._C._len_torch_dispatch_stack  # pyright: ignore
+_mode_at = torch._C._get_dispatch_stack_at  # pyright: ignore
 _transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore
 
 Issued = torch.Tensor | tuple[torch.Tensor, dist.Work]
@@ -51,7 +52,7 @@ def _asked_directly(local: torch.Tensor, name: str) -> Any:
     """
     if (
         _num_functional > 0
-        or _num_modes() > 0
+        or _is_looked_at()
         or type(local) is not torch.Tensor
         or local.is_meta
         or local.is_complex()
@@ -60,6 +61,12 @@ def _asked_directly(local: torch.Tensor, name: str) -> Any:
         return None
     group = _resolve_process_group(name)  # pyright: ignore[reportArgumentType]
     return group if type(group) is dist.ProcessGroup else None
+
+
+def _is_looked_at() -> bool:
+    """Whether a dispatch mode looks on, other than one that sees what groups are asked for too."""
+    num_modes = _num_modes()
+    return num_modes > 1 or (num_modes == 1 and not getattr(_mode_at(0), "sees_groups", False))
 
 
 @lru_cache(maxsize=64)

@@ -48,6 +48,11 @@ class OperatorMode(TorchDispatchMode):
         self._recorder = recorder
         self._rank = rank
 
+    @property
+    def sees_groups(self) -> bool:
+        """Whether nobody needs functional operators where groups can be asked directly."""
+        return not self._recorder.wants_layouts
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Compiled functions stay compiled; what they run is not seen operator by operator."""
