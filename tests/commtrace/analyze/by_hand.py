@@ -86,13 +86,12 @@ TRANSFERS = ("send", "recv")
 
 def numbers_of(comm: list[Any]) -> list[int]:
     """Each collective's number in its group, leaving out the transfers before it."""
+    transfers: dict[tuple[int, str], list[int]] = {}
+    for call in comm:
+        if call.kind in TRANSFERS and call.seq >= 0:
+            transfers.setdefault((call.rank, call.group), []).append(call.seq)
     return [
-        call.seq
-        - sum(
-            other.kind in TRANSFERS and 0 <= other.seq < call.seq
-            for other in comm
-            if (other.rank, other.group) == (call.rank, call.group)
-        )
+        call.seq - sum(before < call.seq for before in transfers.get((call.rank, call.group), ()))
         for call in comm
     ]
 
@@ -143,9 +142,9 @@ def _wait_of(
     if not whole or call.blocked_ns < 0 or call.kind == "made_up":
         return None
     is_root = call.rank == call.root
-    if call.kind in (*EVERYONE, *TRANSFERS) or (call.kind == "reduce" and is_root):
+    if call.kind in (*EVERYONE, *TRANSFERS) or (call.kind in ("reduce", "gather") and is_root):
         needed = peers
-    elif call.kind == "broadcast":
+    elif call.kind in ("broadcast", "scatter"):
         needed = [peer for peer in peers if peer.rank == call.root]
     else:
         needed = []

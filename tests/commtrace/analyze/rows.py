@@ -77,7 +77,18 @@ def run_of(comm: Sequence[Any] = (), **more: Any) -> Frames:
     return load(trace_of(comm, **more))
 
 
-_KINDS = ("all_reduce", "all_gather", "broadcast", "reduce", "barrier", "send", "recv", "made_up")
+_KINDS = (
+    "all_reduce",
+    "all_gather",
+    "broadcast",
+    "scatter",
+    "reduce",
+    "gather",
+    "barrier",
+    "send",
+    "recv",
+    "made_up",
+)
 _TOWARDS = {"send": 1, "recv": -1}
 _MODULES = ("", "layers", "layers.0", "layers.0.attention", "layers.10.attention", "output")
 
@@ -101,7 +112,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
         shared = {
             "kind": kind,
             "group": name,
-            "root": root if kind in ("broadcast", "reduce") else -1,
+            "root": root if kind in ("broadcast", "scatter", "reduce", "gather") else -1,
             "phase": chance.choice(("forward", "backward", "optimizer", "strange")),
             "module": chance.choice(_MODULES),
             "op": chance.choice(("", "aten.mm.default", "aten.add.Tensor")),
