@@ -49,13 +49,20 @@ def small_messages(frames: Frames) -> list[Finding]:
     return found
 
 
+def _top(module: str) -> str:
+    """The part of a path that a block of a model has: `layers.0` of `layers.0.attention.wq`."""
+    return ".".join(module.split(".")[:2])
+
+
 def wide_types(frames: Frames) -> list[Finding]:
     """Messages of 32 bits in modules that send 16 bits, too."""
     comm = frames.comm
-    top = comm["module"].astype(object).str.split(".").str[:2].str.join(".")
-    halves = set(top[comm["dtype"].isin(HALF) & (comm["module"] != "")])
+    in_half = comm.loc[comm["dtype"].isin(HALF) & (comm["module"] != ""), "module"]
+    halves = {_top(str(module)) for module in in_half.unique()}
     wide = comm[(comm["dtype"] == "float32") & (comm["payload_bytes"] >= SMALL_BYTES)]
-    wide = wide[top[wide.index].isin(halves)]
+    tops = {module: _top(str(module)) for module in wide["module"].unique()}
+    top = wide["module"].astype(object).map(tops).astype(object)
+    wide = wide[top.isin(halves)]
     return [
         Finding(
             title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} of {module} "
