@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from dtensor_core.tracing import is_at_hand, no_modes
 
 aten = torch.ops.aten
 _composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
+_python_kernels = torch._C.DispatchKey.PythonDispatcher  # pyright: ignore
 _library = torch.library.Library("aten", "IMPL")
 _OF_SUBCLASSES = "PythonTLSSnapshot"
 
@@ -54,9 +56,15 @@ def _kernel(cls: type[torch.Tensor], name: str, function: Callable[..., Any]) ->
         op = getattr(getattr(aten, packet), overload or "default")
         if any(isinstance(each, cls) for each in tree_leaves((args, kwargs))):
             return function(op, *args, **kwargs)
-        return op._op_dk(_composite, *args, **kwargs)
+        decomposed = op.py_kernels.get(_composite) if _decomposes() else None
+        return (decomposed or partial(op._op_dk, _composite))(*args, **kwargs)
 
     return kernel
+
+
+def _decomposes() -> bool:
+    """Whether torch is to run its kernels in Python: what traces sizes does."""
+    return torch._C._dispatch_tls_is_dispatch_key_included(_python_kernels)  # pyright: ignore
 
 
 def _composites_with_out() -> list[str]:
@@ -94,6 +102,15 @@ def _attention(op: OpOverload, *args: Any, **options: Any) -> Any:
     if hasattr(query, "_spec") and hasattr(key, "_spec"):
         rest, options = _mask_as_dtensor(query, key, tuple(rest), options)
     return op._op_dk(_composite, query, key, *rest, **options)
+
+
+def _undecomposed(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """The kernel that eager mode has, of an operator of which rules are.
+
+    torch's kernel in Python makes plain tensors of indices and weights, and no rows are exchanged.
+    """
+    with torch._C._DisablePythonDispatcher():  # pyright: ignore[reportAttributeAccessIssue]
+        return op._op_dk(_composite, *args, **kwargs)
 
 
 def _one_hot(op: OpOverload, indices: Any, num_classes: int = -1) -> torch.Tensor:
@@ -316,6 +333,11 @@ def _mask_as_dtensor(
     return (rest[0], mask, rest[2], False, *rest[4:]), options
 
 
+_RESAMPLING = (
+    *(f"{way}{n}d" for way in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *(f"_upsample_{way}2d_aa" for way in ("bilinear", "bicubic", "lanczos")),
+)
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_attention_math": _attention,
     "one_hot": _one_hot,
@@ -326,6 +348,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_pad_circular": _pad_circular,
     "combinations": _combinations,
     "tensor_split.tensor_indices_or_sections": _tensor_split,
+    **{f"{name}.vec": _undecomposed for name in _RESAMPLING},
     **{f"{name}.input": layer for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     **{f"{name}_cell": cell for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }

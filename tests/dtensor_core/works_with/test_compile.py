@@ -123,6 +123,14 @@ CASES: dict[str, Any] = {
         lambda m: [cut(m, S(1), size=(2, 4, 6, 8)) for _ in range(3)],
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
     ),
+    "resampling": (
+        lambda m: [cut(m, S(2), size=(1, 2, 8, 4)), cut(m, S(0), size=(2, 1, 4, 3))],
+        lambda *xs: tuple(
+            F.interpolate(x, scale_factor=1.5, mode=mode)
+            for x in xs
+            for mode in ("nearest", "bilinear", "bicubic")
+        ),
+    ),
     "norm and embedding": (
         lambda m: [cut(m, S(0)), distribute_tensor(torch.tensor([[0, 7, 3]]), m, [R()])],
         lambda w, i: F.layer_norm(F.embedding(i, w).redistribute(placements=[R()]), (8,)),

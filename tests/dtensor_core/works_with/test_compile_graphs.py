@@ -93,6 +93,14 @@ def test_graphs_send_what_eager_sends(mesh: DeviceMesh) -> None:
     assert backward == ["reduce_scatter_tensor"]
 
 
+def test_a_graph_of_resampled_rows_sends_those_around(mesh: DeviceMesh) -> None:
+    x = distribute_tensor(torch.ones(2, 8, 64, 64), mesh, [Shard(2)]).requires_grad_()
+    for mode, exchanges in (("nearest", []), ("bilinear", ["all_to_all_single"])):
+        torch._dynamo.reset()
+        found = sent(lambda x: F.interpolate(x, scale_factor=2, mode=mode), x)  # noqa: B023
+        assert found == (exchanges, exchanges)
+
+
 def rows(x: DTensor) -> DTensor:
     """The tensor by rows, of which the last rank has none; they come from other ranks."""
     return x.redistribute(placements=[Shard(0)])
