@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from commtrace.recorder.calls import Call
     from commtrace.recorder.modules import ModuleCall
-    from commtrace.recorder.operators import OperatorMode
+    from commtrace.recorder.operators import OperatorMode, Where
 
 
 class ThreadState:
@@ -23,8 +23,9 @@ class ThreadState:
     module call made the autograd nodes from a sequence number on (see `modules`). `op_id` and `op`
     are the innermost operator span, `dtensor_op` the innermost one on distributed tensors, and
     `is_passing` asks the dispatch mode to decline one operator; `looking` is the mode that wants
-    to see what an operator on distributed tensors runs. `optimizer_depth` counts the optimizer
-    steps in progress, the innermost of which began in the autograd task `optimizer_task`.
+    to see what an operator on distributed tensors runs, and where in the program that is.
+    `optimizer_depth` counts the optimizer steps in progress, the innermost of which began in the
+    autograd task `optimizer_task`.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
     issued; `num_issued` counts all calls. `last` holds the handle of the newest call until Python
     has it too.
@@ -67,7 +68,7 @@ class ThreadState:
         self.optimizer_depth = 0
         self.optimizer_task = -1
         self.is_passing = False
-        self.looking: OperatorMode | None = None
+        self.looking: tuple[OperatorMode, Where] | None = None
         self.has_operator_mode = False
 
 

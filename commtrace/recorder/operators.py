@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from commtrace.recorder.bridge import PACKAGE, let_run
 from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE, ThreadState
+from commtrace.recorder.modules import ModuleCall
 from commtrace.recorder.phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
 from commtrace.recorder.recorder import Recorder
 from commtrace.recorder.signatures import SIGNATURES
@@ -36,6 +37,10 @@ _is_distributed_class: dict[type, bool] = {}
 _is_silent: dict[int, bool] = {}
 _known_operators: list[Any] = []
 """Operators by identity, for hashing one runs Python code; the list keeps them alive."""
+
+
+Where = tuple[str, ModuleCall | None]
+"""Phase and module call."""
 
 
 class OperatorMode(TorchDispatchMode):
@@ -73,17 +78,19 @@ class OperatorMode(TorchDispatchMode):
         silent = _is_silent.get(id(func))
         if _learn(func) if silent is None else silent:
             return func(*args, **kwargs) if kwargs else func(*args)
+        where = self._where(state)
         if distributed is None:
-            return self.span(func, LOCAL, state, func, args, kwargs)
+            return self.span(func, LOCAL, where, state, func, args, kwargs)
         layouts = _layouts(distributed, args) if self._recorder.wants_layouts else ()
         run = _ways[distributed]
-        arguments = (self, state, distributed, func, types, args, kwargs or {})
-        return self.span(func, DTENSOR, state, run, arguments, None, layouts)
+        arguments = (self, where, state, distributed, func, types, args, kwargs or {})
+        return self.span(func, DTENSOR, where, state, run, arguments, None, layouts)
 
     def span(
         self,
         op: Any,
         level: str,
+        where: Where,
         state: ThreadState,
         run: Callable[..., Any],
         args: Any,
@@ -103,13 +110,7 @@ class OperatorMode(TorchDispatchMode):
             duration = now() - begin
             state.op_id = parent
             state.op = outer
-            call, task = state.module_call, _task_id()
-            if task >= 0:
-                phase, call = self._where_in_backward(state, task)
-            elif call is not None:
-                phase = FORWARD
-            else:
-                phase = OPTIMIZER if state.optimizer_depth else OTHER
+            phase, call = where
             span = (
                 self._rank, number, parent, op, level, begin, duration, phase,
                 state.regions, call, state.native_id, layouts,
@@ -117,9 +118,13 @@ class OperatorMode(TorchDispatchMode):
             for keep in recorder.span_keepers:
                 keep(span)
 
-    def _where_in_backward(self, state: ThreadState, task: int) -> tuple[str, Any]:
+    def _where(self, state: ThreadState) -> Where:
         """Phase and module call, as `phases` has it but without a look at the stack."""
-        call = state.module_call
+        call, task = state.module_call, _task_id()
+        if task < 0:
+            if call is not None:
+                return FORWARD, call
+            return OPTIMIZER if state.optimizer_depth else OTHER, None
         if call is not None and call[2] == task:
             return RECOMPUTE, call
         node = _current_node()
@@ -130,11 +135,18 @@ class OperatorMode(TorchDispatchMode):
 
 
 def _showing(
-    mode: OperatorMode, state: ThreadState, cls: Any, op: Any, types: Any, args: Any, kwargs: Any
+    mode: OperatorMode,
+    where: Where,
+    state: ThreadState,
+    cls: Any,
+    op: Any,
+    types: Any,
+    args: Any,
+    kwargs: Any,
 ) -> Any:
     """Run an operator of a class that asks `run_local` to run what it runs on local tensors."""
     outer, state.dtensor_op = state.dtensor_op, op
-    before, state.looking = state.looking, mode
+    before, state.looking = state.looking, (mode, where)
     try:
         return cls.__torch_dispatch__(op, types, args, kwargs)
     finally:
@@ -142,7 +154,14 @@ def _showing(
 
 
 def _declining(
-    mode: OperatorMode, state: ThreadState, cls: Any, op: Any, types: Any, args: Any, kwargs: Any
+    mode: OperatorMode,
+    where: Where,
+    state: ThreadState,
+    cls: Any,
+    op: Any,
+    types: Any,
+    args: Any,
+    kwargs: Any,
 ) -> Any:
     """Run an operator of torch's own class, which is dispatched in C++ where the mode declines."""
     outer, state.dtensor_op = state.dtensor_op, op
@@ -157,7 +176,14 @@ def _declining(
 
 
 def _looking_on(
-    mode: OperatorMode, state: ThreadState, cls: Any, op: Any, types: Any, args: Any, kwargs: Any
+    mode: OperatorMode,
+    where: Where,
+    state: ThreadState,
+    cls: Any,
+    op: Any,
+    types: Any,
+    args: Any,
+    kwargs: Any,
 ) -> Any:
     """Run an operator of somebody else's class."""
     outer, state.dtensor_op = state.dtensor_op, op
@@ -172,11 +198,11 @@ def _looking_on(
 def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run what `op` on distributed tensors runs on local ones: mostly `op` itself, in C++."""
     state = HERE.state
-    mode = state.looking
-    if mode is None:
+    if state.looking is None:
         return function(*args, **kwargs)
+    mode, where = state.looking
     if type(function) is BuiltinFunctionType:
-        return mode.span(op, LOCAL, state, function, args, kwargs)
+        return mode.span(op, LOCAL, where, state, function, args, kwargs)
     _push(mode)
     try:
         return function(*args, **kwargs)
