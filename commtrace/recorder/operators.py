@@ -50,13 +50,13 @@ class OperatorMode(TorchDispatchMode):
 
     def __init__(self, recorder: Recorder, rank: int) -> None:
         super().__init__()
-        self._recorder = recorder
+        self.recorder = recorder
         self._rank = rank
 
     @property
     def sees_groups(self) -> bool:
         """Whether nobody needs functional operators where groups can be asked directly."""
-        return not self._recorder.wants_layouts
+        return not self.recorder.wants_layouts
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -78,45 +78,48 @@ class OperatorMode(TorchDispatchMode):
         silent = _is_silent.get(id(func))
         if _learn(func) if silent is None else silent:
             return func(*args, **kwargs) if kwargs else func(*args)
+        recorder = self.recorder
         where = self._where(state)
-        if distributed is None:
-            return self.span(func, LOCAL, where, state, func, args, kwargs)
-        layouts = _layouts(distributed, args) if self._recorder.wants_layouts else ()
-        run = _ways[distributed]
-        arguments = (self, where, state, distributed, func, types, args, kwargs or {})
-        return self.span(func, DTENSOR, where, state, run, arguments, None, layouts)
-
-    def span(
-        self,
-        op: Any,
-        level: str,
-        where: Where,
-        state: ThreadState,
-        run: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        layouts: tuple[Any, ...] = (),
-    ) -> Any:
-        """What `run` returns; while it runs, and it alone, `op` is the operator in progress."""
-        recorder = self._recorder
         parent, outer = state.op_id, state.op
         state.op_id = number = recorder.num_ops
         recorder.num_ops = number + 1
-        state.op = op
+        state.op = func
         begin = now()
         try:
-            return run(*args, **kwargs) if kwargs else run(*args)
+            if distributed is not None:
+                way = _ways[distributed]
+                return way(self, where, state, distributed, func, types, args, kwargs or {})
+            return func(*args, **kwargs) if kwargs else func(*args)
         finally:
             duration = now() - begin
             state.op_id = parent
             state.op = outer
-            phase, call = where
-            span = (
-                self._rank, number, parent, op, level, begin, duration, phase,
-                state.regions, call, state.native_id, layouts,
-            )  # fmt: skip
-            for keep in recorder.span_keepers:
-                keep(span)
+            if distributed is None:
+                self.keep(number, parent, func, LOCAL, begin, duration, where, state)
+            else:
+                layouts = _layouts(distributed, args) if recorder.wants_layouts else ()
+                self.keep(number, parent, func, DTENSOR, begin, duration, where, state, layouts)
+
+    def keep(
+        self,
+        number: int,
+        parent: int,
+        op: Any,
+        level: str,
+        begin: int,
+        duration: int,
+        where: Where,
+        state: ThreadState,
+        layouts: tuple[Any, ...] = (),
+    ) -> None:
+        """Hand on an operator that has ended."""
+        phase, call = where
+        span = (
+            self._rank, number, parent, op, level, begin, duration, phase,
+            state.regions, call, state.native_id, layouts,
+        )  # fmt: skip
+        for keep in self.recorder.span_keepers:
+            keep(span)
 
     def _where(self, state: ThreadState) -> Where:
         """Phase and module call, as `phases` has it but without a look at the stack."""
@@ -131,7 +134,7 @@ class OperatorMode(TorchDispatchMode):
         phase = BACKWARD
         if state.optimizer_depth and state.optimizer_task == task:
             phase = OPTIMIZER
-        return phase, None if node is None else self._recorder.locator.call_of_node(node)
+        return phase, None if node is None else self.recorder.locator.call_of_node(node)
 
 
 def _showing(
@@ -201,8 +204,15 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
     if state.looking is None:
         return function(*args, **kwargs)
     mode, where = state.looking
-    if type(function) is BuiltinFunctionType:
-        return mode.span(op, LOCAL, where, state, function, args, kwargs)
+    if type(function) is BuiltinFunctionType:  # in which nothing else happens
+        recorder = mode.recorder
+        number = recorder.num_ops
+        recorder.num_ops = number + 1
+        begin = now()
+        try:
+            return function(*args, **kwargs) if kwargs else function(*args)
+        finally:
+            mode.keep(number, state.op_id, op, LOCAL, begin, now() - begin, where, state)
     _push(mode)
     try:
         return function(*args, **kwargs)
