@@ -4,7 +4,8 @@ Each takes the contiguous local tensor and the name of a group, and returns at o
 makes ready. Sizes are in elements along dim 0, ranks in the order of the group. Called by
 `redistribute` alone. The functional operators of c10d are used wherever someone looks on, for they
 are what traces and dispatch modes know; where nobody does, the group is asked directly for what
-those operators ask it for, which takes a quarter of the time.
+the same, which takes a quarter of the time; and where a recorder is told of it, which is all that
+anyone could learn on the way there, the group's backend is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
+
+from dtensor_core import observe
 
 _ops = torch.ops._c10d_functional
 # A collective has no gradient of its own: that of a redistribution is another one. Below autograd
@@ -69,6 +72,23 @@ def _is_looked_at() -> bool:
     return num_modes > 1 or (num_modes == 1 and not getattr(_mode_at(0), "sees_groups", False))
 
 
+def _issued(
+    native_op: str, group: Any, method: str, given: tuple[Any, ...], args: tuple[Any, ...]
+) -> dist.Work:
+    """The handle of a collective that a group is asked for, or where it is told of, its backend.
+
+    `given` is what `native_op` would be given on the way from the one to the other.
+    """
+    issuer = observe.issuer
+    if issuer is None:
+        return getattr(group, method)(*args)
+    return issuer(native_op, given, getattr(group._get_backend(_first(given).device), method), args)
+
+
+def _first(given: tuple[Any, ...]) -> torch.Tensor:
+    return given[0][0] if type(given[0]) is list else given[0]
+
+
 @lru_cache(maxsize=64)
 def _options(kind: Callable[[], Any], reduce_op: str = "", source: int = -1) -> Any:
     options = kind()
@@ -97,7 +117,8 @@ def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
             return _ops.all_reduce(local, reduce_op, group)
         result = local.clone()
         options = _options(dist.AllreduceOptions, reduce_op)
-        return result, direct.allreduce([result], options)
+        given = ([result], direct, reduce_op)
+        return result, _issued("c10d::allreduce_", direct, "allreduce", given, ([result], options))
 
 
 def all_gather(local: torch.Tensor, ranks: int, group: str) -> Issued:
@@ -108,7 +129,9 @@ def all_gather(local: torch.Tensor, ranks: int, group: str) -> Issued:
             return _ops.all_gather_into_tensor(local, ranks, group)
         result = local.new_empty((local.shape[0] * ranks, *local.shape[1:]))
         options = _options(AllgatherOptions)
-        return result, direct.allgather_into_tensor_coalesced([result], [local], options)
+        given = (result, local, direct)
+        args = (result, local, options)
+        return result, _issued("c10d::_allgather_base_", direct, "_allgather_base", given, args)
 
 
 def reduce_scatter(local: torch.Tensor, reduce_op: str, ranks: int, group: str) -> Issued:
@@ -119,7 +142,10 @@ def reduce_scatter(local: torch.Tensor, reduce_op: str, ranks: int, group: str) 
             return _ops.reduce_scatter_tensor(local, reduce_op, ranks, group)
         result = local.new_empty((local.shape[0] // ranks, *local.shape[1:]))
         options = _options(dist.ReduceScatterOptions, reduce_op)
-        return result, direct.reduce_scatter_tensor_coalesced([result], [local], options)
+        given = (result, local, direct, reduce_op)
+        args = (result, local, options)
+        native_op, method = "c10d::_reduce_scatter_base_", "_reduce_scatter_base"
+        return result, _issued(native_op, direct, method, given, args)
 
 
 def all_to_all(
@@ -135,7 +161,9 @@ def all_to_all(
             return _ops.all_to_all_single(local, output_sizes, input_sizes, group)
         result = local.new_empty((sum(output_sizes), *local.shape[1:]))
         options = _options(dist.AllToAllOptions)
-        return result, direct.alltoall_base(result, local, output_sizes, input_sizes, options)
+        given = (result, local, direct, output_sizes, input_sizes)
+        args = (result, local, output_sizes, input_sizes, options)
+        return result, _issued("c10d::alltoall_base_", direct, "alltoall_base", given, args)
 
 
 def _is_fake(group: str) -> bool:
@@ -151,7 +179,8 @@ def broadcast(local: torch.Tensor, source: int, group: str) -> Issued:
             return _ops.broadcast(local, source, group)
         result = local.clone()
         options = _options(dist.BroadcastOptions, source=source)
-        return result, direct.broadcast([result], options)
+        given = ([result], direct, source)
+        return result, _issued("c10d::broadcast_", direct, "broadcast", given, ([result], options))
 
 
 def scatter(

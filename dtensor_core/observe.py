@@ -74,6 +74,14 @@ runner: Runner | None = None
 
 It gets the operator, the function, which is most often that operator in C++, and the arguments."""
 
+Issuer = Callable[[str, Sequence[Any], Callable[..., Any], Sequence[Any]], Any]
+
+issuer: Issuer | None = None
+"""Who issues collectives, where a recorder wants to be told of them and not have to look for them.
+
+It gets the operator of c10d that this would be, with its first arguments, and what to call instead
+with what: that returns the handle of the collective, and so has the issuer to."""
+
 Guard = Callable[[str, Sequence[Move]], None]
 
 

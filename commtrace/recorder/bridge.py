@@ -1,4 +1,4 @@
-"""The one bridge to dtensor_core: it announces why it communicates, and shows what it runs.
+"""The one bridge to dtensor_core: it announces its communication, and shows what it runs.
 
 Only `dtensor_core.observe` is looked at, and only if the program has loaded it already.
 """
@@ -11,12 +11,17 @@ from typing import Any
 
 PACKAGE = "dtensor_core"
 _modules = sys.modules
+_issuer: Callable[..., Any] | None = None
 
 
 def announcement() -> Any:
     """The announcement in force on this thread (`observe.Announcement`), or None."""
-    observe = _modules.get("dtensor_core.observe")
-    return None if observe is None else observe.current()
+    observe: Any = _modules.get("dtensor_core.observe")
+    if observe is None:
+        return None
+    if observe.issuer is not _issuer:  # loaded after the recording had begun
+        observe.issuer = _issuer
+    return observe.current()
 
 
 def let_run(runner: Callable[..., Any] | None) -> None:
@@ -24,3 +29,12 @@ def let_run(runner: Callable[..., Any] | None) -> None:
     observe: Any = _modules.get("dtensor_core.observe")
     if observe is not None:
         observe.runner = runner
+
+
+def let_issue(issuer: Callable[..., Any] | None) -> None:
+    """Have `issuer` issue its collectives; None: nobody, they then pass the interception."""
+    global _issuer
+    _issuer = issuer
+    observe: Any = _modules.get("dtensor_core.observe")
+    if observe is not None:
+        observe.issuer = issuer

@@ -7,6 +7,9 @@ nothing else in the program is slower, and taking the kernels out leaves the dis
 Calls from C++ (DistributedDataParallel), of other threads, in inference mode and of compiled
 functions all come this way. The interpreter lock is not held while a call is in its backend.
 
+The collectives of dtensor_core, where nobody else looks on, take a shorter way than the dispatcher:
+it tells of them, and they go to the backend at once.
+
 An operator of another namespace than `c10d` is recorded itself only where it issues none of that.
 Waiting is seen at `wait_tensor`, and at `torch.distributed.Work.wait`, which is replaced.
 """
@@ -21,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch.library import Library
 
+from commtrace.recorder.bridge import let_issue
 from commtrace.recorder.calls import Call
 from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE
@@ -54,6 +58,7 @@ class Interception:
                 namespace, _, op = name.partition("::")
                 libraries[namespace].impl(op, kernel, _KEY, with_keyset=True)
         self._work_wait = vars(dist.Work)["wait"]
+        let_issue(_issuing(self._recorder))
         dist.Work.wait = _work_waiting(self._recorder, self._work_wait)  # type: ignore[method-assign]
 
     def uninstall(self) -> None:
@@ -61,6 +66,7 @@ class Interception:
         for library in self._libraries:
             library._destroy()
         self._libraries = []
+        let_issue(None)
         dist.Work.wait = self._work_wait  # type: ignore[method-assign]
 
     def _kernel(self, name: str, signature: Signature) -> Kernel | None:
@@ -93,6 +99,27 @@ def _native(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel
         return result
 
     return kernel
+
+
+def _issuing(recorder: Recorder) -> Kernel:
+    """Issues the collectives of dtensor_core, which are told and need not be intercepted."""
+
+    def issue(native_op: str, given: Any, function: Kernel, args: Any) -> Any:
+        if not recorder.buffers:
+            return function(*args)
+        state = HERE.state
+        call = recorder.issue(native_op, SIGNATURES[native_op], given, sys._getframe(1), state)
+        if call is None:
+            return function(*args)
+        try:
+            work = function(*args)
+        except BaseException:
+            recorder.raised(call)
+            raise
+        recorder.returned(call, work, state)
+        return work
+
+    return issue
 
 
 def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:

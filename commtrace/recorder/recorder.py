@@ -279,9 +279,11 @@ def _is_tracing() -> bool:
 
 
 def _work_in(result: Any) -> Any:
-    """The handle in what an operator of c10d returns: a box, or tensors and a box."""
+    """The handle in what an operator of c10d returns: a box, or tensors and a box; or itself."""
     box = result[-1] if isinstance(result, (tuple, list)) and result else result
-    return dist.Work.unbox(box) if isinstance(box, torch.ScriptObject) else None
+    if isinstance(box, torch.ScriptObject):
+        return dist.Work.unbox(box)
+    return box if isinstance(box, dist.Work) else None
 
 
 def _is_blocking_transfer(frame: FrameType | None) -> bool:

@@ -2,7 +2,7 @@
 
 Each origin is a function that trains a little and returns what came of it. It runs plainly, then
 recorded, on two gloo processes; the profiler, which counts operators where torch dispatches them,
-is the independent witness of the counts.
+is the independent witness of the counts, and of the backend's work being the same when recorded.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ ORIGINS = (
 
 
 def run_once(origin: Callable[[], Any], detail: str | None, *, profile: bool) -> tuple[Any, ...]:
-    """Results, the recorder's counts and the profiler's."""
+    """Results, the recorder's counts, and the profiler's: of calls, and of what the backend did."""
     recording = commtrace.record(detail=detail) if detail else nullcontext()
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     witness = torch.profiler.profile(experimental_config=everywhere) if profile else nullcontext()
@@ -198,8 +198,9 @@ def run_once(origin: Callable[[], Any], detail: str | None, *, profile: bool) ->
         results = origin()
     events: Any = witness.events() if profile else ()  # type: ignore[union-attr]
     seen = Counter(each.name for each in events if each.name.startswith("c10d::"))
+    done = Counter(each.name for each in events if each.name.startswith("gloo:"))
     counts = recording.counts("native_op") if detail else Counter()  # type: ignore[union-attr]
-    return [each.detach() for each in results], counts, seen
+    return [each.detach() for each in results], counts, seen, done
 
 
 def compare(origin: Callable[[], Any]) -> dict[str, Any]:
@@ -214,10 +215,10 @@ def compare(origin: Callable[[], Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("origin", ORIGINS, ids=lambda origin: origin.__name__)
 def test_results_are_the_same_and_so_are_the_counts_of_the_profiler(origin: Any) -> None:
     for runs in run_processes(compare, 2, origin, timeout_s=120):
-        results, _, expected = runs["plain"]
+        results, _, expected, done = runs["plain"]
         assert expected
         for detail in ("collective", "op"):
-            recorded, counts, _ = runs[detail]
+            recorded, counts, _, _ = runs[detail]
             assert all(a.equal(b) for a, b in zip(results, recorded, strict=True)), detail
             assert counts == expected, detail
-        assert runs["collective"][2] == expected
+        assert runs["collective"][3] == done
