@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.local.columns import Columns
 from dtensor_core.local.operator import Local
 from dtensor_core.local.windows import Windows, fitted
 from dtensor_core.placement import Shard
@@ -133,9 +134,21 @@ def _columns(call: Call) -> Rule:
     sizes = {"n": image[0]} if samples else {}
     sizes |= {"c": image[-3], "k": columns[-2] // image[-3]}
     inputs, outputs = operands if forth else operands[::-1]
-    return Rule(
-        (inputs,), (outputs,), sizes, frozenset("k"), terms=((0,),), algebra="linear"
-    )  # fmt: skip
+    rule = Rule((inputs,), (outputs,), sizes, frozenset("k"), terms=((0,),), algebra="linear")
+    kernel, step, gap, pad = (
+        call.argument(name) for name in ("kernel_size", "stride", "dilation", "padding")
+    )
+    rows, width = (
+        (size + 2 * pad[n] - gap[n] * (kernel[n] - 1) - 1) // step[n] + 1
+        for n, size in ((0, image[-2]), (-1, image[-1]))
+    )
+    if 0 in image:
+        return rule
+    windows = Windows(image[-2], rows, step[0], gap[0] * (kernel[0] - 1) + 1, pad[0])
+    dim = len(image) - 2
+    found = Columns(windows, width, dim)
+    wanted, run = (found.seen, found.taken) if forth else (found.seeing, found.put_back)
+    return exchanging_rows(rule, call, dim, {0: wanted}, [Shard(dim)], run)
 
 
 def _pixels(call: Call) -> Rule:

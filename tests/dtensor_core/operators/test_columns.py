@@ -1,0 +1,93 @@
+"""Patches of images as columns, and back: what each cut of image or columns sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dtensor_core import Partial, Shard, init_device_mesh
+from dtensor_core.testing.fake import fake_world
+from tests.dtensor_core.counting import Messages
+from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
+
+RANKS = 4
+SIZE, KERNEL = 64, 3
+
+
+def _t(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(shape[-1])
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def _columns(x: Any) -> Any:
+    return F.unfold(x, KERNEL, padding=1)
+
+
+def _image(x: Any) -> Any:
+    return F.fold(x, (SIZE, SIZE), KERNEL, padding=1)
+
+
+# A row of 4 samples of 8 channels, and a row of patches: each has 9 places of it, side by side.
+ROW, PATCHES = 4 * 8 * SIZE, 4 * 8 * 9 * SIZE
+# The call, the cut of its argument and of its result, what rank 1 sends forward, and of gradients.
+# It has rows 16 to 31, and the 16 rows of patches around these, of which the first sees row 15 and
+# the last row 32: rows 16 and 31 go to its neighbours, as do the rows of patches around them.
+SENT: dict[str, tuple[Callable[[Any], Any], int, int, int, int]] = {
+    "samples": (_columns, 0, 0, 0, 0),
+    "channels": (_columns, 1, 1, 0, 0),
+    "rows": (_columns, 2, 2, 2 * ROW, 2 * PATCHES),
+    "columns of samples": (_image, 0, 0, 0, 0),
+    "columns of channels": (_image, 1, 1, 0, 0),
+    "columns of patches": (_image, 2, 2, 2 * PATCHES, 2 * ROW),
+    # Patches that do not overlap and lie within one rank's rows.
+    "tiles": (lambda x: F.unfold(x, 4, stride=4), 2, 2, 0, 0),
+    "columns of tiles": (lambda x: F.fold(x[:, :72], (192, 192), 3, stride=3), 2, 2, 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_patches_of_rows_that_are_cut_send_the_rows_around(name: str) -> None:
+    call, given, made, there, back = SENT[name]
+    shape = (4, 72, SIZE * SIZE) if "columns" in name else (4, 8, SIZE, SIZE)
+    with fake_world(RANKS, rank=1):
+        x = laid_out(_t(*shape), init_device_mesh("cpu", (RANKS,)), [Shard(given)])
+        with Messages() as sent:
+            y = call(x)
+        assert y.placements == (Shard(made),)
+        assert sent.all == [("all_to_all", there)] * bool(there)
+        grad = torch.ones_like(y).redistribute(placements=[Shard(made)])
+        with Messages() as sent:
+            (gradient,) = torch.autograd.grad(y, [x], grad)
+        assert gradient.placements == (Shard(given),)
+        assert sent.all == [("all_to_all", back)] * bool(back)
+
+
+@pytest.mark.usefixtures("rows_move")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 2},
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": (3, 2), "stride": 2, "padding": (1, 0)},
+        {"kernel_size": 2, "dilation": 2},
+        {"kernel_size": 2, "stride": 3},
+        {"kernel_size": (1, 3), "padding": (2, 1)},
+    ],
+    ids=str,
+)
+def test_patches_of_rows_that_are_cut_agree_and_so_do_their_gradients(options: Any) -> None:
+    def columns(x: Any) -> Any:
+        return F.unfold(x, **options)
+
+    for height in (5, 8, 11):
+        x = _t(2, 3, height, 5)
+        whole = columns(x).detach().requires_grad_()
+        assert_agrees(columns, [x], [[Shard(2)]])
+        assert_agrees(columns, [x[0].detach().requires_grad_()], [[Shard(1)]])
+        assert_agrees(columns, [x], [[Shard(0), Shard(2)]], mesh_shape=(2, 2))
+        for layout in ([Shard(2)], [Partial()]):
+            assert_agrees(lambda c: F.fold(c, (height, 5), **options), [whole], [layout])  # noqa: B023
