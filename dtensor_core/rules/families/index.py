@@ -186,7 +186,7 @@ def _index_write(call: Call) -> Rule:
     )
 
 
-def _parts(call: Call, *, gone: bool) -> Rule:
+def parts(call: Call, *, gone: bool) -> Rule:
     """x, part, dim, ... -> x with the part in its place; a part of the cut dimension is whole."""
     spec, dim = call.specs[0], _dim(call)
     whole = full_operand(spec.shape)
@@ -201,12 +201,8 @@ def _parts(call: Call, *, gone: bool) -> Rule:
     )
 
 
-def _slice_scatter(call: Call) -> Rule:
-    return _parts(call, gone=False)
-
-
 def _select_scatter(call: Call) -> Rule:
-    return _parts(call, gone=True)
+    return parts(call, gone=True)
 
 
 def _masked_put(call: Call) -> Rule:
@@ -367,7 +363,6 @@ _ROWS = {
     "put": Row(_put, _WRITTEN),
     "masked_scatter": Row(_masked_scatter, _MASKED, "structural", _BOTH),
     "masked_scatter_backward": Row(_masked_scatter, _MASKED, "linear"),
-    "slice_scatter": Row(_slice_scatter, _PART, "structural", ((0,), (1,))),
     "select_scatter": Row(_select_scatter, _PART, "structural", ((0,), (1,))),
 }
 ROWS = {name: row for names, row in _ROWS.items() for name in names.split()}

@@ -18,6 +18,7 @@ from dtensor_core.local.operator import Local, with_local_size
 from dtensor_core.placement import Placement, Shard
 from dtensor_core.redistribute.exchange import Exchange, Extents, Rows
 from dtensor_core.rules.call import Call
+from dtensor_core.rules.families.index import parts
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.families.view import structural
 from dtensor_core.rules.row import Row, whole_rule
@@ -242,6 +243,31 @@ def _slice_backward(call: Call) -> Rule:
     return _exchanging(rule, call, axis, Exchange(axis, dim, (held,), (taken.extents,), run))
 
 
+def _slice_scatter(call: Call) -> Rule:
+    """The rows of a part go to where they are written; of a part that is whole none move."""
+    spec, part = call.specs
+    dim = int(call.argument("dim", 0)) % spec.ndim
+    rule, axis = parts(call, gone=False), cutting_axis([spec], dim)
+    if axis is None:
+        return rule
+    ranks = spec.mesh_shape[axis]
+    taken = _taken(call, spec.shape[dim], ranks)
+
+    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
+        bounds = taken.local(cuts[dim].coord)
+
+        def insert(x: torch.Tensor, part: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            (part,) = rows([part])
+            made = aten.slice_scatter.default(x, part, dim, *bounds)
+            return made if part.shape[dim] else depending(made, part)
+
+        return insert
+
+    held, cut = chunks(part.shape[dim], ranks), Shard(dim)
+    exchange = Exchange(axis, dim, (held,), (taken.extents,), run, (1,))
+    return replace(rule, extra=(Candidate((cut, cut), (cut,), exchange=exchange),))
+
+
 _BUILDERS = {
     "slice": (_slice, "rows of a cut dim move"),
     "select": (_select, "a cut dim gives addends"),
@@ -261,3 +287,4 @@ ROWS = {
     for names, (build, text) in _BUILDERS.items()
     for name in names.split()
 }
+ROWS["slice_scatter"] = Row(_slice_scatter, "rows of a cut dim move", "structural", ((0,), (1,)))

@@ -15,7 +15,7 @@ from dtensor_core.layout import local_extent
 from dtensor_core.placement import _StridedShard
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
-from tests.dtensor_core.counting import Collectives, Sent
+from tests.dtensor_core.counting import Collectives, Messages, Sent
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
 RANKS, WIDTH, ITEMSIZE = 4, 3, 8
@@ -341,3 +341,40 @@ def test_ranks_outside_of_the_mesh_exchange_nothing() -> None:
 def test_a_dim_without_elements_is_unbound_into_nothing() -> None:
     x = laid_out(torch.ones(4, 0), kept_mesh((4,)), [Replicate()])
     assert x.unbind(1) == ()
+
+
+SLICES = [(0, 4), (3, None), (None, -2), (1, None, 3), (5, 5), (None, None)]
+
+
+@pytest.mark.usefixtures("rows_move")
+@pytest.mark.parametrize("layout", [Shard(0), Shard(1), Replicate(), Partial()], ids=str)
+def test_a_part_written_into_a_slice_sends_its_rows_to_where_they_belong(layout: Any) -> None:
+    for size in SIZES:
+        for bounds in SLICES:
+            taken = range(size)[slice(*bounds)]
+            x, part = _t(size, WIDTH), -_t(len(taken), WIDTH)
+            assert_agrees(
+                lambda x, part: torch.slice_scatter(x, part, 0, *bounds),  # noqa: B023
+                [x.requires_grad_(), part.requires_grad_()],
+                [[Shard(0)], [layout]],
+            )
+
+
+def test_writing_a_part_sends_no_row_that_its_rank_holds() -> None:
+    with fake_world(RANKS, rank=1):
+        mesh = init_device_mesh("cpu", (RANKS,))
+        x = laid_out(_t(64, 16), mesh, [Shard(0)]).requires_grad_()
+        # Rows 4 to 29, of which ranks hold 7 each: rank 1 those that go to rows 11 to 17. It has
+        # rows 16 to 31 of x, and sends the first 5. Of a part that is whole it takes its own.
+        for layout, there in ((Shard(0), [("all_to_all", 5 * 16)]), (Replicate(), [])):
+            part = laid_out(_t(26, 16), mesh, [layout]).requires_grad_()
+            with Messages() as sent:
+                y = torch.slice_scatter(x, part, 0, 4, 30)
+            assert sent.all == there
+            assert y.placements == (Shard(0),)
+            grad = torch.ones_like(y).redistribute(placements=[Shard(0)])
+            with Messages() as sent:
+                gradients = torch.autograd.grad(y, [x, part], grad)
+            # Back go 12 of the 14 rows 16 to 29: those behind row 17.
+            assert sent.all == [("all_to_all", 12 * 16)]
+            assert [each.placements for each in gradients] == [(Shard(0),)] * 2
