@@ -1,7 +1,7 @@
-"""Patches of an image as columns, and back, where its rows are cut: a row of patches is many columns.
+"""Patches of an image as columns, and back, where its rows are cut.
 
-Columns are cut wherever their number says, perhaps within a row of patches: then two ranks make it.
-Used by the rules of `im2col` and `col2im`.
+A row of patches is many columns. These are cut where their number says, perhaps within such a row:
+then two ranks make it. Used by the rules of `im2col` and `col2im`.
 """
 
 from __future__ import annotations

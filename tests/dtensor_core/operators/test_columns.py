@@ -59,8 +59,10 @@ def test_patches_of_rows_that_are_cut_send_the_rows_around(name: str) -> None:
             y = call(x)
         assert y.placements == (Shard(made),)
         assert sent.all == [("all_to_all", there)] * bool(there)
-        grad = torch.ones_like(y).redistribute(placements=[Shard(made)])
+        ones: Any = torch.ones_like(y)
+        grad = ones.redistribute(placements=[Shard(made)])
         with Messages() as sent:
+            gradient: Any
             (gradient,) = torch.autograd.grad(y, [x], grad)
         assert gradient.placements == (Shard(given),)
         assert sent.all == [("all_to_all", back)] * bool(back)

@@ -35,7 +35,7 @@ from tests.dtensor_core.rules.samples import SAMPLES
 
 NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "3"))
 # Whose candidates communicate by themselves: rows change owners, ranks sum theirs up.
-EXCHANGING = {"slice", "slice_backward", "cat", "split", "split_with_sizes"}
+EXCHANGING = {"slice", "slice_backward", "slice_scatter", "cat", "split", "split_with_sizes"}
 EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes"}
 EXCHANGING |= {*conv.ROWS, *pool.ROWS, *resample.ROWS, *rows.ROWS, *spatial.ROWS}
 EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS, *norm.ROWS, *attention.ROWS}
