@@ -57,8 +57,8 @@ class Columns:
             *step: Any,
         ) -> torch.Tensor:
             (x,) = rows([x])
-            if not own.size:
-                shape = [*x.shape[:-3], x.shape[-3] * kernel[0] * kernel[-1], 0]
+            if not own.size or 0 in x.shape:
+                shape = [*x.shape[:-3], x.shape[-3] * kernel[0] * kernel[-1], own.size]
                 return depending(x.new_zeros(shape), x)
             x = fitted(x, self.dim, part.needs, part.block)
             made = op(x, kernel, dilation, [0, padding[-1]], *step)
@@ -82,9 +82,9 @@ class Columns:
             *step: Any,
         ) -> torch.Tensor:
             (x,) = rows([x])
-            if not own.size:
+            if not own.size or 0 in x.shape:
                 channels = x.shape[-2] // (kernel[0] * kernel[-1])
-                shape = [*x.shape[:-2], channels, 0, size[-1]]
+                shape = [*x.shape[:-2], channels, own.size, size[-1]]
                 return depending(x.new_zeros(shape), x)
             x = x.unflatten(dim, (part.needs.size, self.width))
             x = fitted(x, dim, part.needs, part.block).flatten(dim)
