@@ -57,6 +57,8 @@ _FRAMES_OF_MODULES = {
     "commtrace.recorder.intercept": _OWN,
 }
 
+_Accumulating = torch._C._functions.AccumulateGrad  # pyright: ignore
+
 Stack = tuple[tuple[CodeType, int], ...]
 """Frames, the innermost first: code and line."""
 
@@ -137,17 +139,22 @@ class Locator:
         is_in_checkpoint = is_in_step = False
         code, line = None, -1
         telling = None
+        kinds = _kinds
         while frame is not None:
-            kind = _kind(frame)
+            kind = kinds.get(id(frame.f_code))
+            if kind is None:
+                kind = _learn_kind(frame)
             if kind == _ENGINE:
                 break
-            if kind == _USER and code is None:
-                code, line = frame.f_code, frame.f_lineno
-            elif kind == _TELLING:
-                telling = frame
-            is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
-            is_in_step = is_in_step or kind == _OPTIMIZER
-            is_from_engine = is_from_engine and kind == _OWN
+            if kind != _OWN:
+                is_from_engine = False
+            if kind:  # most frames are a library's
+                if kind == _USER and code is None:
+                    code, line = frame.f_code, frame.f_lineno
+                elif kind == _TELLING:
+                    telling = frame
+                is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
+                is_in_step = is_in_step or kind == _OPTIMIZER
             frame = frame.f_back
         if code is None:
             code, line = self._line_of_task(task, frame)
@@ -162,9 +169,10 @@ class Locator:
         elif not is_recomputed:
             node: Any = torch._C._current_autograd_node()
             call = None if node is None else self.call_of_node(node)
-            parameter = getattr(node, "variable", None)
-            if is_from_engine and (node is None or (call is not None and parameter is not None)):
-                call, told = self._sent_by_reducer(call, parameter, sent)
+            if is_from_engine:
+                parameter = _parameter_of(node)
+                if node is None or (call is not None and parameter is not None):
+                    call, told = self._sent_by_reducer(call, parameter, sent)
         return phase, call, code, line, told
 
     def _sent_by_reducer(
@@ -188,10 +196,15 @@ class Locator:
 
     def call_of_node(self, node: Any) -> ModuleCall | None:
         """The module call that an autograd node belongs to: its maker, or its leaf's holder."""
-        parameter = getattr(node, "variable", None)
+        parameter = _parameter_of(node)
         if parameter is None:
             return self.modules.call_that_made(node)
         return self.modules.owner_of(parameter)
+
+
+def _parameter_of(node: Any) -> Any:
+    """What a node adds a gradient to; None of any other node. An attribute not there is costly."""
+    return node.variable if type(node) is _Accumulating else None
 
 
 def user_line(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
