@@ -37,7 +37,7 @@ from dtensor_core.testing import RankFailure, kept_mesh, run_threads
 from tests.opdb.cases import Case, cases
 from tests.opdb.layouts import laid_out, layouts_of
 from tests.opdb.runs import RUNS, Run
-from tests.opdb.scan import PASS, judged
+from tests.opdb.scan import PASS, Tally, judged
 
 Layouts = Sequence[Sequence[Placement]]
 PIPED_WIDTH = 120
@@ -109,7 +109,7 @@ def outcome(case: Case, run: Run, layouts: Layouts, kit: Kit, count: Counter) ->
         ranks = run_threads(body, torch.Size(run.mesh).numel(), timeout_s=TIMEOUT_S)
     except RankFailure:
         return Outcome(passes=False)
-    passes = judged(case, [result for _, _, result in ranks])[0] == PASS
+    passes = judged(case, [result for _, _, result in ranks], Tally())[0] == PASS
     total = Sent(ranks[0][0].collectives)
     for sent, _, _ in ranks:
         total.add(Sent(0, sent.elements, sent.wire_bytes))
