@@ -115,11 +115,12 @@ def _blocked_before(comm: pd.DataFrame, issue: pd.Series, arrival: pd.Series) ->
     """How much of each call's blocked time lies before `arrival`; both on one clock.
 
     A rank is blocked in the call, and where that does not account for all of its blocked time,
-    in a wait that ended with the call's completion.
+    in a wait that ended with the call's completion, but did not begin before the call returned.
     """
     in_call = comm[["call_ns", "blocked_ns"]].min(axis=1).clip(lower=0)
     in_wait = (comm["blocked_ns"] - in_call).clip(lower=0)
-    began_waiting = issue + (end_ns(comm) - comm["issue_ns"]) - in_wait
+    ended = issue + (end_ns(comm) - comm["issue_ns"])
+    began_waiting = np.maximum(ended - in_wait, issue + in_call)
     before_call = (arrival - issue).clip(lower=0)
     before_wait = (arrival - began_waiting).clip(lower=0)
     return np.minimum(before_call, in_call) + np.minimum(before_wait, in_wait)

@@ -70,6 +70,17 @@ class Call:
         self.is_computed = self.is_async = True
         self.is_settled = self.is_watched = False
 
+    def again(self) -> Call:
+        """Another call with the same arguments."""
+        call = Call(self.native_op, self.signature)
+        call.group, call.announcement = self.group, self.announcement
+        call.sent, call.received = self.sent, self.received
+        call.payload, call.kept_bytes = self.payload, self.kept_bytes
+        call.root, call.peer, call.reduce_op = self.root, self.peer, self.reduce_op
+        call.dtype, call.device = self.dtype, self.device
+        call.is_computed, call.is_async = self.is_computed, self.is_async
+        return call
+
     def is_over(self) -> bool:
         """Whether nothing more will become known of the call."""
         if self.is_settled:
@@ -227,6 +238,9 @@ def tensors_of(argument: Any) -> Sequence[torch.Tensor]:
 def read_arguments(call: Call, args: Sequence[Any]) -> None:
     """Fill in what the arguments of the operator say."""
     signature = call.signature
+    if signature.reduce_op is not None:
+        given = len(args) > signature.reduce_op
+        call.reduce_op = _reduce_op_name(args[signature.reduce_op]) if given else "sum"
     if signature.root is not None:
         call.root = args[signature.root]
     if signature.peer is not None:
@@ -317,11 +331,8 @@ _REDUCE_OPS: dict[int, str] = (
 )
 
 
-def reduce_op_of(signature: Signature, args: Sequence[Any]) -> str:
+def _reduce_op_name(reduce_op: Any) -> str:
     """The name of a reduction: functional operators say it, those of c10d hold it in a box."""
-    if len(args) <= signature.reduce_op:  # type: ignore[operator]
-        return "sum"
-    reduce_op = args[signature.reduce_op]  # type: ignore[index]
     if isinstance(reduce_op, str):
         return reduce_op
     try:

@@ -26,7 +26,6 @@ from commtrace.recorder.calls import (
     Numbering,
     read_arguments,
     read_result,
-    reduce_op_of,
     tensors_of,
 )
 from commtrace.recorder.clock import now
@@ -38,7 +37,7 @@ from commtrace.recorder.phases import Locator, is_library, stack_of
 from commtrace.recorder.signatures import Signature
 
 _MAX_RESULTS = 4096
-_MAX_REDUCE_OPS = 4096
+_MAX_ANNOUNCED = 4096
 _BLOCKING_TRANSFERS = frozenset({"send", "recv"})
 
 
@@ -60,7 +59,7 @@ class Recorder:
         self.num_ops = 0
         self._works: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
-        self._reduce_ops: dict[tuple[int, str], tuple[str, Any]] = {}
+        self._announced: dict[tuple[int, str], Call] = {}
 
     def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
         """Report to these buffers from now on."""
@@ -78,7 +77,7 @@ class Recorder:
         self.failures = Failures()
         self._works.clear()
         self._results.clear()
-        self._reduce_ops.clear()
+        self._announced.clear()
 
     def numbering(self, *, with_ops: bool) -> Numbering:
         """Numbers and names that begin now."""
@@ -95,12 +94,7 @@ class Recorder:
     ) -> Call | None:
         """The call that is about to be made; None if it is only being traced by a compiler."""
         try:
-            call = Call(native_op, signature)
-            call.group = self.groups.of(resolve(args[signature.group]))
-            call.announcement = announcement()
-            if signature.reduce_op is not None:
-                call.reduce_op = self._reduce_op(call.announcement, native_op, signature, args)
-            read_arguments(call, args)
+            call = self._read(native_op, signature, args)
             if not call.is_computed and _is_tracing():
                 return None
             if signature.is_async is None and signature.kind in _BLOCKING_TRANSFERS:
@@ -118,19 +112,25 @@ class Recorder:
             self.failures.append(error)
             return None
 
-    def _reduce_op(
-        self, told: Any, native_op: str, signature: Signature, args: Sequence[Any]
-    ) -> str:
-        """The reduction; what is announced by one object is one collective, and is read once."""
-        if told is None:
-            return reduce_op_of(signature, args)
+    def _read(self, native_op: str, signature: Signature, args: Sequence[Any]) -> Call:
+        """A call as its arguments say: what one object announces is one collective, read once."""
+        group = self.groups.of(resolve(args[signature.group]))
+        told = announcement()
         key = (id(told), native_op)
-        known = self._reduce_ops.get(key)
-        if known is None:
-            if len(self._reduce_ops) >= _MAX_REDUCE_OPS:
-                self._reduce_ops.clear()
-            known = self._reduce_ops[key] = (reduce_op_of(signature, args), told)
-        return known[0]
+        if told is not None:
+            known = self._announced.get(key)
+            if known is not None and known.group is group:
+                return known.again()
+        call = Call(native_op, signature)
+        call.group = group
+        call.announcement = told
+        read_arguments(call, args)
+        # Others than those of c10d are announced the same with and without data.
+        if told is not None and call.is_computed and native_op.startswith("c10d::"):
+            if len(self._announced) >= _MAX_ANNOUNCED:
+                self._announced.clear()
+            self._announced[key] = call.again()
+        return call
 
     def _place(self, call: Call, frame: FrameType | None, state: ThreadState) -> None:
         call.location = self.locator.locate(frame, state, call.sent)

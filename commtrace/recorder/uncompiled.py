@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from torch._C._dynamo import eval_frame as _frames
@@ -25,7 +25,7 @@ def run_as_it_is() -> None:
         if name.partition(".")[0] == _PACKAGE and name not in _marked:
             _marked.add(name)
             strategy = _strategy(name)
-            for code in _codes_of(vars(module).values(), module.__file__):
+            for code in _codes_of(vars(module).values(), module):
                 _frames.set_code_exec_strategy(code, strategy)
 
 
@@ -36,17 +36,18 @@ def _strategy(module: str) -> Any:
     return _frames._FrameExecStrategy(action.SKIP, action.SKIP if is_alone else action.DEFAULT)
 
 
-def _codes_of(values: Iterable[Any], file: str | None) -> Iterator[CodeType]:
-    """The code of functions and methods from one file, and of the functions inside of these."""
+def _codes_of(values: Iterable[Any], module: ModuleType) -> Iterator[CodeType]:
+    """The code of a module's own functions and methods, and of the functions inside of these."""
     for value in values:
         if isinstance(value, type):
-            yield from _codes_of(vars(value).values(), file)
+            if value.__module__ == module.__name__:
+                yield from _codes_of(vars(value).values(), module)
         elif isinstance(value, property):
-            yield from _codes_of([value.fget], file)
+            yield from _codes_of([value.fget], module)
         elif isinstance(value, (staticmethod, classmethod)):
-            yield from _codes_of([value.__func__], file)
+            yield from _codes_of([value.__func__], module)
         else:
             code = value.__code__ if isinstance(value, FunctionType) else value
-            if isinstance(code, CodeType) and code.co_filename == file:
+            if isinstance(code, CodeType) and code.co_filename == module.__file__:
                 yield code
-                yield from _codes_of(code.co_consts, file)
+                yield from _codes_of(code.co_consts, module)

@@ -150,9 +150,10 @@ def _wait_of(
         needed = []
     last = max([call, *needed], key=lambda peer: (peer.issue_ns, peer is call, -peer.rank))
     in_call = min(call.call_ns, call.blocked_ns)
+    returned = call.issue_ns + in_call  # no wait begins before; one may end after completion
     spans = [
-        (call.issue_ns, call.issue_ns + in_call),
-        (call.complete_ns - (call.blocked_ns - in_call), call.complete_ns),
+        (call.issue_ns, returned),
+        (max(returned, call.complete_ns - (call.blocked_ns - in_call)), call.complete_ns),
     ]
     wait = sum(max(0, min(end, last.issue_ns) - start) for start, end in spans)
     return wait, last.rank

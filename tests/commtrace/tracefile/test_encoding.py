@@ -60,7 +60,7 @@ def test_differences_that_do_not_fit_are_not_taken() -> None:
     ("description", "data", "rows", "message"),
     [
         ({"width": 2}, b"123", 2, "3 bytes for 2 rows of 2"),
-        ({"width": "planes"}, b"123", 1, "3 bytes for 1 rows of 8"),
+        ({"planes": [-1, -1, 0, 0, 0, 0, 0, 0]}, b"123", 1, "3 bytes for 1 rows of 2"),
         ({"width": 3}, b"123", 1, "an unknown width 3"),
         ({}, b"", 0, "an unknown width None"),
     ],
