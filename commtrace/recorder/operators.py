@@ -166,7 +166,7 @@ def _declining(
     args: Any,
     kwargs: Any,
 ) -> Any:
-    """Run an operator of torch's own class, which is dispatched in C++ where the mode declines."""
+    """Run an operator of torch's own class, or another's, to which the mode gives way."""
     outer, state.dtensor_op = state.dtensor_op, op
     _push(mode)
     try:
@@ -174,26 +174,6 @@ def _declining(
         return op(*args, **kwargs)
     finally:
         state.is_passing = False
-        _pop(None)
-        state.dtensor_op = outer
-
-
-def _looking_on(
-    mode: OperatorMode,
-    where: Where,
-    state: ThreadState,
-    cls: Any,
-    op: Any,
-    types: Any,
-    args: Any,
-    kwargs: Any,
-) -> Any:
-    """Run an operator of somebody else's class."""
-    outer, state.dtensor_op = state.dtensor_op, op
-    _push(mode)
-    try:
-        return cls.__torch_dispatch__(op, types, args, kwargs)
-    finally:
         _pop(None)
         state.dtensor_op = outer
 
@@ -221,8 +201,7 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 
 _ways: dict[type, Callable[..., Any]] = {}
-_WAYS_OF_PACKAGES = {"torch": _declining, PACKAGE: _showing}
-"""How operators on distributed tensors are run so that those on local ones are seen."""
+"""How operators on distributed tensors of a class are run, so that those on local ones are seen."""
 
 
 def _distributed_class(types: Any) -> type | None:
@@ -233,7 +212,8 @@ def _distributed_class(types: Any) -> type | None:
             _is_distributed_class[cls] = distributed
             if distributed:
                 let_run(run_local)
-                _ways[cls] = _WAYS_OF_PACKAGES.get(cls.__module__.partition(".")[0], _looking_on)
+                is_showing = cls.__module__.partition(".")[0] == PACKAGE
+                _ways[cls] = _showing if is_showing else _declining
         if distributed:
             return cls
     return None

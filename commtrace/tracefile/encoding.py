@@ -77,7 +77,7 @@ def encode_ints(values: Sequence[int]) -> tuple[Description, bytes]:
 def encode_planes(values: array[int]) -> tuple[Description, bytes]:
     """The description and bytes of an array of 64-bit integers, byte by byte.
 
-    A tenth of the work of `encode_ints`, and as small: most bytes are alike.
+    Less work than `encode_ints`, which looks at each number, and as small: most bytes are alike.
 
     >>> encode_planes(array("q", [0x4241, 0x4443]))
     ({'planes': [-1, -1, 0, 0, 0, 0, 0, 0]}, b'ACBD')
