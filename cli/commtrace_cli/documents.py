@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +31,26 @@ def document(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) ->
 
 def write_json(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) -> None:
     """Print `document`."""
-    sys.stdout.write(json.dumps(document(run, tables), indent=1) + "\n")
+    _print(document(run, tables))
+
+
+def write_document(run: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Print values under their names: dataclasses as objects, nan as null."""
+    _print({"run": dict(run)} | {name: _plain(value) for name, value in values.items()})
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _print(written: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(written, indent=1) + "\n")
 
 
 def write_csv(table: pd.DataFrame) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
@@ -53,7 +54,14 @@ def findings(
         write_json(frames.run, {analysis: table})
     else:
         _print(table, rows, unanswered(frames))
-        finish([], then=["commtrace", "report", trace])
+        finish([], then=["commtrace", *_following(table, trace)])
+
+
+def _following(table: pd.DataFrame, trace: Path) -> list[str]:
+    """What to look at next: the first call of the first finding, or else everything."""
+    evidence = "" if table.empty else str(table["evidence"].iloc[0])
+    first = evidence.partition(",")[0]
+    return ["explain", str(trace), first] if first else ["report", str(trace)]
 
 
 def _print(table: pd.DataFrame, rows: int, open_questions: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from commtrace.errors import CommtraceError, UsageError
-from commtrace_cli import check, diff, findings, merge, report, run, summary, table
+from commtrace_cli import check, diff, explain, findings, merge, report, run, summary, table
 from commtrace_cli.terminal import fail
 
 EXIT_CODES = """
@@ -35,6 +35,7 @@ app.command(epilog=summary.EXAMPLE)(summary.summary)
 app.command(epilog=merge.EXAMPLE)(merge.merge)
 app.command(epilog=table.EXAMPLE)(table.table)
 app.command(epilog=findings.EXAMPLE)(findings.findings)
+app.command(epilog=explain.EXAMPLE)(explain.explain)
 app.command(epilog=diff.EXAMPLE)(diff.diff)
 app.command(epilog=check.EXAMPLE)(check.check)
 

@@ -72,6 +72,14 @@ TableName = Annotated[
         metavar="NAME", help="Which table; without it, all are listed.", show_default=False
     ),
 ]
+Call = Annotated[
+    str,
+    typer.Argument(
+        metavar="CALL",
+        help="RANK:ID or ID of a call, or `longest` (it blocked longest), or `biggest`.",
+        show_default=False,
+    ),
+]
 Script = Annotated[
     Path,
     typer.Argument(metavar="SCRIPT", help="The program that each rank runs.", show_default=False),

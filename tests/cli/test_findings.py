@@ -54,6 +54,14 @@ def test_findings_have_their_cost_and_advice_and_what_was_not_judged_its_reason(
         "types of what is sent, not of what is computed, so whether float32 is wider than\n"
         "the program's own type cannot be told.\n"
     )
+    assert ended.err == f"next  commtrace explain {wasteful_json} 0:0\n"
+
+
+def test_without_findings_the_page_comes_next(commtrace: Commtrace, tmp_path: Path) -> None:
+    trace = write_trace(trace_of([call(id=0, module="m")], num_ranks=1), tmp_path / "fine.json")
+    ended = commtrace("findings", trace)
+    assert ended.out.startswith("0 findings\n")
+    assert ended.err == f"next  commtrace report {trace}\n"
 
 
 def test_rows_beyond_the_limit_are_counted(commtrace: Commtrace, wasteful_json: Path) -> None:

@@ -29,7 +29,9 @@ print("loaded", *(set({SLOW_TO_IMPORT}) & set(sys.modules)), file=sys.stderr)
     return set(done.stderr.splitlines()[-1].split()[1:])
 
 
-COMMANDS = ("run", "report", "summary", "table", "findings", "check", "diff", "merge")
+COMMANDS = (
+    *("run", "report", "summary", "table", "findings", "check", "diff", "explain", "merge"),
+)
 
 HELP = """
 import sys

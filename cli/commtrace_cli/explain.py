@@ -1,0 +1,282 @@
+"""`commtrace explain`: one communication call's story."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from commtrace.units import text_of_bytes, text_of_duration
+from commtrace_cli import options
+from commtrace_cli.documents import write_document
+from commtrace_cli.loading import load_events
+from commtrace_cli.tables import text_of_cell
+from commtrace_cli.terminal import data_console, finish
+
+if TYPE_CHECKING:
+    from commtrace.analyze.story import Peer, Story
+
+EXAMPLE = """
+Examples:
+
+- `commtrace explain run.json longest`
+- `commtrace explain run.json 0:92` is call 92 of rank 0, as `commtrace table run.json calls` has it
+- `commtrace explain run.json biggest --json`
+"""
+
+_TOLD_IN_PLACE = ("operator", "layouts", "candidates", "source")
+"""What is said not to be known where it would stand; the rest comes as notes at the end."""
+
+_MARGIN = 9  # as wide as the longest heading, and a gap
+
+
+def explain(
+    trace: options.Trace,
+    call: options.Call,
+    rows: options.Rows = 12,
+    as_json: options.AsJson = False,
+) -> None:
+    """Tell one call's story: where it stands, why it was needed, what it sent, who came late.
+
+    From the source line over the module and operator to the layouts that were needed, the
+    candidates and their costs, the steps, the call itself, and when each of its peers arrived.
+    What the trace does not know is said, with the reason.
+    """
+    frames = load_events(trace)
+    from commtrace.analyze.story import explain as story_of
+    from commtrace.analyze.story import find_call
+
+    story = story_of(frames, find_call(frames, call))
+    if as_json:
+        write_document(frames.run, {"story": story})
+        return
+    _print(story, rows)
+    following = next((peer for peer in reversed(story.peers) if not peer.is_this), None)
+    other = f"{following.rank}:{following.id}" if following else "longest"
+    finish([], then=["commtrace", "explain", trace, other])
+
+
+def _print(story: Story, rows: int) -> None:
+    console = data_console()
+    console.print(_title(story))
+    parts = (
+        ("where", _where(story)),
+        ("why", _why(story)),
+        ("choice", _candidates(story)),
+        ("steps", _steps(story)),
+        ("sent", _sent(story)),
+        ("time", _time(story)),
+        ("peers", _peers(story)),
+    )
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=_MARGIN - 2, style="dim")
+    grid.add_column(overflow="fold")
+    for heading, lines in parts:
+        for number, line in enumerate(lines):
+            grid.add_row("" if number else heading, line)
+    console.print(grid)
+    if len(story.peers) > 1:
+        console.print(_arrivals(story, rows))
+    for each in story.findings:
+        console.print()
+        console.print(Text.assemble((each.rule, "bold yellow"), "  ", each.title))
+        console.print(Text(each.advice, style="green"))
+    notes = [text for part, text in story.unknown.items() if part not in _TOLD_IN_PLACE]
+    if notes:
+        console.print()
+    for text in notes:
+        console.print(Text(f"note: {text}", style="yellow"))
+
+
+def _title(story: Story) -> Text:
+    along = story.group.mesh_axis or story.group.description or f"group {story.group.name}"
+    where = f"step {story.where.step}, " if story.where.step >= 0 else ""
+    return Text.assemble(
+        (f"{story.rank}:{story.id} {story.kind}", "bold"),
+        f" on {along}, {where}{story.where.phase or 'phase not known'}",
+    )
+
+
+def _where(story: Story) -> Iterable[Text]:
+    where = story.where
+    if where.source_file:
+        inside = f" in {where.source_function}" if where.source_function else ""
+        yield Text(f"{where.source_file}:{where.source_line}{inside}")
+    else:
+        yield Text(story.unknown["source"])
+    if where.text:
+        yield Text(f"    {where.text}", style="bold cyan")
+    for line in where.stack[:-1]:
+        yield Text(f"    {line}", style="dim")
+    called = f", call {where.module_call}" if where.module_call >= 0 else ""
+    if where.module:
+        yield Text(f"module {where.module} ({where.module_class}{called})")
+    elif where.module_class:
+        yield Text(f"the outermost module ({where.module_class}{called})")
+    else:
+        yield Text("outside of any module")
+    if where.region:
+        yield Text(f"region {where.region}")
+    if story.num_alike > 1:
+        yield Text(f"one of {story.num_alike} such calls of rank {story.rank} from here")
+
+
+def _why(story: Story) -> Iterable[Text]:
+    why = story.why
+    if why.carries:
+        whose = f" of {_listed(why.parameters)}" if why.parameters else ""
+        yield Text(f"it carries {why.carries}{whose}")
+    if not why.op:
+        yield Text(story.unknown["operator"])
+        return
+    needs = f" needs its {why.argument} in another layout" if why.argument else ""
+    yield Text.assemble((why.op, "bold"), needs)
+    outer = [each.op for each in why.operators if each.op != why.op]
+    if outer:
+        yield Text(f"  inside of {', '.join(outer)}")
+    if why.source_spec and why.source_spec == why.target_spec:
+        yield Text.assemble("  works on  ", why.source_spec)
+        yield Text(f"            {why.source_words}", style="dim")
+    elif why.source_spec:
+        yield Text.assemble("  from  ", why.source_spec)
+        if why.source_words:
+            yield Text(f"        {why.source_words}", style="dim")
+        yield Text.assemble("  to    ", why.target_spec)
+        if why.target_words:
+            yield Text(f"        {why.target_words}", style="dim")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _candidates(story: Story) -> Iterable[Text]:
+    if not story.why.candidates and story.why.op:
+        yield Text(story.unknown.get("candidates") or story.unknown["layouts"], style="dim")
+    for each in story.why.candidates:
+        axis = f"on {each.axis}  " if each.axis else ""
+        text = f"{axis}{each.layouts}  {text_of_duration(each.cost_s * 1e9)}"
+        if each.is_chosen:
+            yield Text.assemble(("> ", "green"), (text, "bold"), "  cheapest")
+        else:
+            yield Text(f"  {text}", style="dim")
+
+
+def _steps(story: Story) -> Iterable[Text]:
+    steps = story.why.steps
+    if len(steps) < 2:
+        return
+    for number, step in enumerate(steps, 1):
+        mark = ("> ", "green") if step.id == story.id else "  "
+        size = text_of_bytes(step.payload_bytes) if step.payload_bytes >= 0 else "size not known"
+        along = f" on {step.axis}" if step.axis else ""
+        text = f"{number}. {step.kind}{along}, {size} ({story.rank}:{step.id})"
+        yield Text.assemble(mark, (text, "bold" if step.id == story.id else "dim"))
+
+
+def _sent(story: Story) -> Iterable[Text]:
+    reduced = f", {story.reduce_op}" if story.reduce_op else ""
+    is_async = ", asynchronous" if story.is_async else ""
+    yield Text(f"{story.native_op or story.kind}{reduced}{is_async}")
+    shapes = (story.input_shapes or "nothing", story.output_shapes or "nothing")
+    if any((story.input_shapes, story.output_shapes)):
+        yield Text(f"{story.dtype} {' -> '.join(shapes)}".strip())
+    wire = "sent by this rank" if story.peer >= 0 else "sent by this rank in a ring"
+    yield Text(f"{_bytes(story.payload_bytes)} payload, {_bytes(story.wire_bytes)} {wire}")
+    if story.planned_bytes >= 0 and story.planned_bytes != story.payload_bytes:
+        yield Text(f"{_bytes(story.planned_bytes)} were planned", style="yellow")
+    number = f", collective {story.number} of the group" if story.number >= 0 else ""
+    ranks = _ranks(story.group.ranks)
+    ends = ""
+    if story.root >= 0:
+        ends = f", root {story.root}"
+    if story.peer >= 0:
+        ends = f", {'to' if story.kind == 'send' else 'from'} rank {story.peer}"
+    yield Text(f"group {story.group.name} ({ranks}, {story.group.backend}){number}{ends}")
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return "members not known"
+    listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {listed}" if len(ranks) == 1 else f"{len(ranks)} ranks: {listed}"
+
+
+def _bytes(num_bytes: int) -> str:
+    return "not known" if num_bytes < 0 else text_of_bytes(num_bytes)
+
+
+def _time(story: Story) -> Iterable[Text]:
+    time = story.time
+    if time.after_start_ns >= 0:
+        lasted = f", took {text_of_duration(time.lasted_ns)}" if time.lasted_ns >= 0 else ""
+        yield Text(f"began {text_of_duration(time.after_start_ns)} into the run{lasted}")
+    if time.blocked_ns >= 0:
+        hidden = time.hidden_ns
+        rest = f", {text_of_duration(hidden)} overlapped" if hidden > 0 else ""
+        blocked = f"blocked rank {story.rank} for {text_of_duration(time.blocked_ns)}"
+        yield Text.assemble((blocked, "bold"), rest)
+    if time.wait_ns > 0:
+        for_whom = f" for rank {time.waited_for}" if time.waited_for != story.rank else ""
+        yield Text(f"  {text_of_duration(time.wait_ns)} waiting{for_whom}", style="bold yellow")
+    if time.wait_ns >= 0:
+        yield Text(f"  {text_of_duration(time.transfer_ns)} transfer, with all there")
+    if not math.isnan(time.busbw_bytes_per_s):
+        speeds = (text_of_bytes(time.algbw_bytes_per_s), text_of_bytes(time.busbw_bytes_per_s))
+        yield Text(f"{speeds[0]}/s algbw, {speeds[1]}/s busbw")
+
+
+def _peers(story: Story) -> Iterable[Text]:
+    differing = [peer.rank for peer in story.peers if peer.differs]
+    if story.missing_ranks:
+        came = f"{len(story.peers)} of {len(story.peers) + len(story.missing_ranks)}"
+        missing = ", ".join(map(str, story.missing_ranks[:8]))
+        yield Text(f"{came} came; no call of rank {missing} is in the trace", style="bold red")
+    if differing:
+        listed = ", ".join(map(str, differing[:8]))
+        yield Text(f"rank {listed} made another call: `commtrace check`", style="bold red")
+    if len(story.peers) < 2:
+        return
+    last = story.peers[-1]
+    if last.is_last:
+        yield Text(f"rank {last.rank} came last, {text_of_duration(last.after_ns)} after the first")
+    elif last.after_ns == 0:
+        yield Text("all came at once")
+
+
+def _arrivals(story: Story, rows: int) -> Table:
+    """When each peer came, how long it waited, and what was left for transfer."""
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column(" " * (_MARGIN - 2))
+    table.add_column("call")
+    for heading in ("arrived", "blocked", "waited", "transfer"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    shown = _few(story.peers, rows)
+    for peer in shown:
+        cells = (peer.after_ns, peer.blocked_ns, peer.wait_ns, peer.transfer_ns)
+        texts = [text_of_cell(value if value >= 0 else math.nan, "ns") for value in cells]
+        texts[0] = texts[0] if peer.after_ns < 0 else f"+{texts[0]}"
+        remarks = [("this call", peer.is_this), ("last", peer.is_last), (peer.differs, True)]
+        table.add_row(
+            "",
+            Text(f"{peer.rank}:{peer.id}"),
+            *texts,
+            Text(", ".join(text for text, holds in remarks if text and holds)),
+            style="bold" if peer.is_this else "",
+        )
+    if len(shown) < len(story.peers):
+        table.add_row("", Text(f"{len(story.peers) - len(shown)} more: --rows {len(story.peers)}"))
+    return table
+
+
+def _few(peers: tuple[Peer, ...], rows: int) -> list[Peer]:
+    """As many peers as asked for: this one, those that came last, then those that came first."""
+    if len(peers) <= rows:
+        return list(peers)
+    places = [i for i, peer in enumerate(peers) if peer.is_this or peer.differs]
+    places += [*reversed(range(len(peers) - rows // 2, len(peers))), *range(len(peers))]
+    return [peers[i] for i in sorted(list(dict.fromkeys(places))[:rows])]

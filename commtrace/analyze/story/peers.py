@@ -1,0 +1,106 @@
+"""Who else was part of a call, when they came, and whether they made the same call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import TRANSFERS, numbers, partners
+
+_ALIKE = ("kind", "reduce_op", "root", "dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One rank's call of the collective, or one end of a transfer; -1 is not known.
+
+    `after_ns` counts from the first arrival. `differs` names what it calls another thing than
+    the call that is explained.
+    """
+
+    rank: int
+    id: int
+    kind: str
+    after_ns: int
+    blocked_ns: int
+    wait_ns: int
+    transfer_ns: int
+    is_this: bool
+    is_last: bool
+    differs: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """All that made the call, by arrival; `number` counts the group's collectives, -1 if unknown.
+
+    `waited_for` is the rank whose arrival ended this call's wait, -1 where that is not known.
+    """
+
+    number: int
+    peers: tuple[Peer, ...]
+    waited_for: int
+    missing_ranks: tuple[int, ...]
+
+
+def meeting(frames: Frames, call: pd.Series) -> Meeting:
+    """Who met in a row of table `comm`."""
+    same_group = frames.comm["group"] == call["group"]
+    part = replace(frames, comm=frames.comm[same_group])  # calls meet in their group only
+    label: Any = call.name
+    number = int(numbers(part)[label])
+    if call["kind"] in TRANSFERS:
+        partner = int(partners(part)[label])
+        labels = [label] if partner < 0 else [label, partner]
+    elif number >= 0:
+        labels = part.comm.index[numbers(part) == number].tolist()
+    else:
+        labels = [label]
+    arrived = arrivals(part).loc[labels]
+    rows = part.comm.loc[labels].join(arrived.drop(columns=["rank", "id"]))
+    rows = rows.sort_values(["issue_ns", "rank"])
+    issued = rows.loc[rows["issue_ns"] >= 0, "issue_ns"]
+    first, last = issued.min(), issued.max()
+    peers = tuple(
+        Peer(
+            rank=int(row["rank"]),
+            id=int(row["id"]),
+            kind=str(row["kind"]),
+            after_ns=int(row["issue_ns"] - first) if row["issue_ns"] >= 0 else -1,
+            blocked_ns=int(row["blocked_ns"]),
+            wait_ns=int(row["wait_ns"]),
+            transfer_ns=int(row["transfer_ns"]),
+            is_this=bool(each == label),
+            is_last=bool(row["issue_ns"] == last > first),
+            differs=_differences(call, row),
+        )
+        for each, row in rows.iterrows()
+    )
+    came = {peer.rank for peer in peers}
+    missing = tuple(rank for rank in _wanted(frames, call) if rank not in came)
+    return Meeting(number, peers, int(arrived["last_rank"].loc[label]), missing)
+
+
+def _wanted(frames: Frames, call: pd.Series) -> tuple[int, ...]:
+    """The ranks that the call needs: its group's members, or the two ends of a transfer."""
+    if call["kind"] in TRANSFERS:
+        return tuple(int(rank) for rank in (call["rank"], call["peer"]) if rank >= 0)
+    return ranks_of(frames, str(call["group"]))
+
+
+def ranks_of(frames: Frames, group: str) -> tuple[int, ...]:
+    """The members of a group, in group order; empty where they are not known."""
+    rows = frames.groups[frames.groups["name"] == group]
+    listed = str(rows["ranks"].iloc[0]) if len(rows) else ""
+    return tuple(int(rank) for rank in listed.split(",") if rank)
+
+
+def _differences(call: pd.Series, row: pd.Series) -> str:
+    """What a peer's call has another value of: `dtype bfloat16`."""
+    if call["kind"] in TRANSFERS:
+        return ""
+    return ", ".join(f"{name} {row[name]}" for name in _ALIKE if row[name] != call[name])

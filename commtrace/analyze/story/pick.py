@@ -1,0 +1,65 @@
+"""Which call is meant: text of a user comes in, a row of table `comm` goes out.
+
+0:92       call 92 of rank 0
+92         call 92 of the lowest rank that has one
+longest    the call that blocked its rank longest, likewise `biggest` (`NAMED`)
+"""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from commtrace.analyze.frame import Frames
+from commtrace.errors import UsageError
+
+NAMED = {
+    "longest": ("blocked_ns", "the call that blocked its rank longest"),
+    "biggest": ("payload_bytes", "the call with the largest payload"),
+}
+"""Calls that have a name: the column that they are first in, and what that means."""
+
+_ID = re.compile(r"(?:(?P<rank>\d{1,9}):)?(?P<id>\d{1,18})")
+
+
+def find_call(frames: Frames, text: str) -> pd.Series:
+    """The row of table `comm` that `text` names.
+
+    Raises UsageError where there is no such call.
+    """
+    comm = frames.comm
+    if text in NAMED:
+        return _first_by(comm, NAMED[text][0], text)
+    matched = _ID.fullmatch(text)
+    if matched is None:
+        raise UsageError(
+            f"cannot explain {text!r}",
+            why=f"a call is named by its rank and id, 0:92, by its id, or {' or '.join(NAMED)}",
+            attempt="`commtrace table TRACE calls` lists rank and id of each call",
+        )
+    wanted = comm["id"] == int(matched["id"])
+    if matched["rank"] is not None:
+        wanted &= comm["rank"] == int(matched["rank"])
+    found = comm[wanted].sort_values("rank")
+    if found.empty:
+        raise UsageError(f"no call {text!r}", found=_what_there_is(comm, matched["rank"]))
+    return found.iloc[0]
+
+
+def _first_by(comm: pd.DataFrame, column: str, text: str) -> pd.Series:
+    known = comm[comm[column] >= 0]
+    if known.empty:
+        raise UsageError(f"no {text} call", found=f"no call whose {column} is known")
+    by = [column, "rank", "id"]
+    return known.sort_values(by, ascending=[False, True, True]).iloc[0]
+
+
+def _what_there_is(comm: pd.DataFrame, rank: str | None) -> str:
+    """The ids of the rank that was asked for, or else of all."""
+    ids = comm["id"] if rank is None else comm.loc[comm["rank"] == int(rank), "id"]
+    if len(ids):
+        whose = "ids" if rank is None else f"ids of rank {rank} are"
+        return f"{whose} {ids.min()} to {ids.max()}"
+    ranks = comm["rank"]
+    return f"calls of ranks {ranks.min()} to {ranks.max()}" if len(ranks) else "no call at all"

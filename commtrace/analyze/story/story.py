@@ -1,0 +1,242 @@
+"""What is known about one call, as one value; `explain` puts it together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pandas as pd
+
+from commtrace.analyze.arrivals import end_ns
+from commtrace.analyze.findings import RULES
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.story.peers import Meeting, Peer, meeting, ranks_of
+from commtrace.analyze.story.why import Why, what_is_unknown, why
+from commtrace.units import KINDS, NANOSECONDS_PER_SECOND, busbw_factor
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where in the program the call stands; `text` is the source line, as the file has it now."""
+
+    source_file: str
+    source_line: int
+    source_function: str
+    text: str
+    stack: tuple[str, ...]
+    module: str
+    module_class: str
+    module_call: int
+    phase: str
+    step: int
+    region: str
+    thread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The process group."""
+
+    name: str
+    description: str
+    mesh_axis: str
+    backend: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """When and how long; -1 and nan are not known.
+
+    `wait_ns` and `transfer_ns` are `blocked_ns`, before and after the last peer came; `hidden_ns`
+    is the time under way in which the rank was not blocked.
+    """
+
+    after_start_ns: int
+    lasted_ns: int
+    call_ns: int
+    blocked_ns: int
+    hidden_ns: int
+    wait_ns: int
+    transfer_ns: int
+    waited_for: int
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A finding that the call is part of."""
+
+    rule: str
+    title: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything known about a call; `unknown` says what is not, and why."""
+
+    rank: int
+    id: int
+    kind: str
+    native_op: str
+    reduce_op: str
+    root: int
+    peer: int
+    is_async: bool
+    dtype: str
+    input_shapes: str
+    output_shapes: str
+    payload_bytes: int
+    planned_bytes: int
+    wire_bytes: int
+    number: int
+    num_alike: int
+    where: Where
+    why: Why
+    group: Group
+    time: Time
+    peers: tuple[Peer, ...]
+    missing_ranks: tuple[int, ...]
+    findings: tuple[Suggestion, ...]
+    unknown: dict[str, str]
+
+
+def explain(frames: Frames, call: pd.Series) -> Story:
+    """The story of a row of table `comm`, as `find_call` gives it."""
+    told, met, group = why(frames, call), meeting(frames, call), _group(frames, call)
+    time = _time(frames, call, met, len(group.ranks))
+    unknown = what_is_unknown(told, frames, call) | _unknown_of_time(call, time, met)
+    if not call["source_file"]:
+        unknown["source"] = "No line of the program is on the stack of the thread that made it."
+    return Story(
+        rank=int(call["rank"]),
+        id=int(call["id"]),
+        kind=str(call["kind"]),
+        native_op=str(call["native_op"]),
+        reduce_op=str(call["reduce_op"]),
+        root=int(call["root"]),
+        peer=int(call["peer"]),
+        is_async=bool(call["is_async"]),
+        dtype=str(call["dtype"]),
+        input_shapes=str(call["input_shapes"]),
+        output_shapes=str(call["output_shapes"]),
+        payload_bytes=int(call["payload_bytes"]),
+        planned_bytes=int(call["planned_bytes"]),
+        wire_bytes=int(call["wire_bytes"]),
+        number=met.number,
+        num_alike=_num_alike(frames, call),
+        where=_where(frames, call),
+        why=told,
+        group=group,
+        time=time,
+        peers=met.peers,
+        missing_ranks=met.missing_ranks,
+        findings=_findings(frames, call),
+        unknown=unknown,
+    )
+
+
+def _where(frames: Frames, call: pd.Series) -> Where:
+    file, line = str(call["source_file"]), int(call["source_line"])
+    return Where(
+        source_file=file,
+        source_line=line,
+        source_function=str(call["source_function"]),
+        text=_line_of(frames, file, line),
+        stack=tuple(str(call["stack"]).splitlines()),
+        module=str(call["module"]),
+        module_class=str(call["module_class"]),
+        module_call=int(call["module_call"]),
+        phase=str(call["phase"]),
+        step=int(call["step"]),
+        region=str(call["region"]),
+        thread=int(call["thread"]),
+    )
+
+
+def _line_of(frames: Frames, file: str, line: int) -> str:
+    """The text of a source line; a relative path is looked for here and beside the trace."""
+    if not file or line < 1:
+        return ""
+    folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
+    for folder in folders:
+        try:
+            with (folder / file).open(encoding="utf-8", errors="replace") as lines:
+                return next(islice(lines, line - 1, None), "").strip()
+        except (OSError, ValueError):  # elsewhere, or no name of a file at all
+            continue
+    return ""
+
+
+def _group(frames: Frames, call: pd.Series) -> Group:
+    name = str(call["group"])
+    rows = frames.groups[frames.groups["name"] == name].to_dict("records")
+    row = rows[0] if rows else {}
+    facts = {key: str(row.get(key, "")) for key in ("description", "mesh_axis", "backend")}
+    return Group(name=name, ranks=ranks_of(frames, name), **facts)
+
+
+def _time(frames: Frames, call: pd.Series, met: Meeting, group_size: int) -> Time:
+    this = next(peer for peer in met.peers if peer.is_this)
+    issued = int(call["issue_ns"])
+    ended = int(end_ns(pd.DataFrame([call])).iloc[0])
+    is_known = issued >= 0 and (call["complete_ns"] >= issued or call["blocked_ns"] >= 0)
+    lasted, blocked = ended - issued if is_known else -1, int(call["blocked_ns"])
+    algbw = busbw = float("nan")
+    if lasted > 0 and call["payload_bytes"] > 0:
+        algbw = call["payload_bytes"] / (lasted / NANOSECONDS_PER_SECOND)
+        if call["kind"] in KINDS and group_size:
+            busbw = algbw * busbw_factor(str(call["kind"]), group_size)
+    return Time(
+        after_start_ns=issued - frames.start_ns if issued >= 0 else -1,
+        lasted_ns=lasted,
+        call_ns=int(call["call_ns"]),
+        blocked_ns=blocked,
+        hidden_ns=max(lasted - blocked, 0) if lasted >= 0 and blocked >= 0 else -1,
+        wait_ns=this.wait_ns,
+        transfer_ns=this.transfer_ns,
+        waited_for=met.waited_for,
+        algbw_bytes_per_s=algbw,
+        busbw_bytes_per_s=busbw,
+    )
+
+
+def _unknown_of_time(call: pd.Series, time: Time, met: Meeting) -> dict[str, str]:
+    unknown = {}
+    if call["complete_ns"] < 0:
+        unknown["end"] = (
+            "When it was complete is not known: nobody waited for it, it had not ended when the "
+            "recording did, or the device tells nothing."
+        )
+    if time.wait_ns < 0:
+        listed = ", ".join(map(str, met.missing_ranks))
+        why_not = (
+            f"the call of rank {listed} is not in the trace"
+            if met.missing_ranks
+            else "its peers' calls are not in the trace, differ from it, or have no time"
+        )
+        unknown["wait"] = f"How much of the time was waiting is not known: {why_not}."
+    return unknown
+
+
+def _num_alike(frames: Frames, call: pd.Series) -> int:
+    """How many calls of its rank were made for the same operator at the same place."""
+    comm = frames.comm
+    same = comm["rank"] == call["rank"]
+    for name in ("source_file", "source_line", "module", "phase", "op", "kind", "group"):
+        same &= comm[name] == call[name]
+    return int(same.sum())
+
+
+def _findings(frames: Frames, call: pd.Series) -> tuple[Suggestion, ...]:
+    """What could be better about it: the findings that count it in."""
+    return tuple(
+        Suggestion(rule.name, finding.title, finding.advice)
+        for rule in RULES
+        if not rule.lacks(frames)
+        for finding in rule.find(frames)
+        if call.name in finding.rows
+    )

@@ -1,0 +1,227 @@
+"""Why a call was needed: the operator, what it needed, what else was considered, in which steps.
+
+An operator on distributed tensors needs an argument in another layout; going there takes one
+redistribution, of one step or several, each of them a call:
+
+    aten.mm.default needs self f32[8,16] dp:S(0) tp:S(1) -> f32[8,16] dp:S(0) tp:R
+        considered  tp: R, S(1) -> S(1)  100 us (chosen)    tp: S(1), S(0) -> P(sum)  200 us
+        steps       all_gather on tp
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze.findings.layouts import layout
+from commtrace.analyze.frame import Frames
+
+BY_NAME = {
+    "redistribute": "Nothing else was considered: the program asked for this layout by name.",
+    "redistribute.backward": "Nothing else was considered: a gradient goes back the way that its "
+    "tensor came.",
+    "distribute_tensor": "Nothing else was considered: the program asked for this layout by name.",
+}
+"""What stands in place of candidates where a program asks for a layout itself."""
+
+_NOT_TOLD = "What else was considered is not known: only dtensor_core tells."
+
+_SAME_REDISTRIBUTION = (
+    *("op", "op_id", "argument", "source_spec", "target_spec"),
+    *("step", "phase", "module", "module_call", "source_file", "source_line"),
+)
+_TERMS = {"sum": "summed", "avg": "averaged", "product": "multiplied"}
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator that the call happened in."""
+
+    id: int
+    op: str
+    level: str
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to do the operator along one mesh axis: layouts of arguments -> layouts of results."""
+
+    axis: str
+    layouts: str
+    cost_s: float
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of the redistribution that the call is part of."""
+
+    id: int
+    kind: str
+    axis: str
+    payload_bytes: int
+    wire_bytes: int
+    blocked_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The reason of a call; empty text where the trace has none.
+
+    `operators` are those that it happened in, the outermost first; `source_words` and
+    `target_words` say what the layouts mean.
+    """
+
+    sentence: str
+    op: str
+    operators: tuple[Operator, ...]
+    argument: str
+    source_spec: str
+    source_words: str
+    target_spec: str
+    target_words: str
+    candidates: tuple[Candidate, ...]
+    steps: tuple[Step, ...]
+    carries: str
+    parameters: tuple[str, ...]
+
+
+def why(frames: Frames, call: pd.Series) -> Why:
+    """The reason of a row of table `comm`."""
+    return Why(
+        sentence=str(call["reason"]),
+        op=str(call["op"]),
+        operators=_operators(frames, call),
+        argument=str(call["argument"]),
+        source_spec=str(call["source_spec"]),
+        source_words=words_of(str(call["source_spec"])),
+        target_spec=str(call["target_spec"]),
+        target_words=words_of(str(call["target_spec"])),
+        candidates=candidates_in(str(call["candidates"])),
+        steps=_steps(frames, call),
+        carries=str(call["carries"]),
+        parameters=tuple(name for name in str(call["parameters"]).split(",") if name),
+    )
+
+
+def what_is_unknown(told: Why, frames: Frames, call: pd.Series) -> dict[str, str]:
+    """Which parts of the reason the trace does not have, and why not."""
+    if not told.op:
+        return {"operator": _why_no_operator(told, frames)}
+    if not told.source_spec:
+        return {
+            "layouts": "Nobody told between which layouts it goes: only redistributions of "
+            "dtensor_core and of torch's DTensor do."
+        }
+    if told.candidates:
+        return {}
+    return {"candidates": BY_NAME.get(told.op, _NOT_TOLD)}
+
+
+def _why_no_operator(told: Why, frames: Frames) -> str:
+    if told.carries:
+        return f"No operator asked for it: a library sends {told.carries} on its own."
+    if frames.run.get("detail") == "collective" and not len(frames.ops):
+        return (
+            "No reason is known. The program, or a library that it calls, communicates here itself;"
+            ' or it is for an operator: those were not recorded (detail="collective").'
+        )
+    return (
+        "No operator on distributed tensors asked for it: the line itself, or a library that it "
+        "calls, communicates."
+    )
+
+
+def words_of(spec: str) -> str:
+    """What a layout's text means; empty where it has none.
+
+    >>> words_of("f32[8,16] dp:S(0) tp:R")
+    'dim 0 cut over dp, whole on each rank of tp'
+    """
+    parsed = layout(spec)
+    if parsed is None:
+        return ""
+    return ", ".join(_words(axis, placement) for axis, placement in parsed.placements)
+
+
+def _words(axis: str, placement: str) -> str:
+    kind, _, argument = placement.rstrip(")").partition("(")
+    if kind == "R":
+        return f"whole on each rank of {axis}"
+    if kind == "S" and argument.isdigit():
+        return f"dim {argument} cut over {axis}"
+    if kind == "P" and argument in _TERMS:
+        return f"terms to be {_TERMS[argument]} over {axis}"
+    if kind == "P":
+        return f"terms of a {argument} over {axis}"
+    return f"{placement} over {axis}"
+
+
+def candidates_in(text: str) -> tuple[Candidate, ...]:
+    """The candidates of a call, as stored in its column: the first of each axis was chosen."""
+    found: list[Candidate] = []
+    axes: set[str] = set()
+    for described, cost in json.loads(text or "[]"):
+        axis, has_axis, layouts = described.partition(": ")
+        axis, layouts = (axis, layouts) if has_axis else ("", described)
+        found.append(Candidate(axis, layouts, float(cost), axis not in axes))
+        axes.add(axis)
+    return tuple(found)
+
+
+def _operators(frames: Frames, call: pd.Series) -> tuple[Operator, ...]:
+    """The operators around the call, the outermost first."""
+    ops = frames.ops[frames.ops["rank"] == call["rank"]]
+    rows = ops.set_index("id")[["parent", "op", "level", "start_ns", "duration_ns"]]
+    chain: list[Operator] = []
+    number = int(call["op_id"])
+    while number in rows.index and len(chain) < len(rows):
+        row: Mapping[str, object] = rows.loc[number].to_dict()
+        chain.append(
+            Operator(
+                number,
+                str(row["op"]),
+                str(row["level"]),
+                int(str(row["start_ns"])),
+                int(str(row["duration_ns"])),
+            )
+        )
+        number = int(str(row["parent"]))
+    return tuple(reversed(chain))
+
+
+def _steps(frames: Frames, call: pd.Series) -> tuple[Step, ...]:
+    """The calls of one redistribution: next to each other, for the same reason, one a group."""
+    if not call["source_spec"]:
+        return ()
+    of_rank = frames.comm[frames.comm["rank"] == call["rank"]]
+    same = pd.Series(True, index=of_rank.index)
+    for name in _SAME_REDISTRIBUTION:
+        same &= of_rank[name] == call[name]
+    rows = of_rank[same].sort_values("id")
+    begins = (rows["id"].diff() != 1).to_numpy().copy()
+    seen: set[str] = set()
+    for position, group in enumerate(rows["group"].astype(object)):
+        if begins[position] or group in seen:
+            begins[position], seen = True, set()
+        seen.add(group)
+    number = pd.Series(begins, index=rows.index).cumsum()
+    label: Any = call.name
+    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
+    return tuple(
+        Step(
+            id=int(row["id"]),
+            kind=str(row["kind"]),
+            axis=str(axes.get(row["group"], "")),
+            payload_bytes=int(row["payload_bytes"]),
+            wire_bytes=int(row["wire_bytes"]),
+            blocked_ns=int(row["blocked_ns"]),
+        )
+        for row in rows[number == number.loc[label]].to_dict("records")
+    )
