@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from commtrace.event import ROWS
@@ -56,26 +56,24 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
     )
     return {
         "num_calls": len(calls) / num_ranks,
-        "calls_per_step": sum(call.step >= 0 for call in calls) / num_steps,
+        "calls_per_step": _ratio(sum(call.step >= 0 for call in calls), num_steps),
         "payload_bytes": known_sum(call.payload_bytes for call in calls) / num_ranks,
         "wire_bytes": known_sum(call.wire_bytes for call in calls) / num_ranks,
         "time_ns": known_sum(duration_of(call) if call.issue_ns >= 0 else -1 for call in calls)
         / num_ranks,
         "blocked_ns": blocked / num_ranks,
         "share": blocked / recorded,
-        "share_of_steps": known_sum(call.blocked_ns for call in calls if call.step >= 0)
-        / sum(step.end_ns - step.start_ns for step in rows(trace, "steps")),
+        "share_of_steps": _ratio(
+            known_sum(call.blocked_ns for call in calls if call.step >= 0),
+            sum(step.end_ns - step.start_ns for step in rows(trace, "steps")),
+        ),
         "algbw_bytes_per_s": payload / seconds if payload else math.nan,
         "busbw_bytes_per_s": bus / seconds if bus else math.nan,
     }
 
 
-def measures_by(trace: Trace, key: Callable[[Any], Any]) -> dict[Any, dict[str, float]]:
-    """The measures of the calls of each key."""
-    groups: dict[Any, list[Any]] = {}
-    for call in rows(trace, "comm"):
-        groups.setdefault(key(call), []).append(call)
-    return {name: measures_of(trace, calls) for name, calls in groups.items()}
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
 
 
 EVERYONE = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
@@ -114,6 +112,12 @@ def other_end_of(comm: list[Any], call: Any) -> Any:
 
 def waits_of(trace: Trace) -> list[tuple[int, int] | None]:
     """Each call's wait and the rank that ended it, from first principles; None if not known."""
+    found = waits_and_last_calls_of(trace)
+    return [None if each is None else (each[0], each[1].rank) for each in found]
+
+
+def waits_and_last_calls_of(trace: Trace) -> list[tuple[int, Any] | None]:
+    """Each call's wait and the call that ended it; None if not known."""
     comm = rows(trace, "comm")
     sizes = {group.name: group.size for group in rows(trace, "groups")}
     numbers = numbers_of(comm)
@@ -129,7 +133,7 @@ def waits_of(trace: Trace) -> list[tuple[int, int] | None]:
 
 def _wait_of(
     comm: list[Any], call: Any, peers: list[Any], size: int | None
-) -> tuple[int, int] | None:
+) -> tuple[int, Any] | None:
     if call.kind in TRANSFERS:
         peers = [call, other_end_of(comm, call)]
         whole = peers[1] is not None
@@ -156,4 +160,4 @@ def _wait_of(
         (max(returned, call.complete_ns - (call.blocked_ns - in_call)), call.complete_ns),
     ]
     wait = sum(max(0, min(end, last.issue_ns) - start) for start, end in spans)
-    return wait, last.rank
+    return wait, last

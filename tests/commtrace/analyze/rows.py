@@ -91,6 +91,26 @@ _KINDS = (
 )
 _TOWARDS = {"send": 1, "recv": -1}
 _MODULES = ("", "layers", "layers.0", "layers.0.attention", "layers.10.attention", "output")
+_LAYOUTS = tuple(
+    f"{tensor} tp:{placement}"
+    for tensor in ("f32[5,16]", "bf16[8,16]")
+    for placement in ("S(0)", "S(1)", "R", "P(sum)")
+)
+
+
+def _what_is_told(chance: random.Random) -> dict[str, Any]:
+    """What is known of some calls only: layouts, parameters, lines."""
+    told: dict[str, Any] = {"dtype": chance.choice(("", "float32", "float32", "bfloat16"))}
+    told["thread"] = chance.choice((7, 7, 8))
+    if chance.random() < 0.7:
+        source, target = chance.sample(_LAYOUTS, 2)
+        told |= {"source_spec": source, "target_spec": target, "argument": "self"}
+    if chance.random() < 0.7:
+        told |= {"carries": "parameters", "parameters": chance.choice(("w", "w,b", "v"))}
+    if chance.random() < 0.7:
+        told |= {"source_file": "train.py", "source_line": chance.choice((3, 4))}
+        told |= {"source_function": "step", "region": chance.choice(("", "warm-up"))}
+    return told
 
 
 def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Trace:
@@ -117,6 +137,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
             "module": chance.choice(_MODULES),
             "op": chance.choice(("", "aten.mm.default", "aten.add.Tensor")),
             "step": chance.choice((-1, 0, 1)),
+            **_what_is_told(chance),
         }
         for rank in members:
             clocks[rank] += chance.randrange(1, 900)
@@ -148,3 +169,41 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
     chance.shuffle(comm)
     groups = [group(name, range(num_ranks)) for name in ("g", "part")]
     return trace_of(comm, num_ranks=num_ranks, steps=steps, groups=groups)
+
+
+def layouts_trace(seed: int, num_ranks: int = 2, num_calls: int = 120) -> Trace:
+    """A run of small calls that all tell their layouts, few of them: they repeat and go back."""
+    chance = random.Random(seed)
+    layouts = [f"f32[8,16] tp:{placement}" for placement in ("S(0)", "R", "P(sum)")]
+    comm = []
+    for number in range(num_calls):
+        source, target = chance.sample(layouts, 2)
+        told = {
+            "kind": chance.choice(("all_gather", "all_gather", "all_reduce")),
+            "source_spec": source,
+            "target_spec": target,
+            "module": chance.choice(("layers.0", "layers.1")),
+            "op": "redistribute",
+            "carries": "parameters",
+            "parameters": f"w{chance.randrange(20)}",
+            "step": 2 * number // num_calls,
+            "phase": chance.choice(("forward",) * 4 + ("backward",)),
+            "payload_bytes": 8 * 16 * 4,
+            "wire_bytes": 8 * 16 * 2,
+            "thread": 7,
+        }
+        for rank in range(num_ranks):
+            at = 5000 * number + chance.randrange(900)
+            lasts = chance.randrange(10, 4000)
+            comm.append(
+                call(
+                    rank=rank, id=number, seq=number, at=at, until=at + lasts, call_ns=lasts,
+                    blocked_ns=lasts, **told,
+                )
+            )  # fmt: skip
+    steps = [
+        step(rank, number, 300_000 * number, 300_000 * (number + 1))
+        for rank in range(num_ranks)
+        for number in range(2)
+    ]
+    return trace_of(comm, num_ranks=num_ranks, steps=steps)

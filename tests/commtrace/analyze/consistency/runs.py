@@ -91,6 +91,16 @@ def training(num_ranks: int = 4, tp: int = 2, num_steps: int = 2) -> Program:
     return program
 
 
+def crossed(num_ranks: int, swapped: list[int]) -> Program:
+    program = Program(num_ranks, num_ranks)
+    program.all("barrier", "world")
+    for rank in program.ranks:
+        axes = ("world", "tp") if rank in swapped else ("tp", "world")
+        for axis in axes:
+            program.one(rank, "all_reduce", axis, is_async=True)
+    return program
+
+
 def checked(
     rows: list[Any],
     groups: list[Any],

@@ -8,7 +8,14 @@ import pytest
 
 from commtrace.analyze import load
 from commtrace.analyze.consistency import consistency
-from tests.commtrace.analyze.consistency.runs import Program, changed, checked, training, without
+from tests.commtrace.analyze.consistency.runs import (
+    Program,
+    changed,
+    checked,
+    crossed,
+    training,
+    without,
+)
 from tests.commtrace.analyze.rows import run_of
 from tests.commtrace.analyze.training import training_trace
 
@@ -159,16 +166,6 @@ def test_calls_between_transfers_that_were_lost_are_not_compared() -> None:
     assert {(p["problem"], p["ranks"], p["is_fault"]) for p in problems} == {
         ("lost calls", "2", False)
     }
-
-
-def crossed(num_ranks: int, swapped: list[int]) -> Program:
-    program = Program(num_ranks, num_ranks)
-    program.all("barrier", "world")
-    for rank in program.ranks:
-        axes = ("world", "tp") if rank in swapped else ("tp", "world")
-        for axis in axes:
-            program.one(rank, "all_reduce", axis, is_async=True)
-    return program
 
 
 @pytest.mark.parametrize("seed", SEEDS)

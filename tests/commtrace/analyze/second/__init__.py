@@ -1,0 +1,69 @@
+"""Every table of the catalog a second time, by plain loops over the rows of a trace.
+
+`SECOND` says for each analysis how its rows come about without pandas, without the analysis' own
+functions, and mostly by another algorithm. Where a table has sentences, the columns that are not
+compared are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.commtrace.analyze.second.checked import consistency, findings
+from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
+from tests.commtrace.analyze.second.run import Run
+from tests.commtrace.analyze.second.told import calls, facts, matrix, sizes
+from tests.commtrace.analyze.second.waited import activity, balance, overlap, skew, wait_states
+
+__all__ = ["SECOND", "Run", "Second"]
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """How the rows come about, which columns tell them apart, and what is not compared."""
+
+    rows: Callable[[Run], list[dict[str, Any]]]
+    keys: Sequence[str]
+    ignored: Sequence[str] = ()
+
+
+_SOURCE = ("source_file", "source_line", "source_function")
+
+
+def _flat(*keys: str) -> Second:
+    return Second(lambda run: flat(run, keys), keys)
+
+
+SECOND: dict[str, Second] = {
+    "by_kind": _flat("kind"),
+    "by_phase": _flat("phase"),
+    "by_op": _flat("op", "kind"),
+    "by_group": _flat("group", "mesh_axis", "group_size"),
+    "by_axis": _flat("mesh_axis"),
+    "by_source": _flat(*_SOURCE),
+    "by_region": _flat("region"),
+    "by_module": Second(by_module, ["module"]),
+    "by_step": Second(by_step, ["step"]),
+    "by_rank": Second(by_rank, ["rank"]),
+    "overlap": Second(overlap, ["step", "rank"]),
+    "balance": Second(balance, ["step"]),
+    "wait_states": Second(wait_states, ["state", "kind", "mesh_axis"]),
+    "skew": Second(skew, ["group", "kind"]),
+    "sizes": Second(sizes, ["kind", "group", "from_bytes"]),
+    "matrix": Second(matrix, ["source", "target"]),
+    "consistency": Second(
+        consistency,
+        ["problem", "group", "number", "ranks"],
+        ["expected", "found", "source", "explanation", "at_ns"],
+    ),
+    "findings": Second(
+        findings,
+        ["rule", "evidence", "cost_bytes"],
+        ["title", "advice"],
+    ),
+    "activity": Second(activity, ["rank", "start_ns"]),
+    "calls": Second(calls, ["rank", "id"]),
+    "facts": Second(facts, ["fact"]),
+}

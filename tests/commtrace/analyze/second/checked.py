@@ -1,0 +1,355 @@
+"""What is wrong and what could be better: the checks and the rules, one call after the other."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from math import prod
+from typing import Any
+
+from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS, duration_of
+from tests.commtrace.analyze.second.run import Run, ratio
+
+Row = dict[str, Any]
+
+
+def _texts(ranks: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(ranks)))
+
+
+def _by_number(run: Run) -> dict[str, dict[int, dict[int, Any]]]:
+    """By group and number, each rank's call."""
+    found: dict[str, dict[int, dict[int, Any]]] = {}
+    for call, number in zip(run.comm, run.numbers, strict=True):
+        if call.kind not in TRANSFERS and call.seq >= 0:
+            found.setdefault(call.group, {}).setdefault(number, {})[call.rank] = call
+    return found
+
+
+def _compared(calls: dict[int, Any]) -> dict[str, dict[int, Any]]:
+    """What each rank's call says of each field that has to be equal, where it is known."""
+    kinds = {rank: call.kind for rank, call in calls.items()}
+    known = {
+        "kind": kinds,
+        "reduce_op": {rank: call.reduce_op for rank, call in calls.items() if call.reduce_op},
+        "root": {rank: call.root for rank, call in calls.items() if call.root >= 0},
+        "dtype": {rank: call.dtype for rank, call in calls.items() if call.dtype},
+        "size": {
+            rank: call.payload_bytes
+            for rank, call in calls.items()
+            if call.payload_bytes >= 0 and call.kind not in ("all_to_all", "gather", "scatter")
+        },
+    }
+    return {"kind": kinds} if len(set(kinds.values())) > 1 else known
+
+
+def _differing(calls: dict[int, Any]) -> dict[str, str]:
+    """The fields in which calls differ, and who is to blame: those who are not the most."""
+    found = {}
+    for field, values in _compared(calls).items():
+        votes = Counter(values.values()).most_common(2)
+        if len(votes) == 2:
+            is_tie = votes[0][1] == votes[1][1]
+            blamed = [rank for rank, value in values.items() if value != votes[0][0]]
+            found[field] = "" if is_tie else _texts(blamed)
+    return found
+
+
+def consistency(run: Run) -> list[Row]:
+    """Disagreements, absences and transfers; of orders see `has_circle`."""
+    found: list[Row] = []
+
+    def add(problem: str, group: str, number: int, ranks: str) -> None:
+        row = {"problem": problem, "is_fault": True, "group": group, "number": number}
+        found.append(row | {"ranks": ranks, "mesh_axis": run.axis(group)})
+
+    for group, numbers in _by_number(run).items():
+        differing = next((n for n in sorted(numbers) if _differing(numbers[n])), None)
+        if differing is not None:
+            for field, ranks in _differing(numbers[differing]).items():
+                add(field, group, differing, ranks)
+        members = [rank for rank in run.members(group) if rank in run.ranks]
+        missed = [n for n in sorted(numbers) if set(members) - numbers[n].keys()]
+        if members and missed and (differing is None or missed[0] <= differing):
+            came = set(members) & numbers[missed[0]].keys()
+            absent = set(members) - came
+            blamed = absent if len(absent) < len(came) else came if len(came) < len(absent) else ()
+            problem = "extra call" if len(absent) > len(came) else "missing call"
+            add(problem, group, missed[0], _texts(blamed))
+    for (group, source, target), (sent, received) in _transfers(run).items():
+        if len(sent) != len(received) or sum(sent) != sum(received):
+            add("transfer", group, -1, _texts((source, target)))
+    return found
+
+
+def _transfers(run: Run) -> dict[tuple[str, int, int], tuple[list[int], list[int]]]:
+    """From whom to whom on which group, the sizes sent and received."""
+    ways: dict[tuple[str, int, int], tuple[list[int], list[int]]] = {}
+    for call in run.comm:
+        if call.kind in TRANSFERS and call.peer in run.ranks:
+            ends = (call.rank, call.peer) if call.kind == "send" else (call.peer, call.rank)
+            cell = ways.setdefault((call.group, *ends), ([], []))
+            cell[call.kind == "recv"].append(max(call.payload_bytes, 0))
+    return ways
+
+
+def has_circle(run: Run) -> bool:
+    """Whether collectives up to the first that differs cannot be taken off in any order.
+
+    Taken off is what no rank has another call before, again and again (Kahn).
+    """
+    made = _by_number(run)
+    until = {
+        group: min((n for n in numbers if _differing(numbers[n])), default=len(run.comm))
+        for group, numbers in made.items()
+    }
+    queues: dict[tuple[int, int], list[tuple[int, tuple[str, int]]]] = {}
+    for group, numbers in made.items():
+        for number, calls in numbers.items():
+            for call in calls.values() if number < until[group] else ():
+                queue = queues.setdefault((call.rank, call.thread), [])
+                queue.append((call.id, (group, number)))
+    left = [[node for _, node in sorted(queue, reverse=True)] for queue in queues.values()]
+    while any(left):
+        blocked = {node for queue in left for node in queue[:-1]}
+        free = {queue[-1] for queue in left if queue} - blocked
+        if not free:
+            return True
+        for queue in left:
+            if queue and queue[-1] in free:
+                queue.pop()
+    return False
+
+
+_LAYOUT = re.compile(r"(\w+)\[([\d,]*)\] (\w+):(\S+)$")
+_BYTES = {"f32": 4, "bf16": 2}
+
+
+def _layout(text: str) -> tuple[str, tuple[int, ...], str] | None:
+    """Type, shape and placement of a layout on a mesh of one axis."""
+    found = _LAYOUT.match(text)
+    return found and (found[1], tuple(int(n) for n in found[2].split(",") if n), found[4])
+
+
+def findings(run: Run) -> list[Row]:
+    """Every rule over every call; a rule that the trace cannot answer finds nothing."""
+    if not run.comm:
+        return []
+    return [
+        _row(run, name, *found)
+        for name, rule in RULES.items()
+        for found in rule(run)
+    ]  # fmt: skip
+
+
+Found = tuple[list[Any], float, float, str]
+"""Calls, bytes and time that they cost on all ranks, and a module where the rule names one."""
+
+
+def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module: str) -> Row:
+    calls = sorted(calls, key=lambda call: (call.id, call.rank))
+
+    def common(values: list[str]) -> str:
+        return values[0] if len(set(values)) == 1 else ""
+
+    first = calls[0]
+    return {
+        "rule": rule,
+        "module": module or common([call.module for call in calls]),
+        "op": common([call.op for call in calls]),
+        "kind": common([call.kind for call in calls]),
+        "mesh_axis": common([run.axis(call.group) for call in calls]),
+        "source": f"{first.source_file}:{first.source_line}" if first.source_file else "",
+        "num_calls": len(calls) / run.num_ranks,
+        "cost_bytes": size / run.num_ranks,
+        "cost_ns": time / run.num_ranks,
+        "share": ratio(time, run.recorded_ns),
+        "evidence": ",".join(f"{call.rank}:{call.id}" for call in calls[:20]),
+    }
+
+
+def _wire(calls: list[Any]) -> float:
+    return float(sum(max(call.wire_bytes, 0) for call in calls))
+
+
+def _blocked(calls: list[Any]) -> float:
+    return float(sum(max(call.blocked_ns, 0) for call in calls))
+
+
+def _grouped(calls: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for call in calls:
+        found.setdefault(key(call), []).append(call)
+    return found
+
+
+def _gathered_again(run: Run) -> list[Found]:
+    seen: set[Any] = set()
+    again = []
+    for call in sorted(run.comm, key=lambda call: call.id):
+        if (
+            call.kind == "all_gather"
+            and call.carries == "parameters"
+            and call.parameters
+            and call.phase != "optimizer"
+            and call.step >= 0
+        ):
+            key = call.rank, call.group, call.step, call.parameters
+            again += [call] if key in seen else []
+            seen.add(key)
+    groups = _grouped(again, lambda call: call.parameters).values()
+    return [(calls, _wire(calls), _blocked(calls), "") for calls in groups]
+
+
+def _in_a_row(run: Run) -> list[tuple[Any, Any]]:
+    """Calls that told their layouts, each with the one before it in the same place."""
+    last: dict[Any, Any] = {}
+    pairs = []
+    for call in sorted(run.comm, key=lambda call: call.id):
+        if call.source_spec and call.target_spec:
+            key = call.rank, call.group, call.step, call.thread
+            pairs += [(last[key], call)] if key in last else []
+            last[key] = call
+    return pairs
+
+
+def _ping_pong(run: Run) -> list[Found]:
+    pairs = [(a, b) for a, b in _in_a_row(run) if a.phase == b.phase]
+    undone = [
+        b for a, b in pairs if (b.source_spec, b.target_spec) == (a.target_spec, a.source_spec)
+    ]
+    again = [
+        b
+        for a, b in pairs
+        if a.kind == b.kind == "all_gather"
+        and b.phase == "forward"
+        and (a.source_spec, a.target_spec) == (b.source_spec, b.target_spec)
+    ]  # fmt: skip
+    return [
+        (calls, _wire(calls), _blocked(calls), module)
+        for rows in (undone, again)
+        for (module, *_), calls in _grouped(
+            rows, lambda call: (call.module, call.source_spec, call.target_spec)
+        ).items()
+    ]
+
+
+def _reduced_to_be_cut(run: Run) -> list[Found]:
+    reduces = []
+    for before, call in _in_a_row(run):
+        whole, part = _layout(before.target_spec), _layout(call.source_spec)
+        if (
+            (before.kind, call.kind) == ("all_reduce", "all_gather")
+            and whole and part and whole[:2] == part[:2] and run.axis(call.group)
+            and whole[2] == "R" and part[2].startswith("S")
+        ):  # fmt: skip
+            reduces.append(before)
+    by = _grouped(reduces, lambda call: (call.module, call.target_spec))
+    return [
+        (calls, _wire(calls) / 2, _blocked(calls) / 2, module) for (module, _), calls in by.items()
+    ]
+
+
+def _small_messages(run: Run) -> list[Found]:
+    small = [
+        call
+        for call in run.comm
+        if 0 < call.payload_bytes < 64_000 and (call.step >= 0 or not run.steps)
+    ]
+    bundles = _grouped(small, lambda c: (c.group, c.kind, c.phase, c.rank, c.step))
+    many = {key: calls for key, calls in bundles.items() if len(calls) >= 16}
+    found: list[Found] = []
+    for name in {key[:3] for key in many}:
+        own = [calls for key, calls in many.items() if key[:3] == name]
+        calls = [call for bundle in own for call in bundle]
+        saved = sum((len(bundle) - 1) * min(map(duration_of, bundle)) for bundle in own)
+        found.append((calls, 0.0, min(saved, _blocked(calls)), ""))
+    return found
+
+
+def _wide_types(run: Run) -> list[Found]:
+    def top(call: Any) -> str:
+        return ".".join(call.module.split(".")[:2])
+
+    halves = {top(c) for c in run.comm if c.module and c.dtype in ("bfloat16", "float16")}
+    wide = [
+        call
+        for call in run.comm
+        if call.dtype == "float32" and call.payload_bytes >= 64_000 and top(call) in halves
+    ]
+    by = _grouped(wide, lambda call: (top(call), call.kind, call.phase))
+    return [(calls, _wire(calls) / 2, _blocked(calls) / 2, key[0]) for key, calls in by.items()]
+
+
+def _replicated(run: Run) -> list[Found]:
+    fell = []
+    for call in run.comm:
+        source, target = _layout(call.source_spec), _layout(call.target_spec)
+        is_operator = call.op not in ("", "redistribute", "redistribute.backward")
+        if is_operator and source and target and source[2][0] == "S" and target[2] == "R":
+            fell.append(call)
+    by = _grouped(fell, lambda c: (c.op, c.module, c.argument, c.source_spec, c.target_spec))
+    return [(calls, _wire(calls), _blocked(calls), "") for calls in by.values()]
+
+
+def _outside_modules(run: Run) -> list[Found]:
+    if not any(call.module for call in run.comm):
+        return []
+    passes = ("forward", "backward", "recompute")
+    calls = [call for call in run.comm if call.phase in passes and not call.module]
+    by = _grouped(calls, lambda call: (call.kind, call.phase, call.source_file, call.source_line))
+    return [(calls, _wire(calls), _blocked(calls), "") for calls in by.values()]
+
+
+def _padded_shards(run: Run) -> list[Found]:
+    cells: dict[Any, list[tuple[Any, float]]] = {}
+    for call in run.comm:
+        if call.kind not in ("all_gather", "reduce_scatter") or call.payload_bytes <= 0:
+            continue
+        spec = call.source_spec if call.kind == "all_gather" else call.target_spec
+        known = _layout(spec)
+        if known is None or known[2][0] != "S":
+            continue
+        waste = call.payload_bytes - prod(known[1]) * _BYTES[known[0]]
+        if waste > 0:
+            key = call.kind, spec, call.module
+            cells.setdefault(key, []).append((call, waste / call.payload_bytes))
+    return [
+        (
+            [call for call, _ in pairs],
+            sum(max(call.wire_bytes, 0) * part for call, part in pairs),
+            sum(max(call.blocked_ns, 0) * part for call, part in pairs),
+            "",
+        )
+        for pairs in cells.values()
+    ]
+
+
+def _late_rank(run: Run) -> list[Found]:
+    met = [
+        (call, *wait)
+        for call, wait in zip(run.comm, run.waits, strict=True)
+        if wait is not None and call.kind in EVERYONE
+    ]
+    found: list[Found] = []
+    for rank in run.ranks:
+        own = [(call, last) for call, _, last in met if call.rank == rank]
+        last_to = [call for call, last in own if last.rank == rank]
+        caused = sum(wait for _, wait, last in met if last.rank == rank)
+        if len(last_to) >= 10 and 2 * len(last_to) >= len(own) and caused * 100 >= run.recorded_ns:
+            found.append((last_to, 0.0, float(caused), ""))
+    return found
+
+
+RULES: dict[str, Callable[[Run], list[Found]]] = {
+    "gathered_again": _gathered_again,
+    "ping_pong": _ping_pong,
+    "reduced_to_be_cut": _reduced_to_be_cut,
+    "small_messages": _small_messages,
+    "wide_types": _wide_types,
+    "replicated": _replicated,
+    "outside_modules": _outside_modules,
+    "padded_shards": _padded_shards,
+    "late_rank": _late_rank,
+}

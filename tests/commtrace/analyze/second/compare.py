@@ -1,0 +1,47 @@
+"""Where a table and its second computation differ."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from commtrace.analyze import Analysis, Frames
+from tests.commtrace.analyze.second import SECOND, Run
+
+
+def differences(analysis: Analysis, run: Run, frames: Frames) -> list[str]:
+    """One text for each row or value in which the two differ, at most ten."""
+    second = SECOND[analysis.name]
+    columns = [c.name for c in analysis.columns if c.name not in second.ignored]
+    table = _by_key(analysis.function(frames).to_dict("records"), second.keys)
+    loops = _by_key(second.rows(run), second.keys)
+    told = [f"only in the table: {key}" for key in table.keys() - loops.keys()]
+    told += [f"only in the loops: {key}" for key in loops.keys() - table.keys()]
+    for key in table.keys() & loops.keys():
+        for name in columns:
+            found, wanted = table[key][name], loops[key][name]
+            if found != wanted and not _is_close(found, wanted):
+                told.append(f"{key} {name}: {found!r} in the table, {wanted!r} in the loops")
+    return told[:10]
+
+
+def _is_close(found: Any, wanted: Any) -> bool:
+    """Whether two numbers are equal but for rounding; what is not known equals itself."""
+    if isinstance(found, str) or isinstance(wanted, str):
+        return False
+    both_unknown = math.isnan(found) and math.isnan(wanted)
+    return both_unknown or math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _by_key(rows: list[dict[str, Any]], keys: Any) -> dict[Any, dict[str, Any]]:
+    """The rows by their key columns; of equal keys each has a number, too."""
+    found: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        key = tuple(
+            round(row[name], 6) if isinstance(row[name], float) else row[name] for name in keys
+        )
+        number = 0
+        while (*key, number) in found:
+            number += 1
+        found[(*key, number)] = row
+    return found

@@ -1,0 +1,110 @@
+"""What is counted, summed and divided: the tables by kind, phase, module, operator, ..."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tests.commtrace.analyze.by_hand import EVERYONE, NAMES, measures_of
+from tests.commtrace.analyze.second.run import Run, ratio
+
+
+def _facts_of(run: Run, call: Any) -> dict[str, Any]:
+    group = run.groups.get(call.group)
+    return call._asdict() | {
+        "mesh_axis": group.mesh_axis if group else "",
+        "group_size": group.size if group else -1,
+    }
+
+
+def flat(run: Run, keys: Sequence[str]) -> list[dict[str, Any]]:
+    """A row per value of the keys."""
+    calls: dict[tuple[Any, ...], list[Any]] = {}
+    for call in run.comm:
+        known = _facts_of(run, call)
+        calls.setdefault(tuple(known[key] for key in keys), []).append(call)
+    return [
+        dict(zip(keys, values, strict=True)) | measures_of(run.trace, group)
+        for values, group in calls.items()
+    ]
+
+
+def _is_inside(module: str, path: str) -> bool:
+    return path in ("", module) or module.startswith(f"{path}.")
+
+
+def by_module(run: Run) -> list[dict[str, Any]]:
+    """Each path, and everything above it."""
+    calling = {call.module for call in run.comm}
+    paths = {"" for _ in calling} | calling
+    paths |= {path[:end] for path in calling for end, sign in enumerate(path) if sign == "."}
+    classes = {each.module: each.module_class for each in run.ops + run.comm if each.module_class}
+    found = []
+    for path in paths:
+        own = measures_of(run.trace, [call for call in run.comm if call.module == path])
+        below = [call for call in run.comm if _is_inside(call.module, path)]
+        sums = ("num_calls", "payload_bytes", "wire_bytes", "time_ns", "blocked_ns", "share")
+        known = {
+            name: 0.0 if name in sums and math.isnan(own[name]) else own[name]
+            for name in NAMES
+            if name not in ("calls_per_step", "share_of_steps")
+        }
+        found.append(
+            {
+                "module": path,
+                "name": path.split(".")[-1],
+                "depth": path.count(".") + 1 if path else 0,
+                "module_class": classes.get(path, ""),
+            }
+            | measures_of(run.trace, below)
+            | {f"own_{name}": value for name, value in known.items()}
+        )
+    return found
+
+
+def by_step(run: Run) -> list[dict[str, Any]]:
+    """The steps that were marked or called in, and what is outside of them."""
+    lasted: dict[int, float] = {}
+    for step in run.steps:
+        lasted[step.step] = lasted.get(step.step, 0.0) + (step.end_ns - step.start_ns)
+    lasted[-1] = run.recorded_ns - sum(lasted.values())
+    steps = {call.step for call in run.comm} | {step.step for step in run.steps}
+    found = []
+    for step in steps:
+        calls = [call for call in run.comm if call.step == step]
+        measures = measures_of(run.trace, calls)
+        duration = lasted[step] / run.num_ranks if step in lasted else math.nan
+        names = [name for name in NAMES if name not in ("calls_per_step", "share_of_steps")]
+        found.append(
+            {"step": step, "duration_ns": duration}
+            | {name: measures[name] for name in names}
+            | {"share": ratio(measures["blocked_ns"], duration)}
+        )
+    return found
+
+
+def by_rank(run: Run) -> list[dict[str, Any]]:
+    """Its own numbers, and what others' waits have to do with it."""
+    found = []
+    pairs = [(call, wait) for call, wait in zip(run.comm, run.waits, strict=True) if wait]
+    for rank, row in run.ranks.items():
+        own = [call for call in run.comm if call.rank == rank]
+        sums = {
+            name: sum(max(getattr(call, name), 0) for call in own)
+            for name in ("payload_bytes", "wire_bytes", "blocked_ns")
+        }
+        together = [wait[1].rank == rank for call, wait in pairs
+                    if call.rank == rank and call.kind in EVERYONE]  # fmt: skip
+        found.append(
+            {"rank": rank, "host": row.host, "num_calls": len(own)}
+            | sums
+            | {
+                "share": ratio(sums["blocked_ns"], row.end_ns - row.start_ns),
+                "wait_ns": sum(wait for call, (wait, _) in pairs if call.rank == rank),
+                "caused_wait_ns": sum(wait for _, (wait, last) in pairs if last.rank == rank),
+                "num_last": sum(together),
+                "last_share": ratio(sum(together), len(together)),
+            }
+        )
+    return found

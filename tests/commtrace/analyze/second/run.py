@@ -1,0 +1,88 @@
+"""A trace as rows, with what several tables are made of, each worked out once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from commtrace.tracefile import Trace
+from tests.commtrace.analyze.by_hand import duration_of, rows, waits_and_last_calls_of
+
+Interval = tuple[int, int]
+
+
+class Run:
+    """The rows of a trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.facts = trace.run
+        self.comm = rows(trace, "comm")
+        self.groups = {group.name: group for group in rows(trace, "groups")}
+        self.ranks = {rank.rank: rank for rank in rows(trace, "ranks")}
+        self.steps = rows(trace, "steps")
+
+    @cached_property
+    def ops(self) -> list[Any]:
+        return rows(self.trace, "ops")
+
+    @cached_property
+    def num_ranks(self) -> int:
+        return len(self.ranks) or len({call.rank for call in self.comm})
+
+    @cached_property
+    def recorded_ns(self) -> int:
+        return sum(rank.end_ns - rank.start_ns for rank in self.ranks.values())
+
+    @cached_property
+    def waits(self) -> list[tuple[int, Any] | None]:
+        """Of each call its wait and the call that ended it; None where it is not known."""
+        return waits_and_last_calls_of(self.trace)
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Which of its group's collectives on its rank each call is; -1 of transfers."""
+        made: dict[tuple[int, str], int] = {}
+        found = dict.fromkeys(range(len(self.comm)), -1)
+        for row in sorted(found, key=lambda row: self.comm[row].seq):
+            call = self.comm[row]
+            if call.kind not in ("send", "recv"):
+                key = call.rank, call.group
+                found[row] = made[key] = made.get(key, -1) + 1
+        return list(found.values())
+
+    def axis(self, group: str) -> str:
+        return self.groups[group].mesh_axis if group in self.groups else ""
+
+    def members(self, group: str) -> list[int]:
+        known = self.groups.get(group)
+        return [int(rank) for rank in known.ranks.split(",") if rank] if known else []
+
+    def end(self, call: Any) -> int:
+        return call.issue_ns + duration_of(call)
+
+    def blocks(self, call: Any) -> list[Interval]:
+        """When a call blocks its rank: in itself, and in a wait that its completion ends."""
+        if call.issue_ns < 0 or call.blocked_ns <= 0:
+            return []
+        in_call = max(min(call.call_ns, call.blocked_ns), 0)
+        end = self.end(call)
+        spans = [
+            (call.issue_ns, call.issue_ns + in_call),
+            (end - (call.blocked_ns - in_call), end),
+        ]
+        return [span for span in spans if span[0] < span[1]]
+
+
+def covered(intervals: list[Interval]) -> int:
+    """How much of time lies in at least one interval: a count of those open, edge by edge."""
+    edges = sorted([(start, 1) for start, _ in intervals] + [(end, -1) for _, end in intervals])
+    total, num_open, before = 0, 0, 0
+    for at, change in edges:
+        total += at - before if num_open else 0
+        num_open, before = num_open + change, at
+    return total
+
+
+def ratio(part: float, whole: float) -> float:
+    return part / whole if whole else float("nan")

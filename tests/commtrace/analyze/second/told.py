@@ -1,0 +1,100 @@
+"""What needs no time: sizes, who sends to whom, the single calls, and the facts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from commtrace.units import text_of_duration
+from tests.commtrace.analyze.second.run import Run
+
+
+def sizes(run: Run) -> list[dict[str, Any]]:
+    """By powers of two, found by doubling."""
+    cells: dict[tuple[str, str, int], list[Any]] = {}
+    for call in run.comm:
+        if call.payload_bytes < 0:
+            continue
+        power = 0
+        while call.payload_bytes >= max(2 * power, 1):
+            power = max(2 * power, 1)
+        cells.setdefault((call.kind, call.group, power), []).append(call)
+    return [
+        {
+            "kind": kind,
+            "group": group,
+            "mesh_axis": run.axis(group),
+            "from_bytes": power,
+            "num_calls": len(calls),
+            "payload_bytes": sum(call.payload_bytes for call in calls),
+            "blocked_ns": sum(max(call.blocked_ns, 0) for call in calls),
+        }
+        for (kind, group, power), calls in cells.items()
+    ]
+
+
+def _receivers(run: Run, call: Any) -> list[int]:
+    """Who is sent what a call sends, in equal parts."""
+    members = run.members(call.group)
+    if call.kind == "send":
+        return [call.peer] if call.peer >= 0 else []
+    if call.kind == "gather":
+        return [call.root] if call.root >= 0 else []
+    if call.rank not in members:
+        return []
+    if call.kind in ("all_to_all", "scatter"):
+        return [rank for rank in members if rank != call.rank]
+    return [members[(members.index(call.rank) + 1) % len(members)]]
+
+
+def matrix(run: Run) -> list[dict[str, Any]]:
+    """Every call's bytes, handed to those who get them."""
+    cells: dict[tuple[int, int], list[float]] = {}
+    for call in run.comm:
+        if call.wire_bytes <= 0 or call.kind == "recv":
+            continue
+        receivers = _receivers(run, call)
+        for target in receivers:
+            cell = cells.setdefault((call.rank, target), [0.0, 0])
+            cell[0] += call.wire_bytes / len(receivers)
+            cell[1] += 1
+    return [
+        {"source": source, "target": target, "wire_bytes": size, "num_calls": num}
+        for (source, target), (size, num) in cells.items()
+    ]
+
+
+def calls(run: Run) -> list[dict[str, Any]]:
+    """The rows, with what is known of their waits."""
+    found = []
+    for call, wait in zip(run.comm, run.waits, strict=True):
+        known = (wait[0], call.blocked_ns - wait[0], wait[1].rank) if wait else (-1, -1, -1)
+        names = ("wait_ns", "transfer_ns", "last_rank")
+        row = call._asdict() | {"mesh_axis": run.axis(call.group)}
+        found.append(row | dict(zip(names, known, strict=True)))
+    return found
+
+
+def facts(run: Run) -> list[dict[str, Any]]:
+    """What the tables say, and what was noted."""
+    ranks = run.ranks.values()
+    begun, ended = min(r.start_ns for r in ranks), max(r.end_ns for r in ranks)
+    told = {
+        "ranks recorded": str(len(ranks)),
+        "hosts": ", ".join(sorted({rank.host for rank in ranks})),
+        "devices": ", ".join(sorted({rank.device for rank in ranks} - {""})),
+        "backends": ", ".join(sorted({each.backend for each in run.groups.values()} - {""})),
+        "steps": str(len({step.step for step in run.steps})),
+        "recorded time": text_of_duration(ended - begun),
+        "communication calls": str(len(run.comm)),
+        "operators": str(run.trace.num_rows("ops")),
+        "process groups": str(len(run.groups)),
+        "calls dropped": str(sum(max(rank.num_dropped, 0) for rank in ranks)),
+    }
+    for name, value in run.facts.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if isinstance(value, list):
+            text = ", ".join(each if isinstance(each, str) else json.dumps(each) for each in value)
+            text = text or "none"
+        told[name.replace("_", " ")] = text
+    return [{"fact": fact, "value": value} for fact, value in told.items()]

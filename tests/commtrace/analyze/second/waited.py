@@ -1,0 +1,204 @@
+"""What time goes into: overlaps, waits, who came last, and what a rank does moment by moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+from tests.commtrace.analyze.by_hand import TRANSFERS
+from tests.commtrace.analyze.second.run import Interval, Run, covered, ratio
+
+STATES = {
+    "barrier": "Wait at Barrier",
+    "broadcast": "Late Broadcast",
+    "scatter": "Late Broadcast",
+    "reduce": "Early Reduce",
+    "gather": "Early Reduce",
+    "recv": "Late Sender",
+    "send": "Late Receiver",
+}
+
+
+def overlap(run: Run) -> list[dict[str, Any]]:
+    """The steps of each rank that were marked or called in."""
+    lasted: dict[tuple[int, int], int] = {}
+    for step in run.steps:
+        lasted[step.step, step.rank] = step.end_ns - step.start_ns
+    called = {(call.step, call.rank) for call in run.comm if call.issue_ns >= 0}
+    found = []
+    for step, rank in called | lasted.keys():
+        calls = [call for call in run.comm if (call.step, call.rank) == (step, rank)]
+        whole = lasted.get((step, rank), 0)
+        if step < 0:
+            inside = sum(ns for (_, other), ns in lasted.items() if other == rank)
+            whole = max(run.ranks[rank].end_ns - run.ranks[rank].start_ns - inside, 0)
+        busy = covered([(call.issue_ns, run.end(call)) for call in calls if call.issue_ns >= 0])
+        exposed = covered([span for call in calls for span in run.blocks(call)])
+        hidden = max(busy - exposed, 0)
+        found.append(
+            {
+                "step": step,
+                "rank": rank,
+                "duration_ns": whole,
+                "communication_ns": busy,
+                "exposed_ns": exposed,
+                "overlapped_ns": hidden,
+                "exposed_share": ratio(exposed, whole),
+                "overlapped_share": ratio(hidden, busy),
+            }
+        )
+    return found
+
+
+def balance(run: Run) -> list[dict[str, Any]]:
+    """POP's efficiencies, of what `overlap` says by hand."""
+    found = []
+    by_rank = overlap(run)
+    for step in {row["step"] for row in by_rank}:
+        rows = [row for row in by_rank if row["step"] == step]
+        useful = {row["rank"]: max(row["duration_ns"] - row["exposed_ns"], 0) for row in rows}
+        longest = max(row["duration_ns"] for row in rows)
+        mean, most = sum(useful.values()) / len(useful), max(useful.values())
+        found.append(
+            {
+                "step": step,
+                "duration_ns": longest,
+                "mean_useful_ns": mean,
+                "max_useful_ns": most,
+                "busiest_rank": min(rank for rank in useful if useful[rank] == most),
+                "imbalance": ratio(most, mean) - 1,
+                "load_balance": ratio(mean, most),
+                "communication_efficiency": ratio(most, longest),
+                "parallel_efficiency": ratio(mean, longest),
+            }
+        )
+    return found
+
+
+def wait_states(run: Run) -> list[dict[str, Any]]:
+    """All calls with a known wait, by state, kind and axis."""
+    cells: dict[tuple[str, str, str], list[tuple[Any, int, int]]] = {}
+    for call, wait in zip(run.comm, run.waits, strict=True):
+        if wait is not None:
+            state = STATES.get(call.kind, "Wait at N x N")
+            key = state, call.kind, run.axis(call.group)
+            cells.setdefault(key, []).append((call, wait[0], wait[1].rank))
+    found = []
+    for (state, kind, axis), calls in cells.items():
+        causes: Counter[int] = Counter()
+        for _, wait, last in calls:
+            causes[last] += wait
+        worst = min(causes, key=lambda rank: (-causes[rank], rank))
+        total = sum(wait for _, wait, _ in calls)
+        found.append(
+            {
+                "state": state,
+                "kind": kind,
+                "mesh_axis": axis,
+                "num_calls": len(calls),
+                "num_waits": sum(wait > 0 for _, wait, _ in calls),
+                "wait_ns": total,
+                "transfer_ns": sum(call.blocked_ns - wait for call, wait, _ in calls),
+                "max_wait_ns": max(wait for _, wait, _ in calls),
+                "share": ratio(total, run.recorded_ns),
+                "worst_rank": worst if causes[worst] else -1,
+                "worst_wait_ns": causes[worst],
+            }
+        )
+    return found
+
+
+def skew(run: Run) -> list[dict[str, Any]]:
+    """All collectives with known waits, each with its members."""
+    each: dict[tuple[str, str, int], list[tuple[Any, int]]] = {}
+    for call, number, wait in zip(run.comm, run.numbers, run.waits, strict=True):
+        if wait is not None and call.kind not in TRANSFERS:
+            each.setdefault((call.group, call.kind, number), []).append((call, wait[0]))
+    cells: dict[tuple[str, str], list[list[tuple[Any, int]]]] = {}
+    for (group, kind, _), calls in each.items():
+        cells.setdefault((group, kind), []).append(calls)
+    found = []
+    for (group, kind), collectives in cells.items():
+        times = [[call.issue_ns for call, _ in calls] for calls in collectives]
+        apart = [max(issued) - min(issued) for issued in times]
+        lasts = Counter(
+            min(call.rank for call, _ in calls if call.issue_ns == max(issued))
+            for calls, issued in zip(collectives, times, strict=True)
+        )
+        often = min(lasts, key=lambda rank: (-lasts[rank], rank))
+        flat = [pair for calls in collectives for pair in calls]
+        found.append(
+            {
+                "group": group,
+                "mesh_axis": run.axis(group),
+                "kind": kind,
+                "num_collectives": len(collectives),
+                "mean_skew_ns": sum(apart) / len(apart),
+                "max_skew_ns": max(apart),
+                "wait_ns": sum(wait for _, wait in flat),
+                "transfer_ns": sum(call.blocked_ns - wait for call, wait in flat),
+                "last_rank": often,
+                "last_share": lasts[often] / len(collectives),
+            }
+        )
+    return found
+
+
+def activity(run: Run) -> list[dict[str, Any]]:
+    """Moment by moment: between two edges, the first of the intervals that are open counts."""
+    found = []
+    for rank in {call.rank for call in run.comm}:
+        blocks = _blocks_of(run, rank)
+        came = [
+            wait[1].issue_ns if wait and _waits_for_it(call, wait[1]) else -1
+            for _, call, wait in blocks
+        ]
+        edges = {edge for span, _, _ in blocks for edge in span}
+        edges |= {
+            at for (span, _, _), at in zip(blocks, came, strict=True) if span[0] < at < span[1]
+        }
+        segments: list[tuple[tuple[int, str], int, int]] = []
+        ordered = sorted(edges)
+        coming, begun = list(enumerate(blocks))[::-1], list[int]()
+        for start, end in pairwise(ordered):
+            while coming and coming[-1][1][0][0] <= start:
+                begun.append(coming.pop()[0])
+            begun = [which for which in begun if start < blocks[which][0][1]]
+            which = begun[0] if begun else -1
+            state = "working" if which < 0 else "waiting" if start < came[which] else "transferring"
+            if segments and segments[-1][0] == (which, state):
+                segments[-1] = (segments[-1][0], segments[-1][1], end)
+            else:
+                segments.append(((which, state), start, end))
+        step = -1
+        for (which, state), start, end in segments:
+            call = blocks[which][1] if which >= 0 else None
+            step = call.step if call else step
+            found.append(
+                {
+                    "rank": rank,
+                    "start_ns": start,
+                    "duration_ns": end - start,
+                    "activity": state,
+                    "kind": call.kind if call else "",
+                    "id": call.id if call else -1,
+                    "step": step,
+                }
+            )
+    return found
+
+
+def _waits_for_it(call: Any, last: Any) -> bool:
+    return last is not call
+
+
+def _blocks_of(run: Run, rank: int) -> list[tuple[Interval, Any, Any]]:
+    """When calls block a rank, by time; of equal ones a call before a wait."""
+    found = [
+        (span, call, wait)
+        for call, wait in zip(run.comm, run.waits, strict=True)
+        if call.rank == rank
+        for span in run.blocks(call)
+    ]
+    return sorted(found, key=lambda each: (*each[0], each[0][0] != each[1].issue_ns))

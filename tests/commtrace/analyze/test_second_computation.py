@@ -1,0 +1,120 @@
+"""Every analysis against a second, independent computation of all of its columns.
+
+The traces are random ones in which everything varies and much is not known, a training with a rank
+that is late, a run on a mesh with a planted straggler and planted overlap, layouts that go back and
+forth, and programs with a planted fault each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.large_run import large_trace
+from commtrace.analyze import CATALOG, Analysis, Frames, load
+from commtrace.analyze.findings import RULES
+from commtrace.tracefile import Trace
+from tests.benchmarks.test_large_run import PLAN
+from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
+from tests.commtrace.analyze.rows import layouts_trace, random_trace, trace_of
+from tests.commtrace.analyze.second import SECOND, Run
+from tests.commtrace.analyze.second.checked import has_circle
+from tests.commtrace.analyze.second.compare import differences
+from tests.commtrace.analyze.training import training_trace
+
+
+def _of(program: Program, rows: list[Any] | None = None) -> Trace:
+    rows = program.rows if rows is None else rows
+    return trace_of(rows, num_ranks=len(program.ranks), groups=program.groups)
+
+
+def _faulty() -> dict[str, Trace]:
+    healthy = training()
+    changes = {
+        "kind": ("all_reduce", {"kind": "all_gather"}),
+        "reduce_op": ("all_reduce", {"reduce_op": "max"}),
+        "root": ("broadcast", {"root": 1}),
+        "dtype": ("all_gather", {"dtype": "bfloat16"}),
+        "size": ("all_gather", {"payload_bytes": 63}),
+    }
+    traces = {
+        field: _of(healthy, changed(healthy.rows, 2, kind, given))
+        for field, (kind, given) in changes.items()
+    }
+    return traces | {
+        "healthy": _of(healthy),
+        "left out": _of(healthy, without(healthy.rows, 3, "barrier", -1)),
+        "not received": _of(healthy, without(healthy.rows, 3, "recv", -1)),
+        "crossed": _of(crossed(4, [3])),
+    }
+
+
+FAULTY = _faulty()
+TRACES: dict[str, Trace] = {
+    **{f"random{seed}": random_trace(seed) for seed in range(4)},
+    **{f"layouts{seed}": layouts_trace(seed) for seed in range(2)},
+    "training": training_trace(late_rank=2),
+    "mesh": large_trace(PLAN),
+}
+
+
+@pytest.fixture(scope="module", params=TRACES)
+def run(request: pytest.FixtureRequest) -> tuple[Run, Frames]:
+    trace = TRACES[request.param]
+    return Run(trace), load(trace)
+
+
+def test_every_analysis_has_a_second_computation() -> None:
+    assert SECOND.keys() == CATALOG.keys()
+
+
+@pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
+def test_an_analysis_agrees_with_loops_in_every_column(
+    run: tuple[Run, Frames], analysis: Analysis
+) -> None:
+    assert differences(analysis, *run) == []
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_planted_fault_is_found_by_both(name: str) -> None:
+    trace = FAULTY[name]
+    found = differences(CATALOG["consistency"], Run(trace), load(trace))
+    told_by_one = "only in the table: ('order', 'world', 1, '3', 0)"  # the other: `has_circle`
+    assert found == ([told_by_one] if name == "crossed" else [])
+
+
+@pytest.mark.parametrize("trace", [*TRACES.values(), *FAULTY.values()], ids=[*TRACES, *FAULTY])
+def test_a_circle_in_the_order_of_calls_is_there_if_and_only_if_it_is_told(trace: Trace) -> None:
+    problems = set(CATALOG["consistency"].function(load(trace))["problem"])
+    assert has_circle(Run(trace)) == bool(problems & {"order", "deadlock"})
+
+
+def test_every_rule_and_every_problem_has_something_to_compare() -> None:
+    def all_of(name: str, column: str, traces: dict[str, Trace]) -> set[str]:
+        tables = [CATALOG[name].function(load(trace)) for trace in traces.values()]
+        return {text for table in tables for text in table[column]}
+
+    assert all_of("findings", "rule", TRACES) == {rule.name for rule in RULES}
+    problems = all_of("consistency", "problem", FAULTY)
+    assert problems == set(["kind", "reduce_op", "root", "dtype", "size", "order", "transfer"]) | {
+        "missing call"
+    }
+
+
+@pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
+def test_a_value_that_is_off_is_noticed(analysis: Analysis) -> None:
+    trace = TRACES["random1"]
+    run, frames = Run(trace), load(trace)
+    right = analysis.function(frames)
+    for column in analysis.columns:
+        if column.name in SECOND[analysis.name].ignored:
+            continue
+        values = right[column.name].tolist()
+        values[0] = f"{values[0]}x" if column.type is str else not values[0]
+        if column.type in (int, float):
+            values[0] = 12345678
+        wrong = right.assign(**{column.name: values})
+        broken = replace(analysis, function=lambda _, wrong=wrong: wrong)
+        assert differences(broken, run, frames), column.name
