@@ -66,8 +66,9 @@ bench-operators: $(READY) ## what torch's operator database communicates, agains
 opdb: $(READY) ## torch's operator database on DTensors, on 4 ranks that are threads
 	$(BIN)/python -m tests.opdb --json build/opdb.json
 
-docs: $(READY) ## docs/trace-format.md from the schema, docs/operators.md from the rules
+docs: $(READY) ## what docs/ says of columns, analyses and operators, from the source
 	$(BIN)/python docs/trace_format.py
+	$(BIN)/python docs/analyses.py
 	$(BIN)/python docs/operators.py
 
 clean: ## remove .venv and build

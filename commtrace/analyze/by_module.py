@@ -1,10 +1,10 @@
 """Which modules communicate, as a tree.
 
 A module's *inclusive* measures are those of its calls and of all modules below it; its *own* ones
-are of the calls that it made itself, with no module further in. The first row, path "" and depth
-0, is the whole run; what it calls its own happened in the root module itself or outside of any.
-Rows come in the tree's order, each module right before those below it, siblings by name with
-numbers by value:
+are of the calls that it made itself, with no module further in (0 where it made none, and no
+bandwidth). The first row, path "" and depth 0, is the whole run; what it calls its own happened in
+the root module itself or outside of any. Rows come in the tree's order, each module right before
+those below it, siblings by name with numbers by value:
 
     path                  depth   num_calls   own_num_calls
     ""                    0       7           1
@@ -25,7 +25,8 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import MEASURES, measures, totals
 from commtrace.schema import Column
 
-OWN = ("num_calls", "payload_bytes", "wire_bytes", "blocked_ns")
+_SUMS = ("num_calls", "payload_bytes", "wire_bytes", "time_ns", "blocked_ns", "share")
+OWN = (*_SUMS, "algbw_bytes_per_s", "busbw_bytes_per_s")
 
 COLUMNS = (
     Column("module", str, "", "path of the module, empty for the whole run"),
@@ -54,7 +55,8 @@ def by_module(frames: Frames) -> pd.DataFrame:
     table = measures(frames, inclusive.loc[paths])
     own_measures = measures(frames, own).reindex(paths)
     for name in OWN:
-        table[f"own_{name}"] = own_measures[name].fillna(0.0)
+        values = own_measures[name]
+        table[f"own_{name}"] = values.fillna(0.0) if name in _SUMS else values
     classes = _classes(frames)
     table.insert(0, "module", paths)
     table.insert(1, "name", [path.rpartition(".")[2] for path in paths])

@@ -28,6 +28,7 @@ COLUMNS = (
         "caused_wait_ns", int, "ns", "wait of others in collectives that this rank came last to"
     ),
     Column("num_last", int, "", "collectives among all members that it came last to"),
+    Column("last_share", float, "1", "those as a part of all that it made with a known wait"),
 )
 
 _SUMMED = ["payload_bytes", "wire_bytes", "blocked_ns"]
@@ -49,8 +50,13 @@ def by_rank(frames: Frames) -> pd.DataFrame:
     table["share"] = table["blocked_ns"] / recorded.where(recorded > 0).astype("float64")
     table["wait_ns"] = wait.groupby(comm["rank"]).sum().reindex(index, fill_value=0)
     table["caused_wait_ns"] = wait.groupby(late).sum().reindex(index, fill_value=0)
-    own = (late == arrived["rank"]) & comm["kind"].isin(NEEDS_EVERYONE)
-    table["num_last"] = own.groupby(arrived["rank"]).sum().reindex(index, fill_value=0)
+    met = (arrived["wait_ns"] >= 0) & comm["kind"].isin(NEEDS_EVERYONE)
+    last = met & (late == comm["rank"])
+    num_met, num_last = (
+        each.groupby(comm["rank"]).sum().reindex(index, fill_value=0) for each in (met, last)
+    )
+    table["num_last"] = num_last
+    table["last_share"] = num_last / num_met.where(num_met > 0).astype("float64")
     return typed(table, COLUMNS)
 
 

@@ -1,8 +1,8 @@
 """How much of each step is communication.
 
 Step -1 is what was recorded outside of steps: building the model, distributing its weights, and
-everything in a program that marks no steps. Counts, sizes and times are means over ranks, as in
-`measures`; `share` is of the step's own time.
+everything in a program that marks no steps. The measures are those of `measures`, means over ranks;
+only `share` is of the step's own time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import MEASURES, measures, recorded_ns, totals
 from commtrace.schema import Column
 
-_SHARED = [
-    column
+_SHARE = Column("share", float, "1", "time blocked, as a part of the step's time")
+_MEASURES = tuple(
+    _SHARE if column.name == "share" else column
     for column in MEASURES
-    if column.name in ("num_calls", "payload_bytes", "wire_bytes", "blocked_ns")
-]
+    if column.name not in ("calls_per_step", "share_of_steps")
+)
 
 COLUMNS = (
     Column("step", int, "", "number of the step, from 0; -1 is outside of steps"),
     Column("duration_ns", float, "ns", "how long it took; mean over ranks"),
-    *_SHARED,
-    Column("share", float, "1", "time blocked, as a part of the step's time"),
+    *_MEASURES,
 )
 
 
@@ -39,7 +39,7 @@ def by_step(frames: Frames) -> pd.DataFrame:
         outside = recorded_ns(frames).sum() / num_ranks - duration.sum()
         duration = pd.concat([pd.Series({-1: outside}), duration])
     steps = sums.index.union(duration.index).sort_values()
-    table = measures(frames, sums.reindex(steps))[[column.name for column in _SHARED]]
+    table = measures(frames, sums.reindex(steps))
     table["num_calls"] = table["num_calls"].fillna(0.0)
     duration = duration.reindex(steps).astype("float64")
     table.insert(0, "duration_ns", duration)

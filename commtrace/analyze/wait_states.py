@@ -1,11 +1,11 @@
 """The waits by their names in the literature (Scalasca), and who causes them.
 
-Wait at N x N        all_reduce, all_gather, reduce_scatter, all_to_all: until the last one came
-Wait at Barrier      the same at a barrier
-Late Broadcast       broadcast, scatter: until the root came
-Early Reduce         reduce, gather: the root, until the last one came
-Late Sender          recv: until the sender came
-Late Receiver        send: until the receiver came, while the sender was blocked
+    Wait at N x N        all_reduce, all_gather, reduce_scatter, all_to_all: until the last one came
+    Wait at Barrier      the same at a barrier
+    Late Broadcast       broadcast, scatter: until the root came
+    Early Reduce         reduce, gather: the root, until the last one came
+    Late Sender          recv: until the sender came
+    Late Receiver        send: until the receiver came, while the sender was blocked
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+"""Writes docs/analyses.md: every analysis with its columns and units, from the catalog.
+
+Run by `make docs`; a test compares the file with what this would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from commtrace.analyze import CATALOG, Analysis
+from commtrace.analyze.by_place import FLAT
+from commtrace.analyze.diff import DIFF
+from commtrace.analyze.findings import RULES
+from commtrace.analyze.measures import MEASURES
+from commtrace.schema import COMM, Column
+
+TARGET = Path(__file__).with_name("analyses.md")
+
+ABOUT = """\
+# The analyses
+
+Written by `make docs` from `commtrace.analyze.CATALOG`: change the analyses, not this file.
+
+An analysis is one question that a run can be asked, and a function from the run's tables to a
+table. The command line, the page, notebooks and tests all take them from the catalog:
+
+    commtrace table run.json by_module --csv
+    commtrace.load("run.json").table("by_module")
+
+A time is in `ns`, a point in time in `unix ns`, a size in bytes, a share a part of 1. A number that
+a trace does not know is -1 in a column of integers and nan in one of floats; what a whole table
+cannot say for want of something in the trace, `commtrace.analyze.notices_of` says in sentences, and
+every command and the page repeat them.
+"""
+
+
+def escaped(cell: str) -> str:
+    """A cell that can't end its own column."""
+    return cell.replace("|", "\\|")
+
+
+def table_lines(columns: Sequence[Column]) -> list[str]:
+    """A Markdown table of columns."""
+    rows = [
+        (f"`{each.name}`", each.type.__name__, each.unit, escaped(each.meaning)) for each in columns
+    ]
+    header = ("column", "type", "unit", "meaning")
+    return [f"| {' | '.join(row)} |" for row in (header, ("---",) * len(header), *rows)]
+
+
+def about(analysis: Analysis) -> str:
+    """What the file of an analysis says below its first line, which says what its question says."""
+    if analysis in FLAT:
+        return "One row per value of these columns, the one that blocks longest first."
+    told = (sys.modules[analysis.function.__module__].__doc__ or "").strip()
+    return told.partition("\n\n")[2] or inspect.getdoc(analysis.function) or ""
+
+
+def section(analysis: Analysis) -> str:
+    """One analysis: its question, what its numbers are, and its columns."""
+    columns = list(analysis.columns)
+    shared = ""
+    for told, text in ((MEASURES, "[the measures](#the-measures)"), (COMM, "all of table `comm`")):
+        if all(column in columns for column in told):
+            columns = [column for column in columns if column not in told]
+            shared = f"and {text}" if columns else text
+    head = [f"## `{analysis.name}`: {analysis.title}", "", f"*{analysis.question}*", ""]
+    rows = [*table_lines(columns), ""] if columns else []
+    return "\n".join([*head, about(analysis), "", *rows, *([shared + ".", ""] if shared else [])])
+
+
+def rules() -> str:
+    """The rules behind the table of findings."""
+    lines = ["### The rules", ""]
+    lines += [f"- `{rule.name}`: {rule.about}. {inspect.getdoc(rule.find)}" for rule in RULES]
+    return "\n".join([*lines, ""])
+
+
+def render() -> str:
+    """The whole document."""
+    measures = (sys.modules["commtrace.analyze.measures"].__doc__ or "").strip()
+    parts = [ABOUT, "\n".join(["## The measures", "", measures, "", *table_lines(MEASURES), ""])]
+    for analysis in (*CATALOG.values(), DIFF):
+        parts.append(section(analysis))
+        if analysis.name == "findings":
+            parts.append(rules())
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render())
+    print(f"wrote {TARGET}")
