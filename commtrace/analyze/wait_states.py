@@ -1,5 +1,7 @@
 """The waits by their names in the literature (Scalasca), and who causes them.
 
+Each is the blocked time of a call of these kinds before somebody came:
+
     Wait at N x N        all_reduce, all_gather, reduce_scatter, all_to_all: until the last one came
     Wait at Barrier      the same at a barrier
     Late Broadcast       broadcast, scatter: until the root came
