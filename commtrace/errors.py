@@ -6,6 +6,9 @@ asked, what was found, why that does not work, what to try; a part with nothing 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class CommtraceError(Exception):
     """The family: `except CommtraceError` catches whatever this package refuses to do."""
@@ -28,6 +31,17 @@ class UsageError(CommtraceError):
     """An argument that cannot be met: no such script, no ranks, a detail that does not exist."""
 
     exit_code = 2
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that is none of `known`, with the one that was meant perhaps."""
+    names = list(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.7)
+    return UsageError(
+        f"no {kind} {name!r}",
+        found=f"the {kind}s {', '.join(names)}",
+        attempt=close[0] if close else "one of them",
+    )
 
 
 class TraceError(CommtraceError):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
+
+from commtrace_cli.terminal import write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +51,9 @@ def _plain(value: Any) -> Any:
 
 
 def _print(written: Mapping[str, Any]) -> None:
-    sys.stdout.write(json.dumps(written, indent=1) + "\n")
+    write(json.dumps(written, indent=1) + "\n")
 
 
 def write_csv(table: pd.DataFrame) -> None:
     """Print a table; what is not known is an empty field or -1."""
-    sys.stdout.write(table.to_csv(index=False))
+    write(table.to_csv(index=False))

@@ -2,52 +2,77 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from types import ModuleType
 
 import typer
 
 from commtrace.errors import CommtraceError, UsageError
 from commtrace_cli import check, diff, explain, findings, merge, report, run, summary, table
-from commtrace_cli.terminal import fail
+from commtrace_cli.terminal import ClosedOutput, fail
 
-EXIT_CODES = """
-Exit codes:
+EXIT_CODES = {
+    "0": "done",
+    "1": "the script failed, or could not be recorded; `check` found ranks that do not fit "
+    "together; `diff` found what it was told to fail on",
+    "2": "the command cannot be met as it was given",
+    "3": "the trace cannot be read",
+    "128 + n": "stopped by signal n: 130 by Ctrl-C, 141 where nobody reads the output to its end",
+}
 
-- `0` done
-- `1` the script failed, or could not be recorded; `check` found ranks that do not fit together;
-  `diff` found what it was told to fail on
-- `2` the command cannot be met as it was given
-- `3` the trace cannot be read
-- `128 + n` stopped by signal n
-"""
+COMMANDS: dict[str, tuple[ModuleType, ...]] = {
+    "Record": (run, merge),
+    "Look": (summary, report, table, explain),
+    "Judge": (findings, check, diff),
+}
+"""The commands by what they are for. A module has a function of its own name, `EXAMPLE`, and
+perhaps `SETTINGS`."""
 
 app = typer.Typer(
     help="Shows where a distributed PyTorch program communicates, how much, and why.",
-    epilog=EXIT_CODES,
+    epilog="Exit codes:\n\n" + "\n".join(f"- `{code}` {how}" for code, how in EXIT_CODES.items()),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-app.command(epilog=run.EXAMPLE, context_settings=run.SETTINGS)(run.run)
-app.command(epilog=report.EXAMPLE)(report.report)
-app.command(epilog=summary.EXAMPLE)(summary.summary)
-app.command(epilog=merge.EXAMPLE)(merge.merge)
-app.command(epilog=table.EXAMPLE)(table.table)
-app.command(epilog=findings.EXAMPLE)(findings.findings)
-app.command(epilog=explain.EXAMPLE)(explain.explain)
-app.command(epilog=diff.EXAMPLE)(diff.diff)
-app.command(epilog=check.EXAMPLE)(check.check)
+for _purpose, _modules in COMMANDS.items():
+    for _module in _modules:
+        _function = _module.__name__.rpartition(".")[2]
+        app.command(
+            _function.rstrip("_"),  # a command may be a keyword of Python
+            epilog=_module.EXAMPLE,
+            context_settings=getattr(_module, "SETTINGS", None),
+            rich_help_panel=_purpose,
+        )(getattr(_module, _function))
+
+CLOSED = 128 + 13  # as a shell has it of one that SIGPIPE ended
 
 
 def main() -> None:
     """Run the command line and exit."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - closed by who started it
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
-        app(prog_name="commtrace")
+        try:
+            app(prog_name="commtrace")
+        finally:
+            sys.stdout.flush()  # here, where it may still fail with a sentence
+    except (ClosedOutput, BrokenPipeError):
+        _forget_output()
+        sys.exit(CLOSED)
     except CommtraceError as error:
         fail(error)
         sys.exit(error.exit_code)
     except OSError as error:  # no permission, no space left, a name too long
         refused = UsageError(error.strerror or str(error), place=str(error.filename or ""))
+        if error.filename is None:  # it was the output
+            _forget_output()
         fail(refused)
         sys.exit(refused.exit_code)
+
+
+def _forget_output() -> None:
+    """Let what stdout has not taken go nowhere, so that the end of Python does not try again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,6 +9,32 @@ from typing import Annotated
 import typer
 
 
+def _traces(incomplete: str) -> list[str]:
+    """Traces whose path begins so, and folders on the way to one."""
+    found = sorted(Path(incomplete).parent.glob("*")) if incomplete else sorted(Path().glob("*"))
+    if incomplete.endswith("/"):
+        found = sorted(Path(incomplete).glob("*"))
+    named = [(str(path), path) for path in found]
+    return [
+        text if path.suffix in _TRACE_SUFFIXES else f"{text}/"
+        for text, path in named
+        if text.startswith(incomplete) and (path.suffix in _TRACE_SUFFIXES or path.is_dir())
+    ]
+
+
+def _tables(incomplete: str) -> list[str]:
+    from commtrace.analyze import CATALOG
+
+    return [name for name in CATALOG if name.startswith(incomplete)]
+
+
+def _calls(incomplete: str) -> list[str]:
+    return [name for name in ("longest", "biggest") if name.startswith(incomplete)]
+
+
+_TRACE_SUFFIXES = (".json", ".spools", ".spool")
+
+
 class Detail(str, Enum):
     """How much is recorded."""
 
@@ -39,6 +65,7 @@ Trace = Annotated[
         metavar="TRACE",
         help="A run.json, or the folder of spools that a run which was cut short left behind.",
         show_default=False,
+        autocompletion=_traces,
     ),
 ]
 Spools = Annotated[
@@ -46,10 +73,16 @@ Spools = Annotated[
     typer.Argument(metavar="FOLDER", help="The folder that holds the spools.", show_default=False),
 ]
 Before = Annotated[
-    Path, typer.Argument(metavar="BEFORE", help="The first trace.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="BEFORE", help="The first trace.", show_default=False, autocompletion=_traces
+    ),
 ]
 After = Annotated[
-    Path, typer.Argument(metavar="AFTER", help="The second trace.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="AFTER", help="The second trace.", show_default=False, autocompletion=_traces
+    ),
 ]
 FailOnIncrease = Annotated[
     list[Metric] | None,
@@ -69,7 +102,10 @@ Tolerance = Annotated[
 TableName = Annotated[
     str | None,
     typer.Argument(
-        metavar="NAME", help="Which table; without it, all are listed.", show_default=False
+        metavar="NAME",
+        help="Which table; without it, all are listed.",
+        show_default=False,
+        autocompletion=_tables,
     ),
 ]
 Call = Annotated[
@@ -78,6 +114,7 @@ Call = Annotated[
         metavar="CALL",
         help="RANK:ID or ID of a call, or `longest` (it blocked longest), or `biggest`.",
         show_default=False,
+        autocompletion=_calls,
     ),
 ]
 Script = Annotated[

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from commtrace.errors import UsageError
+from commtrace.errors import unknown_name
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import load_events
@@ -46,11 +46,7 @@ def table(
         _list(CATALOG)
         return
     if name not in CATALOG:
-        raise UsageError(
-            f"no table {name!r}",
-            found=f"the tables {', '.join(CATALOG)}",
-            attempt="one of them",
-        )
+        raise unknown_name("table", name, CATALOG)
     frames = load_events(trace)
     analysis = CATALOG[name]
     whole = analysis.function(frames)

@@ -18,9 +18,27 @@ from commtrace.units import text_of_bytes
 PIPED_WIDTH = 160
 
 
+class ClosedOutput(Exception):
+    """Who read the output has closed it, as `head` does."""
+
+
+class _DataConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `main` how that ends."""
+        raise ClosedOutput
+
+
 def data_console() -> Console:
     """Where results go: stdout, as wide as the terminal, or wide enough for a pipe."""
-    return Console(width=None if _has_width(sys.stdout.isatty()) else PIPED_WIDTH)
+    return _DataConsole(width=None if _has_width(sys.stdout.isatty()) else PIPED_WIDTH)
+
+
+def write(text: str) -> None:
+    """Print a document as it is."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise ClosedOutput from None
 
 
 def _has_width(is_terminal: bool) -> bool:

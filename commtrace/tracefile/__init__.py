@@ -62,7 +62,7 @@ def read_trace(path: Path | str) -> Trace:
         join_them = f"join what was recorded with `commtrace merge {spools} -o {path}`"
         raise NotATraceError(
             f"cannot read the trace {path}",
-            found="no such file",
+            found="something that is no file" if path.exists() else "no such file",
             attempt=join_them if spools.is_dir() else make,
         )
     if path.suffix == SPOOL_SUFFIX:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,8 @@ from commtrace.event import GroupRow
 from commtrace.tracefile import SpoolWriter, merge_spools, spool_name
 from commtrace_cli.main import main
 from tests.commtrace.synthetic import synthetic_facts, write_synthetic_run
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,17 @@ class Ended:
     code: int
     out: str
     err: str
+
+
+def start(*arguments: str | Path, stdout: Any = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    """`commtrace ARGS...` in a process of its own, whose output the test may close."""
+    paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, "-m", "commtrace_cli", *map(str, arguments)],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
 
 
 Commtrace = Callable[..., Ended]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Commtrace
+from commtrace_cli.main import COMMANDS, EXIT_CODES
+from tests.cli.conftest import Commtrace, start
 
 SLOW_TO_IMPORT = ("torch", "pandas", "numpy", "plotly", "jinja2")
 
@@ -29,9 +31,11 @@ print("loaded", *(set({SLOW_TO_IMPORT}) & set(sys.modules)), file=sys.stderr)
     return set(done.stderr.splitlines()[-1].split()[1:])
 
 
-COMMANDS = (
-    *("run", "report", "summary", "table", "findings", "check", "diff", "explain", "merge"),
-)
+NAMES = [
+    module.__name__.rpartition(".")[2].rstrip("_")
+    for modules in COMMANDS.values()
+    for module in modules
+]
 
 HELP = """
 import sys
@@ -56,13 +60,13 @@ def test_the_check_for_slow_modules_can_fail() -> None:
 def test_help_lists_the_commands_and_the_exit_codes(commtrace: Commtrace) -> None:
     ended = commtrace("--help")
     assert ended.code == 0
-    for command in COMMANDS:
+    for command in NAMES:
         assert f"│ {command} " in ended.out
-    for line in ("0 done", "1 the script failed", "2 the command cannot be met", "3 the trace"):
-        assert line in ended.out
+    for code, how in EXIT_CODES.items():
+        assert f"• {code} {how}".replace("`", "") in " ".join(ended.out.split())
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", NAMES)
 def test_each_command_has_an_example_in_its_help(commtrace: Commtrace, command: str) -> None:
     ended = commtrace(command, "--help", columns=140)
     assert ended.code == 0
@@ -87,3 +91,77 @@ def test_what_the_system_refuses_gets_a_sentence(commtrace: Commtrace, run_json:
     ended = commtrace("report", run_json, "-o", name)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == f"error: File name too long\n  at: {name}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("summary",), ("summary", "--json"), ("table", "calls", "--csv"), ("explain", "longest")],
+)
+def test_who_stops_reading_ends_the_command_without_a_word(
+    run_json: Path, arguments: tuple[str, ...]
+) -> None:
+    command, *rest = arguments
+    with start(command, run_json, *rest) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        assert (process.wait(timeout=60), said) == (141, b"")
+
+
+def test_output_that_cannot_be_written_gets_a_sentence(run_json: Path) -> None:
+    with (
+        open("/dev/full", "wb") as full,
+        start("summary", run_json, "--json", stdout=full) as process,
+    ):
+        assert process.communicate(timeout=60)[1] == b"error: No space left on device\n"
+        assert process.returncode == 2
+
+
+def test_a_closed_output_is_as_good_as_one_that_nobody_reads(
+    commtrace: Commtrace, run_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert commtrace("summary", run_json).code == 0
+    assert sys.stdout.name == os.devnull
+    sys.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("table run.json by_k", "by_kind"),
+        ("summary r", "run.json\nrun.json.spools"),
+        ("report nested/", "nested/deep.json\nnested/more/"),
+        ("diff run.json nested/d", "nested/deep.json"),
+        ("explain run.json lon", "longest"),
+        ("summary --by k", "kind"),
+        ("expl", "explain"),
+        ("summary xyz", ""),
+    ],
+)
+def test_the_shell_completes_names_of_commands_tables_calls_and_traces(
+    commtrace: Commtrace,
+    run_json: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    offered: str,
+) -> None:
+    (run_json.parent / "nested" / "more").mkdir(parents=True)
+    for name in ("deep.json", "train.py"):
+        (run_json.parent / "nested" / name).touch()
+    monkeypatch.setenv("_COMMTRACE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"commtrace {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    ended = commtrace()
+    assert (ended.code, ended.out.strip(), ended.err) == (0, offered, "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_a_shell_can_be_shown(
+    commtrace: Commtrace, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    ended = commtrace("--show-completion", shell)
+    assert ended.code == 0
+    assert "_COMMTRACE_COMPLETE" in ended.out

@@ -47,9 +47,10 @@ def test_csv_and_json_are_the_analysis_itself(
 def test_a_table_that_does_not_exist_is_refused(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("table", run_json, "by_moon")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == (
-        f"error: no table 'by_moon'\n  found: the tables {', '.join(CATALOG)}\n  try: one of them\n"
-    )
+    found = f"  found: the tables {', '.join(CATALOG)}\n"
+    assert ended.err == f"error: no table 'by_moon'\n{found}  try: one of them\n"
+    ended = commtrace("table", run_json, "by_modul")
+    assert ended.err == f"error: no table 'by_modul'\n{found}  try: by_module\n"
 
 
 def test_columns_and_rows_that_do_not_fit_are_named(commtrace: Commtrace, run_json: Path) -> None:
