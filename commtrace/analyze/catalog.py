@@ -18,6 +18,7 @@ from commtrace.analyze.facts import FACTS
 from commtrace.analyze.findings import FINDINGS
 from commtrace.analyze.matrix import MATRIX
 from commtrace.analyze.overlap import OVERLAP
+from commtrace.analyze.rank_waits import RANK_WAITS
 from commtrace.analyze.sizes import SIZES
 from commtrace.analyze.skew import SKEW
 from commtrace.analyze.wait_states import WAIT_STATES
@@ -26,7 +27,7 @@ CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
         *(BY_KIND, BY_PHASE, BY_MODULE, BY_OP, *FLAT, BY_STEP, BY_RANK),
-        *(OVERLAP, BALANCE, WAIT_STATES, SKEW, SIZES, MATRIX),
+        *(OVERLAP, BALANCE, WAIT_STATES, RANK_WAITS, SKEW, SIZES, MATRIX),
         *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }

@@ -132,13 +132,13 @@ def _host_clocks(frames: Frames) -> str:
     )
 
 
-_OF_WAITS = ("by_rank", "timeline", "wait_states", "skew", "activity")
+_OF_WAITS = ("by_rank", "timeline", "wait_states", "rank_waits", "skew", "activity")
 
 Rule = Callable[[Frames], str]
 
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ((EVERYTHING,), _no_calls),
-    (_OF_WAITS, _one_rank),
+    ((*_OF_WAITS, "matrix"), _one_rank),
     ((EVERYTHING,), _missing_ranks),
     ((EVERYTHING,), _cut_short),
     ((EVERYTHING,), _dropped),

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from commtrace.figures.flame import flame
+from commtrace.figures.matrix import matrix
+from commtrace.figures.pictures import PICTURES, Picture
+from commtrace.figures.sizes import sizes
+from commtrace.figures.steps import steps
 from commtrace.figures.timeline import timeline
+from commtrace.figures.waits import waits
 
-__all__ = ["flame", "timeline"]
+__all__ = ["PICTURES", "Picture", "flame", "matrix", "sizes", "steps", "timeline", "waits"]

@@ -18,12 +18,13 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import totals
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain
-from commtrace.figures.theme import LIGHT, Theme, layout, readable_on, theme_of
+from commtrace.figures.theme import LIGHT, Theme, empty, layout, readable_on, theme_of, titled
 from commtrace.units import text_of_bytes, text_of_duration
 
 VALUES: dict[str, str] = {
     "wire_bytes": "Bytes sent",
-    "blocked_ns": "Time blocked",
+    "time_ns": "Time",
+    "blocked_ns": "Exposed time",
     "num_calls": "Calls",
 }
 
@@ -96,19 +97,27 @@ def _sort_key(role: str, name: str) -> tuple[object, ...]:
 
 
 def flame(
-    frames: Frames, *, value: str = "wire_bytes", phase: str = "", theme: Theme | str = LIGHT
+    frames: Frames,
+    *,
+    value: str = "",
+    phase: str = "",
+    theme: Theme | str = LIGHT,
+    title: str = "",
+    because: str = "",
 ) -> go.Figure:
     """The flame graph of a run: widths by `value`, of one phase or (by default) of all.
 
-    `value` is one of `VALUES`. A click zooms into a node; the bar on top leads back. The layout's
-    `meta` says which node each phase is, so that a page can switch between them.
+    `value` is one of `VALUES`, by default the first that is not zero. A click zooms into a node;
+    the bar on top leads back. The layout's `meta` says which node each phase is, so that a page can
+    switch between them. `because` says why, where there is nothing to draw.
 
     Raises UsageError where there is no such value, or the phase does not communicate.
     """
     theme = theme_of(theme)
-    if value not in VALUES:
+    if value and value not in VALUES:
         raise UsageError(f"no flame graph by {value!r}", attempt=f"one of {', '.join(VALUES)}")
     nodes = flame_nodes(frames)
+    value = value or first_value(nodes)
     by_phase = nodes[nodes["role"] == _PHASE]
     levels = dict(zip(by_phase["name"], by_phase["id"].astype(str), strict=True))
     if phase and phase not in levels:
@@ -116,17 +125,18 @@ def flame(
             f"no flame graph of the phase {phase!r}",
             found=f"communication in {', '.join(levels) or 'no phase'}",
         )
-    figure = go.Figure(
-        layout=layout(
-            theme,
-            height=flame_height(nodes),
-            margin={"l": 8, "r": 8, "t": PATH_BAR if phase else 8, "b": 8},
-            meta={"phases": levels},
-            uniformtext={"mode": "hide", "minsize": 10},
-        )
+    lacking = _lacking(nodes, value, levels.get(phase, "0"))
+    if lacking:
+        figure = empty(theme, title=title, what=lacking, because=because)
+        return figure.update_layout(meta={"phases": levels})
+    made = layout(
+        theme,
+        height=flame_height(nodes),
+        margin={"l": 8, "r": 8, "t": PATH_BAR if phase else 8, "b": 8},
+        meta={"phases": levels},
+        uniformtext={"mode": "hide", "minsize": 10},
     )
-    if nodes.empty:
-        return figure
+    figure = go.Figure(layout=titled(made, title))
     colours = _colours(nodes, theme)
     figure.add_trace(
         go.Icicle(
@@ -154,6 +164,20 @@ def flame(
         )
     )
     return figure
+
+
+def first_value(nodes: pd.DataFrame) -> str:
+    """The first of `VALUES` that is not zero."""
+    return next((value for value in VALUES if nodes[value].max() > 0), next(iter(VALUES)))
+
+
+def _lacking(nodes: pd.DataFrame, value: str, level: str) -> str:
+    """What there is not to be drawn; empty where there is something."""
+    if nodes.empty:
+        return "No communication is in this trace"
+    if nodes[value].iloc[int(level)] <= 0:
+        return f"Nothing to draw by {VALUES[value].lower()}, which is zero or not in this trace"
+    return ""
 
 
 def flame_height(nodes: pd.DataFrame) -> int:
@@ -190,7 +214,8 @@ def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
                 f"{node.role} in {plain(node.phase)}" if node.role not in (_RUN, _PHASE) else "",
                 "what one rank does, on average:",
                 _amount("sent", text_of_bytes, node.wire_bytes, whole.wire_bytes, num_ranks),
-                _amount("blocked", text_of_duration, node.blocked_ns, whole.blocked_ns, num_ranks),
+                _amount("time", text_of_duration, node.time_ns, whole.time_ns, num_ranks),
+                _amount("exposed", text_of_duration, node.blocked_ns, whole.blocked_ns, num_ranks),
                 _amount("calls", "{:,.6g}".format, node.num_calls, whole.num_calls, num_ranks),
             )
         )

@@ -10,17 +10,26 @@ by looking its colours up (`recolouring`).
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import plotly.graph_objects as go
 
+from commtrace.figures.label import wrapped
+
 MAIN_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+
+EMPTY_PIXELS = 120
 
 SANS = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """`modules` alternate with depth; `phases` are drawn faintly behind what happens in them."""
+    """`modules` alternate with depth; `phases` are drawn faintly behind what happens in them.
+
+    `uses` are what time is spent on, wait states by their names included; `scale` is for amounts,
+    from little to much.
+    """
 
     name: str
     surface: str
@@ -31,6 +40,8 @@ class Theme:
     modules: tuple[str, str]
     kinds: dict[str, str]
     phases: dict[str, str]
+    uses: dict[str, str]
+    scale: tuple[str, ...]
 
     def kind(self, kind: str) -> str:
         """The colour of a kind; kinds that have none of their own share that of `other`."""
@@ -39,6 +50,10 @@ class Theme:
     def phase(self, phase: str) -> str:
         """The colour of a phase."""
         return self.phases.get(phase, self.phases["other"])
+
+    def use(self, use: str) -> str:
+        """The colour of what time is spent on; what has none of its own is not known."""
+        return self.uses.get(use, self.uses["not known"])
 
 
 LIGHT = Theme(
@@ -70,6 +85,20 @@ LIGHT = Theme(
         "optimizer": "#dff1e1",
         "other": "#f1f3f6",
     },
+    uses={
+        "exposed": "#b8431f",
+        "overlapped": "#4a90d2",
+        "working": "#d3dae4",
+        "Wait at N x N": "#c8551f",
+        "Wait at Barrier": "#8a6a00",
+        "Late Broadcast": "#9c2f6c",
+        "Early Reduce": "#1c7a58",
+        "Late Sender": "#2d6db0",
+        "Late Receiver": "#5a4ab2",
+        "transfer": "#64738a",
+        "not known": "#b4bdc9",
+    },
+    scale=("#e3edf7", "#a5c6e6", "#5794cc", "#225fa1", "#0b2c5b"),
 )
 
 DARK = Theme(
@@ -101,6 +130,20 @@ DARK = Theme(
         "optimizer": "#233f2b",
         "other": "#323b48",
     },
+    uses={
+        "exposed": "#f2794b",
+        "overlapped": "#4889c9",
+        "working": "#384353",
+        "Wait at N x N": "#ef8a5c",
+        "Wait at Barrier": "#d8bb48",
+        "Late Broadcast": "#e180b5",
+        "Early Reduce": "#5bc89e",
+        "Late Sender": "#6eb2ef",
+        "Late Receiver": "#a89af4",
+        "transfer": "#8795aa",
+        "not known": "#4c5868",
+    },
+    scale=("#1e2c3d", "#254f7d", "#3b80c1", "#80b9e9", "#ddeffe"),
 )
 
 THEMES: dict[str, Theme] = {theme.name: theme for theme in (LIGHT, DARK)}
@@ -128,6 +171,18 @@ def readable_on(colour: str) -> str:
     )
     luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     return "#000000" if (luminance + 0.05) ** 2 > 0.05 * 1.05 else "#ffffff"
+
+
+LEGEND = {
+    "orientation": "h",
+    "x": 0,
+    "xanchor": "left",
+    "y": 1,
+    "yanchor": "bottom",
+    "traceorder": "normal",
+    "bgcolor": "rgba(0,0,0,0)",
+}
+"""A legend in a row above the picture."""
 
 
 def recolouring(source: Theme, target: Theme) -> dict[str, str]:
@@ -172,3 +227,48 @@ def layout(theme: Theme, **more: object) -> go.Layout:
             **more,
         }
     )
+
+
+TITLE_PIXELS = 34
+
+
+def titled(made: go.Layout, title: str) -> go.Layout:
+    """The layout, of known height, with a title in room of its own; as it is, without one."""
+    if not title:
+        return made
+    given: Any = made
+    given.margin.t += TITLE_PIXELS
+    given.height += TITLE_PIXELS
+    given.title = {
+        "text": f"<b>{title}</b>",
+        "font": {"size": 14},
+        "x": 0,
+        "xref": "container",
+        "xanchor": "left",
+        "y": 1,
+        "yref": "container",
+        "yanchor": "top",
+        "pad": {"l": 8, "t": 8},
+    }
+    return made
+
+
+def empty(theme: Theme, *, title: str, what: str, because: str = "") -> go.Figure:
+    """A picture that says what is not there to be drawn, and why."""
+    made = titled(layout(theme, height=EMPTY_PIXELS), title)
+    made.update(
+        xaxis={"visible": False},
+        yaxis={"visible": False},
+        annotations=[
+            {
+                "text": wrapped(f"{what}: {because}" if because else f"{what}."),
+                "showarrow": False,
+                "x": 0.5,
+                "y": 0.5,
+                "xref": "paper",
+                "yref": "paper",
+                "font": {"size": 13, "color": theme.muted},
+            }
+        ],
+    )
+    return go.Figure(layout=made)

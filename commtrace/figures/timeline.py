@@ -17,9 +17,10 @@ import plotly.graph_objects as go
 from commtrace.analyze.by_phase import PHASES
 from commtrace.analyze.calls import calls
 from commtrace.analyze.frame import Frames
+from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain, wrapped
 from commtrace.figures.spans import WAIT, call_spans, marks, phase_spans
-from commtrace.figures.theme import LIGHT, Theme, layout, theme_of
+from commtrace.figures.theme import LIGHT, Theme, empty, layout, theme_of, titled
 from commtrace.units import text_of_bytes, text_of_duration
 
 MAX_MARKS = 16_000
@@ -39,25 +40,43 @@ def timeline(
     frames: Frames,
     *,
     window_ns: tuple[int, int] | None = None,
+    ranks: Sequence[int] | None = None,
     max_marks: int = MAX_MARKS,
     theme: Theme | str = LIGHT,
+    title: str = "",
+    because: str = "",
 ) -> go.Figure:
     """The timeline of a run, or of a window of it, in milliseconds since its first rank began.
 
-    `window_ns` is (first, last) since then. A bar's `customdata` is the call's row in table `comm`,
-    or -1 where it stands for several calls; a trace's `meta` names its part, and its kind. The
-    layout's `meta` says whether calls are drawn one by one.
+    `window_ns` is (first, last) since then; `ranks` are those to draw, by default all. A bar's
+    `customdata` is the call's row in table `comm`, or -1 where it stands for several calls; a
+    trace's `meta` names its part, and its kind. The layout's `meta` says whether calls are drawn
+    one by one. `because` says why, where there is nothing to draw.
+
+    Raises UsageError where the run has no such rank.
     """
     theme = theme_of(theme)
     start = frames.start_ns
     window = None if window_ns is None else (window_ns[0] + start, window_ns[1] + start)
+    chosen = ranks_of(frames, ranks)
     spans = call_spans(frames, window)
+    spans = spans[spans["rank"].isin(chosen)]
     drawn, is_single = marks(spans, max_marks)
-    ranks = sorted(set(frames.ranks["rank"]) | set(frames.comm["rank"]))
-    rows = {rank: place for place, rank in enumerate(ranks)}
-    figure = go.Figure(layout=_layout(frames, ranks, theme))
+    rows = {rank: place for place, rank in enumerate(chosen)}
+    if spans.empty:
+        figure = empty(
+            theme,
+            title=title,
+            what="No communication with a known time is in this trace"
+            if window_ns is None
+            else "No communication is in this part of the trace",
+            because=because,
+        )
+        return figure.update_layout(meta={"single": is_single})
+    figure = go.Figure(layout=titled(_layout(frames, chosen, theme), title))
     figure.update_layout(meta={"single": is_single})
     phases = phase_spans(frames, window)
+    phases = phases[phases["rank"].isin(chosen)]
     if len(phases) > max_marks:
         phases = phases.head(0)
     for trace in (
@@ -69,6 +88,24 @@ def timeline(
     if window_ns is not None:
         figure.update_xaxes(range=[edge / _MILLISECOND for edge in window_ns])
     return figure
+
+
+def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
+    """The ranks of a run in order, or those of them that are asked for.
+
+    Raises UsageError where the run has no such rank.
+    """
+    known = sorted({*frames.ranks["rank"].tolist(), *frames.comm["rank"].tolist()})
+    if ranks is None:
+        return known
+    missing = sorted(set(ranks) - set(known))
+    if missing:
+        raise UsageError(
+            f"no rank {', '.join(map(str, missing))} in this trace",
+            found=f"ranks {', '.join(map(str, known[:16]))}{', ...' * (len(known) > 16)}",
+            attempt="one of them",
+        )
+    return sorted(set(ranks))
 
 
 def _layout(frames: Frames, ranks: Sequence[int], theme: Theme) -> go.Layout:

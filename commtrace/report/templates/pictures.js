@@ -14,7 +14,8 @@ const SHORT_RUN = 6;
 function recoloured(part, colours) {
   if (typeof part === "string") return colours[part] || part;
   if (Array.isArray(part)) {
-    return typeof part[0] === "number" ? part : part.map((each) => recoloured(each, colours));
+    const isNumeric = typeof part[part.length - 1] === "number"; // [0.5, "#fff"] is of a scale
+    return isNumeric ? part : part.map((each) => recoloured(each, colours));
   }
   if (part === null || typeof part !== "object") return part;
   return Object.fromEntries(

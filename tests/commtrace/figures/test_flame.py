@@ -21,7 +21,7 @@ def small() -> pd.DataFrame:
         run_of(
             [
                 call(rank=0, phase="backward", module="b", op="mm", wire_bytes=1),
-                call(rank=0, module="a.0", op="mm", wire_bytes=2, blocked_ns=20),
+                call(rank=0, module="a.0", op="mm", wire_bytes=2, blocked_ns=20, at=0, until=90),
                 call(rank=1, module="a.0", op="mm", wire_bytes=3, blocked_ns=30),
                 call(rank=0, module="a", op="add", kind="all_gather", wire_bytes=4, blocked_ns=1),
                 call(rank=0, module="", op="", kind="barrier", wire_bytes=0),
@@ -44,21 +44,21 @@ def test_nodes_lead_from_phase_over_module_and_operator_to_kind(small: pd.DataFr
     run = "/run:"
     forward = f"{run}/phase:forward"
     assert paths(small) == {
-        run: (10, 51, 5),
-        forward: (9, 51, 4),
-        f"{forward}/module:": (0, 0, 1),
-        f"{forward}/module:/op:": (0, 0, 1),
-        f"{forward}/module:/op:/kind:barrier": (0, 0, 1),
-        f"{forward}/module:a": (9, 51, 3),
-        f"{forward}/module:a/op:add": (4, 1, 1),
-        f"{forward}/module:a/op:add/kind:all_gather": (4, 1, 1),
-        f"{forward}/module:a/module:a.0": (5, 50, 2),
-        f"{forward}/module:a/module:a.0/op:mm": (5, 50, 2),
-        f"{forward}/module:a/module:a.0/op:mm/kind:all_reduce": (5, 50, 2),
-        f"{run}/phase:backward": (1, 0, 1),
-        f"{run}/phase:backward/module:b": (1, 0, 1),
-        f"{run}/phase:backward/module:b/op:mm": (1, 0, 1),
-        f"{run}/phase:backward/module:b/op:mm/kind:all_reduce": (1, 0, 1),
+        run: (10, 90, 51, 5),
+        forward: (9, 90, 51, 4),
+        f"{forward}/module:": (0, 0, 0, 1),
+        f"{forward}/module:/op:": (0, 0, 0, 1),
+        f"{forward}/module:/op:/kind:barrier": (0, 0, 0, 1),
+        f"{forward}/module:a": (9, 90, 51, 3),
+        f"{forward}/module:a/op:add": (4, 0, 1, 1),
+        f"{forward}/module:a/op:add/kind:all_gather": (4, 0, 1, 1),
+        f"{forward}/module:a/module:a.0": (5, 90, 50, 2),
+        f"{forward}/module:a/module:a.0/op:mm": (5, 90, 50, 2),
+        f"{forward}/module:a/module:a.0/op:mm/kind:all_reduce": (5, 90, 50, 2),
+        f"{run}/phase:backward": (1, 0, 0, 1),
+        f"{run}/phase:backward/module:b": (1, 0, 0, 1),
+        f"{run}/phase:backward/module:b/op:mm": (1, 0, 0, 1),
+        f"{run}/phase:backward/module:b/op:mm/kind:all_reduce": (1, 0, 0, 1),
     }
 
 
@@ -142,7 +142,8 @@ def test_the_hover_text_says_what_one_rank_does() -> None:
     texts = dict(zip(trace.labels, trace.hovertext, strict=True))
     assert texts["m"] == (
         "<b>m</b><br>module in forward<br>what one rank does, on average:<br>"
-        "sent 3 kB (50.0% of all)<br>blocked 5 ms (100.0% of all)<br>calls 1 (66.7% of all)"
+        "sent 3 kB (50.0% of all)<br>time 0 ns<br>exposed 5 ms (100.0% of all)<br>"
+        "calls 1 (66.7% of all)"
     )
 
 
@@ -156,6 +157,21 @@ def test_names_from_the_trace_are_no_markup() -> None:
     assert any("&lt;img" in text for text in trace.labels)
 
 
+def test_widths_are_by_default_the_first_measure_that_is_not_zero() -> None:
+    frames = run_of([call(module="a", wire_bytes=0, blocked_ns=7)])
+    assert drawn(flame(frames)).values[0] == 7
+    both = run_of([call(module="a", wire_bytes=5, blocked_ns=7)])
+    assert drawn(flame(both)).values[0] == 5
+
+
+def test_a_measure_that_is_zero_is_said_to_be_instead_of_drawn() -> None:
+    figure = flame(run_of([call(wire_bytes=0)]), value="wire_bytes", because="There is one rank.")
+    assert len(figure.data) == 0
+    assert figure.layout.annotations[0].text == (
+        "Nothing to draw by bytes sent, which is zero or not in this trace: There is one rank."
+    )
+
+
 def test_a_run_without_communication_draws_nothing() -> None:
     assert len(flame(run_of()).data) == 0
     assert flame_nodes(run_of()).empty
@@ -163,7 +179,7 @@ def test_a_run_without_communication_draws_nothing() -> None:
 
 def test_an_unknown_value_or_phase_is_refused_with_those_that_exist() -> None:
     frames = load(training_trace())
-    with pytest.raises(UsageError, match="one of wire_bytes, blocked_ns, num_calls"):
+    with pytest.raises(UsageError, match="one of wire_bytes, time_ns, blocked_ns, num_calls"):
         flame(frames, value="colour")
     with pytest.raises(UsageError, match="communication in forward, backward, other"):
         flame(frames, phase="sideways")

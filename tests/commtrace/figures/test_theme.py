@@ -7,6 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+from commtrace.analyze.wait_states import STATES
+from commtrace.figures.steps import PARTS
 from commtrace.figures.theme import (
     DARK,
     LIGHT,
@@ -17,6 +19,7 @@ from commtrace.figures.theme import (
     recolouring,
     theme_of,
 )
+from commtrace.figures.waits import TRANSFER, UNKNOWN
 from commtrace.units import KINDS
 
 BOTH = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
@@ -102,6 +105,29 @@ def test_every_kind_stands_out_from_the_surface(theme: Theme) -> None:
 
 
 @BOTH
+def test_what_time_is_spent_on_stands_out_unless_nothing_is_to_be_seen(theme: Theme) -> None:
+    for use, colour in theme.uses.items():
+        if use not in ("working", "not known"):
+            assert contrast(colour, theme.surface) >= 3, use
+    assert set(theme.uses) == {*STATES.values(), *PARTS, TRANSFER, UNKNOWN}
+    assert theme.use("made up") == theme.uses["not known"]
+
+
+@BOTH
+@pytest.mark.parametrize("sight", SIGHT)
+def test_the_parts_of_a_step_stay_apart_for_everyone(theme: Theme, sight: str) -> None:
+    for one, other in itertools.combinations(PARTS, 2):
+        assert difference(theme.uses[one], theme.uses[other], SIGHT[sight]) > 0.12, (one, other)
+
+
+@BOTH
+def test_more_is_further_from_the_surface(theme: Theme) -> None:
+    from_surface = [contrast(colour, theme.surface) for colour in theme.scale]
+    assert from_surface == sorted(from_surface)
+    assert from_surface[-1] >= 7
+
+
+@BOTH
 def test_text_is_readable_on_what_it_stands_on(theme: Theme) -> None:
     assert contrast(theme.ink, theme.surface) >= 7
     assert contrast(theme.muted, theme.surface) >= 4.5
@@ -119,7 +145,8 @@ def test_every_kind_of_communication_has_a_colour(theme: Theme) -> None:
 
 def test_no_colour_has_two_meanings_so_that_a_picture_can_be_recoloured() -> None:
     colours = recolouring(LIGHT, DARK)
-    num_meanings = 5 + len(LIGHT.modules) + len(LIGHT.kinds) + len(LIGHT.phases)
+    parts = (LIGHT.modules, LIGHT.kinds, LIGHT.phases, LIGHT.uses, LIGHT.scale)
+    num_meanings = 5 + sum(map(len, parts))
     assert len(colours) == num_meanings
     assert colours[LIGHT.kinds["all_reduce"]] == DARK.kinds["all_reduce"]
     assert colours[LIGHT.phases["forward"]] == DARK.phases["forward"]

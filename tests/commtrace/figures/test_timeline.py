@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from commtrace.analyze import CATALOG, load
+from commtrace.errors import UsageError
 from commtrace.figures.theme import DARK, LIGHT
 from commtrace.figures.timeline import call_text, timeline
 from tests.commtrace.analyze.rows import call, group, op, run_of, step
@@ -130,7 +131,8 @@ def test_a_window_shows_single_calls_again() -> None:
 
 
 def test_many_ranks_have_lower_rows() -> None:
-    few, many = (timeline(run_of(num_ranks=n)).layout.height for n in (4, 64))
+    calls = [call(at=0, until=1)]
+    few, many = (timeline(run_of(calls, num_ranks=n)).layout.height for n in (4, 64))
     assert few > 4 * 40
     assert 64 * 15 <= many < 64 * 20
 
@@ -210,7 +212,24 @@ def test_names_from_the_trace_are_no_markup() -> None:
             assert "<script" not in text
 
 
-def test_a_run_without_communication_has_rows_but_no_calls() -> None:
-    figure = timeline(run_of(num_ranks=3))
+def test_chosen_ranks_have_rows_of_their_own_and_know_what_they_wait_for(late: Any) -> None:
+    figure = timeline(late, ranks=[1])
+    assert list(figure.layout.yaxis.ticktext) == ["rank 1"]
+    assert set(parts(figure, "transfer")["all_gather"].y) == {0}
+    only = timeline(late, ranks=[0])
+    assert list(parts(only, "wait")["all_reduce"].x) == [2]
+
+
+def test_a_rank_that_the_run_does_not_have_is_refused(late: Any) -> None:
+    with pytest.raises(UsageError, match="no rank 7 in this trace"):
+        timeline(late, ranks=[0, 7])
+
+
+def test_a_run_or_a_window_without_communication_says_so(late: Any) -> None:
+    figure = timeline(run_of(num_ranks=3), because="Nothing was recorded.")
     assert len(figure.data) == 0
-    assert list(figure.layout.yaxis.ticktext) == ["rank 0", "rank 1", "rank 2"]
+    assert figure.layout.annotations[0].text == (
+        "No communication with a known time is in this trace: Nothing was recorded."
+    )
+    later = timeline(late, window_ns=(10**9, 2 * 10**9))
+    assert later.layout.annotations[0].text == "No communication is in this part of the trace."

@@ -1,0 +1,57 @@
+"""What each rank waits for, by the names of `wait_states`, beside what it spends on transfer.
+
+The three times add up to what the rank was blocked: before its peers had come, after that, and in
+calls of which the trace cannot tell (a peer's call is missing, or no time is known).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.wait_states import STATES
+from commtrace.schema import Column
+
+OTHER = "Other"
+
+COLUMNS = (
+    Column("rank", int, "", "global rank"),
+    Column("state", str, "", "name of the wait state that its calls can be in, or Other"),
+    Column("num_calls", int, "", "those calls"),
+    Column("num_waits", int, "", "those of them that waited"),
+    Column("wait_ns", int, "ns", "blocked before the last peer that they need had come"),
+    Column("transfer_ns", int, "ns", "blocked after that"),
+    Column("unknown_ns", int, "ns", "blocked in calls of which it is not known"),
+)
+
+
+def rank_waits(frames: Frames) -> pd.DataFrame:
+    """One row per rank and state, in the order of ranks and of `STATES`."""
+    comm, arrived = frames.comm, arrivals(frames)
+    known = arrived["wait_ns"] >= 0
+    order = {state: place for place, state in enumerate(dict.fromkeys([*STATES.values(), OTHER]))}
+    state = comm["kind"].astype(object).map(STATES).fillna(OTHER)
+    calls = pd.DataFrame(
+        {
+            "rank": comm["rank"],
+            "order": state.map(order),
+            "state": state,
+            "num_calls": 1,
+            "num_waits": (arrived["wait_ns"] > 0).astype("int64"),
+            "wait_ns": arrived["wait_ns"].where(known, 0),
+            "transfer_ns": arrived["transfer_ns"].where(known, 0),
+            "unknown_ns": comm["blocked_ns"].clip(lower=0).mask(known, 0),
+        }
+    )
+    return typed(calls.groupby(["rank", "order", "state"]).sum().reset_index(), COLUMNS)
+
+
+RANK_WAITS = Analysis(
+    "rank_waits",
+    "Waits of each rank",
+    "What does each rank wait for, and how long?",
+    rank_waits,
+    COLUMNS,
+)

@@ -1,0 +1,122 @@
+"""How large messages are: a bar for each power of two, stacked by kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from commtrace.errors import UsageError
+from commtrace.figures.label import bold, lines, plain
+from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
+from commtrace.units import text_of_bytes, text_of_duration
+
+VALUES: dict[str, tuple[str, str]] = {
+    "num_calls": ("calls of all ranks", ""),
+    "payload_bytes": ("payload of all ranks", "B"),
+    "blocked_ns": ("exposed time of all ranks", "s"),
+}
+"""What the bars may be as high as: the axis' title, and its unit."""
+
+_HEIGHT = 320
+
+
+def sizes(
+    table: pd.DataFrame,
+    *,
+    value: str = "num_calls",
+    theme: Theme | str = LIGHT,
+    title: str = "",
+    because: str = "",
+) -> go.Figure:
+    """The histogram of the analysis `sizes`, with bars as high as `value`, one of `VALUES`.
+
+    Powers of two between the least and the greatest that occur have a place, even an empty one.
+    `because` says why, where there is nothing at all.
+
+    Raises UsageError where there is no such value.
+    """
+    theme = theme_of(theme)
+    if value not in VALUES:
+        raise UsageError(f"no histogram of {value!r}", attempt=f"one of {', '.join(VALUES)}")
+    if table.empty:
+        return empty(
+            theme, title=title, what="No message of known size is in this trace", because=because
+        )
+    places = _places(table)
+    figure = go.Figure(layout=titled(_layout(theme, places, value), title))
+    by = ["kind", "from_bytes"]
+    sums = table.groupby(by)[list(VALUES)].sum()
+    order = sums.groupby("kind")["num_calls"].sum().sort_values(ascending=False, kind="stable")
+    for kind in order.index:
+        of_kind = sums.loc[kind]
+        figure.add_trace(
+            go.Bar(
+                name=plain(kind),
+                x=[places[size] for size in of_kind.index],
+                y=(of_kind[value] / (1e9 if value == "blocked_ns" else 1)).tolist(),
+                marker={"color": theme.kind(kind), "line": {"width": 0}},
+                hovertext=[_hover_text(kind, row) for row in of_kind.reset_index().itertuples()],
+                hoverinfo="text",
+                meta={"kind": kind},
+            )
+        )
+    return figure
+
+
+def _places(table: pd.DataFrame) -> dict[int, int]:
+    """Where each power of two stands; 0 stands to the left of all."""
+    some = table.loc[table["from_bytes"] > 0, "from_bytes"]
+    powers = (
+        range(int(some.min()).bit_length() - 1, int(some.max()).bit_length()) if len(some) else ()
+    )
+    found = [0] * bool((table["from_bytes"] == 0).any()) + [1 << power for power in powers]
+    return {size: place for place, size in enumerate(found)}
+
+
+def _layout(theme: Theme, places: dict[int, int], value: str) -> go.Layout:
+    made = layout(theme, height=_HEIGHT, margin={"l": 64, "r": 12, "t": 34, "b": 48})
+    axis_title, unit = VALUES[value]
+    every = -(-len(places) // 16)
+    made.update(
+        barmode="stack",
+        bargap=0.12,
+        showlegend=True,
+        legend=LEGEND,
+        xaxis={
+            "title": {"text": "payload of a call, from this up to twice it"},
+            "tickmode": "array",
+            "tickvals": list(places.values())[::every],
+            "ticktext": [text_of_power(size) for size in places][::every],
+            "showgrid": False,
+            "range": [-0.6, max(len(places), 3) - 0.4],
+        },
+        yaxis={"title": {"text": axis_title}, "tickformat": "~s", "ticksuffix": unit},
+    )
+    return made
+
+
+def text_of_power(size: int) -> str:
+    """A power of two as people who think in powers of two write it.
+
+    >>> text_of_power(2048)
+    '2 KiB'
+    """
+    place = max(size.bit_length() - 1, 0) // 10
+    unit = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[place]
+    return f"{size >> (10 * place)} {unit}"
+
+
+def _hover_text(kind: str, row: Any) -> str:
+    size = row.from_bytes
+    calls = f"{row.num_calls:,} call{'' if row.num_calls == 1 else 's'} of all ranks"
+    return lines(
+        (
+            bold(plain(kind)),
+            f"{text_of_power(size)} to {text_of_power(2 * size)} each" if size else "no payload",
+            calls,
+            f"payload {text_of_bytes(row.payload_bytes)}" if size else "",
+            f"exposed {text_of_duration(row.blocked_ns)}",
+        )
+    )

@@ -1,0 +1,128 @@
+"""What each rank is blocked by: waits by their names, hatched, and transfer, side by side.
+
+Above `MAX_RANKS` ranks, those that are blocked longest are drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from commtrace.figures.label import bold, lines
+from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
+from commtrace.units import text_of_duration
+
+MAX_RANKS = 128
+TRANSFER, UNKNOWN = "transfer", "not known"
+
+PATTERNS: dict[str, str] = {
+    "Wait at N x N": "/",
+    "Wait at Barrier": "x",
+    "Late Broadcast": "\\",
+    "Early Reduce": "-",
+    "Late Sender": "|",
+    "Late Receiver": "+",
+}
+"""How each wait is hatched, so that they are told apart without colours, too."""
+
+_ROW_PIXELS, _LEAST_ROW_PIXELS, _MOST_PIXELS = 34, 11, 900
+
+
+def waits(
+    table: pd.DataFrame, *, theme: Theme | str = LIGHT, title: str = "", because: str = ""
+) -> go.Figure:
+    """The bars of the analysis `rank_waits`: of each rank the time that it is blocked.
+
+    `because` says why, where there is nothing at all.
+    """
+    theme = theme_of(theme)
+    parts = wait_parts(table)
+    if parts.empty:
+        return empty(theme, title=title, what="No rank is blocked in this trace", because=because)
+    blocked = parts.groupby("rank")["lasts_ns"].sum()
+    chosen = sorted(blocked.nlargest(MAX_RANKS).index)
+    figure = go.Figure(layout=titled(_layout(theme, chosen, len(blocked)), title))
+    of_chosen = parts[parts["rank"].isin(chosen)]
+    rows = {rank: place for place, rank in enumerate(chosen)}
+    for part in (*PATTERNS, TRANSFER, UNKNOWN):
+        drawn = of_chosen[of_chosen["part"] == part]
+        if drawn.empty:
+            continue
+        figure.add_trace(
+            go.Bar(
+                name=part if part != UNKNOWN else "wait or transfer, not known which",
+                orientation="h",
+                x=(drawn["lasts_ns"] / 1e9).tolist(),
+                y=drawn["rank"].map(rows).tolist(),
+                marker=_look(part, theme),
+                hovertext=[
+                    _hover_text(row, blocked[row.rank]) for row in drawn.itertuples(index=False)
+                ],
+                hoverinfo="text",
+                meta={"part": part},
+            )
+        )
+    return figure
+
+
+def wait_parts(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for each part of a rank's bar: `rank part lasts_ns num_calls num_waits`.
+
+    A part is a wait state, `TRANSFER` or `UNKNOWN`; those that take no time are left out.
+    """
+    by_part = (
+        table.assign(part=table["state"], lasts_ns=table["wait_ns"]),
+        table.assign(part=TRANSFER, lasts_ns=table["transfer_ns"]),
+        table.assign(part=UNKNOWN, lasts_ns=table["unknown_ns"]),
+    )
+    parts = pd.concat([each[each["lasts_ns"] > 0] for each in by_part])
+    sums: Any = parts.groupby(["rank", "part"])[["lasts_ns", "num_calls", "num_waits"]].sum()
+    return sums.reset_index()
+
+
+def _layout(theme: Theme, ranks: list[int], num_ranks: int) -> go.Layout:
+    row = max(min(_ROW_PIXELS, _MOST_PIXELS / len(ranks)), _LEAST_ROW_PIXELS)
+    height = max(90 + round(row * len(ranks)), 190)
+    made = layout(theme, height=height, margin={"l": 72, "r": 16, "t": 34, "b": 48})
+    every = -(-len(ranks) // 32)
+    several = f"; {len(ranks)} of {num_ranks} ranks, those blocked longest"
+    made.update(
+        barmode="stack",
+        bargap=0.28,
+        showlegend=True,
+        legend=LEGEND,
+        xaxis={
+            "title": {"text": "time blocked" + (several if num_ranks > len(ranks) else "")},
+            "tickformat": "~s",
+            "ticksuffix": "s",
+            "rangemode": "tozero",
+        },
+        yaxis={
+            "range": [len(ranks) - 0.5, -0.5],
+            "tickmode": "array",
+            "tickvals": list(range(0, len(ranks), every)),
+            "ticktext": [f"rank {rank}" for rank in ranks[::every]],
+            "showgrid": False,
+            "ticks": "",
+        },
+    )
+    return made
+
+
+def _look(part: str, theme: Theme) -> dict[str, Any]:
+    colour = theme.use(part)
+    look: dict[str, Any] = {"color": colour, "line": {"width": 0}}
+    if part in PATTERNS:
+        hatched = {"shape": PATTERNS[part], "size": 6, "solidity": 0.45}
+        look["pattern"] = hatched | {"fgcolor": colour, "bgcolor": theme.surface}
+    return look
+
+
+def _hover_text(row: Any, blocked_ns: int) -> str:
+    lasts = f"{text_of_duration(row.lasts_ns)} of {text_of_duration(blocked_ns)} blocked"
+    calls = f"{row.num_calls:,} call{'' if row.num_calls == 1 else 's'}"
+    if row.part in PATTERNS:
+        calls = f"in {row.num_waits:,} of {calls}"
+    return lines((bold(f"{row.part} on rank {row.rank}"), lasts, calls))

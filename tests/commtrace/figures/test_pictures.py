@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from commtrace.analyze import CATALOG, load
+from commtrace.figures import PICTURES
+from commtrace.figures.theme import DARK
+from tests.commtrace.analyze.rows import call, run_of
+from tests.commtrace.analyze.training import training_trace
+
+EVERY = pytest.mark.parametrize("name", PICTURES)
+
+
+@EVERY
+def test_a_picture_of_a_run_has_something_in_it_its_title_and_the_theme(name: str) -> None:
+    figure = PICTURES[name].draw(load(training_trace()), theme=DARK)
+    assert figure.data
+    assert figure.layout.title.text == f"<b>{PICTURES[name].title}</b>"
+    assert figure.layout.paper_bgcolor == DARK.surface
+
+
+@EVERY
+def test_a_title_takes_room_of_its_own_and_can_be_left_out(name: str) -> None:
+    frames = load(training_trace())
+    titled, plain = (PICTURES[name].draw(frames, **more) for more in ({}, {"title": ""}))
+    assert plain.layout.title.text is None
+    assert titled.layout.height - plain.layout.height == 34
+    assert titled.layout.margin.t - plain.layout.margin.t == 34
+
+
+@EVERY
+def test_a_picture_of_a_run_without_communication_says_why_it_is_empty(name: str) -> None:
+    figure = PICTURES[name].draw(run_of())
+    assert not figure.data
+    text = " ".join(figure.layout.annotations[0].text.split("<br>"))
+    assert text.startswith("No ")
+    assert "the program issued no collective" in text
+
+
+def test_an_empty_picture_gives_the_reason_that_the_trace_has() -> None:
+    one_rank = run_of([call(payload_bytes=8, wire_bytes=0)], num_ranks=1)
+    text = PICTURES["matrix"].draw(one_rank).layout.annotations[0].text
+    assert "The run had one rank" in text
+
+
+def test_ranks_that_send_nothing_are_in_the_matrix_of_a_run() -> None:
+    frames = run_of([call(kind="send", peer=1, wire_bytes=5)], num_ranks=3)
+    assert len(PICTURES["matrix"].draw(frames).data[0].z) == 3
+
+
+@EVERY
+def test_a_picture_is_found_by_its_name_and_asks_a_question(name: str) -> None:
+    picture: Any = PICTURES[name]
+    assert picture.name == name
+    assert picture.question.endswith("?")
+    assert not picture.analysis or picture.analysis in CATALOG

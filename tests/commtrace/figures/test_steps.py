@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from commtrace.analyze import CATALOG, load
+from commtrace.figures import steps
+from commtrace.figures.steps import MAX_BARS, step_parts
+from commtrace.figures.theme import DARK, LIGHT
+from tests.commtrace.analyze.training import training_trace
+
+
+def table_of(*rows: tuple[int, int, int, int, int]) -> pd.DataFrame:
+    """Rows of `step rank duration exposed overlapped`, in milliseconds."""
+    table = pd.DataFrame(
+        rows, columns=["step", "rank", "duration_ns", "exposed_ns", "overlapped_ns"]
+    )
+    table.iloc[:, 2:] *= 1_000_000
+    return table
+
+
+TABLE = table_of((0, 0, 10, 4, 1), (0, 1, 10, 2, 3), (1, 0, 20, 5, 0), (1, 1, 20, 5, 0))
+
+
+def bars(figure: Any) -> dict[str, list[float]]:
+    return {trace.meta["part"]: list(trace.y) for trace in figure.data}
+
+
+def test_a_bar_is_made_of_means_over_ranks_that_add_up_to_the_step() -> None:
+    figure = steps(TABLE)
+    assert bars(figure) == {
+        "exposed": [0.003, 0.005],
+        "overlapped": [0.002, 0.0],
+        "working": [0.005, 0.015],
+    }
+    assert list(figure.data[0].x) == [0, 1]
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.ticksuffix) == ("step", "s")
+
+
+def test_the_hover_text_names_the_rank_that_is_exposed_most() -> None:
+    assert steps(TABLE).data[0].hovertext[0].split("<br>") == [
+        "<b>step 0</b>",
+        "10 ms, mean over ranks",
+        "exposed communication 3 ms (30.0%)",
+        "overlapped communication 2 ms (20.0%)",
+        "no communication 5 ms (50.0%)",
+        "most exposed: rank 0, 4 ms",
+    ]
+
+
+def test_what_is_outside_of_steps_is_drawn_only_without_steps() -> None:
+    outside = table_of((-1, 0, 100, 10, 0))
+    assert list(steps(pd.concat([outside, TABLE])).data[0].x) == [0, 1]
+    figure = steps(outside)
+    assert list(figure.data[0].y) == [0.01]
+    assert list(figure.layout.xaxis.ticktext) == ["outside of steps"]
+
+
+def test_many_steps_become_means_of_neighbours() -> None:
+    table = table_of(*((step, 0, 10, step % 2, 0) for step in range(1000)))
+    parts = step_parts(table)
+    assert len(parts) == MAX_BARS
+    assert (parts["first"].tolist()[:2], parts["last"].tolist()[:2]) == ([0, 5], [4, 9])
+    assert parts["exposed"].tolist()[:2] == [400_000, 600_000]
+    figure = steps(table)
+    assert figure.layout.xaxis.title.text == "step (a bar is the mean of 5)"
+    assert figure.data[0].hovertext[0].startswith("<b>steps 0 to 4</b>")
+
+
+def test_a_bar_that_towers_above_the_others_is_cut_off_and_says_its_height() -> None:
+    table = table_of((0, 0, 900, 1, 0), *((step, 0, 10, 1, 0) for step in range(1, 5)))
+    figure = steps(table)
+    assert list(figure.layout.yaxis.range) == [0, pytest.approx(0.0125)]
+    (note,) = figure.layout.annotations
+    assert (note.text, note.x) == ("↑ 900 ms", 0)
+    assert not steps(TABLE).layout.annotations
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_parts_have_their_colours(theme: Any) -> None:
+    for trace in steps(TABLE, theme=theme).data:
+        assert trace.marker.color == theme.uses[trace.meta["part"]]
+
+
+def test_a_training_run_s_bars_are_as_high_as_its_steps() -> None:
+    frames = load(training_trace())
+    found = bars(steps(CATALOG["overlap"].function(frames)))
+    lasts = frames.steps["end_ns"] - frames.steps["start_ns"]
+    wanted = lasts.groupby(frames.steps["step"]).mean() / 1e9
+    heights = [sum(parts) for parts in zip(*found.values(), strict=True)]
+    assert heights == pytest.approx(wanted.tolist())
+
+
+def test_without_communication_it_says_so() -> None:
+    figure = steps(table_of(), because="No call was recorded.")
+    assert not figure.data
+    assert figure.layout.annotations[0].text == (
+        "No communication is in this trace: No call was recorded."
+    )
