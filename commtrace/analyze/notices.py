@@ -32,6 +32,13 @@ def _no_calls(frames: Frames) -> str:
     )
 
 
+def _imported(frames: Frames) -> str:
+    lacks = frames.run.get("lacks") or []
+    if not lacks:
+        return ""
+    return f"Imported from {frames.run['imported_from']}, which does not tell: {'; '.join(lacks)}."
+
+
 def _one_rank(frames: Frames) -> str:
     if frames.num_ranks != 1:
         return ""
@@ -61,7 +68,7 @@ def _missing_ranks(frames: Frames) -> str:
 
 def _cut_short(frames: Frames) -> str:
     short = frames.ranks.loc[~frames.ranks["complete"], "rank"].tolist()
-    if not short:
+    if not short or "imported_from" in frames.run:  # what was imported is a part of its run
         return ""
     return (
         f"{_ranks(short)} did not close the recording (killed, crashed, or still running): the "
@@ -124,7 +131,7 @@ def _several_clocks(frames: Frames) -> str:
 
 def _host_clocks(frames: Frames) -> str:
     devices = sorted(set(frames.ranks["device"].astype(object)) - {"", "cpu"})
-    if not devices:
+    if not devices or "imported_from" in frames.run:  # that has the device's own times
         return ""
     return (
         f"The ranks computed on {', '.join(devices)}: exposed is what blocked the host, for a "
@@ -138,6 +145,7 @@ Rule = Callable[[Frames], str]
 
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ((EVERYTHING,), _no_calls),
+    ((EVERYTHING,), _imported),
     ((*_OF_WAITS, "matrix"), _one_rank),
     ((EVERYTHING,), _missing_ranks),
     ((EVERYTHING,), _cut_short),

@@ -104,7 +104,8 @@ def _instants(spools: Iterable[tuple[Spool, int]]) -> dict[Key, Instants]:
     """Of every collective that some ranks of one system took part in, on the system's scale."""
     found: dict[Key, Instants] = {}
     for spool, offset in spools:
-        if spool.facts["device"] != "cpu":  # there, a host does not see completion
+        # On a device, a host does not see completion; a file that was imported may tell of it.
+        if spool.facts["device"] != "cpu" and not spool.facts.get("sees_completion"):
             continue
         comm, groups = spool.tables["comm"], spool.tables["groups"]
         ranks_of = dict(zip(groups["name"], groups["ranks"], strict=True))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.coverage import PROFILER, Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text, ranks_text
 
 
@@ -81,7 +81,7 @@ def missing_calls(
         stuck = [f"rank {rank} waits in {waits_in[rank]}" for rank in missing if rank in waits_in]
         if stuck:
             text += f" Meanwhile {'; '.join(stuck[:3])}{'; ...' if len(stuck) > 3 else ''}."
-        elif cut := sorted(set(missing) & covered.cut):
+        elif (cut := sorted(set(missing) & covered.cut)) and not covered.imported_from:
             text += f" The recording of {ranks_text(cut)} was not closed: it may have died."
         came, missed = f"made by {ranks_text(each.present)}", f"not by {ranks_text(missing)}"
         yield Problem(
@@ -106,7 +106,7 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
         names = groups.tolist()
         yield Problem(
             problem="missing rank",
-            is_fault=True,
+            is_fault=covered.imported_from != PROFILER,  # of which one may profile any ranks
             group=names[0],
             mesh_axis=covered.axes.get(names[0], ""),
             number=-1,
@@ -130,13 +130,7 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
     for rank in sorted(set(lacking.index) | at_the_end | set(covered.dropping)):
         num = int(lacking.get(rank, 0))
         found = f"{num} calls" if num else "calls"
-        reason = (
-            "it went beyond the memory bound"
-            if rank in covered.dropping
-            else "its recording was cut off"
-            if rank in covered.cut
-            else "its buffer held the last ones only, as a flight recorder's does"
-        )
+        reason = _why_lost(covered, rank, rank in at_the_end)
         yield Problem(
             problem="lost calls",
             is_fault=False,
@@ -151,3 +145,36 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
             "These were not checked, and their absence is held against nobody.",
             at_ns=-1,
         )
+
+
+def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
+    if rank in covered.dropping:
+        return "it went beyond the memory bound"
+    if covered.imported_from == PROFILER:
+        return "the profiler was on for a part of the run"
+    if covered.imported_from and is_at_the_end:
+        return "its dump was made before others'"
+    if rank in covered.cut and not covered.imported_from:
+        return "its recording was cut off"
+    return "its buffer held the last ones only, as a flight recorder's does"
+
+
+def not_compared(covered: Coverage) -> Iterator[Problem]:
+    """Collectives whose number is not known, so that nobody can say whose belong together."""
+    if not covered.unnumbered:
+        return
+    num = sum(covered.unnumbered.values())
+    yield Problem(
+        problem="not compared",
+        is_fault=False,
+        group="",
+        mesh_axis="",
+        number=-1,
+        ranks=numbers_text(covered.unnumbered),
+        expected="",
+        found=f"{num} collectives",
+        source="",
+        explanation=f"{num} collectives of {ranks_text(set(covered.unnumbered))} have no number "
+        "within their group, or no known group: they could not be compared across ranks.",
+        at_ns=-1,
+    )

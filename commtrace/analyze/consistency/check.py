@@ -9,7 +9,13 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.consistency.absences import absences, losses, missing_calls, missing_ranks
+from commtrace.analyze.consistency.absences import (
+    absences,
+    losses,
+    missing_calls,
+    missing_ranks,
+    not_compared,
+)
 from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.disagreements import disagreements, first_disagreements
 from commtrace.analyze.consistency.order import crossed_orders
@@ -47,6 +53,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *unmatched_transfers(frames, covered),
         *missing_ranks(covered),
         *losses(covered, absent),
+        *not_compared(covered),
     ]
     problems.sort(key=lambda each: (not each.is_fault, each.at_ns < 0, each.at_ns, each.row()))
     rows = [problem.row() for problem in problems]

@@ -13,6 +13,9 @@ import pandas as pd
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, members, numbers
 
+PROFILER, FLIGHT_RECORDER = "torch.profiler", "flight recorder"
+"""What a trace that was imported from there says of itself in `imported_from`."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coverage:
@@ -20,7 +23,9 @@ class Coverage:
     group in which somebody called: `group rank position last count`, -1 and 0 of who never did.
 
     `unrecorded` ranks left nothing, `cut` ones did not close their recording, `dropping` ones went
-    beyond the memory bound; of `unsure` (group, rank) some collectives have no known number.
+    beyond the memory bound; of `unsure` (group, rank) some collectives have no known number, of
+    `unnumbered` ranks that many have none at all. Of `parted` ranks the first or the last calls may
+    be lacking. `imported_from` names the tool that another tool's trace is of.
     """
 
     calls: pd.DataFrame
@@ -30,6 +35,9 @@ class Coverage:
     cut: frozenset[int]
     dropping: frozenset[int]
     unsure: frozenset[tuple[str, int]]
+    unnumbered: dict[int, int]
+    parted: frozenset[int]
+    imported_from: str
 
 
 def coverage(frames: Frames) -> Coverage:
@@ -38,6 +46,7 @@ def coverage(frames: Frames) -> Coverage:
     collective = ~is_transfer(frames) & (frames.comm["seq"] >= 0)
     known = collective & (number >= 0)
     unnumbered = frames.comm.loc[collective & ~known, ["group", "rank"]].drop_duplicates()
+    without = frames.comm.loc[~is_transfer(frames) & (frames.comm["seq"] < 0), "rank"]
     calls = frames.comm[known].assign(number=number[known])
     made = (
         calls.groupby(["group", "rank"], observed=True)["number"].agg(["max", "count"])
@@ -59,7 +68,18 @@ def coverage(frames: Frames) -> Coverage:
         cut=frozenset(ranks.loc[~ranks["complete"], "rank"].tolist()),
         dropping=frozenset(ranks.loc[ranks["num_dropped"] > 0, "rank"].tolist()),
         unsure=frozenset(unnumbered.itertuples(index=False, name=None)),
+        unnumbered={int(rank): int(num) for rank, num in without.value_counts().items()},
+        parted=_parted(frames),
+        imported_from=str(frames.run.get("imported_from", "")),
     )
+
+
+def _parted(frames: Frames) -> frozenset[int]:
+    """A flight recorder loses the first calls; whether it has the last ones, they tell."""
+    if frames.run.get("imported_from") == FLIGHT_RECORDER:
+        first = frames.comm.groupby("rank")["id"].min()
+        return frozenset(int(rank) for rank in first.index[first > 0])
+    return frozenset(frames.ranks.loc[~frames.ranks["complete"], "rank"].tolist())
 
 
 def source_of(call: pd.Series) -> str:

@@ -32,10 +32,13 @@ def unmatched_transfers(frames: Frames, covered: Coverage) -> Iterator[Problem]:
     wide = pd.DataFrame(sums.unstack("kind")).reindex(columns=both)
     wide = wide.fillna({("row", SEND): -1, ("row", RECV): -1}).fillna(0).astype("int64")
     for column in ("num", "size"):
-        bad = wide[wide[column, SEND] != wide[column, RECV]]
+        uneven = wide[wide[column, SEND] != wide[column, RECV]]
+        bad = uneven
+        if covered.imported_from and column == "num":  # what is over by now has met its other end
+            bad = uneven[~_is_over(frames, uneven)]
         for (group, source, target), row in bad.iterrows():  # type: ignore[misc]
             yield _problem(frames, covered, (group, source, target), row, column)
-        wide = wide.drop(bad.index)
+        wide = wide.drop(uneven.index)
 
 
 def _comparable(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
@@ -54,9 +57,17 @@ def _comparable(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
     is_open = pd.MultiIndex.from_frame(ends[["group", "target"]]).isin(
         pd.MultiIndex.from_frame(open_to_all[["group", "target"]])
     )
-    unsure = covered.unrecorded | covered.cut | covered.dropping
+    unsure = covered.unrecorded | covered.parted | covered.dropping
     known = ~(ends["source"].isin(unsure) | ends["target"].isin(unsure))
     return ends[known & ~is_open & (transfers["peer"] >= 0)]
+
+
+def _is_over(frames: Frames, uneven: pd.DataFrame) -> pd.Series:
+    """Of pairs with more transfers at one end, whether the last one there has completed."""
+    more_sent = uneven["num", SEND] > uneven["num", RECV]
+    rows = uneven["row", SEND].where(more_sent, uneven["row", RECV])
+    complete = frames.comm["complete_ns"].reindex(rows) >= 0
+    return pd.Series(complete.to_numpy(), index=uneven.index, dtype=bool)
 
 
 def _problem(

@@ -1,0 +1,288 @@
+"""Flight-recorder dumps: what `torch._C._distributed_c10d._dump_fr_trace` and torch's watchdog leave.
+
+    {"version": "2.10", "entries": [entry, ...],
+     "pg_config": {name: {"name": ..., "desc": ..., "ranks": "[0, 1]"}}}
+
+The buffer is a ring: entries may begin with any number, and those before them are lost. An entry is
+a call of one rank on one group; several of one `collective_seq_id` are a batch (coalesced), which
+ends with an entry that alone tells how far the batch has come. The JSON form has no Python frames.
+Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from commtrace.errors import NotATraceError
+from commtrace.event import CommEvent
+from commtrace.importers.documents import Document
+from commtrace.importers.names import (
+    COALESCED,
+    NO_COMMUNICATION,
+    NOT_KNOWN,
+    TRANSFERS,
+    dtype_of,
+    is_library,
+    kind_of,
+    payload_of,
+    shapes_text,
+    wire_of,
+)
+from commtrace.importers.recorded import (
+    RankRecord,
+    group_row,
+    infer_members,
+    members_of,
+    ranks_of,
+)
+
+Entry = Mapping[str, Any]
+
+LACKS: tuple[str, ...] = (
+    "roots, reductions, modules and operators",
+    "how long a rank was blocked: waits are not known, and a call's time is the one from its issue "
+    "to when torch noticed its end, which may be much later",
+)
+"""What no dump tells."""
+
+_NO_FRAMES = "source lines: a dump in JSON has none, one in pickle has"
+
+
+def read_dumps(documents: Sequence[Document]) -> tuple[list[RankRecord], list[str]]:
+    """What the dumps tell, rank by rank, and what they lack."""
+    ranks = ranks_of(documents, [NOT_KNOWN] * len(documents))
+    dumps = [document.content for document in documents]
+    records = [
+        RankRecord(rank, document.path, groups=_groups(dump, document))
+        for rank, document, dump in zip(ranks, documents, dumps, strict=True)
+    ]
+    known = [rank for r in records for row in r.groups.values() for rank in members_of(row)]
+    world_size = 1 + max([*ranks, *known])
+    batches = [_batches(dump, document) for dump, document in zip(dumps, documents, strict=True)]
+    for record, of_rank in zip(records, batches, strict=True):
+        record.world_size = world_size
+        # Whose a group is shows in who calls on it, where its ranks are not listed.
+        record.comm = [
+            CommEvent(rank=record.rank, group=name)
+            for name in {_group_name(batch[-1]) for batch in of_rank}
+        ]
+    inferred = infer_members(records, world_size)
+    seqs = [_seq(batch[-1]) for of_rank in batches for batch in of_rank if not _is_p2p(batch[-1])]
+    first_seq = min([1, *seqs])  # torch's own backends count from 1
+    for record, document, of_rank in zip(records, documents, batches, strict=True):
+        try:
+            record.comm = [row for batch in of_rank for row in _rows(record, batch, first_seq)]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise _malformed(document, f"{type(error).__name__}: {error}") from error
+        _number_rows(record)
+        _bound(record)
+    return records, _lacks(dumps, inferred)
+
+
+def _malformed(document: Document, found: str) -> NotATraceError:
+    return NotATraceError(
+        f"cannot import {document.path}",
+        found=found,
+        why="its entries are not those of a flight recorder's dump of version 2",
+    )
+
+
+def _lacks(dumps: Sequence[Mapping[str, Any]], inferred: list[str]) -> list[str]:
+    entries = [entry for dump in dumps for entry in dump.get("entries") or []]
+    lacks = list(LACKS)
+    if entries and not any(entry.get("frames") for entry in entries):
+        lacks.append(_NO_FRAMES)
+    if inferred:
+        lacks.append(
+            f"the ranks of group {', '.join(inferred)}: taken to be those that called on it"
+        )
+    return lacks
+
+
+def _groups(dump: Mapping[str, Any], document: Document) -> dict[str, Any]:
+    entries = dump.get("entries") or []
+    try:
+        backend = str(entries[0]["profiling_name"]).partition(":")[0] if entries else ""
+        named = {_group_name(entry): str(entry["process_group"][1]) for entry in entries}
+        groups = {
+            name: group_row(name, _description(text), (), backend) for name, text in named.items()
+        }
+        for name, about in (dump.get("pg_config") or {}).items():
+            ranks = about["ranks"]
+            ranks = ast.literal_eval(ranks) if isinstance(ranks, str) else ranks
+            if ranks:
+                described = _description(str(about["desc"]))
+                groups[str(name)] = group_row(str(name), described, ranks, backend)
+    except (KeyError, TypeError, ValueError, IndexError, SyntaxError) as error:
+        raise _malformed(document, f"{type(error).__name__}: {error}") from error
+    return groups
+
+
+def _description(text: str) -> str:
+    return "" if text == "undefined" else text
+
+
+def _group_name(entry: Entry) -> str:
+    return str(entry["process_group"][0])
+
+
+def _is_p2p(entry: Entry) -> bool:
+    return bool(entry["is_p2p"])
+
+
+def _seq(entry: Entry) -> int:
+    return int(entry["p2p_seq_id"] if _is_p2p(entry) else entry["collective_seq_id"])
+
+
+def _key(entry: Entry) -> tuple[str, bool, int]:
+    return _group_name(entry), _is_p2p(entry), _seq(entry)
+
+
+def _batches(dump: Mapping[str, Any], document: Document) -> list[list[Entry]]:
+    """The entries of one launch together: mostly one, several where they were coalesced.
+
+    Between those of a batch there may be entries of other groups. A batch that the ring cut into
+    keeps its last entry alone, for what it sent in all is not known.
+    """
+    entries: Sequence[Entry] = dump.get("entries") or []
+    batches: dict[tuple[str, bool, int], list[Entry]] = {}
+    try:
+        for entry in entries:
+            batches.setdefault(_key(entry), []).append(entry)
+        cut = batches[_key(entries[0])] if entries and entries[0]["record_id"] else []
+        if cut and _is_closing(cut) and not _is_p2p(cut[-1]):
+            del cut[:-1]
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise _malformed(document, f"{type(error).__name__}: {error}") from error
+    return list(batches.values())
+
+
+def _name(entry: Entry) -> str:
+    """`all_reduce` of `nccl:all_reduce`, `send 0->1` of `nccl:send 0->1`."""
+    return str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"])
+
+
+def _is_closing(batch: Sequence[Entry]) -> bool:
+    """Whether the last entry of a batch only closes it: it has no tensors of its own."""
+    last = batch[-1]
+    name = _name(last).lower()
+    closes = name in COALESCED or (len(batch) > 1 and name.endswith("coalesced"))
+    return closes and not last["input_sizes"] and not last["output_sizes"]
+
+
+def _rows(record: RankRecord, batch: list[Entry], first_seq: int) -> Iterator[Any]:
+    """The calls of one batch: each transfer by itself, collectives as the one that they are."""
+    last, calls = batch[-1], batch
+    if _is_closing(batch):
+        calls = batch[:-1]
+    collectives = []
+    for entry in calls:
+        kind = _kind(entry)
+        if kind in TRANSFERS:
+            yield _transfer(record, entry, last)
+        elif kind not in NO_COMMUNICATION | COALESCED:
+            collectives.append(entry)
+    if collectives or (not calls and not _is_p2p(last)):
+        yield _collective(record, collectives, last, first_seq)
+
+
+def _kind(entry: Entry) -> str:
+    return kind_of(_name(entry).split(" ")[0])
+
+
+def _transfer(record: RankRecord, entry: Entry, last: Entry) -> Any:
+    """A send or recv, `send 0->1` or `recv 1<-0`, of which the numbers count within the group."""
+    kind, _, ends = _name(entry).partition(" ")
+    kind = kind_of(kind)
+    _, peer = (int(end) for end in ends.replace("<-", "->").split("->"))
+    ranks = members_of(record.groups[_group_name(entry)])
+    payload, dtype = _payload(kind, [entry], len(ranks))
+    return _row(record, entry, last)._replace(
+        kind=kind,
+        peer=ranks[peer] if peer < len(ranks) else peer if not ranks else NOT_KNOWN,
+        dtype=dtype,
+        payload_bytes=payload,
+        wire_bytes=wire_of(kind, payload, ranks, record.rank, NOT_KNOWN),
+        input_shapes=shapes_text(entry["input_sizes"]),
+        output_shapes=shapes_text(entry["output_sizes"]),
+    )
+
+
+def _collective(record: RankRecord, calls: list[Entry], last: Entry, first_seq: int) -> Any:
+    """One collective; of a batch whose parts were lost, only that there was one."""
+    first = calls[0] if calls else last
+    closing = _kind(last)
+    kinds = {_kind(entry) for entry in calls}
+    kind = closing if closing not in COALESCED else kinds.pop() if len(kinds) == 1 else ""
+    ranks = members_of(record.groups[_group_name(first)])
+    payload, dtype = _payload(kind, calls, len(ranks))
+    return _row(record, first, last)._replace(
+        kind=kind,
+        seq=_seq(first) - first_seq,
+        dtype=dtype,
+        payload_bytes=payload,
+        wire_bytes=wire_of(kind, payload, ranks, record.rank, NOT_KNOWN),
+        input_shapes=shapes_text([shape for entry in calls for shape in entry["input_sizes"]]),
+        output_shapes=shapes_text([shape for entry in calls for shape in entry["output_sizes"]]),
+    )
+
+
+def _payload(kind: str, calls: Sequence[Entry], size: int) -> tuple[int, str]:
+    """Bytes and element type of one call, given in one entry or several."""
+    total = 0 if calls else NOT_KNOWN
+    dtype = ""
+    for entry in calls:
+        types = [*entry["input_dtypes"], *entry["output_dtypes"]]
+        dtype, itemsize = dtype_of(types[0]) if types else ("", NOT_KNOWN)
+        payload = payload_of(
+            _kind(entry) if len(calls) > 1 else kind,
+            _elements(entry["input_sizes"]),
+            _elements(entry["output_sizes"]),
+            itemsize,
+            size,
+        )
+        total = total + payload if min(total, payload) >= 0 else NOT_KNOWN
+    return total, "" if kind == "barrier" else dtype
+
+
+def _elements(sizes: Sequence[Sequence[int]]) -> int:
+    return sum(prod(shape) for shape in sizes) if sizes else NOT_KNOWN
+
+
+def _row(record: RankRecord, entry: Entry, last: Entry) -> Any:
+    """What a transfer and a collective have in common; a batch's end is that of its last entry."""
+    frames = entry.get("frames") or last.get("frames") or ()
+    source = next((frame for frame in frames if not is_library(frame["filename"])), None)
+    thread = str(entry.get("thread_id", ""))
+    return CommEvent(
+        rank=record.rank,
+        id=int(entry["record_id"]),
+        native_op=str(entry["profiling_name"]).split(" ")[0],
+        group=_group_name(entry),
+        issue_ns=int(entry["time_created_ns"]),
+        complete_ns=int(last.get("time_discovered_completed_ns") or NOT_KNOWN),
+        thread=int(thread) if thread.isdigit() else NOT_KNOWN,
+        source_file=source["filename"] if source else "",
+        source_line=int(source["line"]) if source else NOT_KNOWN,
+        source_function=source["name"] if source else "",
+        stack="\n".join(
+            f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in reversed(frames)
+        ),
+    )
+
+
+def _number_rows(record: RankRecord) -> None:
+    """In order of issue; the numbers of the dump stay if they are in that order."""
+    record.comm.sort(key=lambda row: row.id)
+    if len({row.id for row in record.comm}) < len(record.comm):  # it was reset meanwhile
+        record.comm.sort(key=lambda row: row.issue_ns)
+        record.comm = [row._replace(id=place) for place, row in enumerate(record.comm)]
+
+
+def _bound(record: RankRecord) -> None:
+    instants = [row.issue_ns for row in record.comm] + [row.complete_ns for row in record.comm]
+    known = [instant for instant in instants if instant >= 0]
+    record.start_ns, record.end_ns = min(known, default=0), max(known, default=0)

@@ -1,0 +1,420 @@
+"""Traces of torch.profiler (Kineto): what each rank's file tells of its communication.
+
+Times of a call are those of its work where the trace has it: from the first to the last moment of
+its kernels on a device, blocked where no other kernel ran meanwhile; on gloo from its issue to the
+end of its work. Otherwise only when it was issued, and how long that took, is known.
+Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from commtrace.event import CommEvent, OpEvent, StepRow
+from commtrace.importers.documents import Document
+from commtrace.importers.kineto_events import Events
+from commtrace.importers.kineto_spans import (
+    COLLECTIVE_NAME,
+    Gathered,
+    HostCall,
+    calls_of,
+    gather,
+)
+from commtrace.importers.names import (
+    NOT_KNOWN,
+    ROOTED,
+    TRANSFERS,
+    dtype_of,
+    kind_of,
+    payload_of,
+    shapes_text,
+    wire_of,
+)
+from commtrace.importers.recorded import (
+    RankRecord,
+    group_row,
+    infer_members,
+    members_of,
+    number_by_order,
+    ranks_of,
+)
+
+_RECEIVES_FIRST = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+"""Kinds whose operator takes what is received as its first argument, what is sent as its second."""
+
+_ROOT_AT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}
+_PEER_AT = {"send": 2, "recv": 2}
+_REDUCTION = re.compile(r"_(Sum|Prod|Max|Min|Avg|PreMulSum|SumPostDiv)_", re.IGNORECASE)
+_REDUCTIONS = {"prod": "product", "premulsum": "premul_sum", "sumpostdiv": "avg"}
+
+
+def read_profiles(documents: Sequence[Document]) -> tuple[list[RankRecord], list[str]]:
+    """What the traces tell, rank by rank, and what they lack."""
+    profiles = [_Profile(document) for document in documents]
+    ranks = ranks_of(documents, [profile.rank for profile in profiles])
+    records = [profile.record(rank) for profile, rank in zip(profiles, ranks, strict=True)]
+    world_size = max([*(record.world_size for record in records), 1 + max(ranks)])
+    inferred = infer_members(records, world_size)
+    _without_doubles(records)
+    numbered, left = number_by_order(records)
+    return records, _lacks(records, profiles, inferred, numbered, left)
+
+
+def _lacks(
+    records: Sequence[RankRecord],
+    profiles: Sequence[_Profile],
+    inferred: list[str],
+    numbered: int,
+    left: int,
+) -> list[str]:
+    calls = [call for record in records for call in record.comm]
+    counts = {
+        "calls of no known group": sum(not call.group for call in calls),
+        "sizes of calls (record_shapes was off)": sum(call.payload_bytes < 0 for call in calls),
+        "calls of which only the issue is known, not the end": sum(
+            call.complete_ns < 0 for call in calls
+        ),
+        "kernels of communication of which no call is known": sum(p.num_strays for p in profiles),
+        "collectives that could not be matched across ranks: they have no numbers": left,
+        "collectives that were numbered by their order in each group": numbered,
+    }
+    lacks = ["why calls were needed", "parameters that calls carry"]
+    if calls and not any(call.source_file for call in calls):
+        lacks.append("source lines (with_stack was off)")
+    if calls and not any(call.module for call in calls):
+        lacks.append("modules (with_stack or with_modules was off)")
+    if inferred:
+        lacks.append(
+            f"the ranks of group {', '.join(inferred)}: taken to be those that called on it"
+        )
+    return lacks + [f"{what}: {count} of {len(calls)}" for what, count in counts.items() if count]
+
+
+def _without_doubles(records: Sequence[RankRecord]) -> None:
+    """Take the number from calls of a rank that share one: parts of a batch all have the same."""
+    for record in records:
+        seen: dict[tuple[str, int], int] = {}
+        for call in record.comm:
+            seen[call.group, call.seq] = seen.get((call.group, call.seq), 0) + 1
+        for place, call in enumerate(record.comm):
+            if call.seq >= 0 and seen[call.group, call.seq] > 1:
+                record.comm[place] = call._replace(seq=NOT_KNOWN)
+
+
+class _Busy:
+    """When a device computed: how much of any interval it did not."""
+
+    def __init__(self, intervals: list[tuple[int, int]]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._sums = [0]
+        for start, end in sorted(intervals):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+                self._sums[-1] = self._sums[-2] + self._ends[-1] - self._starts[-1]
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+                self._sums.append(self._sums[-1] + end - start)
+
+    def _until(self, instant: int) -> int:
+        place = bisect_right(self._starts, instant)
+        if not place:
+            return 0
+        return self._sums[place] - max(self._ends[place - 1] - instant, 0)
+
+    def free_in(self, start: int, end: int) -> int:
+        """How long nothing was computed from `start` to `end`."""
+        return end - start - (self._until(end) - self._until(start))
+
+
+class _Profile:
+    """One rank's trace."""
+
+    def __init__(self, document: Document) -> None:
+        events = Events(document)
+        self.document = document
+        self._found: Gathered = gather(events)
+        self._about = events.about
+        self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
+        self._epoch = int(self._about.get("baseTimeNanoseconds") or 0)
+        self.rank = int(self._distributed.get("rank", NOT_KNOWN))
+        self.num_strays = 0
+
+    def record(self, rank: int) -> RankRecord:
+        """All of it, as rows."""
+        found, epoch = self._found, self._epoch
+        calls, by_id, ops = calls_of(found)
+        calls = self._with_kernels(calls, by_id)
+        _give_work(calls, found)
+        record = RankRecord(
+            rank,
+            self.document.path,
+            host=str(self._about.get("host_name") or ""),
+            pid=min(found.pids, default=-1),
+            device=self._device(),
+            start_ns=found.start + epoch if found.start >= 0 else epoch,
+            end_ns=found.end + epoch if found.end >= 0 else epoch,
+            world_size=int(self._distributed.get("world_size") or 1),
+            groups=self._groups(calls),
+        )
+        self._steps = sorted((start, end, number) for number, (start, end) in found.steps.items())
+        self._step_starts = [start for start, *_ in self._steps]
+        record.steps = [
+            StepRow(rank, number, start + epoch, end + epoch)
+            for number, (start, end) in sorted(found.steps.items())
+        ]
+        record.ops = [self._op_row(rank, op) for op in ops]
+        names = [name for name, row in record.groups.items() if rank in members_of(row)]
+        self._only_group = names[0] if len(names) == 1 else ""
+        busy = _Busy(found.computing)
+        record.comm = [
+            self._row(record, call, busy)._replace(id=number) for number, call in enumerate(calls)
+        ]
+        return record
+
+    def _device(self) -> str:
+        has_device = bool(self._found.kernels or self._found.computing)
+        return "cuda" if has_device or self._about.get("deviceProperties") else "cpu"
+
+    def _groups(self, calls: Sequence[HostCall]) -> dict[str, Any]:
+        backend = str(self._distributed.get("backend") or "")
+        groups = {}
+        for about in self._distributed.get("pg_config") or ():
+            name, description = str(about.get("pg_name")), str(about.get("pg_desc") or "")
+            ranks = about.get("ranks")
+            ranks = ranks if isinstance(ranks, list) else _ranks_in(str(ranks), about)
+            groups[name] = _group(name, description, ranks, about.get("pg_size"), backend)
+        for call in calls:
+            args = call.described
+            name = str(args.get("Process Group Name") or "")
+            if name and (name not in groups or not groups[name].ranks):
+                ranks = _ranks_in(str(args.get("Process Group Ranks") or ""), args)
+                description = str(args.get("Process Group Description") or "")
+                size = args.get("Group size")
+                groups[name] = _group(name, description, ranks, size, backend)
+        return groups
+
+    def _with_kernels(self, calls: list[HostCall], by_id: Mapping[Any, HostCall]) -> list[HostCall]:
+        """The calls with the times of their kernels, and calls of which only these are there."""
+        by_number = {_number_of(call.described): call for call in calls if call.described}
+        by_number.pop(None, None)
+        for start, end, name, args in self._found.kernels:
+            call = by_id.get(args.get("External id")) or by_number.get(_number_of(args))
+            if call is None and args.get(COLLECTIVE_NAME):
+                call = HostCall(start, start, NOT_KNOWN, str(args[COLLECTIVE_NAME]), {}, args)
+                calls.append(call)
+                if (number := _number_of(args)) is not None:
+                    by_number[number] = call
+            if call is None:
+                self.num_strays += 1
+                continue
+            before = call.work or (start, end)
+            call.work = min(before[0], start), max(before[1], end)
+            call.is_on_device, call.kernel = True, name
+        return sorted(calls, key=lambda call: call.start)
+
+    def _step_of(self, instant: int) -> int:
+        place = bisect_right(self._step_starts, instant) - 1
+        if place < 0 or instant >= self._steps[place][1]:
+            return NOT_KNOWN
+        return self._steps[place][2]
+
+    def _op_row(self, rank: int, op: Any) -> Any:
+        number, parent, name, start, end, place, thread = op
+        return OpEvent(
+            rank=rank,
+            id=number,
+            parent=parent,
+            op=name.replace("::", "."),
+            level="local",
+            start_ns=start + self._epoch,
+            duration_ns=end - start,
+            step=self._step_of(start),
+            phase=place["phase"],
+            module=place.get("module", ""),
+            module_class=place.get("module_class", ""),
+            thread=thread,
+        )
+
+    def _row(self, record: RankRecord, call: HostCall, busy: _Busy) -> Any:
+        kind, args = call.kind, call.described
+        group = str(args.get("Process Group Name") or self._only_group)
+        row = record.groups.get(group)
+        ranks = members_of(row) if row is not None else ()
+        size = len(ranks) or (row.size if row is not None else NOT_KNOWN)
+        sent, received, dtype, shapes = _message(call, kind)
+        name, itemsize = dtype_of(dtype) if dtype else ("", NOT_KNOWN)
+        payload = payload_of(kind, sent, received, itemsize, size)
+        root = _member(ranks, args.get("Rank") if args else _input(call, _ROOT_AT.get(kind)))
+        root = root if kind in ROOTED else NOT_KNOWN
+        source = call.place.get("source", ("", NOT_KNOWN, ""))
+        reduction = _REDUCTION.search(call.kernel) if "reduce" in kind else None
+        told = reduction.group(1).lower() if reduction else ""
+        return CommEvent(
+            rank=record.rank,
+            kind=kind,
+            native_op=f"c10d::{call.name}" if call.args else call.name,
+            group=group,
+            seq=_seq(args) if kind not in TRANSFERS else NOT_KNOWN,
+            reduce_op=_REDUCTIONS.get(told, told),
+            root=root,
+            peer=_peer(call, kind, ranks),
+            dtype=name if kind != "barrier" else "",
+            input_shapes=shapes[0],
+            output_shapes=shapes[1],
+            payload_bytes=payload,
+            wire_bytes=wire_of(kind, payload, ranks, record.rank, root),
+            is_async=_is_async(call),
+            step=self._step_of(call.start),
+            phase=call.place.get("phase", ""),
+            module=call.place.get("module", ""),
+            module_class=call.place.get("module_class", ""),
+            thread=call.thread,
+            op=call.op.replace("::", "."),
+            op_id=call.op_id,
+            source_file=source[0],
+            source_line=source[1],
+            source_function=source[2],
+            **self._times(call, busy),
+        )
+
+    def _times(self, call: HostCall, busy: _Busy) -> dict[str, int]:
+        epoch = self._epoch
+        if call.work is None:
+            return {"issue_ns": call.start + epoch, "call_ns": call.end - call.start}
+        start, end = call.work
+        if call.is_on_device:
+            return {
+                "issue_ns": start + epoch,
+                "blocked_ns": busy.free_in(start, end),
+                "complete_ns": end + epoch,
+            }
+        end = max(end, call.end)
+        return {
+            "issue_ns": call.start + epoch,
+            "call_ns": call.end - call.start,
+            "blocked_ns": NOT_KNOWN if _is_async(call) else end - call.start,
+            "complete_ns": end + epoch,
+        }
+
+
+def _group(name: str, description: str, ranks: list[int], size: Any, backend: str) -> Any:
+    row = group_row(name, "" if description == "undefined" else description, ranks, backend)
+    known = int(size) if isinstance(size, (int, float)) and size > 0 else NOT_KNOWN
+    return row if ranks else row._replace(size=known)
+
+
+def _give_work(calls: Sequence[HostCall], found: Gathered) -> None:
+    """Tell calls on gloo when their work was done: the nth of a kind did the nth work of it."""
+    waiting: dict[str, list[HostCall]] = {}
+    for call in calls:
+        if call.work is None and not call.described:
+            waiting.setdefault(call.kind, []).append(call)
+    for kind, works in found.workers.items():
+        of_kind = waiting.get(kind, [])
+        works.sort(key=lambda work: work[0])
+        fits = len(of_kind) == len(works) and all(
+            work[0] >= call.start for call, work in zip(of_kind, works, strict=True)
+        )
+        if fits:
+            for call, (start, end, args) in zip(of_kind, works, strict=True):
+                call.work, call.worker_args = (start, end), args
+
+
+def _number_of(args: Mapping[str, Any]) -> tuple[str, str, int] | None:
+    """What tells a described collective from any other of its rank; None without a number."""
+    seq = _seq(args)
+    if seq < 0:
+        return None
+    return str(args.get("Process Group Name")), kind_of(str(args.get(COLLECTIVE_NAME))), seq
+
+
+def _seq(args: Mapping[str, Any]) -> int:
+    """Numbers of NCCL begin with 1."""
+    seq = args.get("Seq")
+    return int(seq) - 1 if isinstance(seq, (int, float)) and seq >= 1 else NOT_KNOWN
+
+
+def _ranks_in(text: str, about: Mapping[str, Any]) -> list[int]:
+    """The ranks of a group of which a trace may list only the first ones and the last."""
+    listed = [int(number) for number in re.findall(r"\d+", text)]
+    if listed and "..." not in text:
+        return listed
+    start, stride, size = (
+        about.get(name, 0) for name in ("Global rank start", "Global rank stride", "Group size")
+    )
+    if size and stride > 0 and start >= 0:
+        ranks = [start + place * stride for place in range(size)]
+        if set(listed) <= set(ranks):
+            return ranks
+    return []
+
+
+def _member(ranks: tuple[int, ...], place: Any) -> int:
+    """The global rank of a place in a group."""
+    known = isinstance(place, (int, float)) and 0 <= place < len(ranks)
+    return ranks[int(place)] if known else NOT_KNOWN
+
+
+def _peer(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
+    if kind not in TRANSFERS:
+        return NOT_KNOWN
+    told = call.described.get("Dst Rank" if kind == "send" else "Src Rank")
+    if isinstance(told, (int, float)):
+        return int(told)
+    return _member(ranks, _input(call, _PEER_AT[kind]))
+
+
+def _input(call: HostCall, place: int | None) -> int | None:
+    """An integer argument of the operator, where the trace has it."""
+    values = call.args.get("Concrete Inputs") or ()
+    if place is None or place >= len(values) or not str(values[place]).lstrip("-").isdigit():
+        return None
+    return int(values[place])
+
+
+def _is_async(call: HostCall) -> bool:
+    values = call.args.get("Concrete Inputs") or ()
+    if len(values) >= 2 and values[-2] in ("True", "False"):
+        return values[-2] == "True"
+    return bool(call.described.get("Is asynchronized op", not call.described))
+
+
+def _message(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str]]:
+    """Elements sent and received, element type, and both shapes as text."""
+    args = call.described
+    if "In msg nelems" in args:
+        sent, received = int(args["In msg nelems"]), int(args.get("Out msg nelems", NOT_KNOWN))
+        flat = ("", "") if kind in ("gather", "scatter") else (f"[{sent}]", f"[{received}]")
+        return sent, received, str(args.get("dtype") or ""), flat
+    dims, types = call.args.get("Input Dims") or (), call.args.get("Input type") or ()
+    of_worker = call.worker_args.get("Input type") or ()
+    dtype = next((t for t in (*of_worker, *types[:2]) if dtype_of(str(t))[1] > 0), "")
+    both = [_shapes(dims[place]) if place < len(dims) else [] for place in (0, 1)]
+    if kind in _RECEIVES_FIRST:
+        out, into = both
+    else:
+        out = into = both[0]
+    if kind == "recv":
+        into = []
+    elif kind == "send":
+        out = []
+    return _numel(into), _numel(out), str(dtype), (shapes_text(into), shapes_text(out))
+
+
+def _shapes(dims: Any) -> list[list[int]]:
+    """The shapes of an argument: of a tensor, or of a list of them."""
+    if not isinstance(dims, list) or not dims:
+        return []
+    if all(isinstance(size, int) for size in dims):
+        return [dims]
+    return [each for each in dims if isinstance(each, list)]
+
+
+def _numel(shapes: list[list[int]]) -> int:
+    return sum(prod(shape) for shape in shapes) if shapes else NOT_KNOWN

@@ -1,0 +1,65 @@
+"""A chrome trace of torch.profiler, read event by event.
+
+A trace has many times more events than calls: text comes in, and one event at a time goes out, so
+that none is kept but those that somebody wants.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from commtrace.errors import TruncatedTraceError
+from commtrace.importers.documents import Document
+
+_LIST = re.compile(r'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+class Events:
+    """Iterates over the events of a trace; `about` holds all the rest, once they are through."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._text: str = document.content
+        self.about: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        text = self._text
+        begin = _LIST.search(text)
+        start = begin.end() if begin else text.index("[") + 1
+        place = start
+        decode = json.JSONDecoder(strict=False).raw_decode
+        between = _BETWEEN.match
+        while True:
+            gap = between(text, place)
+            place = gap.end() if gap else place
+            if text.startswith("]", place):
+                break
+            try:
+                event, place = decode(text, place)
+            except ValueError as error:
+                raise self._broken(place) from error
+            if isinstance(event, dict):
+                yield event
+        if begin:
+            self.about = self._rest(text[:start] + text[place:])
+
+    def _rest(self, text: str) -> dict[str, Any]:
+        try:
+            rest = json.loads(text, strict=False)
+        except ValueError as error:
+            raise self._broken(len(self._text)) from error
+        return {key: value for key, value in rest.items() if key != "traceEvents"}
+
+    def _broken(self, place: int) -> TruncatedTraceError:
+        at_end = place >= len(self._text.rstrip())
+        return TruncatedTraceError(
+            f"cannot import {self._document.path}",
+            place=f"character {place}",
+            found="the end of the file" if at_end else repr(self._text[place : place + 40]),
+            why="a chrome trace is one JSON document, and this one is not whole",
+            attempt="copy it again, or record again and let the profiler stop before the end",
+        )

@@ -1,0 +1,242 @@
+"""The events of a profiled rank that tell of communication, put in their places in the program.
+
+`gather` sorts the events of one file by what they are; `calls_of` walks each thread's spans, which
+nest, and makes a `HostCall` of each communication call, and rows of table `ops` of the operators
+around them. A call is counted once, however many events tell of it:
+
+    c10d::allreduce_            the operator, on any backend: shapes, flags, roots
+      record_param_comms        its description: group, number, sizes (NCCL and its like)
+    gloo:all_reduce             its work on a thread of gloo: when it began and ended
+    ncclDevKernel_AllReduce...  its work on the device, with a copy of the description
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from commtrace.importers.names import NO_COMMUNICATION, NOT_KNOWN, is_library, kind_of
+from commtrace.units import KINDS
+
+FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE = range(8)
+
+Span = tuple[int, int, int, str, Mapping[str, Any]]
+"""Start, minus end (so that they sort outermost first), what it is, name, arguments."""
+
+_STEP, _MODULE, _ENGINE = "ProfilerStep#", "nn.Module: ", "autograd::engine::evaluate_function"
+_OPTIMIZER_STEP, _DESCRIPTION, _COLLECTIVES = "Optimizer.step#", "record_param_comms", "c10d::"
+COLLECTIVE_NAME = "Collective name"
+_HOST_BACKENDS = ("gloo", "mpi", "ucc")
+
+
+@dataclass(slots=True)
+class HostCall:
+    """One communication call as the host made it; `work` is when gloo or a device did it."""
+
+    start: int
+    end: int
+    thread: int
+    name: str
+    args: Mapping[str, Any]
+    described: Mapping[str, Any] = field(default_factory=dict)
+    place: Mapping[str, Any] = field(default_factory=dict)
+    op: str = ""
+    op_id: int = NOT_KNOWN
+    work: tuple[int, int] | None = None
+    is_on_device: bool = False
+    worker_args: Mapping[str, Any] = field(default_factory=dict)
+    kernel: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind, by the description if there is one."""
+        return kind_of(str(self.described.get(COLLECTIVE_NAME) or self.name))
+
+
+@dataclass(slots=True)
+class Gathered:
+    """The events of one rank by what they are; instants in ns of its clock."""
+
+    spans: dict[int, list[Span]] = field(default_factory=dict)
+    workers: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = field(default_factory=dict)
+    kernels: list[tuple[int, int, str, Mapping[str, Any]]] = field(default_factory=list)
+    computing: list[tuple[int, int]] = field(default_factory=list)
+    steps: dict[int, tuple[int, int]] = field(default_factory=dict)
+    pids: set[int] = field(default_factory=set)
+    start: int = -1
+    end: int = -1
+
+
+def gather(events: Iterable[Mapping[str, Any]]) -> Gathered:
+    """The events that matter."""
+    found = Gathered()
+    for event in events:
+        if event.get("ph") != "X" or event.get("ts") is None:
+            continue
+        sort = _SORTS.get(str(event.get("cat", "")).lower())
+        if sort is None:
+            continue
+        start = round(float(event["ts"]) * 1000)
+        end = start + round(float(event.get("dur") or 0) * 1000)
+        found.start = start if found.start < 0 else min(found.start, start)
+        found.end = max(found.end, end)
+        sort(found, event, str(event.get("name", "")), start, end)
+    return found
+
+
+def _of_operator(
+    found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int
+) -> None:
+    if name == _DESCRIPTION:
+        what = PARAMS
+    elif name.startswith(_COLLECTIVES) and kind_of(name[len(_COLLECTIVES) :]) in KINDS:
+        what = C10D
+    elif name.startswith(_ENGINE):
+        what = BACKWARD
+    else:
+        what = OP
+    if isinstance(event.get("pid"), int):
+        found.pids.add(event["pid"])
+    _add(found, event, what, name, start, end)
+
+
+def _of_python(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
+    if name.startswith(_MODULE):
+        _add(found, event, MODULE, name[len(_MODULE) :], start, end)
+    elif not is_library(name.rpartition("(")[0]):
+        _add(found, event, FRAME, name, start, end)
+
+
+def _of_annotation(
+    found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int
+) -> None:
+    backend, _, work = name.partition(":")
+    if name.startswith(_STEP):
+        number = name[len(_STEP) :]
+        if number.isdigit():
+            found.steps[int(number)] = (start, end)
+    elif name.startswith(_OPTIMIZER_STEP):
+        _add(found, event, OPTIMIZER, name, start, end)
+    elif backend in _HOST_BACKENDS and kind_of(work) in KINDS:
+        of_kind = found.workers.setdefault(kind_of(work), [])
+        of_kind.append((start, end, event.get("args") or {}))
+    elif work and kind_of(work) in KINDS:
+        _add(found, event, NOTE, name, start, end)
+
+
+def _of_kernel(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
+    args = event.get("args") or {}
+    if COLLECTIVE_NAME in args or name.lower().startswith(("nccl", "rccl")):
+        found.kernels.append((start, end, name, args))
+    else:
+        found.computing.append((start, end))
+
+
+_SORTS = {
+    "cpu_op": _of_operator,
+    "operator": _of_operator,
+    "python_function": _of_python,
+    "user_annotation": _of_annotation,
+    "kernel": _of_kernel,
+}
+
+
+def _add(
+    found: Gathered, event: Mapping[str, Any], what: int, name: str, start: int, end: int
+) -> None:
+    thread = event.get("tid")
+    spans = found.spans.setdefault(thread if isinstance(thread, int) else NOT_KNOWN, [])
+    spans.append((start, -end, what, name, event.get("args") or {}))
+
+
+Op = tuple[int, int, str, int, int, Mapping[str, Any], int]
+"""Number, number of its parent, name, start, end, place, thread."""
+
+
+def calls_of(found: Gathered) -> tuple[list[HostCall], dict[Any, HostCall], list[Op]]:
+    """The calls in order of issue, the same by the ids that kernels name, and the operators."""
+    calls: list[HostCall] = []
+    by_id: dict[Any, HostCall] = {}
+    ops: list[Op] = []
+    for thread, spans in found.spans.items():
+        for span, stack in _nested(spans):
+            start, minus_end, what, name, args = span
+            inside = next((each for each in reversed(stack) if isinstance(each[1], HostCall)), None)
+            if what == OP:
+                parent = next((each[1] for each in reversed(stack) if each[0][2] == OP), NOT_KNOWN)
+                stack.append((span, len(ops)))
+                ops.append((len(ops), parent, name, start, -minus_end, _place(stack), thread))
+            elif what == C10D or (what == PARAMS and _is_call(args) and _is_taken(inside)):
+                call = HostCall(start, -minus_end, thread, name.removeprefix(_COLLECTIVES), args)
+                call.described = args if what == PARAMS else {}
+                call.place = _place(stack)
+                around = next((each for each in reversed(stack) if each[0][2] == OP), None)
+                call.op, call.op_id = (around[0][3], around[1]) if around else ("", NOT_KNOWN)
+                calls.append(call)
+                stack.append((span, call))
+                by_id[args.get("External id")] = call
+            else:
+                if inside is not None:
+                    by_id[args.get("External id")] = inside[1]
+                    if what == PARAMS and _is_call(args):
+                        inside[1].described = args
+                stack.append((span, None))
+    calls.sort(key=lambda call: call.start)
+    by_id.pop(None, None)
+    return calls, by_id, _renumbered(ops, calls)
+
+
+def _renumbered(ops: list[Op], calls: list[HostCall]) -> list[Op]:
+    """The operators of all threads numbered in order of their start."""
+    order = sorted(range(len(ops)), key=lambda number: ops[number][3])
+    new = {old: place for place, old in enumerate(order)} | {NOT_KNOWN: NOT_KNOWN}
+    for call in calls:
+        call.op_id = new[call.op_id]
+    return [(new[old], new[ops[old][1]], *ops[old][2:]) for old in order]
+
+
+Stack = list[tuple[Span, Any]]
+
+
+def _nested(spans: list[Span]) -> Iterator[tuple[Span, Stack]]:
+    """Each span with those around it; who takes it appends it to the stack."""
+    stack: Stack = []
+    for span in sorted(spans, key=lambda each: each[:3]):
+        while stack and -stack[-1][0][1] <= span[0]:
+            stack.pop()
+        yield span, stack
+
+
+def _is_call(args: Mapping[str, Any]) -> bool:
+    name = args.get(COLLECTIVE_NAME)
+    return bool(name) and kind_of(str(name)) not in NO_COMMUNICATION
+
+
+def _is_taken(inside: tuple[Span, Any] | None) -> bool:
+    return inside is None or bool(inside[1].described)
+
+
+def _place(stack: Stack) -> Mapping[str, Any]:
+    """Where in the program: columns of tables `comm` and `ops`."""
+    modules = [span[3] for span, _ in stack if span[2] == MODULE]
+    tags = {span[2] for span, _ in stack}
+    phase = (
+        "backward"
+        if BACKWARD in tags
+        else "optimizer"
+        if OPTIMIZER in tags
+        else "forward"
+        if modules
+        else ""
+    )
+    place: dict[str, Any] = {"phase": phase}
+    if modules:
+        place["module"] = ".".join(modules)
+        place["module_class"] = modules[-1].rpartition("_")[0] or modules[-1]
+    frame = next((span[3] for span, _ in reversed(stack) if span[2] == FRAME), "")
+    if frame:
+        file, _, rest = frame.rpartition("(")
+        line, _, function = rest.partition("): ")
+        place["source"] = (file, int(line) if line.isdigit() else NOT_KNOWN, function)
+    return place

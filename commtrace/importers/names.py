@@ -1,0 +1,156 @@
+"""What torch calls communication, element types and places in its own traces, in our words.
+
+Flight recorder, profiler and process groups each spell a collective in their own way: `all_reduce`,
+`allreduce_`, `nccl:all_reduce`, `ALLGATHER_coalesced`, `_allgather_base`. `kind_of` knows them all.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+from commtrace.units import KINDS, wire_bytes
+
+NOT_KNOWN = -1
+
+_SPELLINGS = {
+    "all_reduce": "allreduce allreduce_coalesced all_reduce_coalesced all_reduce_sparse "
+    "allreduce_sparse sparse_all_reduce",
+    "all_gather": "allgather allgather_base all_gather_base allgather_coalesced "
+    "all_gather_into_tensor all_gather_into_tensor_coalesced all_gather_coalesced "
+    "allgather_into_tensor_coalesced all_gather_single all_gather_v allgatherv all_gatherv",
+    "reduce_scatter": "reduce_scatter_base reduce_scatter_tensor reduce_scatter_coalesced "
+    "reduce_scatter_tensor_coalesced reduce_scatter_single reduce_scatter_v reduce_scatterv",
+    "all_to_all": "alltoall alltoall_base alltoallv all_to_allv all_to_all_single "
+    "all_to_all_v_single",
+    "broadcast": "broadcast_oop",
+    "reduce": "reduce_oop",
+    "gather": "",
+    "scatter": "",
+    "send": "isend",
+    "recv": "irecv recv_any_source recvanysource",
+    "barrier": "all_reduce_barrier monitored_barrier",
+}
+_KIND_OF = {
+    spelling: kind for kind, others in _SPELLINGS.items() for spelling in (kind, *others.split())
+}
+NO_COMMUNICATION = frozenset({"wait", "init", "split", "new_window", "start_coalescing"})
+"""What is listed among collectives and sends nothing."""
+
+COALESCED = frozenset({"coalesced", "end_coalescing"})
+"""What closes a batch of calls that are listed by themselves."""
+
+ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+TRANSFERS = frozenset({"send", "recv"})
+
+
+def kind_of(name: str) -> str:
+    """The kind of a call by any of its names; as it stands where it is none of them.
+
+    >>> kind_of("_allgather_base_")
+    'all_gather'
+    """
+    plain = name.lower().strip("_")
+    return _KIND_OF.get(plain, plain)
+
+
+_DTYPES = {
+    "float": ("float32", 4), "double": ("float64", 8), "half": ("float16", 2),
+    "bfloat16": ("bfloat16", 2), "byte": ("uint8", 1), "char": ("int8", 1), "short": ("int16", 2),
+    "int": ("int32", 4), "long": ("int64", 8), "bool": ("bool", 1), "uint16": ("uint16", 2),
+    "uint32": ("uint32", 4), "uint64": ("uint64", 8), "complexhalf": ("complex32", 4),
+    "complexfloat": ("complex64", 8), "complexdouble": ("complex128", 16),
+    "unsigned char": ("uint8", 1), "signed char": ("int8", 1), "short int": ("int16", 2),
+    "long int": ("int64", 8), "c10::bfloat16": ("bfloat16", 2), "c10::half": ("float16", 2),
+    "c10::complex<float>": ("complex64", 8), "c10::complex<double>": ("complex128", 16),
+}  # fmt: skip
+
+
+def dtype_of(name: str) -> tuple[str, int]:
+    """The element type by the name that C++ has for it, and its bytes; -1 where not known.
+
+    >>> dtype_of("BFloat16")
+    ('bfloat16', 2)
+    """
+    plain = name.lower()
+    known = _DTYPES.get(plain)
+    if known is None:
+        known = plain.removeprefix("c10::"), 1 if "float8" in plain else NOT_KNOWN
+    return known
+
+
+def payload_of(kind: str, sent: int, received: int, itemsize: int, size: int) -> int:
+    """The bytes that bandwidth is counted by (docs/bytes.md), -1 where too little is known.
+
+    `sent` and `received` are numbers of elements, `size` that of the group; -1 is not known.
+    """
+    if kind == "barrier":
+        return 0
+    elements = _elements(kind, sent, received, size)
+    return elements * itemsize if elements >= 0 and itemsize > 0 else NOT_KNOWN
+
+
+def _elements(kind: str, sent: int, received: int, size: int) -> int:
+    if kind == "all_gather":
+        return received if received >= 0 else _times(sent, size)
+    if kind == "reduce_scatter":
+        return sent if sent >= 0 else _times(received, size)
+    if kind == "gather":
+        return _times(sent, size)
+    if kind == "scatter":
+        return _times(received, size)
+    if kind == "recv":
+        return received if received >= 0 else sent
+    return sent if sent >= 0 else received
+
+
+def _times(elements: int, size: int) -> int:
+    return elements * size if elements >= 0 and size > 0 else NOT_KNOWN
+
+
+def wire_of(kind: str, payload: int, ranks: tuple[int, ...], rank: int, root: int) -> int:
+    """The bytes that `rank` must send in a ring of `ranks`; -1 where too little is known."""
+    if kind not in KINDS or payload < 0:
+        return NOT_KNOWN
+    if kind in TRANSFERS or kind == "barrier":
+        return wire_bytes(kind, payload, 2)
+    if rank not in ranks or (kind in ROOTED and root not in ranks):
+        return NOT_KNOWN
+    size = len(ranks)
+    distance = (ranks.index(rank) - ranks.index(root)) % size if kind in ROOTED else 0
+    return wire_bytes(kind, payload, size, distance=distance)
+
+
+def shapes_text(shapes: list[list[int]]) -> str:
+    """Shapes as table `comm` holds them: `[8,16];[4]`."""
+    return ";".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
+
+
+def mesh_axis_of(description: str) -> str:
+    """The axis that torch's DeviceMesh writes into the description of its groups."""
+    if not description.startswith("mesh_") or description == "mesh_default":
+        return ""
+    axis = description.removeprefix("mesh_")
+    number = axis.removeprefix("dim_")
+    return f"axis{number}" if number != axis and number.isdigit() else axis
+
+
+_LIBRARIES = sys.stdlib_module_names | {
+    "torch", "typing_extensions", "dtensor_core", "commtrace", "commtrace_cli",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=65536)
+def is_library(filename: str) -> bool:
+    """Whether a file is of torch, dtensor_core, commtrace or the standard library."""
+    if not filename or filename.startswith("<"):
+        return True
+    parts = PurePosixPath(filename.replace("\\", "/")).parts
+    if "site-packages" in parts:
+        after = parts[len(parts) - parts[::-1].index("site-packages") :]
+        return bool(after) and after[0].removesuffix(".py") in _LIBRARIES
+    if any(part.startswith("python3.") for part in parts):
+        return True
+    is_relative = not filename.startswith("/")
+    return is_relative and parts[0].removesuffix(".py") in _LIBRARIES

@@ -1,0 +1,169 @@
+"""What one rank's file told, in the form in which ranks are joined into a trace.
+
+An imported file becomes a `Spool`, as if the rank had recorded it here: joining, telling groups of
+one name apart and aligning clocks are then what they are for recordings. Numbers of collectives
+that a source lacks are given by order, where all members of the group made calls that fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from commtrace.errors import TraceError
+from commtrace.event import GroupRow
+from commtrace.importers.documents import Document
+from commtrace.importers.names import TRANSFERS, mesh_axis_of
+from commtrace.schema import TABLES
+from commtrace.tracefile.spool import Spool
+from commtrace.tracefile.trace import StringTable, table_of
+
+
+@dataclass(slots=True)
+class RankRecord:
+    """One rank: rows of the tables, and what is known of it; groups by the names it uses."""
+
+    rank: int
+    path: Path
+    comm: list[Any] = field(default_factory=list)
+    ops: list[Any] = field(default_factory=list)
+    steps: list[Any] = field(default_factory=list)
+    groups: dict[str, Any] = field(default_factory=dict)
+    host: str = ""
+    pid: int = -1
+    device: str = ""
+    start_ns: int = -1
+    end_ns: int = -1
+    world_size: int = 1
+
+    def spool(self) -> Spool:
+        """The same as a spool."""
+        strings = StringTable([""])
+        rows = {
+            "comm": self.comm,
+            "ops": self.ops,
+            "steps": self.steps,
+            "groups": list(self.groups.values()),
+        }
+        tables = {name: table_of(name, rows.get(name, ()), strings) for name in TABLES}
+        facts = {
+            "rank": self.rank,
+            "host": self.host,
+            "pid": self.pid,
+            "boot": self.host,
+            "epoch_ns": 0,
+            "device": self.device,
+            "start_ns": self.start_ns,
+            "end_ns": self.end_ns,
+            "complete": False,
+            "sees_completion": True,
+            "run": {"world_size": self.world_size},
+        }
+        return Spool(facts, tables, is_torn=False, path=self.path)
+
+
+def ranks_of(documents: Sequence[Document], told: Sequence[int]) -> list[int]:
+    """Each file's rank: as it tells itself, or else its name; 0 of a single file without one.
+
+    Raises TraceError where a rank cannot be told, or two files are of one.
+    """
+    found: dict[int, Path] = {}
+    for document, itself in zip(documents, told, strict=True):
+        rank = itself if itself >= 0 else document.rank_in_name
+        if rank < 0 and len(documents) == 1:
+            rank = 0
+        if rank < 0:
+            raise TraceError(
+                f"cannot import {document.path}",
+                found="no rank, neither in the file nor in its name",
+                attempt="name the files by their ranks, `rank0`, `rank1`, ...",
+            )
+        if rank in found:
+            raise TraceError(
+                "cannot import the files as one trace",
+                found=f"two of rank {rank}: {found[rank]} and {document.path}",
+                why="each rank has one file; the last number in a name counts as its rank",
+                attempt="import one of them, or rename it",
+            )
+        found[rank] = document.path
+    return list(found)
+
+
+def group_row(name: str, description: str, ranks: Sequence[int], backend: str) -> Any:
+    """The row of a group; no ranks are ranks not known."""
+    return GroupRow(
+        name=name,
+        description=description,
+        ranks=",".join(map(str, ranks)),
+        size=len(ranks) or -1,
+        mesh_axis=mesh_axis_of(description),
+        backend=backend,
+    )
+
+
+def members_of(row: Any) -> tuple[int, ...]:
+    """The ranks of a group's row."""
+    return tuple(map(int, row.ranks.split(","))) if row.ranks else ()
+
+
+def infer_members(records: Sequence[RankRecord], world_size: int) -> list[str]:
+    """Give ranks to groups of which no file has any; the names of those, so that it can be told.
+
+    The default group has all ranks. Of others, those whose calls on it were recorded are known.
+    """
+    known: dict[str, Any] = {}
+    callers: dict[str, set[int]] = {}
+    for record in records:
+        for row in record.groups.values():
+            if row.ranks or row.name not in known:
+                known[row.name] = row
+        for name in {call.group for call in record.comm}:
+            callers.setdefault(name, set()).add(record.rank)
+    inferred = {}
+    for name, row in known.items():
+        if not row.ranks:
+            is_default = row.description == "default_pg"
+            ranks = range(world_size) if is_default else sorted(callers.get(name, ()))
+            inferred[name] = row._replace(ranks=",".join(map(str, ranks)), size=len(ranks) or -1)
+    for record in records:
+        for name, row in record.groups.items():
+            if not row.ranks:
+                record.groups[name] = inferred.get(name, known[name])
+    return [name for name in inferred if known[name].description != "default_pg"]
+
+
+def number_by_order(records: Sequence[RankRecord]) -> tuple[int, int]:
+    """Give numbers to collectives without any; how many got one, and how many could not.
+
+    Calls of a group are numbered in order, if each of its members made as many of the same kinds:
+    that they belong together is then no mere guess.
+    """
+    unnumbered: dict[str, dict[int, list[int]]] = {}
+    for place, record in enumerate(records):
+        for row, call in enumerate(record.comm):
+            if call.seq < 0 and call.kind not in TRANSFERS:
+                unnumbered.setdefault(call.group, {}).setdefault(place, []).append(row)
+    numbered = left = 0
+    for group, rows in unnumbered.items():
+        if _fits(records, group, rows):
+            for place, of_rank in rows.items():
+                calls = records[place].comm
+                for seq, row in enumerate(of_rank):
+                    calls[row] = calls[row]._replace(seq=seq)
+            numbered += sum(map(len, rows.values()))
+        else:
+            left += sum(map(len, rows.values()))
+    return numbered, left
+
+
+def _fits(records: Sequence[RankRecord], group: str, rows: Mapping[int, list[int]]) -> bool:
+    row = next((r.groups[group] for r in records if group in r.groups), None)
+    ranks = {records[place].rank for place in rows}
+    if row is None or ranks != set(members_of(row)):
+        return False
+    if any(call.group == group and call.seq >= 0 for r in records for call in r.comm):
+        return False
+    kinds = {tuple(records[place].comm[n].kind for n in each) for place, each in rows.items()}
+    return len(kinds) == 1
