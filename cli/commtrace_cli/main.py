@@ -9,7 +9,18 @@ from types import ModuleType
 import typer
 
 from commtrace.errors import CommtraceError, UsageError
-from commtrace_cli import check, diff, explain, findings, merge, report, run, summary, table
+from commtrace_cli import (
+    check,
+    diff,
+    explain,
+    findings,
+    import_,
+    merge,
+    report,
+    run,
+    summary,
+    table,
+)
 from commtrace_cli.terminal import ClosedOutput, fail
 
 EXIT_CODES = {
@@ -22,7 +33,7 @@ EXIT_CODES = {
 }
 
 COMMANDS: dict[str, tuple[ModuleType, ...]] = {
-    "Record": (run, merge),
+    "Record": (run, merge, import_),
     "Look": (summary, report, table, explain),
     "Judge": (findings, check, diff),
 }

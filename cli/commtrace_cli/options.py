@@ -72,6 +72,12 @@ Spools = Annotated[
     Path,
     typer.Argument(metavar="FOLDER", help="The folder that holds the spools.", show_default=False),
 ]
+Sources = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...", help="A file of each rank, or folders of them.", show_default=False
+    ),
+]
 Before = Annotated[
     Path,
     typer.Argument(

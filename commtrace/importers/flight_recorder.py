@@ -1,4 +1,4 @@
-"""Flight-recorder dumps: what `torch._C._distributed_c10d._dump_fr_trace` and torch's watchdog leave.
+"""Dumps of torch's flight recorder, which its watchdog writes when a collective times out.
 
     {"version": "2.10", "entries": [entry, ...],
      "pg_config": {name: {"name": ..., "desc": ..., "ranks": "[0, 1]"}}}

@@ -38,16 +38,26 @@ def absences(covered: Coverage) -> list[Absence]:
         behind = rows[rows["last"] < rows["last"].max()]
         lost = {
             rank
-            for rank in behind["rank"]
-            if rank in covered.dropping or (group, rank) in covered.unsure
+            for rank, last in zip(behind["rank"], behind["last"], strict=True)
+            if rank in covered.dropping
+            or (group, rank) in covered.unsure
+            or (last < 0 and rank in covered.ringed)
         }
-        number = int(behind["last"].min()) + 1
+        sure = behind[~behind["rank"].isin(lost)]
+        number = _next_after(covered, group, (sure if len(sure) else behind)["last"].min())
         late = behind[behind["last"] < number]["rank"].tolist()
         if set(late) & covered.cut and _went_through(covered, group, number):
             lost |= set(late) & covered.cut
         present = tuple(sorted(set(rows["rank"]) - set(late)))
         found.append(Absence(group, number, present, tuple(late), tuple(sorted(lost & set(late)))))
     return found
+
+
+def _next_after(covered: Coverage, group: str, number: int) -> int:
+    """The first call of a group after one that the trace has; rings may have lost some between."""
+    calls = covered.calls
+    later = calls.loc[(calls["group"] == group) & (calls["number"] > number), "number"]
+    return int(later.min())
 
 
 def _went_through(covered: Coverage, group: str, number: int) -> bool:
@@ -152,7 +162,7 @@ def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
         return "it went beyond the memory bound"
     if covered.imported_from == PROFILER:
         return "the profiler was on for a part of the run"
-    if covered.imported_from and is_at_the_end:
+    if covered.imported_from and is_at_the_end and rank not in covered.ringed:
         return "its dump was made before others'"
     if rank in covered.cut and not covered.imported_from:
         return "its recording was cut off"

@@ -6,6 +6,7 @@ Only a call after a rank's last one may never have been made.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import pandas as pd
@@ -24,8 +25,8 @@ class Coverage:
 
     `unrecorded` ranks left nothing, `cut` ones did not close their recording, `dropping` ones went
     beyond the memory bound; of `unsure` (group, rank) some collectives have no known number, of
-    `unnumbered` ranks that many have none at all. Of `parted` ranks the first or the last calls may
-    be lacking. `imported_from` names the tool that another tool's trace is of.
+    `unnumbered` ranks that many have none at all. Of `ringed` ranks a flight recorder has lost the
+    first calls. `imported_from` names the tool that another tool's trace is of.
     """
 
     calls: pd.DataFrame
@@ -36,7 +37,7 @@ class Coverage:
     dropping: frozenset[int]
     unsure: frozenset[tuple[str, int]]
     unnumbered: dict[int, int]
-    parted: frozenset[int]
+    ringed: frozenset[int]
     imported_from: str
 
 
@@ -68,18 +69,17 @@ def coverage(frames: Frames) -> Coverage:
         cut=frozenset(ranks.loc[~ranks["complete"], "rank"].tolist()),
         dropping=frozenset(ranks.loc[ranks["num_dropped"] > 0, "rank"].tolist()),
         unsure=frozenset(unnumbered.itertuples(index=False, name=None)),
-        unnumbered={int(rank): int(num) for rank, num in without.value_counts().items()},
-        parted=_parted(frames),
+        unnumbered=dict(Counter(without.tolist())),
+        ringed=_ringed(frames),
         imported_from=str(frames.run.get("imported_from", "")),
     )
 
 
-def _parted(frames: Frames) -> frozenset[int]:
-    """A flight recorder loses the first calls; whether it has the last ones, they tell."""
-    if frames.run.get("imported_from") == FLIGHT_RECORDER:
-        first = frames.comm.groupby("rank")["id"].min()
-        return frozenset(int(rank) for rank in first.index[first > 0])
-    return frozenset(frames.ranks.loc[~frames.ranks["complete"], "rank"].tolist())
+def _ringed(frames: Frames) -> frozenset[int]:
+    if frames.run.get("imported_from") != FLIGHT_RECORDER:
+        return frozenset()
+    first = frames.comm.groupby("rank")["id"].min()
+    return frozenset(first.index[first > 0].tolist())
 
 
 def source_of(call: pd.Series) -> str:

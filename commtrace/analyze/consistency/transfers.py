@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, SEND, is_transfer
@@ -57,7 +57,9 @@ def _comparable(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
     is_open = pd.MultiIndex.from_frame(ends[["group", "target"]]).isin(
         pd.MultiIndex.from_frame(open_to_all[["group", "target"]])
     )
-    unsure = covered.unrecorded | covered.parted | covered.dropping
+    from_dumps = covered.imported_from == FLIGHT_RECORDER  # what they have last is certain
+    cut = covered.ringed if from_dumps else covered.cut
+    unsure = covered.unrecorded | cut | covered.dropping
     known = ~(ends["source"].isin(unsure) | ends["target"].isin(unsure))
     return ends[known & ~is_open & (transfers["peer"] >= 0)]
 

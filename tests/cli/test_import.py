@@ -1,0 +1,104 @@
+"""`commtrace import`: what others recorded becomes a run file, or is refused by what it is."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+from commtrace.tracefile import read_trace
+from tests.cli.conftest import Commtrace
+from tests.commtrace.importers.dumps import healthy, write_dumps
+
+
+def test_dumps_become_a_run_file_that_can_be_checked(commtrace: Commtrace, tmp_path: Path) -> None:
+    write_dumps(tmp_path / "dumps", healthy())
+    ended = commtrace("import", "dumps", "-o", "run.json", columns=None)
+    assert (ended.code, ended.out) == (0, "")
+    assert "imported 84 calls of 4 ranks from flight recorder" in ended.err
+    assert "note: it does not tell roots, reductions, modules and operators" in ended.err
+    assert "next  commtrace check run.json" in ended.err
+    assert read_trace(tmp_path / "run.json").run["imported_files"] == 4
+    checked = commtrace("check", "run.json")
+    assert (checked.code, checked.out) == (0, "no fault in 84 calls of 4 ranks\n")
+
+
+def test_a_rank_that_never_came_makes_the_check_end_with_1(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    dumps = healthy()
+    for dump in dumps[:3]:
+        dump.call("all_reduce", state="started")
+    commtrace("import", write_dumps(tmp_path / "dumps", dumps), "-o", "run.json")
+    ended = commtrace("check", "run.json")
+    assert ended.code == 1
+    assert "Rank 3 never came to all_reduce 9 of group 0; ranks 0-2 did." in ended.out
+
+
+def test_a_pickle_that_would_run_something_ends_with_3(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    class Payload:
+        def __reduce__(self) -> object:
+            return os.system, ("touch ran",)
+
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(Payload(), 2))
+    ended = commtrace("import", "rank_0", "-o", "run.json")
+    assert ended.code == 3
+    assert f"found: a pickle that wants to load {os.system.__module__}.system" in ended.err
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_what_is_there_is_overwritten_only_when_told_to(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    dumps = write_dumps(tmp_path / "dumps", healthy(1))
+    (tmp_path / "run.json").write_text("mine")
+    assert commtrace("import", dumps, "-o", "run.json").code == 2
+    assert (tmp_path / "run.json").read_text() == "mine"
+    assert commtrace("import", dumps, "-o", "run.json", "--force").code == 0
+
+
+def test_files_that_are_none_are_named_with_what_is_in_them(
+    commtrace: Commtrace, tmp_path: Path, run_json: Path
+) -> None:
+    (tmp_path / "notes").write_text("hello")
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    (tmp_path / "cut.json").write_text('{"traceEvents": [{"ph": "X"}')
+    (tmp_path / "empty").touch()
+    (tmp_path / "bad.gz").write_bytes(b"\x1f\x8bxx")
+    for name, found in {
+        "nowhere": "no such file or folder",
+        "notes": "'hello'",
+        "other.json": "values of another kind",
+        "cut.json": "the end of the file",
+        "empty": "an empty file",
+        "bad.gz": "gzip that breaks off",
+        str(run_json): "a trace of commtrace",
+    }.items():
+        ended = commtrace("import", name, "-o", "out.json", columns=None)
+        assert ended.code == 3, name
+        assert f"error: cannot import {name}" in ended.err
+        assert f"found: {found}" in ended.err
+        assert not (tmp_path / "out.json").exists()
+
+
+def test_files_of_several_kinds_or_of_one_rank_are_no_run(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    folder = write_dumps(tmp_path / "dumps", healthy(1))
+    (tmp_path / "profile.json").write_text('{"traceEvents": []}')
+    mixed = commtrace("import", folder, "profile.json", "-o", "out.json")
+    assert (mixed.code, "cannot import files of several kinds" in mixed.err) == (3, True)
+    (folder / "rank_0_again").write_bytes((folder / "nccl_trace_rank_0").read_bytes())
+    twice = commtrace("import", folder, "-o", "out.json", columns=None)
+    assert (twice.code, "found: two of rank 0:" in twice.err) == (3, True)
+
+
+def test_a_name_without_a_number_says_no_rank(commtrace: Commtrace, tmp_path: Path) -> None:
+    folder = write_dumps(tmp_path / "dumps", healthy(1)[:2])
+    (folder / "nccl_trace_rank_0").rename(folder / "first")
+    ended = commtrace("import", folder, "-o", "out.json", columns=None)
+    assert ended.code == 3
+    assert "no rank, neither in the file nor in its name" in ended.err

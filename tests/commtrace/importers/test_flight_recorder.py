@@ -1,0 +1,260 @@
+"""Dumps of flight recorders: what becomes of them, and what the check finds in them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.analyze import CATALOG, load, notices_of
+from commtrace.importers import import_trace
+from tests.commtrace.importers.dumps import ALL, LEFT, RIGHT, START_NS, Dump, healthy, write_dumps
+
+
+def problems(folder: Path) -> list[dict[str, Any]]:
+    frames = load(import_trace([folder]))
+    return CATALOG["consistency"].function(frames).to_dict("records")
+
+
+def faults(folder: Path) -> list[tuple[str, str]]:
+    return [(row["problem"], row["ranks"]) for row in problems(folder) if row["is_fault"]]
+
+
+def test_each_entry_becomes_a_call(tmp_path: Path) -> None:
+    dump = Dump(1).call("all_reduce", LEFT).call("broadcast", sizes=[[4]], dtype="Float")
+    trace = import_trace([write_dumps(tmp_path / "d", [dump])])
+    first, second = load(trace).comm.to_dict("records")
+    assert (first["rank"], first["id"], first["kind"]) == (1, 0, "all_reduce")
+    assert (first["group"], first["seq"], second["group"], second["seq"]) == (LEFT, 0, ALL, 0)
+    assert (first["dtype"], first["input_shapes"], first["payload_bytes"]) == (
+        "bfloat16",
+        "[8,16]",
+        8 * 16 * 2,
+    )
+    assert first["wire_bytes"] == 8 * 16 * 2  # 2(n-1)/n of it among two
+    assert second["wire_bytes"] == -1  # of a broadcast whose root is not told
+    assert first["issue_ns"] == START_NS + 1000
+    assert first["complete_ns"] == START_NS + 1000 + 500_000
+    assert (first["call_ns"], first["blocked_ns"]) == (-1, -1)
+    assert (first["source_file"], first["source_line"]) == ("/home/user/train.py", 40)
+    assert first["source_function"] == "step"
+    assert first["stack"].splitlines()[-1] == "/v/site-packages/torch/x.py:9 all_reduce"
+    assert first["native_op"] == "nccl:all_reduce"
+
+
+def test_groups_are_those_of_the_dump(tmp_path: Path) -> None:
+    groups = load(import_trace([write_dumps(tmp_path / "d", healthy())])).groups
+    rows = groups.set_index("name")
+    assert rows.loc[LEFT, ["ranks", "size", "mesh_axis", "backend"]].tolist() == [
+        "0,1",
+        2,
+        "tp",
+        "nccl",
+    ]
+    assert rows.loc[ALL, "ranks"] == "0,1,2,3"
+
+
+def test_json_and_pickle_tell_the_same_but_for_the_frames(tmp_path: Path) -> None:
+    pickled = load(import_trace([write_dumps(tmp_path / "p", healthy())]))
+    text = load(import_trace([write_dumps(tmp_path / "j", healthy(), as_json=True)]))
+    places = ["source_file", "source_line", "source_function", "stack"]
+    assert pickled.comm.drop(columns=places).equals(text.comm.drop(columns=places))
+    assert any("a dump in JSON has none" in lack for lack in text.run["lacks"])
+
+
+@pytest.mark.parametrize("state", ["scheduled", "started", "completed"])
+def test_only_a_completed_call_has_an_end(state: str, tmp_path: Path) -> None:
+    frames = load(import_trace([write_dumps(tmp_path, [Dump(0).call("all_reduce", state=state)])]))
+    assert (frames.comm["complete_ns"].item() >= 0) == (state == "completed")
+
+
+def test_transfers_know_their_peer_and_have_no_number(tmp_path: Path) -> None:
+    dump = Dump(3).call("send 1->0", RIGHT).call("recv 1<-0", RIGHT, sizes=[], out=[[4]])
+    comm = load(import_trace([write_dumps(tmp_path, [dump])])).comm
+    assert comm["kind"].tolist() == ["send", "recv"]
+    assert comm["peer"].tolist() == [2, 2]  # of the whole run: the first of group 2
+    assert comm["seq"].tolist() == [-1, -1]
+    assert comm["payload_bytes"].tolist() == [256, 8]
+
+
+def test_a_batch_of_transfers_is_as_many_and_ends_with_its_last_entry(tmp_path: Path) -> None:
+    dump = Dump(0).batch(["send 0->1", "recv 0<-1"], LEFT)
+    comm = load(import_trace([write_dumps(tmp_path, [dump])])).comm
+    assert comm["kind"].tolist() == ["send", "recv"]
+    assert (comm["complete_ns"] > 0).all()
+
+
+def test_a_batch_of_collectives_is_the_one_that_it_stands_for(tmp_path: Path) -> None:
+    dump = Dump(0).batch(["_broadcast_oop"] * 4, closing="ALLGATHER_coalesced", sizes=[[2], [3]])
+    dump.batch(["all_reduce"] * 3, sizes=[[5]], dtype="Float")
+    comm = load(import_trace([write_dumps(tmp_path, [dump])])).comm
+    assert comm["kind"].tolist() == ["all_gather", "all_reduce"]
+    assert comm["payload_bytes"].tolist() == [4 * 5 * 2, 3 * 5 * 4]
+    assert comm["seq"].tolist() == [0, 1]
+
+
+def test_groups_of_one_name_and_other_ranks_are_two(tmp_path: Path) -> None:
+    dumps = []
+    for rank in range(4):
+        dump = Dump(rank, ranks={"7": [0, 1] if rank < 2 else [2, 3]})
+        dumps.append(dump.call("all_reduce", "7"))
+    frames = load(import_trace([write_dumps(tmp_path, dumps)]))
+    assert sorted(frames.groups["name"]) == ["7 [0,1]", "7 [2,3]"]
+    assert faults(tmp_path) == []
+
+
+def test_a_healthy_run_has_no_problem(tmp_path: Path) -> None:
+    assert problems(write_dumps(tmp_path, healthy())) == []
+
+
+def _replaced(dumps: list[Dump], rank: int, which: int, **fields: Any) -> list[Dump]:
+    """One entry of one rank made another one, with nothing complete from there on."""
+    entry = dumps[rank].entries[which]
+    entry.update(fields)
+    for dump in dumps:
+        for later in dump.entries[which:]:
+            later.update(state="scheduled", time_discovered_completed_ns=None)
+    return dumps
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"profiling_name": "nccl:all_reduce"}, "kind"),
+        ({"input_sizes": [[8, 17]], "output_sizes": [[8, 17]]}, "size"),
+        ({"input_dtypes": ["Half"], "output_dtypes": ["Half"]}, "dtype"),
+    ],
+)
+def test_a_call_that_differs_is_blamed_on_its_rank_whatever_the_order_of_files(
+    rank: int, fields: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    dumps = _replaced(healthy(), rank, 12, **fields)  # the second step's broadcast on all ranks
+    assert dumps[rank].entries[12]["profiling_name"] != dumps[2].entries[11]["profiling_name"]
+    files = sorted(write_dumps(tmp_path, dumps).iterdir())
+    for order in itertools.islice(itertools.permutations(files), 0, 24, 7):
+        frames = load(import_trace(order))
+        rows = CATALOG["consistency"].function(frames)
+        assert rows.loc[rows["is_fault"], ["problem", "ranks"]].to_numpy().tolist() == [
+            [problem, str(rank)]
+        ]
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_rank_that_never_came_is_named(missing: int, tmp_path: Path) -> None:
+    dumps = healthy()
+    for dump in dumps:
+        if dump.rank != missing:
+            dump.call("all_reduce", state="started")
+    assert faults(write_dumps(tmp_path, dumps)) == [("missing call", str(missing))]
+
+
+def test_a_call_that_went_through_is_held_against_nobody(tmp_path: Path) -> None:
+    dumps = healthy()
+    for dump in dumps[1:]:  # rank 0 was dumped a moment before
+        dump.call("all_reduce", state="completed")
+    (found,) = problems(write_dumps(tmp_path, dumps))
+    assert (found["problem"], found["is_fault"], found["ranks"]) == ("lost calls", False, "0")
+    assert "its dump was made before others'" in found["explanation"]
+
+
+@pytest.mark.parametrize("kept", [[9, 14, 20, 23], [3, 30, 30, 30]])
+def test_what_a_ring_has_lost_is_no_fault(kept: list[int], tmp_path: Path) -> None:
+    dumps = healthy()
+    for dump, last in zip(dumps, kept, strict=True):
+        write_dumps(tmp_path, [dump], last=last)
+    found = problems(tmp_path)
+    assert {row["problem"] for row in found} == {"lost calls"}
+    assert not any(row["is_fault"] for row in found)
+    assert "its buffer held the last ones only" in found[0]["explanation"]
+
+
+@pytest.mark.parametrize("culprit", [0, 3])
+def test_a_fault_is_found_behind_what_a_ring_has_lost(culprit: int, tmp_path: Path) -> None:
+    dumps = healthy()
+    for dump in dumps:
+        name = "all_reduce" if dump.rank == culprit else "reduce_scatter"
+        dump.call(name, state="started")
+        write_dumps(tmp_path, [dump], last=5 + dump.rank)
+    assert faults(tmp_path) == [("kind", str(culprit))]
+
+
+def test_two_groups_in_opposite_orders_are_a_deadlock(tmp_path: Path) -> None:
+    both = {ALL: [0, 1], LEFT: [0, 1]}
+    first, second = (Dump(rank, ranks=both) for rank in (0, 1))
+    first.call("all_reduce", ALL, state="started").call("all_reduce", LEFT, state="scheduled")
+    second.call("all_reduce", LEFT, state="started").call("all_reduce", ALL, state="scheduled")
+    assert ("order", "") in faults(write_dumps(tmp_path, [first, second]))
+
+
+def test_a_send_that_nobody_receives_is_found(tmp_path: Path) -> None:
+    dumps = healthy()
+    dumps[0].call("send 0->1", LEFT, state="started")
+    assert faults(write_dumps(tmp_path, dumps)) == [("transfer", "0,1")]
+
+
+def test_a_rank_without_a_dump_is_a_fault(tmp_path: Path) -> None:
+    assert faults(write_dumps(tmp_path, healthy()[:3])) == [("missing rank", "3")]
+
+
+def test_what_no_dump_tells_is_told_by_a_notice(tmp_path: Path) -> None:
+    frames = load(import_trace([write_dumps(tmp_path, healthy())]))
+    notice = "\n".join(each.text for each in notices_of(frames))
+    assert "Imported from flight recorder, which does not tell: roots, reductions" in notice
+    assert "did not close the recording" not in notice
+    assert "killed" not in notice
+
+
+def test_the_analyses_serve_a_dump(tmp_path: Path) -> None:
+    frames = load(import_trace([write_dumps(tmp_path, healthy())]))
+    for analysis in CATALOG.values():
+        analysis.function(frames)
+    kinds = CATALOG["by_kind"].function(frames).set_index("kind")["num_calls"].to_dict()
+    assert kinds == {
+        "broadcast": 3.0,
+        "all_reduce": 3.0,
+        "all_gather": 6.0,
+        "send": 3.0,
+        "recv": 3.0,
+        "barrier": 3.0,
+    }
+
+
+def test_ranks_of_a_dump_that_lists_none_are_those_that_called(tmp_path: Path) -> None:
+    """What gloo leaves: `pg_config` is empty, and no call ever starts or completes."""
+    dumps = [Dump(rank, backend="gloo") for rank in range(4)]
+    for dump in dumps:
+        dump.call("all_reduce", state="scheduled")
+        dump.call("all_gather", LEFT if dump.rank < 2 else RIGHT, state="scheduled", out=[[2, 8]])
+        document = dump.document() | {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
+        (tmp_path / f"fr_{dump.rank}").write_text(json.dumps(document))
+    frames = load(import_trace([tmp_path]))
+    assert frames.groups.set_index("name")["ranks"].to_dict() == {
+        ALL: "0,1,2,3",
+        LEFT: "0,1",
+        RIGHT: "2,3",
+    }
+    assert faults(tmp_path) == []
+    assert any("the ranks of group 1, 2" in lack for lack in frames.run["lacks"])
+
+
+def test_damaged_entries_never_escape_as_a_traceback(tmp_path: Path) -> None:
+    from commtrace.errors import TraceError
+
+    chance = random.Random(1)
+    for number in range(60):
+        document = healthy(1)[0].document()
+        entry = chance.choice(document["entries"])
+        key = chance.choice(sorted(entry))
+        entry[key] = chance.choice([None, "x", -1, [], {}, 2.5])
+        if chance.random() < 0.3:
+            del entry[key]
+        path = tmp_path / f"d{number}_rank_0"
+        path.write_text(json.dumps(document))
+        with contextlib.suppress(TraceError):
+            import_trace([path])
