@@ -12,9 +12,11 @@ from commtrace.errors import CommtraceError, UsageError
 from commtrace_cli import (
     check,
     diff,
+    dump,
     explain,
     findings,
     import_,
+    info,
     merge,
     report,
     run,
@@ -33,9 +35,10 @@ EXIT_CODES = {
 }
 
 COMMANDS: dict[str, tuple[ModuleType, ...]] = {
-    "Record": (run, merge, import_),
+    "Record": (run,),
     "Look": (summary, report, table, explain),
     "Judge": (findings, check, diff),
+    "Traces": (info, dump, merge, import_),
 }
 """The commands by what they are for. A module has a function of its own name, `EXAMPLE`, and
 perhaps `SETTINGS`."""

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from commtrace.schema import TABLES
+
 
 def _traces(incomplete: str) -> list[str]:
     """Traces whose path begins so, and folders on the way to one."""
@@ -26,6 +28,10 @@ def _tables(incomplete: str) -> list[str]:
     from commtrace.analyze import CATALOG
 
     return [name for name in CATALOG if name.startswith(incomplete)]
+
+
+def _raw_tables(incomplete: str) -> list[str]:
+    return [name for name in TABLES if name.startswith(incomplete)]
 
 
 def _calls(incomplete: str) -> list[str]:
@@ -113,6 +119,35 @@ TableName = Annotated[
         show_default=False,
         autocompletion=_tables,
     ),
+]
+RawTable = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help=f"{', '.join(list(TABLES)[:-1])} or {list(TABLES)[-1]}.",
+        show_default=False,
+        autocompletion=_raw_tables,
+    ),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="CONDITION",
+        help="Only rows of which this holds: COLUMN, one of = != < <= > >= or ~ (contains), "
+        "VALUE. May be repeated: all must hold.",
+        show_default=False,
+    ),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns", metavar="NAMES", help="Only these columns, by `,`.", show_default=False
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", metavar="N", min=1, help="At most so many rows.", show_default=False),
 ]
 Call = Annotated[
     str,

@@ -15,6 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from commtrace.errors import NotATraceError
+from commtrace.tracefile.info import Host, RunInfo, run_info
 from commtrace.tracefile.merge import join, merge_spools, read_spools
 from commtrace.tracefile.run_file import read_run_file, write_trace
 from commtrace.tracefile.spool import (
@@ -31,6 +32,8 @@ from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace
 __all__ = [
     "OUTSTANDING",
     "SPOOL_SUFFIX",
+    "Host",
+    "RunInfo",
     "SpoolWriter",
     "StringColumn",
     "Trace",
@@ -41,6 +44,7 @@ __all__ = [
     "read_spools",
     "read_trace",
     "require_events",
+    "run_info",
     "sites_of",
     "spool_name",
     "trace_of_rows",

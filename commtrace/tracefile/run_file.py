@@ -101,7 +101,7 @@ def read_run_file(path: Path) -> Trace:
         raise _damaged(path, error.place, error.found) from error.__cause__
     except (KeyError, TypeError, AttributeError) as error:
         raise _damaged(path, "its tables", f"{type(error).__name__}: {error}") from error
-    return Trace(run, tables, path)
+    return Trace(run, tables, path, document["version"])
 
 
 class _DamageError(Exception):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from commtrace.errors import EmptyTraceError
-from commtrace.schema import TABLES, Column
+from commtrace.schema import FORMAT_VERSION, TABLES, Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,14 @@ Table = Mapping[str, ColumnValues]
 class Trace:
     """One run: `run` holds facts about it, `tables[table][column]` the values of a column.
 
-    Every table and column of the schema is there, empty where nothing was recorded.
+    Every table and column of the schema is there, empty where nothing was recorded. `version` is
+    that of the format which it was read from.
     """
 
     run: Mapping[str, Any]
     tables: Mapping[str, Table]
     path: Path | None = None
+    version: int = FORMAT_VERSION
 
     def num_rows(self, table: str) -> int:
         """How many rows a table has."""

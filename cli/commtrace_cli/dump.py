@@ -1,0 +1,86 @@
+"""`commtrace dump`: the rows of a trace's own tables, as they were recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from commtrace.errors import unknown_name
+from commtrace.schema import TABLES
+from commtrace_cli import options
+from commtrace_cli.documents import write_csv, write_json
+from commtrace_cli.tables import plain_table
+from commtrace_cli.terminal import data_console, finish, working
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.analyze import Analysis, Frames
+
+EXAMPLE = """
+Examples:
+
+- `commtrace dump run.json comm --where kind=all_reduce --where 'payload_bytes>1000'`
+- `commtrace dump run.json comm --columns rank,id,kind,reason --limit 10`
+- `commtrace dump run.json ranks --json`
+"""
+
+SHOWN_ROWS = 30
+
+
+def dump(
+    trace: options.Trace,
+    table: options.RawTable,
+    where: options.Where = None,
+    columns: options.Columns = None,
+    limit: options.Limit = None,
+    as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
+) -> None:
+    """Print rows of a trace's own tables: comm, ops, groups, ranks or steps.
+
+    docs/trace-format.md says what their columns are. A value that is not known is -1 or empty.
+    `--json` and `--csv` print all rows and columns, or as many as asked for.
+    """
+    if table not in TABLES:
+        raise unknown_name("table", table, TABLES)
+    with working(f"reading {trace}"):
+        from commtrace.analyze import Analysis, load
+        from commtrace.analyze.select import select
+
+        frames = load(trace)
+    names = [name.strip() for text in columns or () for name in text.split(",") if name.strip()]
+
+    def chosen_rows(frames: Frames) -> pd.DataFrame:
+        return select(getattr(frames, table), TABLES[table], where=where or (), columns=names)
+
+    rows = chosen_rows(frames)
+    by_name = {column.name: column for column in TABLES[table]}
+    columns_of = tuple(by_name[name] for name in rows.columns)
+    of_table = Analysis(table, "", "", chosen_rows, columns_of)
+    kept = rows if limit is None else rows.head(limit)
+    if as_csv:
+        write_csv(kept)
+    elif as_json:
+        write_json(frames.run, {of_table: kept})
+    else:
+        _print(frames, of_table, kept, len(rows), limit or SHOWN_ROWS)
+        finish([], then=["commtrace", "table", trace])
+
+
+def _print(frames: Frames, table: Analysis, rows: pd.DataFrame, num_found: int, most: int) -> None:
+    console = data_console()
+    num_all = len(getattr(frames, table.name))
+    console.print(Text(f"{num_found:,} of {num_all:,} rows of {table.name}", style="bold"))
+    if rows.empty:
+        return
+    shown = rows.head(most)
+    drawn, left_out = plain_table(console, table, shown, frames.start_ns)
+    drawn.title = None
+    console.print(drawn)
+    if len(shown) < num_found:
+        console.print(Text(f"{num_found - len(shown):,} more: --limit {num_found}", style="dim"))
+    if left_out:
+        told = f"{len(left_out)} more columns, with --columns or --csv: {', '.join(left_out)}"
+        console.print(Text(told, style="dim"))

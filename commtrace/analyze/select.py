@@ -1,0 +1,91 @@
+"""Some rows and columns of a table, as somebody asks for them in words.
+
+    select(frames.comm, COMM, where=["kind=all_reduce", "payload_bytes>1000"], columns=["rank"])
+
+A condition is a column, a comparison and a value: `=`, `!=`, `<`, `<=`, `>`, `>=` compare as the
+column's type does, `~` looks for a text within it. All of several must hold.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from commtrace.errors import UsageError, unknown_name
+from commtrace.schema import Column
+
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+CONTAINS = "~"
+
+_CONDITION = re.compile(r"\s*(\w+)\s*(==|!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def select(
+    table: pd.DataFrame,
+    known: Sequence[Column],
+    *,
+    where: Sequence[str] = (),
+    columns: Sequence[str] = (),
+) -> pd.DataFrame:
+    """The rows of `table` for which every condition holds, and of these the columns named.
+
+    `known` are the table's columns. Without names, all of them.
+
+    Raises UsageError for a column that there is not, and for what is no condition.
+    """
+    by_name = {column.name: column for column in known}
+    holds = pd.Series(True, index=table.index)
+    for text in where:
+        holds &= _holds(table, by_name, text)
+    for name in columns:
+        _column(by_name, name)
+    return table.loc[holds, list(columns) or list(by_name)]
+
+
+def _column(by_name: dict[str, Column], name: str) -> Column:
+    if name not in by_name:
+        raise unknown_name("column", name, by_name)
+    return by_name[name]
+
+
+def _holds(table: pd.DataFrame, by_name: dict[str, Column], text: str) -> pd.Series:
+    matched = _CONDITION.fullmatch(text)
+    if matched is None:
+        raise UsageError(
+            f"{text!r} is no condition",
+            why="it takes a column, one of = != < <= > >= ~, and a value",
+            attempt="'kind=all_reduce', 'payload_bytes>1000' or 'module~attention'",
+        )
+    name, comparison, wanted = matched.groups()
+    column = _column(by_name, name)
+    values = table[name]
+    if column.type is str:
+        values = values.astype(object)
+    if comparison == CONTAINS:
+        return values.astype(str).str.contains(wanted, regex=False)
+    return COMPARISONS[comparison](values, _value(column, wanted, text))
+
+
+def _value(column: Column, wanted: str, text: str) -> Any:
+    try:
+        if column.type is bool:
+            return _FLAGS[wanted.lower()]
+        return column.type(wanted)
+    except (KeyError, ValueError):
+        raise UsageError(
+            f"{text!r} is no condition",
+            found=f"{wanted!r} for {column.name}, whose values are of type {column.type.__name__}",
+        ) from None

@@ -1,0 +1,121 @@
+"""What a trace file is: when and of what it was recorded, by whom, and what is missing from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commtrace.schema import TABLES
+from commtrace.tracefile.trace import Trace
+
+_TOLD_APART = ("world_size", "missing_ranks", "torn_ranks", "clock", "command", "created")
+_OF_SOFTWARE = ("torch", "python", "detail")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host: its ranks, what they computed on, and how far off its clock may be; -1 unknown."""
+
+    host: str
+    ranks: tuple[int, ...]
+    devices: tuple[str, ...]
+    clock_error_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """The facts of a run file; empty text and -1 are not known.
+
+    `torn_ranks` did not close their recording; `others` are the facts noted while recording that
+    have no field here.
+    """
+
+    path: str
+    num_bytes: int
+    format_version: int
+    command: str
+    created: str
+    torch: str
+    python: str
+    detail: str
+    world_size: int
+    recorded_ranks: tuple[int, ...]
+    missing_ranks: tuple[int, ...]
+    torn_ranks: tuple[int, ...]
+    hosts: tuple[Host, ...]
+    clock: str
+    start_ns: int
+    duration_ns: int
+    backends: tuple[str, ...]
+    mesh_axes: tuple[str, ...]
+    num_steps: int
+    num_rows: Mapping[str, int]
+    num_dropped: int
+    num_ops_dropped: int
+    others: Mapping[str, Any]
+
+
+def run_info(trace: Trace) -> RunInfo:
+    """The facts of a trace."""
+    ranks, groups, run = trace.tables["ranks"], trace.tables["groups"], trace.run
+    starts = [start for start in ranks["start_ns"] if start >= 0]
+    recorded = tuple(sorted(ranks["rank"]))
+    named = (*_TOLD_APART, *_OF_SOFTWARE)
+    return RunInfo(
+        path=str(trace.path or ""),
+        num_bytes=_num_bytes(trace.path),
+        format_version=trace.version,
+        command=str(run.get("command", "")),
+        created=str(run.get("created", "")),
+        torch=str(run.get("torch", "")),
+        python=str(run.get("python", "")),
+        detail=str(run.get("detail", "")),
+        world_size=int(run.get("world_size", len(recorded))),
+        recorded_ranks=recorded,
+        missing_ranks=tuple(run.get("missing_ranks") or ()),
+        torn_ranks=tuple(
+            rank
+            for rank, complete in zip(ranks["rank"], ranks["complete"], strict=True)
+            if not complete
+        ),
+        hosts=_hosts(trace),
+        clock=str(run.get("clock", "")),
+        start_ns=min(starts, default=-1),
+        duration_ns=max(ranks["end_ns"]) - min(starts) if starts else -1,
+        backends=_distinct(groups["backend"]),
+        mesh_axes=_distinct(groups["mesh_axis"]),
+        num_steps=len(set(trace.tables["steps"]["step"])),
+        num_rows={name: trace.num_rows(name) for name in TABLES},
+        num_dropped=sum(num for num in ranks["num_dropped"] if num > 0),
+        num_ops_dropped=sum(num for num in ranks["num_ops_dropped"] if num > 0),
+        others={name: value for name, value in run.items() if name not in named},
+    )
+
+
+def _distinct(values: Any) -> tuple[str, ...]:
+    return tuple(sorted(set(values) - {""}))
+
+
+def _hosts(trace: Trace) -> tuple[Host, ...]:
+    ranks = trace.tables["ranks"]
+    columns = (ranks[name] for name in ("host", "rank", "device", "clock_error_ns"))
+    rows = sorted(zip(*columns, strict=True))
+    return tuple(
+        Host(
+            host,
+            tuple(rank for name, rank, _, _ in rows if name == host),
+            _distinct(device for name, _, device, _ in rows if name == host),
+            max(error for name, _, _, error in rows if name == host),
+        )
+        for host in dict.fromkeys(name for name, *_ in rows)
+    )
+
+
+def _num_bytes(path: Path | None) -> int:
+    """The size of a file, or of the files in a folder of spools; -1 in memory."""
+    if path is None:
+        return -1
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -1,0 +1,79 @@
+"""`commtrace dump`: raw rows, chosen, for people and for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from commtrace.schema import TABLES
+from commtrace.tracefile import read_trace
+from tests.cli.conftest import Commtrace
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_csv_is_the_whole_table(commtrace: Commtrace, run_json: Path, name: str) -> None:
+    rows = list(csv.DictReader(io.StringIO(commtrace("dump", run_json, name, "--csv").out)))
+    table = read_trace(run_json).tables[name]
+    assert list(rows[0]) == list(table)
+    for column, values in table.items():
+        if TABLES[name][list(table).index(column)].type in (int, str):
+            assert [row[column] for row in rows] == list(map(str, values))
+
+
+def test_rows_and_columns_are_chosen(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace(
+        *("dump", run_json, "comm", "--where", "kind=all_gather", "--where", "rank>1"),
+        *("--columns", "id,rank", "--columns", "kind", "--limit", "2", "--csv"),
+    )
+    assert ended.out == "id,rank,kind\n3,2,all_gather\n8,2,all_gather\n"
+
+
+def test_json_says_what_the_columns_mean(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("dump", run_json, "ops", "--columns", "op,duration_ns", "--json")
+    document = json.loads(ended.out)["ops"]
+    assert document["columns"]["duration_ns"]["unit"] == "ns"
+    assert len(document["rows"]) == 120
+    assert list(document["rows"][0]) == ["op", "duration_ns"]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+def test_the_terminal_shows_what_fits_and_says_what_is_left(
+    commtrace: Commtrace, run_json: Path, columns: int
+) -> None:
+    ended = commtrace("dump", run_json, "comm", columns=columns)
+    assert ended.code == 0
+    assert ended.out.startswith("120 of 120 rows of comm\n")
+    assert "90 more: --limit 120" in ended.out
+    assert "more columns, with --columns or --csv:" in " ".join(ended.out.split())
+    assert max(len(line) for line in ended.out.splitlines()) <= columns
+
+
+def test_no_row_that_matches_is_no_fault(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("dump", run_json, "comm", "--where", "rank=99")
+    assert (ended.code, ended.out) == (0, "0 of 120 rows of comm\n")
+
+
+def test_a_trace_without_events_is_dumped_too(commtrace: Commtrace, silent_json: Path) -> None:
+    ended = commtrace("dump", silent_json, "groups", "--csv")
+    assert (ended.code, len(ended.out.splitlines())) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("com",), "error: no table 'com'\n  found: the tables comm, ops, groups, ranks, steps\n"),
+        (("comm", "--where", "knd=x"), "error: no column 'knd'\n"),
+        (("comm", "--columns", "knd"), "error: no column 'knd'\n"),
+        (("comm", "--where", "kind"), "error: 'kind' is no condition\n"),
+    ],
+)
+def test_what_there_is_not_is_told(
+    commtrace: Commtrace, run_json: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    ended = commtrace("dump", run_json, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(said)

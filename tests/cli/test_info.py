@@ -1,0 +1,58 @@
+"""`commtrace info`: what a trace is, also of one that lacks something."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from commtrace.schema import FORMAT_VERSION
+from commtrace.tracefile import spool_name, write_trace
+from tests.cli.conftest import Commtrace
+from tests.commtrace.analyze.rows import rank_row, trace_of
+from tests.commtrace.synthetic import write_synthetic_spools
+
+
+def test_it_tells_program_ranks_sizes_and_format(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("info", run_json.name)
+    assert ended.code == 0
+    size = f"{run_json.stat().st_size / 1000:.3g} kB"
+    assert re.sub(" +\n", "\n", ended.out) == (
+        f"trace      run.json, {size}\n"
+        f"format     version {FORMAT_VERSION}, of {FORMAT_VERSION} that are known here\n"
+        "program    train.py --steps 3\n"
+        "recorded   2023-11-14T22:13:20+00:00, 10.3 ms, detail op\n"
+        "with       torch 2.13.0, python 3.11.7\n"
+        "ranks      4 of 4\n"
+        "hosts      node0: ranks 0-3, on cpu\n"
+        "clocks     one clock\n"
+        "groups     1, of mesh axes tp, with gloo\n"
+        "steps      3\n"
+        "calls      120\n"
+        "operators  120\n"
+    )
+    assert ended.err == "next  commtrace summary run.json\n"
+
+
+def test_what_is_missing_is_told(commtrace: Commtrace, tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
+    (folder / spool_name(1)).unlink()
+    cut = folder / spool_name(2)
+    cut.write_bytes(cut.read_bytes()[:-3])
+    assert "3 of 4, no recording of rank 1, not closed by rank 2" in commtrace("info", folder).out
+    lossy = trace_of(ranks=[rank_row(0, num_dropped=1200)])
+    path = write_trace(lossy, tmp_path / "lossy.json")
+    assert "calls      0, and 1,200 dropped" in commtrace("info", path).out
+
+
+def test_a_trace_without_events_has_facts_too(commtrace: Commtrace, silent_json: Path) -> None:
+    ended = commtrace("info", silent_json)
+    assert ended.code == 0
+    assert "none were marked" in ended.out
+
+
+def test_json_has_the_facts_as_values(commtrace: Commtrace, run_json: Path) -> None:
+    told = json.loads(commtrace("info", run_json, "--json").out)["info"]
+    assert (told["world_size"], told["recorded_ranks"]) == (4, [0, 1, 2, 3])
+    assert told["hosts"][0]["host"] == "node0"
+    assert told["num_rows"]["comm"] == 120
