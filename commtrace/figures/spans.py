@@ -37,18 +37,20 @@ def call_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.D
         }
     )
     spans = spans[spans["start_ns"] >= 0].sort_values(["rank", "start_ns", "row"])
-    spans.insert(3, "lane", _lanes(spans))
+    spans.insert(3, "lane", lanes(spans["rank"], spans["start_ns"], spans["end_ns"]))
     if window_ns is not None:
         first, last = window_ns
         spans = spans[(spans["end_ns"] >= first) & (spans["start_ns"] <= last)]
     return spans.reset_index(drop=True)
 
 
-def _lanes(spans: pd.DataFrame) -> np.ndarray:
-    """The lowest lane in which each span, sorted by rank and start, meets no earlier one."""
-    lanes = np.zeros(len(spans), dtype="int64")
-    for _, rows in spans.reset_index(drop=True).groupby("rank", sort=False):
-        start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+def lanes(rank: pd.Series, start_ns: pd.Series, end_ns: pd.Series) -> np.ndarray:
+    """The lowest lane of its rank in which each span meets no earlier one."""
+    spans = pd.DataFrame({"rank": rank.to_numpy(), "start": start_ns.to_numpy()})
+    spans = spans.assign(end=end_ns.to_numpy()).sort_values(["rank", "start"], kind="stable")
+    found = np.zeros(len(spans), dtype="int64")
+    for _, rows in spans.groupby("rank", sort=False):
+        start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
         if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
             continue
         free_from: list[int] = []
@@ -57,8 +59,8 @@ def _lanes(spans: pd.DataFrame) -> np.ndarray:
             if lane == len(free_from):
                 free_from.append(finish)
             free_from[lane] = finish
-            lanes[place] = lane
-    return lanes
+            found[place] = lane
+    return found
 
 
 def marks(spans: pd.DataFrame, max_marks: int) -> tuple[pd.DataFrame, bool]:

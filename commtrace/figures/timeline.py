@@ -73,7 +73,7 @@ def timeline(
             because=because,
         )
         return figure.update_layout(meta={"single": is_single})
-    figure = go.Figure(layout=titled(_layout(frames, chosen, theme), title))
+    figure = go.Figure(layout=titled(timeline_layout(frames, chosen, theme), title))
     figure.update_layout(meta={"single": is_single})
     phases = phase_spans(frames, window)
     phases = phases[phases["rank"].isin(chosen)]
@@ -108,7 +108,8 @@ def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
     return sorted(set(ranks))
 
 
-def _layout(frames: Frames, ranks: Sequence[int], theme: Theme) -> go.Layout:
+def timeline_layout(frames: Frames, ranks: Sequence[int], theme: Theme) -> go.Layout:
+    """The layout of a timeline: a row per rank, in the order given, and one for steps above."""
     row = max(min(_ROW_PIXELS, _MOST_PIXELS / max(len(ranks), 1)), _LEAST_ROW_PIXELS)
     made = layout(
         theme,

@@ -1,6 +1,7 @@
 """One HTML file out of a run: the shell from a template, everything else carried inside.
 
-The tables, the figures and plotly.js travel deflated (`packed`) and are unpacked by the browser;
+The tables, the calls, the figures and plotly.js (whole, for none of its smaller bundles draws an
+icicle) travel deflated (`packed`) and are unpacked by the browser;
 plotly.js and our own script are each named by their hash in the page's content policy, which
 allows nothing else to run and nothing to be fetched, so that even a name that slipped through
 escaping could do no harm.
@@ -22,27 +23,45 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from commtrace.analyze import CATALOG, Frames, Notice, load, notices_of
+from commtrace.analyze import Frames, Notice, load, notices_of
 from commtrace.analyze.by_phase import PHASES
 from commtrace.analyze.notices import notices_on
+from commtrace.analyze.window import of_steps, within
 from commtrace.figures.flame import VALUES, flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
-from commtrace.figures.timeline import timeline
+from commtrace.report.answers import Answers
+from commtrace.report.call_store import CallStore, call_store
+from commtrace.report.cards import finding_cards, not_judged, verdict
+from commtrace.report.stretches import stretches
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import tables
-from commtrace.report.tiles import tiles
+from commtrace.report.tiles import extent, tiles
 from commtrace.tracefile import Trace
+from commtrace.units import text_of_duration
 
-SCRIPTS = ("format.js", "table.js", "detail.js", "pictures.js", "page.js")
+SCRIPTS = (
+    *("format.js", "table.js", "calls.js", "detail.js", "pictures.js", "spans.js", "timeline.js"),
+    *("cards.js", "page.js"),
+)
 
 
-def write_report(source: Path | str | Trace | Frames, path: Path | str) -> Path:
+def write_report(
+    source: Path | str | Trace | Frames,
+    path: Path | str,
+    *,
+    window_ns: tuple[int, int] | None = None,
+    steps: tuple[int, int] | None = None,
+) -> Path:
     """Write the page of a run to `path`, whole or not at all, and return the path.
 
-    Raises a TraceError where `source` is the path of something that is no trace.
+    Of a part of the run, where a window (nanoseconds since the run began) or steps (the first and
+    the last one) are given.
+
+    Raises a TraceError where `source` is the path of something that is no trace, UsageError where
+    there is no such part.
     """
     path = Path(path)
-    text = render_page(load(source))
+    text = render_page(load(source), window_ns=window_ns, steps=steps)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
@@ -52,12 +71,24 @@ def write_report(source: Path | str | Trace | Frames, path: Path | str) -> Path:
     return path
 
 
-def render_page(frames: Frames) -> str:
-    """The page of a run, as HTML."""
+def render_page(
+    whole: Frames,
+    *,
+    window_ns: tuple[int, int] | None = None,
+    steps: tuple[int, int] | None = None,
+) -> str:
+    """The page of a run, or of a part of it, as HTML."""
+    frames = whole
+    if steps is not None:
+        frames = of_steps(frames, *steps)
+    if window_ns is not None:
+        frames = within(frames, window_ns)
+    answers = Answers(frames, whole)
     script = "\n".join(_template(name) for name in SCRIPTS)
     plotly = get_plotlyjs()
     all_notices = notices_of(frames)
-    data = page_data(frames, all_notices)
+    store = call_store(frames)
+    data = page_data(answers, store, all_notices)
     environment = Environment(
         loader=PackageLoader("commtrace.report"),
         autoescape=True,
@@ -71,30 +102,39 @@ def render_page(frames: Frames) -> str:
         script=Markup(script),
         plotly=packed(plotly),
         data=packed(json.dumps(data, separators=(",", ":"))),
+        calls=store.packed(),
         title=_title(frames),
         run=frames.run,
-        tiles=tiles(frames),
+        extent=extent(answers),
+        tiles=tiles(answers),
+        findings=finding_cards(answers),
+        num_findings=len(answers["findings"]),
+        not_judged=not_judged(answers),
+        verdict=verdict(answers),
         notices=[notice.text for notice in all_notices],
-        facts=CATALOG["facts"].function(frames).to_dict("records"),
-        kinds=_kinds(frames),
+        facts=answers["facts"].to_dict("records"),
+        kinds=_kinds(answers),
         values=VALUES,
         phases=_phases(frames.comm),
         drawn_phases=_phases(frames.ops),
+        num_phases_left_out=data["timeline"]["num_phases_left_out"],
+        resolution=text_of_duration(store.head["resolution_ns"]),
+        is_rounded=store.head["resolution_ns"] > 1,
         has_calls=len(frames.comm) > 0,
-        is_single=data["timeline"]["layout"]["meta"]["single"],
         has_waits=not any("wait" in text for text in notices_on("timeline", all_notices)),
     )
 
 
-def page_data(frames: Frames, all_notices: list[Notice]) -> dict[str, Any]:
+def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> dict[str, Any]:
     """What the page's script reads: tables, figures in light colours, and how to recolour them."""
-    made = tables(frames)
+    frames = answers.frames
     nodes = flame_nodes(frames)
+    made = tables(answers, store)
     return {
         "tables": [table | {"notices": notices_on(table["name"], all_notices)} for table in made],
         "flame": flame(frames).to_plotly_json(),
         "flame_values": {value: nodes[value].tolist() for value in VALUES},
-        "timeline": timeline(frames).to_plotly_json(),
+        "timeline": stretches(frames, frames.start_ns - answers.whole.start_ns),
         "dark": recolouring(LIGHT, DARK),
         "known": {"kinds": list(LIGHT.kinds), "phases": list(LIGHT.phases)},
     }
@@ -127,9 +167,9 @@ def _title(frames: Frames) -> str:
     return str(frames.run.get("command") or (frames.path.name if frames.path else "a run"))
 
 
-def _kinds(frames: Frames) -> list[tuple[str, str]]:
+def _kinds(answers: Answers) -> list[tuple[str, str]]:
     """The kinds of a run, the most blocking first, each with the name of its colour."""
-    kinds = CATALOG["by_kind"].function(frames)["kind"]
+    kinds = answers["by_kind"]["kind"]
     return [(kind, kind if kind in LIGHT.kinds else "other") for kind in kinds]
 
 

@@ -1,9 +1,10 @@
 """The tables of the page, in the form that its script takes them.
 
     {"name", "title", "question", "columns": [{"name", "title", "unit", "type", "meaning"}],
-     "shown": [names], "num_rows", "num_left_out",
+     "shown": [names], "num_rows", "num_left_out", "topic",
      "data": {column: [values]} or, for text, {column: {"strings", "codes"}}}
 
+The table of calls has the sites of `call_store` for data, and its head as `store`.
 A point in time becomes nanoseconds since the run began, for a browser's numbers are exact to 2**53
 only; what is not known becomes null.
 """
@@ -16,89 +17,75 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import CATALOG, Analysis, Frames
+from commtrace.report.answers import Answers
+from commtrace.report.call_store import CallStore
 from commtrace.schema import INSTANT, Column
 
-MAX_CALLS = 20_000
+MAX_ROWS = 5_000
 
-SHOWN: dict[str, tuple[str, ...]] = {
-    "by_kind": (
-        "kind",
-        "num_calls",
-        "calls_per_step",
-        "payload_bytes",
-        "wire_bytes",
-        "blocked_ns",
-        "share",
-        "algbw_bytes_per_s",
-        "busbw_bytes_per_s",
-    ),
-    "by_phase": (
-        "phase",
-        "num_calls",
-        "calls_per_step",
-        "payload_bytes",
-        "wire_bytes",
-        "blocked_ns",
-        "share",
-        "busbw_bytes_per_s",
-    ),
-    "by_module": (
-        "module",
-        "module_class",
-        "num_calls",
-        "own_num_calls",
-        "wire_bytes",
-        "own_wire_bytes",
-        "blocked_ns",
-        "own_blocked_ns",
-        "share",
-    ),
-    "by_op": (
-        "op",
-        "kind",
-        "num_calls",
-        "calls_per_step",
-        "payload_bytes",
-        "wire_bytes",
-        "blocked_ns",
-        "share",
-        "busbw_bytes_per_s",
-    ),
-    "by_step": (
-        "step",
-        "duration_ns",
-        "num_calls",
-        "payload_bytes",
-        "wire_bytes",
-        "blocked_ns",
-        "share",
-    ),
-    "by_rank": (
-        "rank",
-        "host",
-        "num_calls",
-        "wire_bytes",
-        "blocked_ns",
-        "share",
-        "wait_ns",
-        "caused_wait_ns",
-        "num_last",
-    ),
-    "calls": (
-        "rank",
-        "id",
-        "kind",
-        "step",
-        "phase",
-        "module",
-        "op",
-        "mesh_axis",
-        "payload_bytes",
-        "blocked_ns",
-        "wait_ns",
-        "source_file",
-    ),
+_MEASURED = ("num_calls", "calls_per_step", "payload_bytes", "wire_bytes", "blocked_ns", "share")
+_BANDWIDTHS = ("algbw_bytes_per_s", "busbw_bytes_per_s")
+
+SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
+    "What": {
+        "by_kind": ("kind", *_MEASURED, *_BANDWIDTHS),
+        "sizes": (
+            *("kind", "group", "mesh_axis", "from_bytes", "num_calls", "payload_bytes"),
+            "blocked_ns",
+        ),
+        "calls": (
+            *("rank", "id", "kind", "step", "phase", "module", "op", "mesh_axis"),
+            *("payload_bytes", "blocked_ns", "wait_ns", "source_file"),
+        ),
+    },
+    "Where from": {
+        "by_module": (
+            *("module", "module_class", "num_calls", "own_num_calls", "wire_bytes"),
+            *("own_wire_bytes", "blocked_ns", "own_blocked_ns", "share"),
+        ),
+        "by_op": ("op", "kind", *_MEASURED, "busbw_bytes_per_s"),
+        "by_source": (
+            *("source_file", "source_function", "num_calls", "payload_bytes", "wire_bytes"),
+            *("blocked_ns", "share"),
+        ),
+        "by_phase": ("phase", *_MEASURED, "busbw_bytes_per_s"),
+        "by_region": ("region", *_MEASURED, "busbw_bytes_per_s"),
+    },
+    "Between whom": {
+        "by_group": ("group", "mesh_axis", "group_size", *_MEASURED, "busbw_bytes_per_s"),
+        "by_axis": ("mesh_axis", *_MEASURED, *_BANDWIDTHS),
+        "matrix": ("source", "target", "wire_bytes", "num_calls"),
+    },
+    "When": {
+        "by_step": (
+            *("step", "duration_ns", "num_calls", "payload_bytes", "wire_bytes", "blocked_ns"),
+            "share",
+        ),
+        "overlap": (
+            *("step", "rank", "duration_ns", "communication_ns", "exposed_ns", "overlapped_ns"),
+            *("exposed_share", "overlapped_share"),
+        ),
+    },
+    "Who waits": {
+        "by_rank": (
+            *("rank", "host", "num_calls", "wire_bytes", "blocked_ns", "share", "wait_ns"),
+            *("caused_wait_ns", "num_last"),
+        ),
+        "wait_states": (
+            *("state", "kind", "mesh_axis", "num_waits", "wait_ns", "transfer_ns"),
+            *("max_wait_ns", "share", "worst_rank", "worst_wait_ns"),
+        ),
+        "skew": (
+            *("group", "mesh_axis", "kind", "num_collectives", "mean_skew_ns", "max_skew_ns"),
+            *("wait_ns", "last_rank", "last_share"),
+        ),
+        "balance": (
+            *("step", "duration_ns", "mean_useful_ns", "busiest_rank", "load_balance"),
+            *("communication_efficiency", "parallel_efficiency"),
+        ),
+    },
 }
+"""By what they tell of, the tables of the page, each with the columns that it shows."""
 
 TITLES: dict[str, str] = {
     "kind": "Kind",
@@ -128,38 +115,70 @@ TITLES: dict[str, str] = {
     "wait_ns": "Waited",
     "caused_wait_ns": "Made others wait",
     "num_last": "Came last",
+    "group": "Group",
+    "group_size": "Ranks",
+    "region": "Region",
+    "source_function": "Function",
+    "from_bytes": "From size",
+    "source": "Source",
+    "target": "Target",
+    "communication_ns": "Communicating",
+    "exposed_ns": "Exposed",
+    "overlapped_ns": "Overlapped",
+    "exposed_share": "Exposed share",
+    "overlapped_share": "Hidden share",
+    "state": "Wait state",
+    "num_waits": "Waits",
+    "transfer_ns": "Transferred",
+    "max_wait_ns": "Longest",
+    "worst_rank": "Worst rank",
+    "worst_wait_ns": "Waited for it",
+    "num_collectives": "Collectives",
+    "mean_skew_ns": "Mean skew",
+    "max_skew_ns": "Longest skew",
+    "last_rank": "Last rank",
+    "last_share": "How often",
+    "mean_useful_ns": "Mean useful",
+    "busiest_rank": "Busiest rank",
+    "load_balance": "Load balance",
+    "communication_efficiency": "Comm. eff.",
+    "parallel_efficiency": "Parallel eff.",
 }
 
 
-def tables(frames: Frames) -> list[dict[str, Any]]:
-    """Every table of the page; of the calls, the `MAX_CALLS` that blocked longest."""
-    return [_table(CATALOG[name], frames, shown) for name, shown in SHOWN.items()]
+def tables(answers: Answers, store: CallStore) -> list[dict[str, Any]]:
+    """Every table of the page, with at most `MAX_ROWS` rows, but for the calls: all of these."""
+    return [
+        {"topic": topic} | _table(answers, CATALOG[name], shown, store)
+        for topic, of_topic in SHOWN.items()
+        for name, shown in of_topic.items()
+    ]
 
 
-def _table(analysis: Analysis, frames: Frames, shown: Sequence[str]) -> dict[str, Any]:
-    table = analysis.function(frames)
-    num_rows = len(table)
-    if analysis.name == "calls":
-        table.insert(0, "row", range(num_rows))
-        if num_rows > MAX_CALLS:
-            table = table.nlargest(MAX_CALLS, "blocked_ns").sort_index()
-    columns = [column for column in analysis.columns if column.name in table]
-    data = {column.name: _values(table[column.name], column, frames) for column in columns}
-    if "row" in table:
-        data["row"] = table["row"].tolist()
+def _table(
+    answers: Answers, analysis: Analysis, shown: Sequence[str], store: CallStore
+) -> dict[str, Any]:
+    is_calls = analysis.name == "calls"
+    table = store.sites if is_calls else answers[analysis.name].head(MAX_ROWS)
+    num_rows = store.head["num_rows"] if is_calls else len(table)
     return {
         "name": analysis.name,
         "title": analysis.title,
         "question": analysis.question,
-        "columns": [_description(column, shown) for column in columns],
+        "columns": [_description(column) for column in analysis.columns],
         "shown": list(shown),
-        "num_rows": len(table),
-        "num_left_out": num_rows - len(table),
-        "data": data,
+        "num_rows": num_rows,
+        "num_left_out": 0 if is_calls else len(answers[analysis.name]) - num_rows,
+        "data": {
+            column.name: _values(table[column.name], column, answers.frames)
+            for column in analysis.columns
+            if column.name in table
+        },
+        **({"store": store.head, "num_sites": len(store.sites)} if is_calls else {}),
     }
 
 
-def _description(column: Column, shown: Sequence[str]) -> dict[str, Any]:
+def _description(column: Column) -> dict[str, Any]:
     return {
         "name": column.name,
         "title": TITLES.get(column.name, column.name.replace("_", " ")),
@@ -171,7 +190,7 @@ def _description(column: Column, shown: Sequence[str]) -> dict[str, Any]:
 
 def _values(values: pd.Series, column: Column, frames: Frames) -> Any:
     if column.type is str:
-        codes, strings = pd.factorize(values)
+        codes, strings = pd.factorize(values.astype(object))
         return {"strings": strings.tolist(), "codes": codes.tolist()}
     if column.type is bool:
         return values.tolist()

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from commtrace.analyze.by_rank import by_rank
-from commtrace.analyze.by_step import by_step
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import recorded_ns
+from commtrace.report.answers import Answers
+from commtrace.report.cards import verdict
 from commtrace.units import text_of_bytes, text_of_duration
 
 NOT_KNOWN = "–"
@@ -18,12 +18,17 @@ NOT_KNOWN = "–"
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One number; `share`, where it is not nan, is drawn as a meter from 0 to 1."""
+    """One number; `share`, where it is not nan, is drawn as a meter from 0 to 1.
+
+    `target` is the section that tells more; `mood` colours what is good or bad.
+    """
 
     title: str
     value: str
     note: str
     share: float = math.nan
+    target: str = ""
+    mood: str = ""
 
     @property
     def percent(self) -> float:
@@ -36,18 +41,23 @@ class Tile:
         return not math.isnan(self.share)
 
 
-def tiles(frames: Frames) -> list[Tile]:
+def tiles(answers: Answers) -> list[Tile]:
     """The tiles of a run, in order."""
-    ranks, steps = by_rank(frames), by_step(frames)
+    frames, ranks, steps = answers.frames, answers["by_rank"], answers["by_step"]
     return [
         _bytes(ranks),
         _collectives(frames, ranks),
         _blocked(frames, ranks),
         _share(steps, ranks),
-        _ranks(frames, ranks),
-        _steps(steps),
         _late(ranks),
+        _findings(answers["findings"]),
+        _verdict(answers),
     ]
+
+
+def extent(answers: Answers) -> list[str]:
+    """How large the run is, in short texts: ranks, hosts, steps."""
+    return [_ranks(answers.frames, answers["by_rank"]), _steps(answers["by_step"])]
 
 
 def _bytes(ranks: pd.DataFrame) -> Tile:
@@ -86,36 +96,57 @@ def _share(steps: pd.DataFrame, ranks: pd.DataFrame) -> Tile:
     inside = steps[steps["step"] >= 0]
     if len(inside):
         share = inside["blocked_ns"].sum() / (inside["duration_ns"].sum() or math.nan)
-        note = "of the time of a step is spent blocked"
+        note = "of the time of a step is blocked by communication"
     elif len(ranks):
-        share, note = ranks["share"].mean(), "of the recorded time is spent blocked"
+        share, note = ranks["share"].mean(), "of the recorded time is blocked by communication"
     else:
         share, note = math.nan, "no rank was recorded"
-    return Tile("Share of time", NOT_KNOWN if math.isnan(share) else f"{share:.1%}", note, share)
+    value = NOT_KNOWN if math.isnan(share) else f"{share:.1%}"
+    return Tile("Exposed", value, note, share, target="exposed")
 
 
-def _ranks(frames: Frames, ranks: pd.DataFrame) -> Tile:
+def _ranks(frames: Frames, ranks: pd.DataFrame) -> str:
     hosts = len(set(ranks["host"]) - {""})
     missing = len(frames.run.get("missing_ranks") or [])
-    where = f"on {hosts} host{'' if hosts == 1 else 's'}" if hosts else "hosts not known"
-    return Tile("Ranks", str(len(ranks)), f"{missing} missing, {where}" if missing else where)
+    where = f" on {hosts} host{'' if hosts == 1 else 's'}" if hosts else ""
+    gone = f", {missing} missing" if missing else ""
+    return f"{len(ranks)} rank{'' if len(ranks) == 1 else 's'}{where}{gone}"
 
 
-def _steps(steps: pd.DataFrame) -> Tile:
+def _steps(steps: pd.DataFrame) -> str:
     inside = steps[steps["step"] >= 0]
     if inside.empty:
-        return Tile("Steps", NOT_KNOWN, "none were marked")
+        return "no steps marked"
     median = text_of_duration(inside["duration_ns"].median())
-    return Tile("Steps", str(len(inside)), f"median {median} each")
+    return f"{len(inside)} step{'' if len(inside) == 1 else 's'}, median {median}"
+
+
+def _findings(findings: pd.DataFrame) -> Tile:
+    if findings.empty:
+        return Tile("Findings", "0", "nothing that the rules know of", target="findings")
+    most = findings["cost_ns"].max()
+    note = f"the first may save {text_of_duration(most)} per rank" if most > 0 else "see below"
+    return Tile("Findings", str(len(findings)), note, target="findings", mood="bad")
+
+
+def _verdict(answers: Answers) -> Tile:
+    found = verdict(answers)
+    if found.word == NOT_KNOWN:
+        return Tile("Ranks fit together", NOT_KNOWN, found.text, target="check")
+    note = "kinds, sizes, order of all ranks agree" if found.is_good else "see what to look at"
+    word = "yes" if found.is_good else found.word
+    return Tile("Ranks fit together", word, note, target="check", mood=_MOODS[found.is_good])
+
+
+_MOODS = {True: "good", False: "bad"}
 
 
 def _late(ranks: pd.DataFrame) -> Tile:
-    title = "Most waited for"
+    title = "Worst rank"
     if ranks.empty or not ranks["caused_wait_ns"].max():
         return Tile(title, NOT_KNOWN, "no rank is known to have waited for another")
     worst = ranks.sort_values("caused_wait_ns", ascending=False, kind="stable").iloc[0]
     share = worst["caused_wait_ns"] / ranks["wait_ns"].sum()
     waited = text_of_duration(int(worst["caused_wait_ns"]))
-    return Tile(
-        title, f"rank {worst['rank']}", f"others waited {waited} in all, {share:.0%} of all waiting"
-    )
+    note = f"others waited {waited} for it in all, {share:.0%} of all waiting"
+    return Tile(title, f"rank {worst['rank']}", note, target="waits")

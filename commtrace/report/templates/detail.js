@@ -89,10 +89,8 @@ class Detail {
     const button = element("button", "quiet", "Show in the timeline");
     button.type = "button";
     button.addEventListener("click", () => {
-      const start = this.rows.value(row, "issue_ns");
-      const end = this.rows.value(row, "complete_ns") || start + 1000;
       this.panel.hidden = true;
-      this.zoomTo(start, end);
+      this.zoomTo(row);
     });
     return element("div", "do", button);
   }

@@ -3,13 +3,21 @@
 
 const STORED_THEME = "commtrace-theme";
 
-/** The text of a packed element: base64 of a gzip stream. */
-async function unpacked(id) {
+/** The bytes that base64 stands for. */
+function bytesOf(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let place = 0; place < binary.length; place += 1) bytes[place] = binary.charCodeAt(place);
+  return bytes;
+}
+
+/** What a packed element holds: base64 of a gzip stream. */
+function unpacked(id) {
   const holder = document.getElementById(id);
-  const bytes = Uint8Array.from(atob(holder.textContent.trim()), (char) => char.charCodeAt(0));
+  const bytes = bytesOf(holder.textContent.trim());
   holder.remove();
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).text();
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
 /** Runs a script whose hash the page's policy names. */
@@ -54,28 +62,40 @@ class Themes {
 
 class Tables {
   constructor(data, onRow) {
-    this.views = new Map();
+    Object.assign(this, { data, onRow, views: new Map() });
     this.search = document.getElementById("search");
-    const place = document.getElementById("table");
     const tabs = document.getElementById("tabs");
+    let topic = "";
     for (const table of data.tables) {
-      const rows = new Rows(table);
+      if (!table.num_rows && table.name === "by_region") continue; // most programs name none
+      if (table.topic !== topic) {
+        topic = table.topic;
+        const head = element("span", "topic", topic);
+        head.setAttribute("role", "presentation");
+        tabs.append(head);
+      }
       const tab = element("button", "", table.title);
       tab.type = "button";
       tab.id = `tab-${table.name}`;
       tab.setAttribute("role", "tab");
       tab.addEventListener("click", () => this.show(table.name));
       tabs.append(tab);
-      this.views.set(table.name, new TableView(place, rows, data.known, onRow[table.name]));
+      if (table.name !== "calls") this.add(table.name, new Rows(table));
     }
     this.search.addEventListener("input", () => this.views.get(this.shown).search(this.search.value));
     tabs.addEventListener("keydown", (event) => this.move(event));
     this.show("by_kind");
   }
 
+  add(name, rows) {
+    const place = document.getElementById("table");
+    this.views.set(name, new TableView(place, rows, this.data.known, this.onRow[name]));
+  }
+
   show(name) {
-    this.shown = name;
     const view = this.views.get(name);
+    if (!view) return; // the calls are the last to be unpacked
+    this.shown = name;
     for (const tab of document.querySelectorAll("#tabs button")) {
       const selected = tab.id === `tab-${name}`;
       tab.setAttribute("aria-selected", String(selected));
@@ -104,32 +124,36 @@ async function start() {
     document.getElementById("overview").append(element("p", "notices", text));
     return;
   }
-  const data = JSON.parse(await unpacked("packed-data"));
+  const data = await unpacked("packed-data").json();
   const themes = new Themes(data.dark);
-  const calls = new Rows(data.tables.find((table) => table.name === "calls"));
-  const placeOf = new Map(calls.data.row.map((row, place) => [row, place]));
-  const hasCalls = document.getElementById("flame-picture") !== null;
   let timeline = null;
-  const detail = new Detail(calls, hasCalls ? (from, to) => timeline.zoomTo(from, to) : null);
-  const openCall = (row) => {
-    if (placeOf.has(row)) detail.open(placeOf.get(row));
-  };
+  let detail = null;
   const steps = data.tables.find((table) => table.name === "by_step").data.step;
-  new Tables(data, {
-    calls: (place) => detail.open(place),
+  const tables = new Tables(data, {
+    calls: (row) => detail.open(row),
     by_step: (place) => timeline && timeline.showNumber(steps[place]),
   });
+  const hasCalls = document.getElementById("flame-picture") !== null;
+  const pictures = [];
+  themes.onChange = () => Promise.all(pictures.map((each) => each.draw(themes.colours[themes.name])));
+  const add = (picture) => {
+    pictures.push(picture);
+    return picture.draw(themes.colours[themes.name]);
+  };
   if (hasCalls) {
     await new Promise((resume) => setTimeout(resume)); // numbers and tables are painted by now
-    run(await unpacked("packed-plotly"));
-    const flame = new Flame(data);
-    timeline = new Timeline(data, openCall);
-    const draw = async () => {
-      const colours = themes.colours[themes.name];
-      await Promise.all([flame.draw(colours), timeline.draw(colours)]);
-    };
-    themes.onChange = draw;
-    await draw();
+    run(await unpacked("packed-plotly").text());
+    await add(new Flame(data));
+    await new Promise((resume) => setTimeout(resume));
+  }
+  const bytes = new Uint8Array(await unpacked("packed-calls").arrayBuffer());
+  const calls = new Calls(data.tables.find((table) => table.name === "calls"), bytes);
+  tables.add("calls", calls);
+  detail = new Detail(calls, hasCalls ? (row) => timeline.mark([row]) : null);
+  if (hasCalls) {
+    timeline = new Timeline(data.timeline, calls, data.known, (row) => detail.open(row));
+    new Cards(calls, timeline);
+    await add(timeline);
   }
   document.documentElement.dataset.ready = "yes";
 }

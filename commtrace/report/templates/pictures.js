@@ -8,8 +8,6 @@ const CONFIG = {
   doubleClick: "reset",
 };
 
-const SHORT_RUN = 6;
-
 /** A copy of a figure's part in which each colour is exchanged for what `colours` has for it. */
 function recoloured(part, colours) {
   if (typeof part === "string") return colours[part] || part;
@@ -98,107 +96,6 @@ class Flame {
     this.place.on("plotly_icicleclick", (event) => {
       this.zoomTo(String(event.nextLevel || "0"));
       return false; // plotly's own zoom leaves no room for the bar that leads back
-    });
-  }
-}
-
-class Timeline {
-  constructor(data, onCall) {
-    this.figure = data.timeline;
-    this.onCall = onCall;
-    this.place = document.getElementById("timeline-picture");
-    this.off = new Set();
-    this.steps = this.stepsOf(this.figure);
-    document.getElementById("legend").addEventListener("click", (event) => {
-      const chip = event.target.closest("button");
-      if (chip) this.toggle(chip);
-    });
-    this.setUpSteps();
-  }
-
-  stepsOf(figure) {
-    const bars = figure.data.find((trace) => trace.meta.part === "step");
-    if (!bars) return [];
-    return bars.base.map((start, place) => ({
-      name: bars.text[place],
-      start,
-      end: start + bars.x[place],
-    }));
-  }
-
-  setUpSteps() {
-    if (!this.steps.length) return;
-    const select = document.getElementById("step");
-    select.append(new Option("Whole run", "-1"));
-    this.steps.forEach((step, place) => select.append(new Option(step.name, String(place))));
-    const show = (place) => this.showStep(Math.min(Math.max(place, -1), this.steps.length - 1));
-    select.addEventListener("change", () => show(Number(select.value)));
-    document.getElementById("step-before").addEventListener("click", () => show(this.step - 1));
-    document.getElementById("step-after").addEventListener("click", () => show(this.step + 1));
-    document.getElementById("stepper").hidden = false;
-    const { single } = this.figure.layout.meta;
-    this.step = single && this.steps.length > SHORT_RUN ? this.medianStep() : -1;
-    select.value = String(this.step);
-    this.range = this.rangeOf(this.step);
-  }
-
-  medianStep() {
-    const lasts = this.steps.map((step, place) => [step.end - step.start, place]);
-    lasts.sort((a, b) => a[0] - b[0]);
-    return lasts[Math.floor(lasts.length / 2)][1];
-  }
-
-  rangeOf(place) {
-    if (place < 0) return undefined;
-    const { start, end } = this.steps[place];
-    const margin = 0.03 * (end - start);
-    return [start - margin, end + margin];
-  }
-
-  showStep(place) {
-    this.step = place;
-    document.getElementById("step").value = String(place);
-    const range = this.rangeOf(place);
-    Plotly.relayout(this.place, range ? { "xaxis.range": range } : { "xaxis.autorange": true });
-  }
-
-  /** Shows the step of a number, and the timeline itself. */
-  showNumber(number) {
-    const place = this.steps.findIndex((step) => step.name === `step ${number}`);
-    if (place < 0) return;
-    this.place.scrollIntoView({ block: "center" });
-    this.showStep(place);
-  }
-
-  /** Shows the time from `start` to `end` nanoseconds, with some of what lies around it. */
-  zoomTo(start, end) {
-    const margin = Math.max(2 * (end - start), 1000);
-    const range = [(start - margin) / 1e6, (end + margin) / 1e6];
-    this.place.scrollIntoView({ block: "center" });
-    Plotly.relayout(this.place, { "xaxis.range": range });
-  }
-
-  toggle(chip) {
-    const kind = chip.dataset.kind;
-    if (!this.off.delete(kind)) this.off.add(kind);
-    chip.setAttribute("aria-pressed", String(!this.off.has(kind)));
-    this.draw(this.colours);
-  }
-
-  async draw(colours) {
-    this.colours = colours;
-    const figure = recoloured(this.figure, colours);
-    for (const trace of figure.data) trace.visible = !this.off.has(trace.meta.kind);
-    const now = this.place.layout;
-    if (now && !now.xaxis.autorange) this.range = now.xaxis.range;
-    else if (now) this.range = undefined;
-    if (this.range) figure.layout.xaxis.range = this.range;
-    await Plotly.react(this.place, figure.data, figure.layout, CONFIG);
-    if (this.listening) return;
-    this.listening = true;
-    this.place.on("plotly_click", (event) => {
-      const row = event.points[0].customdata;
-      if (typeof row === "number" && row >= 0) this.onCall(row);
     });
   }
 }

@@ -3,6 +3,7 @@
 
 const ROWS_AT_ONCE = 100;
 const FOLD_ABOVE = 60;
+const SORTED_AT_ONCE = 50_000;
 
 /** A table of the page's data with `value(row, name)` for its cells. */
 class Rows {
@@ -33,6 +34,16 @@ class Rows {
 
   matches(row, words) {
     return words.every((word) => this.haystack(row).includes(word));
+  }
+
+  /** The rows that hold every word, in order. */
+  found(words) {
+    const all = Array.from({ length: this.num_rows }, (_, row) => row);
+    return words.length ? all.filter((row) => this.matches(row, words)) : all;
+  }
+
+  keys() {
+    return undefined;
   }
 }
 
@@ -70,19 +81,29 @@ class TableView {
     }
   }
 
+  /** The rows by the chosen column; of very many, those first that are shown. */
   ordered(rows) {
     if (!this.sort) return rows;
     const { name, sign } = this.sort;
     const value = (row) => this.rows.value(row, name);
-    return [...rows].sort((a, b) => compared(value(a), value(b), sign) || a - b);
+    const order = (a, b) => compared(value(a), value(b), sign) || a - b;
+    const keys = rows.length > SORTED_AT_ONCE ? this.rows.keys(name) : undefined;
+    if (keys === undefined) return [...rows].sort(order);
+    const sought = Float64Array.from(rows, (row) => (keys[row] < 0 ? Infinity : sign * keys[row]));
+    const last = sought.slice().sort()[Math.min(this.limit, sought.length) - 1];
+    const before = [];
+    const equal = [];
+    for (let place = 0; place < rows.length; place += 1) {
+      if (sought[place] < last) before.push(rows[place]);
+      else if (sought[place] === last && equal.length < this.limit) equal.push(rows[place]);
+    }
+    return before.sort(order).concat(equal);
   }
 
   /** The rows to show, in order; in a tree also those above a match, and none inside a fold. */
   visible() {
-    const all = Array.from({ length: this.rows.num_rows }, (_, row) => row);
-    const found = this.words.length
-      ? all.filter((row) => this.rows.matches(row, this.words))
-      : all;
+    const found = this.rows.found(this.words);
+    this.numFound = found.length;
     if (!this.isTree) return this.ordered(found);
     const kept = new Set();
     for (let row of found) {
@@ -99,6 +120,7 @@ class TableView {
       }
     };
     walk(this.children.get(-1));
+    this.numFound = shown.length;
     return shown;
   }
 
@@ -120,8 +142,9 @@ class TableView {
 
   render() {
     const visible = this.visible();
-    const table = element("table", "", this.head(), this.body(visible.slice(0, this.limit)));
-    this.place.replaceChildren(table, ...this.below(visible.length));
+    const rows = Array.from(visible.slice(0, this.limit));
+    const table = element("table", "", this.head(), this.body(rows));
+    this.place.replaceChildren(table, ...this.below(this.numFound));
   }
 
   head() {
@@ -241,7 +264,8 @@ class TableView {
     }
     if (this.rows.num_left_out) {
       const left = this.rows.num_left_out.toLocaleString("en");
-      const text = `The page holds the calls that blocked longest; ${left} more are in the trace.`;
+      const held = this.rows.num_rows.toLocaleString("en");
+      const text = `The page holds the first ${held} rows; ${left} more: commtrace table ${this.rows.name}.`;
       lines.push(element("div", "more", text));
     }
     return lines;

@@ -39,9 +39,48 @@ def text(page: str) -> str:
 
 def packed(page: str, name: str) -> str:
     """What a page carries under the id `packed-<name>`."""
+    return packed_bytes(page, name).decode()
+
+
+def packed_bytes(page: str, name: str) -> bytes:
+    """The same, of what is no text."""
     found = re.search(rf'id="packed-{name}">([^<]*)<', page)
     assert found is not None
-    return gzip.decompress(base64.b64decode(found[1])).decode()
+    return gzip.decompress(base64.b64decode(found[1]))
+
+
+def calls(page: str) -> dict[str, list[int]]:
+    """The columns of the calls that a page carries, decoded as its script does."""
+    table = next(each for each in data(page)["tables"] if each["name"] == "calls")
+    return decoded(table["store"], packed_bytes(page, "calls"))
+
+
+def decoded(head: dict[str, Any], body: bytes) -> dict[str, list[int]]:
+    """The columns of a `CallStore`, whose body is no longer compressed."""
+    columns: dict[str, list[int]] = {}
+    num_rows, offset = head["num_rows"], 0
+    for column in head["columns"]:
+        num_bytes = column["num_bytes"]
+        planes = [
+            body[offset + place * num_rows : offset + (place + 1) * num_rows]
+            for place in range(num_bytes)
+        ]
+        offset += num_rows * num_bytes
+        values: list[int] = []
+        for row in range(num_rows):
+            folded = sum(plane[row] << (8 * place) for place, plane in enumerate(planes))
+            value = -(folded + 1) // 2 if folded % 2 else folded // 2
+            value += sum(sign * columns[other][row] for other, sign in column["terms"])
+            is_next = column["in_series"] and row and columns["rank"][row] == columns["rank"][row - 1]
+            values.append(value + values[-1] if is_next else value)
+        columns[column["name"]] = values
+    assert offset == len(body)
+    scale = head["resolution_ns"]
+    timed = {column["name"] for column in head["columns"] if column["is_time"]}
+    return {
+        name: [value * scale if name in timed and value >= 0 else value for value in values]
+        for name, values in columns.items()
+    }
 
 
 def data(page: str) -> dict[str, Any]:

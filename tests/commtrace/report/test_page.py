@@ -13,13 +13,13 @@ from plotly.offline import get_plotlyjs
 
 from commtrace.analyze import load, notices_of
 from commtrace.figures.flame import flame
-from commtrace.figures.timeline import timeline
 from commtrace.report import render_page, write_report
 from commtrace.report.page import SCRIPTS, content_policy
 from commtrace.report.style import style_sheet
+from commtrace.report.tables import SHOWN
 from tests.commtrace.analyze.rows import call, rank_row, run_of
 from tests.commtrace.analyze.training import training_trace
-from tests.commtrace.report.reading import data, elements, packed, policy, text
+from tests.commtrace.report.reading import calls, data, elements, packed, policy, text
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='hacked()'>\"'`${x}\u2028"
 SIZE_LIMIT_BYTES = 8_000_000
@@ -34,22 +34,17 @@ def scripts_of(page: str) -> list[str]:
     return re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
 
 
-def test_the_page_carries_the_figures_and_every_table(page: str) -> None:
+def test_the_page_carries_the_figures_every_table_and_every_call(page: str) -> None:
     carried = data(page)
     frames = load(training_trace())
     assert carried["flame"]["data"][0]["ids"] == list(flame(frames).data[0].ids)
     assert carried["flame_values"]["wire_bytes"] == list(flame(frames).data[0].values)
-    drawn = timeline(frames).data
-    assert [trace["name"] for trace in carried["timeline"]["data"]] == [t.name for t in drawn]
     assert [table["name"] for table in carried["tables"]] == [
-        "by_kind",
-        "by_phase",
-        "by_module",
-        "by_op",
-        "by_step",
-        "by_rank",
-        "calls",
+        name for topic in SHOWN.values() for name in topic
     ]
+    assert sorted(calls(page)["id"]) == sorted(frames.comm["id"])
+    assert carried["timeline"]["ranks"] == [0, 1, 2, 3]
+    assert carried["timeline"]["steps"]["step"] == [0, 1, 2]
 
 
 def test_plotly_is_carried_once(page: str) -> None:

@@ -214,23 +214,32 @@ def test_a_long_run_opens_on_one_step(open_page: Open) -> None:
     assert end - start < 10
 
 
-def test_a_run_of_too_many_calls_opens_as_a_whole_and_says_what_is_drawn(open_page: Open) -> None:
+def test_too_many_calls_are_drawn_as_shares_until_the_timeline_zooms_in(open_page: Open) -> None:
     opened = open_page(training_trace(world_size=16, num_steps=70))
     page = opened.page
+    assert page.input_value("#step") != "-1"
+    assert page.locator("#timeline-many").is_hidden()
+    page.click("#whole")
+    page.locator("#timeline-many").wait_for()
     assert page.input_value("#step") == "-1"
-    assert "too many calls to draw one by one" in page.inner_text("#timeline")
-    text = hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
-    assert "% of" in text
+    assert page.locator("#timeline-picture .layer-above image").count() == 1
+    text = hover(page, "#timeline-picture", ".layer-above image")
+    assert text.startswith("rank ")
+    assert "%" in text
+    assert "not blocked" not in text
+    page.select_option("#step", "7")
+    page.locator("#timeline-many").wait_for(state="hidden")
+    assert page.locator("#timeline-picture .barlayer .point").count() > 500
     assert opened.errors == []
 
 
 def test_a_kind_can_be_switched_off(page: Page) -> None:
-    shown = "document.getElementById('timeline-picture').data.filter(t => t.visible).length"
+    shown = "document.getElementById('timeline-picture').data.length"
     before = page.evaluate(shown)
     page.click("#legend button[data-kind=all_reduce]")
-    page.wait_for_function(f"{shown} === {before - 2}")
+    page.wait_for_function(f"() => {shown} === {before - 2}")
     page.click("#legend button[data-kind=all_reduce]")
-    page.wait_for_function(f"{shown} === {before}")
+    page.wait_for_function(f"() => {shown} === {before}")
 
 
 def test_the_flame_graph_switches_measure_and_phase(page: Page) -> None:
@@ -448,3 +457,70 @@ def test_numbers_read_as_everywhere_else(page: Page) -> None:
     colours = [*LIGHT.kinds.values(), *DARK.kinds.values(), *LIGHT.phases.values()]
     found = page.evaluate("colours => colours.map(readableOn)", colours)
     assert found == [readable_on(colour) for colour in colours]
+
+
+def marked(page: Page) -> int:
+    return page.evaluate(
+        "document.getElementById('timeline-picture').data"
+        ".filter(trace => trace.meta.part === 'mark').flatMap(trace => trace.x).length / 2"
+    )
+
+
+def test_a_finding_leads_to_its_calls_in_the_timeline(open_page: Open) -> None:
+    opened = open_page(training_trace(num_steps=9))
+    page = opened.page
+    before = x_range(page)
+    button = page.locator("#finding-list .answer", has_text="Rank 2 came last").locator("button")
+    button.click()
+    page.locator("#marked").wait_for()
+    assert "Rank 2 came last" in page.inner_text("#marked-title")
+    page.wait_for_function("a => document.getElementById('timeline-picture').data.length > 0", arg=0)
+    start, end = x_range(page)
+    assert end - start < (before[1] - before[0]) / 3
+    assert marked(page) == 20
+    assert page.inner_text("#marked-place") == "1 of 20"
+    page.click("#marked-after")
+    assert page.inner_text("#marked-place") == "2 of 20"
+    page.wait_for_function(
+        "a => document.getElementById('timeline-picture').layout.xaxis.range[0] > a", arg=start
+    )
+    page.click("#marked-close")
+    page.wait_for_function(
+        "() => !document.getElementById('timeline-picture').data.some(t => t.meta.part === 'mark')"
+    )
+    assert page.locator("#marked").is_hidden()
+    assert opened.errors == []
+
+
+def test_a_fault_is_told_first_and_leads_to_its_calls(open_page: Open) -> None:
+    shared = {"seq": 0, "blocked_ns": 100, "until": 2000}
+    frames = run_of([call(rank=0, at=0, **shared), call(rank=1, at=5, kind="barrier", **shared)])
+    opened = open_page(frames)
+    page = opened.page
+    assert "1 fault in 2 calls of 2 ranks" in page.inner_text("#check")
+    assert "1 fault" in page.inner_text(".tile.bad[href='#check']")
+    page.click("#problem-1 button")
+    page.wait_for_function(
+        "() => document.getElementById('timeline-picture').data.some(t => t.meta.part === 'mark')"
+    )
+    assert marked(page) == 2
+    assert opened.errors == []
+
+
+def test_a_search_can_name_a_number_of_a_call(page: Page) -> None:
+    page.click("#tab-calls")
+    page.fill("#search", "rank:3 all_gather")
+    assert set(column(page, 1)) == {"3"}
+    assert set(column(page, 3)) == {"all_gather"}
+
+
+def test_a_page_of_one_step_shows_that_step_at_its_time(open_page: Open, tmp_path: Path) -> None:
+    frames = load(training_trace(num_steps=3))
+    path = write_report(frames, tmp_path / "step.html", steps=(1, 1))
+    page = open_page(path).page
+    first = frames.steps[(frames.steps["rank"] == 0) & (frames.steps["step"] == 1)].iloc[0]
+    start, end = x_range(page)
+    assert start < (first["start_ns"] - frames.start_ns) / 1e6 < end
+    assert "step 1" in page.inner_text(".part")
+    page.click("#tab-calls")
+    assert set(column(page, 4)) == {"1"}

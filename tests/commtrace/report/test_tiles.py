@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 
 from commtrace.analyze import load
-from commtrace.report.tiles import NOT_KNOWN, tiles
+from commtrace.report.answers import Answers
+from commtrace.report.tiles import NOT_KNOWN, extent, tiles
 from tests.commtrace.analyze.rows import call, rank_row, run_of, step
 from tests.commtrace.analyze.training import training_trace
 
 
 def texts(frames) -> dict[str, tuple[str, str]]:
-    return {tile.title: (tile.value, tile.note) for tile in tiles(frames)}
+    return {tile.title: (tile.value, tile.note) for tile in tiles(Answers(frames))}
 
 
 def test_the_tiles_of_a_small_run() -> None:
@@ -27,24 +28,24 @@ def test_the_tiles_of_a_small_run() -> None:
         "Bytes sent": ("4 kB", "by all ranks, for a payload of 6 kB"),
         "Calls per rank": ("1.5", "of 2 kinds; 3 in all"),
         "Time blocked": ("300 µs", "per rank, of 1 ms recorded"),
-        "Share of time": ("30.0%", "of the time of a step is spent blocked"),
-        "Ranks": ("2", "on 1 host"),
-        "Steps": ("2", "median 500 µs each"),
-        "Most waited for": ("rank 1", "others waited 200 µs in all, 100% of all waiting"),
+        "Exposed": ("30.0%", "of the time of a step is blocked by communication"),
+        "Worst rank": ("rank 1", "others waited 200 µs for it in all, 100% of all waiting"),
+        "Findings": ("0", "nothing that the rules know of"),
+        "Ranks fit together": ("yes", "kinds, sizes, order of all ranks agree"),
     }
+    assert extent(Answers(frames)) == ["2 ranks on 1 host", "2 steps, median 500 µs"]
 
 
 def test_without_steps_the_share_is_of_the_recorded_time() -> None:
     found = texts(run_of([call(blocked_ns=100_000)]))
-    assert found["Share of time"] == ("5.0%", "of the recorded time is spent blocked")
-    assert found["Steps"] == (NOT_KNOWN, "none were marked")
-    assert found["Most waited for"][0] == NOT_KNOWN
+    assert found["Exposed"] == ("5.0%", "of the recorded time is blocked by communication")
+    assert found["Worst rank"][0] == NOT_KNOWN
 
 
 def test_missing_ranks_and_hosts_are_counted() -> None:
     ranks = [rank_row(0, host="a"), rank_row(1, host="b")]
     frames = run_of([call()], ranks=ranks, run={"missing_ranks": [2]})
-    assert texts(frames)["Ranks"] == ("2", "1 missing, on 2 hosts")
+    assert extent(Answers(frames)) == ["2 ranks on 2 hosts, 1 missing", "no steps marked"]
 
 
 def test_a_trace_without_ranks_has_tiles_too() -> None:
@@ -56,11 +57,17 @@ def test_a_trace_without_ranks_has_tiles_too() -> None:
 @pytest.mark.parametrize("late_rank", [0, 3])
 def test_the_rank_that_was_made_late_is_found(late_rank: int) -> None:
     frames = load(training_trace(late_rank=late_rank))
-    assert texts(frames)["Most waited for"][0] == f"rank {late_rank}"
+    assert texts(frames)["Worst rank"][0] == f"rank {late_rank}"
 
 
 def test_only_a_share_has_a_meter() -> None:
     frames = load(training_trace())
-    (metered,) = [tile for tile in tiles(frames) if tile.has_meter]
-    assert metered.title == "Share of time"
+    (metered,) = [tile for tile in tiles(Answers(frames)) if tile.has_meter]
+    assert metered.title == "Exposed"
     assert metered.value == f"{metered.percent:.1f}%"
+
+
+def test_ranks_that_disagree_are_a_fault() -> None:
+    shared = {"seq": 0, "blocked_ns": 1}
+    frames = run_of([call(rank=0, at=0, **shared), call(rank=1, at=5, kind="barrier", **shared)])
+    assert texts(frames)["Ranks fit together"][0] == "1 fault"

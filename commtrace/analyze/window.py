@@ -1,0 +1,108 @@
+"""A part of a run: the frames of a stretch of time, or of some of its steps.
+
+A collective is in it with all of its members or not at all, so that waits stay known: where any
+member touches the stretch. The recorded time of a rank becomes what it has of the stretch, so that
+shares are of that. What cannot be told from a part, whether the ranks fit together, is asked of the
+whole run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.arrivals import end_ns
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import is_transfer, numbers, partners
+from commtrace.errors import UsageError
+from commtrace.units import text_of_duration
+
+
+def within(frames: Frames, window_ns: tuple[int, int]) -> Frames:
+    """What touches the time from the first to the second, in nanoseconds since the run began.
+
+    Raises UsageError where nothing was recorded then.
+    """
+    start = frames.start_ns
+    first, last = window_ns[0] + start, window_ns[1] + start
+    comm = frames.comm
+    touches = (comm["issue_ns"] >= 0) & (comm["issue_ns"] < last) & (end_ns(comm) > first)
+    if not touches.any():
+        lasts = text_of_duration(max(int(end_ns(comm).max()) - start, 0) if len(comm) else 0)
+        asked = " to ".join(text_of_duration(edge) for edge in window_ns)
+        raise UsageError(
+            f"no communication from {asked}",
+            found=f"a run whose last call ends {lasts} after its start",
+            attempt="another window",
+        )
+    asked = " to ".join(text_of_duration(edge) for edge in window_ns)
+    return _part(frames, _whole_collectives(frames, touches), first, last, asked)
+
+
+def of_steps(frames: Frames, first: int, last: int) -> Frames:
+    """The steps from `first` to `last`, both included.
+
+    Raises UsageError where none of them was marked.
+    """
+    steps = frames.steps
+    chosen = steps[steps["step"].between(first, last)]
+    if chosen.empty:
+        known = steps["step"]
+        raise UsageError(
+            f"no step from {first} to {last}",
+            found=f"steps {known.min()} to {known.max()}" if len(steps) else "no step at all",
+            attempt="other steps" if len(steps) else "a window of time",
+        )
+    begins, ends = int(chosen["start_ns"].min()), int(chosen["end_ns"].max())
+    asked = f"step {first}" if first == last else f"steps {first} to {last}"
+    return _part(frames, frames.comm["step"].between(first, last), begins, ends, asked)
+
+
+def _whole_collectives(frames: Frames, touches: pd.Series) -> pd.Series:
+    """Also the other members of what touches the window, and the other ends of transfers."""
+    group = frames.comm["group"].cat.codes
+    number = numbers(frames)
+    key = pd.Series(
+        group.to_numpy(dtype="int64") * (number.max() + 2) + number, index=number.index
+    ).where(number >= 0, -1)
+    members = key.isin(key[touches & (key >= 0)].unique())
+    partner = partners(frames)[touches]
+    return touches | members | touches.index.isin(partner[partner >= 0])
+
+
+def _part(frames: Frames, kept: pd.Series, first: int, last: int, asked: str) -> Frames:
+    comm = frames.comm.assign(seq=_renumbered(frames, kept))[kept].reset_index(drop=True)
+    for name in comm.columns[comm.dtypes == "category"]:
+        comm[name] = comm[name].cat.remove_unused_categories()
+    ops, steps, ranks = frames.ops, frames.steps, frames.ranks.copy()
+    for name in ("start_ns", "end_ns"):
+        known = ranks[name] >= 0
+        ranks[name] = np.where(known, ranks[name].clip(first, last), ranks[name])
+    in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)
+    in_steps = (steps["start_ns"] < last) & (steps["end_ns"] > first)
+    return replace(
+        frames,
+        run={**frames.run, "part": asked},
+        comm=comm,
+        ops=ops[in_ops].reset_index(drop=True),
+        steps=steps[in_steps].reset_index(drop=True),
+        ranks=ranks,
+    )
+
+
+def _renumbered(frames: Frames, kept: pd.Series) -> pd.Series:
+    """The calls' numbers in their groups; from 0 where transfers count in them, too.
+
+    `matching` tells collectives from transfers there by counting, which must not miss any.
+    """
+    comm = frames.comm
+    sent = is_transfer(frames)
+    if not sent.any():
+        return comm["seq"]
+    mixed = kept & comm["group"].isin(comm["group"][sent].unique())
+    known = mixed & (sent | (numbers(frames) >= 0)) & (comm["seq"] >= 0)
+    ordered = comm[known].sort_values("seq", kind="stable")
+    count = ordered.groupby(["rank", "group"], observed=True).cumcount()
+    return comm["seq"].mask(mixed, -1).mask(known, count).astype("int64")

@@ -1,0 +1,144 @@
+"""What the page says first: findings, and what does not fit together, each with its evidence.
+
+A card is one finding, or one problem of the consistency check. Its `evidence` are calls, `rank:id`,
+that the timeline shows and marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze import Frames
+from commtrace.analyze.findings import unanswered
+from commtrace.analyze.findings.finding import MAX_EVIDENCE
+from commtrace.analyze.matching import numbers
+from commtrace.report.answers import Answers
+from commtrace.units import text_of_bytes, text_of_duration
+
+MAX_CARDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One of them; `facts` are short texts of where it is and what it costs."""
+
+    name: str
+    title: str
+    advice: str
+    saves: str
+    facts: tuple[str, ...]
+    evidence: str
+    is_fault: bool = False
+
+    @property
+    def num_evidence(self) -> int:
+        """How many calls the timeline can show for it."""
+        return self.evidence.count(",") + 1 if self.evidence else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the ranks fit together, in a word and in a sentence; `cards` are the problems."""
+
+    word: str
+    text: str
+    is_good: bool
+    cards: tuple[Card, ...]
+    num_left_out: int
+
+
+def finding_cards(answers: Answers) -> list[Card]:
+    """The findings, the one that costs most first, `MAX_CARDS` at most."""
+    table = answers["findings"].head(MAX_CARDS)
+    return [_finding(row) for row in table.to_dict("records")]
+
+
+def not_judged(answers: Answers) -> dict[str, str]:
+    """By name of a rule that could not be asked, what the trace lacks for it."""
+    return unanswered(answers.frames)
+
+
+def verdict(answers: Answers) -> Verdict:
+    """What the consistency check says of the whole run."""
+    whole, problems = answers.whole, answers["consistency"]
+    num_faults = int(problems["is_fault"].sum())
+    num_open = len(problems) - num_faults
+    of_what = f"{len(whole.comm):,} calls of {whole.num_ranks} ranks"
+    unchecked = f"; {num_open} thing{_s(num_open)} could not be checked" if num_open else ""
+    if not len(whole.comm):
+        word, text = "–", "There is no call to compare."
+    elif whole.num_ranks < 2:
+        word, text = "–", "One rank alone has nobody to disagree with."
+    elif num_faults:
+        word = f"{num_faults} fault{_s(num_faults)}"
+        text = f"{word} in {of_what}{unchecked}."
+    else:
+        word = "consistent"
+        text = f"No fault in {of_what}: kind, reduction, root, type, size and order{unchecked}."
+    rows = problems.head(MAX_CARDS)
+    evidence = _evidence(answers.frames, rows)
+    cards = tuple(
+        _problem(row, calls) for row, calls in zip(rows.to_dict("records"), evidence, strict=True)
+    )
+    return Verdict(word, text, not num_faults, cards, len(problems) - len(rows))
+
+
+def _finding(row: Mapping[Any, Any]) -> Card:
+    places = (row["module"], row["op"], row["kind"], row["source"])
+    axis = f"axis {row['mesh_axis']}" if row["mesh_axis"] else ""
+    calls = f"{row['num_calls']:,.4g} calls per rank"
+    costs = []
+    if row["cost_ns"] > 0:
+        costs.append(text_of_duration(row["cost_ns"]))
+    if row["cost_bytes"] > 0:
+        costs.append(text_of_bytes(row["cost_bytes"]))
+    share = f" · {row['share']:.1%} of the time" if row["share"] >= 0.0005 else ""
+    return Card(
+        name=row["rule"].replace("_", " "),
+        title=row["title"],
+        advice=row["advice"],
+        saves=f"{' and '.join(costs)} per rank{share}" if costs else "",
+        facts=tuple(filter(None, (*places, axis, calls))),
+        evidence=row["evidence"],
+    )
+
+
+def _problem(row: Mapping[Any, Any], evidence: str) -> Card:
+    blamed = f"blamed: {row['ranks']}" if row["ranks"] and row["is_fault"] else ""
+    group = f"group {row['mesh_axis'] or row['group']}" if row["group"] else ""
+    number = f"collective {row['number']} of it" if group and row["number"] >= 0 else ""
+    return Card(
+        name=row["problem"],
+        title=row["explanation"],
+        advice="",
+        saves="",
+        facts=tuple(filter(None, (blamed, group, number, row["source"]))),
+        evidence=evidence,
+        is_fault=row["is_fault"],
+    )
+
+
+def _evidence(frames: Frames, problems: pd.DataFrame) -> list[str]:
+    """For each problem with a collective, the calls that it is made of."""
+    comm, number = frames.comm, numbers(frames)
+    group = comm["group"].astype(object)
+    asked = set(zip(problems["group"], problems["number"], strict=True))
+    few = number.isin([each for _, each in asked if each >= 0])
+    found: dict[tuple[str, int], list[str]] = {}
+    for key, rank, each in zip(
+        zip(group[few], number[few], strict=True), comm["rank"][few], comm["id"][few], strict=True
+    ):
+        if key in asked:
+            found.setdefault(key, []).append(f"{rank}:{each}")
+    return [
+        ",".join(found.get((name, at), [])[:MAX_EVIDENCE])
+        for name, at in zip(problems["group"], problems["number"], strict=True)
+    ]
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

@@ -1,0 +1,63 @@
+"""What the page's timeline is made of besides the calls: rows, phases, steps, and its layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze import Frames
+from commtrace.analyze.arrivals import end_ns
+from commtrace.figures.spans import phase_spans
+from commtrace.figures.timeline import timeline_layout
+from commtrace.figures.theme import LIGHT
+
+MAX_PHASES = 60_000
+
+
+def stretches(frames: Frames, origin_ns: int = 0) -> dict[str, Any]:
+    """Times in nanoseconds since the frames begin, which is `origin_ns` after the run did.
+
+    Of more than `MAX_PHASES` phases the page carries none.
+    """
+    start = frames.start_ns
+    ranks = sorted(set(frames.ranks["rank"]) | set(frames.comm["rank"]))
+    phases = phase_spans(frames)
+    num_phases = len(phases)
+    if num_phases > MAX_PHASES:
+        phases = phases.head(0)
+    codes, strings = pd.factorize(phases["phase"])
+    return {
+        "layout": timeline_layout(frames, ranks, LIGHT).to_plotly_json(),
+        "ranks": ranks,
+        "origin_ns": origin_ns,
+        "whole_ns": [edge + origin_ns for edge in _edges(frames)],
+        "num_phases_left_out": num_phases - len(phases),
+        "phases": {
+            "rank": phases["rank"].tolist(),
+            "phase": {"strings": strings.tolist(), "codes": codes.tolist()},
+            **_times(phases, start),
+        },
+        "steps": _steps(frames, start),
+    }
+
+
+def _edges(frames: Frames) -> tuple[int, int]:
+    """When the first thing begins that is drawn, and when the last one ends."""
+    comm = frames.comm[frames.comm["issue_ns"] >= 0]
+    begins = [comm["issue_ns"].min(), frames.steps["start_ns"].min()]
+    ends = [end_ns(comm).max(), frames.steps["end_ns"].max()]
+    first = min((int(value) for value in begins if value == value), default=frames.start_ns)
+    last = max((int(value) for value in ends if value == value), default=first)
+    return first - frames.start_ns, max(last, first + 1) - frames.start_ns
+
+
+def _steps(frames: Frames, start: int) -> dict[str, list[int]]:
+    """The steps of the first rank that marked any."""
+    steps = frames.steps.sort_values(["rank", "step"])
+    steps = steps[steps["rank"] == steps["rank"].min()]
+    return {"step": steps["step"].tolist(), **_times(steps, start)}
+
+
+def _times(spans: pd.DataFrame, start: int) -> dict[str, list[int]]:
+    return {name: (spans[name] - start).tolist() for name in ("start_ns", "end_ns")}

@@ -1,0 +1,211 @@
+"use strict";
+/* What the timeline draws of a stretch of time: single calls while they are few, else a picture of
+   the share of each column of pixels that calls of each kind block their rank. */
+
+const MAX_SINGLE = 3000;
+const WAIT = "wait";
+const TRANSFER = "transfer";
+const HATCH = 6; // pixels from one line of a hatch to the next
+const CELLS = 320; // columns of the labels over a picture, at most
+const BAND = 0.58; // the part of a rank's row that its calls take; its phase takes the row
+const MOST_TEXT = 160;
+const MAX_REASON_LINES = 6;
+
+/** Text such that plotly shows it literally, as commtrace.figures.label has it. */
+function plain(text) {
+  const head = (MOST_TEXT - 1) >> 1;
+  const cut = text.length > MOST_TEXT
+    ? `${text.slice(0, head)}…${text.slice(head + 1 - MOST_TEXT)}`
+    : text;
+  const escapes = [["&", "&amp;"], ["<", "&lt;"], [">", "&gt;"], ["\n", " "], ["\r", " "]];
+  return escapes.reduce((safe, [from, to]) => safe.replaceAll(from, to), cut);
+}
+
+/** Safe text in bold; the page's own script may not hold the end of an element. */
+function bold(text) {
+  return `<b>${text}\u003c/b>`;
+}
+
+/** What the timeline says of one call: lines of safe HTML. */
+function callText(calls, row) {
+  const value = (name) => calls.value(row, name);
+  const text = (name) => plain(formatted(value(name), calls.byName.get(name)));
+  const named = (before, name) => (value(name) === null || value(name) === "" ? "" : `${before}${text(name)}`);
+  const list = (...parts) => parts.filter(Boolean).join(", ");
+  const reason = (value("reason") || "").match(/.{1,96}(\s|$)|.{1,96}/g) || [];
+  const wait = value("wait_ns");
+  let times = named("blocked ", "blocked_ns");
+  if (times && value("last_rank") === value("rank")) times += "; came last";
+  else if (times && wait !== null) {
+    times += `: waited ${text("wait_ns")} (last came rank ${text("last_rank")}), transfer ${text("transfer_ns")}`;
+  }
+  const line = value("source_line") === null ? "" : `:${value("source_line")}`;
+  return [
+    `${bold(text("kind"))} on rank ${value("rank")}, call ${value("id")}`,
+    ...reason.slice(0, MAX_REASON_LINES).map(plain),
+    list(
+      value("module") ? text("module") + (value("module_class") ? ` (${text("module_class")})` : "")
+        : "outside of modules",
+      named("", "phase"),
+      value("step") < 0 ? "outside of steps" : `step ${value("step")}`,
+    ),
+    named("for ", "op"),
+    list(
+      named("payload ", "payload_bytes"),
+      named("sent ", "wire_bytes"),
+      plain(`${value("dtype") || ""} ${value("input_shapes") || value("output_shapes") || ""}`.trim()),
+      value("mesh_axis") ? named("group ", "mesh_axis") : named("group ", "group"),
+      named("", "reduce_op"),
+    ),
+    times,
+    value("source_file")
+      ? plain(`${value("source_file")}${line}${value("source_function") ? ` in ${value("source_function")}` : ""}`)
+      : "",
+  ].filter(Boolean).join("<br>");
+}
+
+/** The calls of every rank by time, and which of them touch a stretch of it. */
+class Spans {
+  constructor(calls, ranks) {
+    this.calls = calls;
+    this.ranks = ranks;
+    const { issue_ns: start, end_ns: end } = calls.own;
+    this.reach = new Float64Array(calls.num_rows); // the end of the longest call so far
+    for (const { from, to } of calls.byRank.values()) {
+      for (let row = from, reach = -Infinity; row < to; row += 1) {
+        if (start[row] >= 0) reach = Math.max(reach, end[row]);
+        this.reach[row] = reach;
+      }
+    }
+    const kinds = new Set(calls.data.kind.strings);
+    this.kinds = [...kinds].sort();
+    const number = new Map(this.kinds.map((kind, place) => [kind, place]));
+    this.kindOfSite = calls.data.kind.codes.map((code) => number.get(calls.data.kind.strings[code]));
+  }
+
+  /** For each rank the first row that may touch the time, and the one after the last. */
+  within(first, last) {
+    const { issue_ns: start } = this.calls.own;
+    return this.ranks.map((rank) => {
+      const { from = 0, to = 0 } = this.calls.byRank.get(rank) || {};
+      return [lowest(from, to, (row) => this.reach[row] >= first), lowest(from, to, (row) => start[row] > last)];
+    });
+  }
+
+  /** One mark per call and part, as rows of the kinds' traces. */
+  single(first, last, off) {
+    const { issue_ns: start, end_ns: end, ready_ns: ready, lane } = this.calls.own;
+    const found = [];
+    this.within(first, last).forEach(([from, to], place) => {
+      const rows = [];
+      for (let row = from; row < to; row += 1) {
+        const hidden = start[row] < 0 || end[row] < first || off.has(this.kind(row));
+        if (!hidden) rows.push(row);
+      }
+      const lanes = 1 + rows.reduce((most, row) => Math.max(most, lane[row]), 0);
+      for (const row of rows) {
+        const y = place + BAND * ((lane[row] + 0.5) / lanes - 0.5);
+        const mark = { row, kind: this.kind(row), y, height: BAND / lanes };
+        if (ready[row] > start[row]) found.push({ ...mark, part: WAIT, start: start[row], end: ready[row] });
+        found.push({ ...mark, part: TRANSFER, start: ready[row], end: end[row] });
+      }
+    });
+    return found;
+  }
+
+  kind(row) {
+    return this.kinds[this.kindOfSite[this.calls.site[row]]];
+  }
+
+  count(first, last) {
+    return this.within(first, last).reduce((sum, [from, to]) => sum + Math.max(to - from, 0), 0);
+  }
+
+  /** Per rank, column, kind and part (transfer before wait) the time blocked, in nanoseconds. */
+  shares(first, last, numColumns, off) {
+    const { issue_ns: start, end_ns: end, ready_ns: ready, call_ns: call, blocked_ns: blocked } = this.calls.own;
+    const numParts = 2 * this.kinds.length;
+    const width = (last - first) / numColumns;
+    const sums = this.ranks.map(() => new Float32Array(numColumns * numParts));
+    const add = (sum, part, from, to) => {
+      const begin = Math.max(from, first);
+      const finish = Math.min(to, last);
+      if (finish <= begin) return;
+      const stop = Math.min(Math.floor((finish - first) / width), numColumns - 1);
+      for (let column = Math.floor((begin - first) / width); column <= stop; column += 1) {
+        const left = first + column * width;
+        sum[column * numParts + part] += Math.min(finish, left + width) - Math.max(begin, left);
+      }
+    };
+    this.within(first, last).forEach(([from, to], place) => {
+      const sum = sums[place];
+      for (let row = from; row < to; row += 1) {
+        const kind = this.kindOfSite[this.calls.site[row]];
+        if (start[row] < 0 || off.has(this.kinds[kind])) continue;
+        const held = blocked[row] < 0 ? end[row] - start[row] : blocked[row];
+        const inCall = call[row] < 0 ? held : Math.min(call[row], held);
+        const pieces = [[start[row], start[row] + inCall], [end[row] - (held - inCall), end[row]]];
+        for (const [begin, finish] of pieces) {
+          add(sum, 2 * kind + 1, begin, Math.min(finish, ready[row]));
+          add(sum, 2 * kind, Math.max(begin, ready[row]), finish);
+        }
+      }
+    });
+    return sums;
+  }
+}
+
+/** The first number from `from` on, below `to`, for which `holds`, which never ceases to. */
+function lowest(from, to, holds) {
+  let [below, above] = [from, to];
+  while (below < above) {
+    const middle = (below + above) >> 1;
+    if (holds(middle)) above = middle;
+    else below = middle + 1;
+  }
+  return below;
+}
+
+/** A colour `#rrggbb` as its three numbers. */
+function channels(colour) {
+  return [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
+}
+
+/** The picture of `shares`: a PNG as a URL, a row of `rowPixels` for each rank. */
+function paintedShares(sums, numColumns, columnNs, rowPixels, colours, surface) {
+  const canvas = document.createElement("canvas");
+  canvas.width = numColumns;
+  canvas.height = Math.max(sums.length * rowPixels, 1);
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(canvas.width, canvas.height);
+  const pixels = new Uint32Array(image.data.buffer); // little-endian: alpha, blue, green, red
+  const packed = (colour) => {
+    const [red, green, blue] = channels(colour);
+    return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+  };
+  const solid = colours.map(packed);
+  const back = packed(surface);
+  const height = Math.round(BAND * rowPixels);
+  sums.forEach((sum, place) => {
+    const bottom = place * rowPixels + Math.round((rowPixels + height) / 2) - 1;
+    const numParts = 2 * colours.length;
+    for (let column = 0; column < numColumns; column += 1) {
+      const whole = Math.max(columnNs, sum.subarray(column * numParts, (column + 1) * numParts).reduce((a, b) => a + b, 0));
+      let below = 0;
+      for (let part = 0; part < numParts; part += 1) {
+        const share = sum[column * numParts + part];
+        if (!share) continue;
+        const from = Math.round((below / whole) * height);
+        below += share;
+        const to = Math.round((below / whole) * height);
+        for (let up = from; up < to; up += 1) {
+          const y = bottom - up;
+          const lined = part % 2 === 0 || (column + y) % HATCH < HATCH / 2;
+          pixels[y * numColumns + column] = lined ? solid[part >> 1] : back;
+        }
+      }
+    }
+  });
+  context.putImageData(image, 0, 0);
+  return canvas.toDataURL("image/png");
+}

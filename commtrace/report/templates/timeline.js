@@ -1,0 +1,378 @@
+"use strict";
+/* When each rank communicates: any stretch of the run at the detail that fits the screen. */
+
+const SHORT_RUN = 6;
+const STEP_ROW = -0.9;
+const MAX_PHASES = 3000;
+const MS = 1e6;
+const REDRAW_AFTER_MS = 60;
+const EDGE = 0.02; // what is seen around a stretch, as a part of it
+
+class Timeline {
+  constructor(data, calls, known, onCall) {
+    Object.assign(this, { data, calls, known, onCall });
+    this.place = document.getElementById("timeline-picture");
+    this.spans = new Spans(calls, data.ranks);
+    this.off = new Set();
+    this.marked = [];
+    const [first, last] = data.whole_ns.map((edge) => edge / MS);
+    this.whole = this.around(first, last);
+    document.getElementById("legend").addEventListener("click", (event) => {
+      const chip = event.target.closest("button");
+      if (chip) this.toggle(chip);
+    });
+    this.setUpSteps();
+    document.getElementById("whole").addEventListener("click", () => this.showStep(-1));
+    document.getElementById("closer").addEventListener("click", () => this.zoomBy(1 / 3));
+    document.getElementById("wider").addEventListener("click", () => this.zoomBy(3));
+    new ResizeObserver(() => this.later()).observe(this.place);
+  }
+
+  /** Milliseconds of the axis as nanoseconds of the calls, and back. */
+  ns(ms) {
+    return ms * MS - this.data.origin_ns;
+  }
+
+  ms(ns) {
+    return (ns + this.data.origin_ns) / MS;
+  }
+
+  around(start, end) {
+    const margin = EDGE * (end - start) || 0.001;
+    return [start - margin, end + margin];
+  }
+
+  setUpSteps() {
+    const { step, start_ns: start, end_ns: end } = this.data.steps;
+    this.steps = step.map((number, place) => ({
+      number,
+      start: this.ms(start[place]),
+      end: this.ms(end[place]),
+    }));
+    this.step = -1;
+    this.range = this.whole;
+    if (!this.steps.length) return;
+    const select = document.getElementById("step");
+    select.append(new Option("Whole run", "-1"));
+    this.steps.forEach(({ number }, place) => select.append(new Option(`step ${number}`, String(place))));
+    const show = (place) => this.showStep(Math.min(Math.max(place, -1), this.steps.length - 1));
+    select.addEventListener("change", () => show(Number(select.value)));
+    document.getElementById("step-before").addEventListener("click", () => show(this.step - 1));
+    document.getElementById("step-after").addEventListener("click", () => show(this.step + 1));
+    document.getElementById("stepper").hidden = false;
+    this.step = this.steps.length > SHORT_RUN ? this.medianStep() : -1;
+    select.value = String(this.step);
+    this.range = this.rangeOf(this.step);
+  }
+
+  medianStep() {
+    const lasts = this.steps.map((step, place) => [step.end - step.start, place]);
+    lasts.sort((a, b) => a[0] - b[0]);
+    return lasts[Math.floor(lasts.length / 2)][1];
+  }
+
+  rangeOf(place) {
+    return place < 0 ? this.whole : this.around(this.steps[place].start, this.steps[place].end);
+  }
+
+  showStep(place) {
+    this.step = place;
+    if (this.steps.length) document.getElementById("step").value = String(place);
+    return this.show(this.rangeOf(place));
+  }
+
+  /** Shows the step of a number, and the timeline itself. */
+  showNumber(number) {
+    const place = this.steps.findIndex((step) => step.number === number);
+    if (place < 0) return;
+    this.place.scrollIntoView({ block: "center" });
+    this.showStep(place);
+  }
+
+  zoomBy(factor) {
+    const [first, last] = this.range;
+    const half = (factor * (last - first)) / 2;
+    const middle = (first + last) / 2;
+    this.show([Math.max(middle - half, this.whole[0]), Math.min(middle + half, this.whole[1])]);
+  }
+
+  /** Shows the time of some calls, with some of what lies around them, and marks them. */
+  mark(rows, marked = rows) {
+    const { issue_ns: start, end_ns: end } = this.calls.own;
+    const timed = rows.filter((row) => start[row] >= 0);
+    this.marked = marked.filter((row) => start[row] >= 0);
+    this.place.scrollIntoView({ block: "center" });
+    if (!timed.length) return this.draw();
+    const first = Math.min(...timed.map((row) => start[row]));
+    const last = Math.max(...timed.map((row) => end[row]));
+    const margin = Math.max(2 * (last - first), 1000);
+    return this.show([this.ms(first - margin), this.ms(last + margin)]);
+  }
+
+  unmark() {
+    this.marked = [];
+    return this.draw();
+  }
+
+  show(range) {
+    this.range = range;
+    return this.draw();
+  }
+
+  toggle(chip) {
+    const { kind } = chip.dataset;
+    if (!this.off.delete(kind)) this.off.add(kind);
+    chip.setAttribute("aria-pressed", String(!this.off.has(kind)));
+    this.draw();
+  }
+
+  colour(name) {
+    return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  }
+
+  kindColour(kind) {
+    return this.colour(colourClass("kind", kind, this.known.kinds));
+  }
+
+  bars(spans, more) {
+    return {
+      type: "bar",
+      orientation: "h",
+      base: spans.map((span) => this.ms(span.start)),
+      x: spans.map((span) => (span.end - span.start) / MS),
+      y: spans.map((span) => span.y),
+      width: spans.map((span) => span.height),
+      hoverinfo: "text",
+      ...more,
+    };
+  }
+
+  /** The phases behind the calls, a trace for each, where they can be told apart. */
+  phases(first, last) {
+    const { rank, phase, start_ns: start, end_ns: end } = this.data.phases;
+    const places = new Map(this.data.ranks.map((each, place) => [each, place]));
+    const byPhase = new Map();
+    let count = 0;
+    for (let row = 0; row < rank.length; row += 1) {
+      if (end[row] < first || start[row] > last) continue;
+      count += 1;
+      const name = phase.strings[phase.codes[row]];
+      const known = this.known.phases.includes(name) ? name : "other";
+      if (!byPhase.has(known)) byPhase.set(known, []);
+      const text = `${bold(known)}<br>rank ${rank[row]}<br>${FORMATS.ns(end[row] - start[row])}`;
+      byPhase.get(known).push({ start: start[row], end: end[row], y: places.get(rank[row]), height: 0.86, text });
+    }
+    if (count > MAX_PHASES) return [];
+    return [...byPhase].map(([phase, spans]) => this.bars(spans, {
+      name: phase,
+      hovertext: spans.map((span) => span.text),
+      marker: { color: this.colour(`phase-${phase}`), line: { width: 0 } },
+      meta: { part: "phase" },
+    }));
+  }
+
+  stepBars() {
+    const [first, last] = this.range;
+    const seen = this.steps.filter((step) => step.end > first && step.start < last);
+    if (!seen.length) return [];
+    const fits = (step) => (step.end - step.start) / (last - first) > 0.04;
+    return [{
+      type: "bar",
+      name: "steps",
+      orientation: "h",
+      base: seen.map((step) => step.start),
+      x: seen.map((step) => step.end - step.start),
+      y: seen.map(() => STEP_ROW),
+      width: 0.48,
+      text: seen.map((step) => (fits(step) ? `step ${step.number}` : "")),
+      textposition: "inside",
+      insidetextanchor: "middle",
+      textangle: 0,
+      textfont: { size: 10, color: this.colour("muted") },
+      hoverinfo: "text",
+      hovertext: seen.map((step) => `${bold(`step ${step.number}`)}<br>${FORMATS.ns((step.end - step.start) * MS)}`),
+      marker: { color: this.colour("soft"), line: { width: 1, color: this.colour("surface") } },
+      meta: { part: "step" },
+    }];
+  }
+
+  /** A trace per kind for the transfers, and one, hatched, for the waits that came before them. */
+  singleCalls(first, last) {
+    const groups = new Map();
+    for (const mark of this.spans.single(first, last, this.off)) {
+      const key = `${mark.kind}\n${mark.part}`;
+      if (!groups.has(key)) groups.set(key, []);
+      groups.get(key).push(mark);
+    }
+    const traces = [];
+    for (const kind of this.spans.kinds) {
+      for (const part of [TRANSFER, WAIT]) {
+        const found = groups.get(`${kind}\n${part}`);
+        if (!found) continue;
+        const color = this.kindColour(kind);
+        const marker = { color, line: { width: 0 } };
+        if (part === WAIT) {
+          const bgcolor = this.colour("surface");
+          marker.pattern = { shape: "/", size: 5, solidity: 0.42, fgcolor: color, bgcolor };
+        }
+        traces.push(this.bars(found, {
+          name: plain(kind),
+          hovertext: found.map((mark) => callText(this.calls, mark.row)),
+          customdata: found.map((mark) => mark.row),
+          marker,
+          meta: { part, kind },
+        }));
+      }
+    }
+    return traces;
+  }
+
+  /** Too many calls to draw one by one: an image of shares, and labels over it. */
+  manyCalls(first, last) {
+    const box = this.place.getBoundingClientRect();
+    const numColumns = Math.max(Math.min(Math.round(box.width - 76), 1800), 100);
+    const columnNs = (last - first) / numColumns;
+    const sums = this.spans.shares(first, last, numColumns, this.off);
+    const numRanks = this.data.ranks.length;
+    const rowPixels = Math.max(Math.round((this.data.layout.height - 62) / (numRanks + 1)), 8);
+    const colours = this.spans.kinds.map((kind) => this.kindColour(kind));
+    const source = paintedShares(sums, numColumns, columnNs, rowPixels, colours, this.colour("surface"));
+    const image = {
+      source,
+      xref: "x",
+      yref: "y",
+      x: this.ms(first),
+      y: -0.5,
+      sizex: (last - first) / MS,
+      sizey: numRanks,
+      sizing: "stretch",
+      layer: "above",
+    };
+    return [image, this.shareLabels(sums, first, columnNs, numColumns)];
+  }
+
+  shareLabels(sums, first, columnNs, numColumns) {
+    const perCell = Math.ceil(numColumns / CELLS);
+    const numCells = Math.ceil(numColumns / perCell);
+    const numParts = 2 * this.spans.kinds.length;
+    const cellNs = perCell * columnNs;
+    const centres = Array.from({ length: numCells }, (_, cell) => this.ms(first + (cell + 0.5) * cellNs));
+    const text = sums.map((sum, place) => centres.map((_, cell) => {
+      const lines = [`${bold(`rank ${this.data.ranks[place]}`)}, ${FORMATS.ns(cellNs)}`];
+      for (let part = 0; part < numParts; part += 1) {
+        let held = 0;
+        for (let column = cell * perCell; column < Math.min((cell + 1) * perCell, numColumns); column += 1) {
+          held += sum[column * numParts + part];
+        }
+        if (!held) continue;
+        const doing = part % 2 ? "waiting in" : "transfer of";
+        lines.push(`${(100 * held / cellNs).toFixed(1)} % ${doing} ${plain(this.spans.kinds[part >> 1])}`);
+      }
+      return lines.length > 1 ? lines.join("<br>") : `${lines[0]}<br>not blocked`;
+    }));
+    return {
+      type: "heatmap",
+      x: centres,
+      y: this.data.ranks.map((_, place) => place),
+      z: sums.map(() => centres.map(() => 0)),
+      text,
+      hoverinfo: "text",
+      showscale: false,
+      opacity: 0,
+      meta: { part: "share" },
+    };
+  }
+
+  /** An outline around each marked call, and a point above it that is seen from afar. */
+  marks() {
+    if (!this.marked.length) return [];
+    const { issue_ns: start, end_ns: end, rank } = this.calls.own;
+    const places = new Map(this.data.ranks.map((each, place) => [each, place]));
+    const spans = this.marked.map((row) => ({
+      start: start[row],
+      end: end[row],
+      y: places.get(rank[row]),
+      height: 0.8,
+    }));
+    const ink = this.colour("ink");
+    return [
+      this.bars(spans, {
+        name: "marked",
+        hoverinfo: "skip",
+        marker: { color: "rgba(0,0,0,0)", line: { width: 2, color: ink } },
+        meta: { part: "mark" },
+      }),
+      {
+        type: "scatter",
+        mode: "markers",
+        name: "marked",
+        x: spans.map((span) => this.ms((span.start + span.end) / 2)),
+        y: spans.map((span) => span.y - 0.42),
+        hoverinfo: "skip",
+        marker: { symbol: "triangle-down", size: 9, color: ink },
+        meta: { part: "mark" },
+      },
+    ];
+  }
+
+  layout() {
+    const layout = recoloured(this.data.layout, this.colours);
+    layout.xaxis = { ...layout.xaxis, range: [...this.range], autorange: false };
+    layout.images = [];
+    return layout;
+  }
+
+  async draw(colours = this.colours) {
+    this.colours = colours;
+    const [from, to] = this.range;
+    const layout = this.layout();
+    const reach = 0.5 * (to - from); // what lies beside is there when it is dragged in
+    let [first, last] = [from - reach, to + reach].map((edge) => this.ns(edge));
+    if (this.spans.count(this.ns(from), this.ns(to)) > MAX_SINGLE / 2) {
+      [first, last] = [this.ns(from), this.ns(to)];
+    }
+    this.isSingle = this.spans.count(first, last) <= MAX_SINGLE;
+    const traces = [...this.phases(first, last), ...this.stepBars()];
+    if (this.isSingle) {
+      traces.push(...this.singleCalls(first, last));
+    } else {
+      const [image, labels] = this.manyCalls(this.ns(from), this.ns(to));
+      layout.images.push(image);
+      traces.push(labels);
+    }
+    traces.push(...this.marks());
+    document.getElementById("timeline-many").hidden = this.isSingle;
+    document.getElementById("timeline-shown").textContent = this.shownText(from, to);
+    await Plotly.react(this.place, traces, layout, { ...CONFIG, doubleClick: false });
+    this.listen();
+  }
+
+  shownText(from, to) {
+    const count = this.spans.count(this.ns(from), this.ns(to)).toLocaleString("en");
+    return `${count} calls in ${FORMATS.ns((to - from) * MS)}`;
+  }
+
+  listen() {
+    if (this.listening) return;
+    this.listening = true;
+    this.place.on("plotly_click", (event) => {
+      const row = event.points[0].customdata;
+      if (typeof row === "number") this.onCall(row);
+    });
+    this.place.on("plotly_doubleclick", () => this.showStep(this.step));
+    this.place.on("plotly_relayout", (change) => {
+      if (!Object.keys(change).some((key) => key.startsWith("xaxis."))) return;
+      const { range } = this.place.layout.xaxis;
+      if (range.every((edge, place) => edge === this.range[place])) return;
+      this.range = [...range];
+      this.later();
+    });
+  }
+
+  /** Draws again once nothing has changed for a moment. */
+  later() {
+    if (!this.listening) return;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.draw(), REDRAW_AFTER_MS);
+  }
+}

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from commtrace.analyze import load
+from commtrace.report.answers import Answers
+from commtrace.report.cards import finding_cards, verdict
+from tests.commtrace.analyze.rows import call, group, run_of
+from tests.commtrace.analyze.training import training_trace
+
+
+def test_a_finding_says_what_it_saves_and_which_calls_it_is_about() -> None:
+    frames = load(training_trace(num_steps=9))
+    table = Answers(frames)["findings"]
+    cards = finding_cards(Answers(frames))
+    assert [card.title for card in cards] == table["title"].tolist()
+    late = next(card for card in cards if card.name == "late rank")
+    assert "per rank" in late.saves
+    assert late.num_evidence == 20
+    assert set(late.evidence.split(",")) <= {f"2:{each}" for each in frames.comm["id"]}
+
+
+def test_the_verdict_on_ranks_that_agree() -> None:
+    found = verdict(Answers(load(training_trace())))
+    assert (found.word, found.is_good, found.cards) == ("consistent", True, ())
+    assert found.text.startswith("No fault in 140 calls of 4 ranks")
+
+
+def test_a_problem_shows_the_calls_of_its_collective() -> None:
+    shared = {"blocked_ns": 1}
+    frames = run_of(
+        [
+            *(call(rank=rank, id=0, seq=0, at=rank, **shared) for rank in range(3)),
+            *(call(rank=rank, id=1, seq=1, at=9 + rank, **shared) for rank in range(2)),
+            call(rank=2, id=1, seq=1, at=12, kind="barrier", **shared),
+        ],
+        num_ranks=3,
+        groups=[group(ranks=range(3))],
+    )
+    found = verdict(Answers(frames))
+    assert (found.word, found.is_good) == ("1 fault", False)
+    (card,) = found.cards
+    assert card.evidence == "0:1,1:1,2:1"
+    assert "blamed: 2" in card.facts
+
+
+def test_one_rank_or_no_call_gets_no_verdict() -> None:
+    assert verdict(Answers(run_of())).word == "–"
+    assert verdict(Answers(run_of([call()], num_ranks=1))).word == "–"
