@@ -193,6 +193,21 @@ Groupings = Annotated[
         show_default=False,
     ),
 ]
+Window = Annotated[
+    str | None,
+    typer.Option(
+        "--window",
+        metavar="FROM:TO",
+        help="Only this time after the start of the run: 1.5s:2s, 250ms: or :80us.",
+        show_default=False,
+    ),
+]
+Steps = Annotated[
+    str | None,
+    typer.Option(
+        "--steps", metavar="FIRST:LAST", help="Only these steps: 3:5, or 4.", show_default=False
+    ),
+]
 Rows = Annotated[
     int, typer.Option("--rows", metavar="N", min=1, help="At most so many rows of a table.")
 ]

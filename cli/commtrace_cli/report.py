@@ -6,25 +6,38 @@ from pathlib import Path
 
 from commtrace_cli import options
 from commtrace_cli.loading import load_events
+from commtrace_cli.stretch import steps_of, window_of
 from commtrace_cli.terminal import check_output, finish, working
 
-EXAMPLE = "Example: `commtrace report run.json -o report.html`"
+EXAMPLE = """
+Examples:
+
+- `commtrace report run.json -o report.html`
+- `commtrace report run.json --steps 3:5 -o steps.html`
+- `commtrace report run.json --window 1.5s:2s -o half_a_second.html`
+"""
 
 
 def report(
     trace: options.Trace,
     output: options.Output = Path("report.html"),
     force: options.Force = False,
+    window: options.Window = None,
+    steps: options.Steps = None,
 ) -> None:
     """Write a page that shows where a run communicates, how much, and how long that blocks it.
 
-    One HTML file that opens anywhere, without a network: a flame graph from module to operator
-    to collective, a timeline of every rank, and tables to sort and to search.
+    One HTML file that opens anywhere, without a network: what could be better, whether the ranks
+    fit together, a flame graph from module to operator to collective, a timeline of every rank that
+    zooms to single calls, patterns over steps, ranks and sizes, and tables to sort and to search.
+
+    A window or steps make a page of that part of the run.
     """
     check_output(output, force=force)
+    window_ns, numbers = window_of(window), steps_of(steps)
     frames = load_events(trace)
     with working(f"drawing {output}"):
         from commtrace.report import write_report
 
-        write_report(frames, output)
+        write_report(frames, output, window_ns=window_ns, steps=numbers)
     finish([output], then=["python", "-m", "webbrowser", output])

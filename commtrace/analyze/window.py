@@ -1,8 +1,8 @@
 """A part of a run: the frames of a stretch of time, or of some of its steps.
 
 A collective is in it with all of its members or not at all, so that waits stay known: where any
-member touches the stretch. The recorded time of a rank becomes what it has of the stretch, so that
-shares are of that. What cannot be told from a part, whether the ranks fit together, is asked of the
+member touches the stretch. The recorded time of a rank, and that of a step, becomes what it has of
+the stretch, so that shares are of that. What cannot be told from a part, whether the ranks fit together, is asked of the
 whole run.
 """
 
@@ -57,7 +57,8 @@ def of_steps(frames: Frames, first: int, last: int) -> Frames:
         )
     begins, ends = int(chosen["start_ns"].min()), int(chosen["end_ns"].max())
     asked = f"step {first}" if first == last else f"steps {first} to {last}"
-    return _part(frames, frames.comm["step"].between(first, last), begins, ends, asked)
+    part = _part(frames, frames.comm["step"].between(first, last), begins, ends, asked)
+    return replace(part, steps=chosen.reset_index(drop=True))
 
 
 def _whole_collectives(frames: Frames, touches: pd.Series) -> pd.Series:
@@ -76,12 +77,13 @@ def _part(frames: Frames, kept: pd.Series, first: int, last: int, asked: str) ->
     comm = frames.comm.assign(seq=_renumbered(frames, kept))[kept].reset_index(drop=True)
     for name in comm.columns[comm.dtypes == "category"]:
         comm[name] = comm[name].cat.remove_unused_categories()
-    ops, steps, ranks = frames.ops, frames.steps, frames.ranks.copy()
-    for name in ("start_ns", "end_ns"):
-        known = ranks[name] >= 0
-        ranks[name] = np.where(known, ranks[name].clip(first, last), ranks[name])
+    ops, steps, ranks = frames.ops, frames.steps.copy(), frames.ranks.copy()
     in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)
     in_steps = (steps["start_ns"] < last) & (steps["end_ns"] > first)
+    for table in (steps, ranks):
+        for name in ("start_ns", "end_ns"):
+            known = table[name] >= 0
+            table[name] = np.where(known, table[name].clip(first, last), table[name])
     return replace(
         frames,
         run={**frames.run, "part": asked},

@@ -146,3 +146,20 @@ def test_a_trace_without_events_is_not_drawn(commtrace: Commtrace, silent_json: 
     assert ended.code == 3
     assert ended.err.startswith(f"error: nothing to show of the trace {silent_json}\n")
     assert not Path("report.html").exists()
+
+
+def test_a_page_of_a_part_says_which_part(commtrace: Commtrace, run_json: Path) -> None:
+    assert commtrace("report", run_json, "--steps", "1:2", "-o", "steps.html").code == 0
+    assert "<b>steps 1 to 2</b>" in Path("steps.html").read_text()
+    assert commtrace("report", run_json, "--window", "1ms:2ms", "-o", "window.html").code == 0
+    assert "<b>1 ms to 2 ms</b>" in Path("window.html").read_text()
+
+
+def test_a_part_that_is_not_there_is_refused(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("report", run_json, "--steps", "7")
+    assert ended.code == 2
+    assert ended.err == ("error: no step from 7 to 7\n  found: steps 0 to 2\n  try: other steps\n")
+    ended = commtrace("report", run_json, "--window", "5s:6s")
+    assert ended.code == 2
+    assert ended.err.startswith("error: no communication from 5 s to 6 s\n")
+    assert not Path("report.html").exists()

@@ -71,7 +71,9 @@ def decoded(head: dict[str, Any], body: bytes) -> dict[str, list[int]]:
             folded = sum(plane[row] << (8 * place) for place, plane in enumerate(planes))
             value = -(folded + 1) // 2 if folded % 2 else folded // 2
             value += sum(sign * columns[other][row] for other, sign in column["terms"])
-            is_next = column["in_series"] and row and columns["rank"][row] == columns["rank"][row - 1]
+            is_next = (
+                column["in_series"] and row and columns["rank"][row] == columns["rank"][row - 1]
+            )
             values.append(value + values[-1] if is_next else value)
         columns[column["name"]] = values
     assert offset == len(body)

@@ -474,7 +474,9 @@ def test_a_finding_leads_to_its_calls_in_the_timeline(open_page: Open) -> None:
     button.click()
     page.locator("#marked").wait_for()
     assert "Rank 2 came last" in page.inner_text("#marked-title")
-    page.wait_for_function("a => document.getElementById('timeline-picture').data.length > 0", arg=0)
+    page.wait_for_function(
+        "a => document.getElementById('timeline-picture').data.length > 0", arg=0
+    )
     start, end = x_range(page)
     assert end - start < (before[1] - before[0]) / 3
     assert marked(page) == 20

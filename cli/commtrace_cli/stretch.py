@@ -1,0 +1,63 @@
+"""A part of a run as it is asked for: a window of time, or a range of steps."""
+
+from __future__ import annotations
+
+import re
+
+from commtrace.errors import UsageError
+
+UNITS_NS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
+FOREVER_NS = 1 << 62
+
+_TIME = re.compile(rf"(\d+\.?\d*|\.\d+)\s*({'|'.join(UNITS_NS)})")
+
+
+def window_of(text: str | None) -> tuple[int, int] | None:
+    """The nanoseconds of a window, `1.5s:2s`; an end may be left open.
+
+    >>> window_of("1.5ms:2s")
+    (1500000, 2000000000)
+    """
+    if text is None:
+        return None
+    edges = [edge.strip() for edge in text.split(":")]
+    known = [_nanoseconds(edge) for edge in edges if edge]
+    if len(edges) != 2 or not known or None in known:
+        raise UsageError(
+            f"cannot read the window {text!r}",
+            why="it is two times after the start of the run, each with its unit",
+            attempt="--window 1.5s:2s, or 250ms: for all from there on",
+        )
+    first = _nanoseconds(edges[0]) or 0 if edges[0] else 0
+    last = _nanoseconds(edges[1]) or 0 if edges[1] else FOREVER_NS
+    if last <= first:
+        raise UsageError(
+            f"cannot show the window {text!r}",
+            found="an end that is not after its start",
+            attempt="the earlier time first",
+        )
+    return first, last
+
+
+def steps_of(text: str | None) -> tuple[int, int] | None:
+    """The first and the last of a range of steps, `3:5`, or a single one.
+
+    >>> steps_of("3:5"), steps_of("4")
+    ((3, 5), (4, 4))
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?", text)
+    if not found:
+        raise UsageError(
+            f"cannot read the steps {text!r}",
+            why="they are the numbers of the first and of the last step",
+            attempt="--steps 3:5, or --steps 4",
+        )
+    first, last = int(found[1]), int(found[2] or found[1])
+    return min(first, last), max(first, last)
+
+
+def _nanoseconds(text: str) -> int | None:
+    found = _TIME.fullmatch(text)
+    return round(float(found[1]) * UNITS_NS[found[2]]) if found else None

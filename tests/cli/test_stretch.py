@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from commtrace.errors import UsageError
+from commtrace_cli.stretch import FOREVER_NS, steps_of, window_of
+
+
+@pytest.mark.parametrize(
+    ("text", "window"),
+    [
+        ("1.5s:2s", (1_500_000_000, 2_000_000_000)),
+        ("250ms:", (250_000_000, FOREVER_NS)),
+        (":80us", (0, 80_000)),
+        ("10ns : 3µs", (10, 3000)),
+        ("0s:1min", (0, 60_000_000_000)),
+    ],
+)
+def test_a_window_is_two_times_with_units(text: str, window: tuple[int, int]) -> None:
+    assert window_of(text) == window
+
+
+@pytest.mark.parametrize("text", ["", ":", "1:2", "1s", "1s:2s:3s", "one:two", "-1s:2s"])
+def test_anything_else_is_no_window(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        window_of(text)
+    assert str(refused.value) == (
+        f"cannot read the window {text!r}\n"
+        "  why: it is two times after the start of the run, each with its unit\n"
+        "  try: --window 1.5s:2s, or 250ms: for all from there on"
+    )
+
+
+def test_a_window_ends_after_its_start() -> None:
+    with pytest.raises(UsageError, match="an end that is not after its start"):
+        window_of("2s:1s")
+
+
+def test_steps_are_a_range_or_one() -> None:
+    assert steps_of("3:5") == (3, 5)
+    assert steps_of("5:3") == (3, 5)
+    assert steps_of("4") == (4, 4)
+    assert steps_of(None) is None
+    with pytest.raises(UsageError, match=r"cannot read the steps '3-5'"):
+        steps_of("3-5")
