@@ -2,8 +2,8 @@
 
 A collective is in it with all of its members or not at all, so that waits stay known: where any
 member touches the stretch. The recorded time of a rank, and that of a step, becomes what it has of
-the stretch, so that shares are of that. What cannot be told from a part, whether the ranks fit together, is asked of the
-whole run.
+the stretch, so that shares are of that. Whether the ranks fit together cannot be told from a part:
+that is asked of the whole run.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import pandas as pd
 from commtrace.analyze import Frames
 from commtrace.analyze.arrivals import end_ns
 from commtrace.figures.spans import phase_spans
-from commtrace.figures.timeline import timeline_layout
 from commtrace.figures.theme import LIGHT
+from commtrace.figures.timeline import timeline_layout
 
 MAX_PHASES = 60_000
 
