@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-operators opdb docs clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench: $(READY) ## how long operators and a training step take, against torch's 
 
 bench-recording: $(READY) ## what being recorded costs a training step, a file and the memory
 	$(BIN)/python -m benchmarks.recording
+
+bench-page: $(READY) ## the page of a million calls: writing, size, opening, zooming, filtering
+	$(BIN)/python -m benchmarks.large_page
 
 bench-operators: $(READY) ## what torch's operator database communicates, against torch's DTensor
 	$(BIN)/python -m benchmarks.operators --json build/operators.json

@@ -30,6 +30,7 @@ class Card:
     title: str
     advice: str
     saves: str
+    share: str
     facts: tuple[str, ...]
     evidence: str
     is_fault: bool = False
@@ -96,12 +97,12 @@ def _finding(row: Mapping[Any, Any]) -> Card:
         costs.append(text_of_duration(row["cost_ns"]))
     if row["cost_bytes"] > 0:
         costs.append(text_of_bytes(row["cost_bytes"]))
-    share = f" · {row['share']:.1%} of the time" if row["share"] >= 0.0005 else ""
     return Card(
         name=row["rule"].replace("_", " "),
         title=row["title"],
         advice=row["advice"],
-        saves=f"{' and '.join(costs)} per rank{share}" if costs else "",
+        saves=" and ".join(costs),
+        share=f"{row['share']:.1%} of its time" if row["share"] >= 0.0005 else "",
         facts=tuple(filter(None, (*places, axis, calls))),
         evidence=row["evidence"],
     )
@@ -116,6 +117,7 @@ def _problem(row: Mapping[Any, Any], evidence: str) -> Card:
         title=row["explanation"],
         advice="",
         saves="",
+        share="",
         facts=tuple(filter(None, (blamed, group, number, row["source"]))),
         evidence=evidence,
         is_fault=row["is_fault"],

@@ -96,9 +96,9 @@ def _share(steps: pd.DataFrame, ranks: pd.DataFrame) -> Tile:
     inside = steps[steps["step"] >= 0]
     if len(inside):
         share = inside["blocked_ns"].sum() / (inside["duration_ns"].sum() or math.nan)
-        note = "of the time of a step is blocked by communication"
+        note = "of a step its ranks are blocked"
     elif len(ranks):
-        share, note = ranks["share"].mean(), "of the recorded time is blocked by communication"
+        share, note = ranks["share"].mean(), "of the recorded time ranks are blocked"
     else:
         share, note = math.nan, "no rank was recorded"
     value = NOT_KNOWN if math.isnan(share) else f"{share:.1%}"

@@ -67,7 +67,7 @@ class Tables {
     const tabs = document.getElementById("tabs");
     let topic = "";
     for (const table of data.tables) {
-      if (!table.num_rows && table.name === "by_region") continue; // most programs name none
+      if (table.name === "by_region" && !table.data.region.strings.some(Boolean)) continue;
       if (table.topic !== topic) {
         topic = table.topic;
         const head = element("span", "topic", topic);
@@ -146,6 +146,7 @@ async function start() {
     await add(new Flame(data));
     await new Promise((resume) => setTimeout(resume));
   }
+  document.documentElement.dataset.opened = "yes"; // what is in view is there; the calls follow
   const bytes = new Uint8Array(await unpacked("packed-calls").arrayBuffer());
   const calls = new Calls(data.tables.find((table) => table.name === "calls"), bytes);
   tables.add("calls", calls);

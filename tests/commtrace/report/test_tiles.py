@@ -28,7 +28,7 @@ def test_the_tiles_of_a_small_run() -> None:
         "Bytes sent": ("4 kB", "by all ranks, for a payload of 6 kB"),
         "Calls per rank": ("1.5", "of 2 kinds; 3 in all"),
         "Time blocked": ("300 µs", "per rank, of 1 ms recorded"),
-        "Exposed": ("30.0%", "of the time of a step is blocked by communication"),
+        "Exposed": ("30.0%", "of a step its ranks are blocked"),
         "Worst rank": ("rank 1", "others waited 200 µs for it in all, 100% of all waiting"),
         "Findings": ("0", "nothing that the rules know of"),
         "Ranks fit together": ("yes", "kinds, sizes, order of all ranks agree"),
@@ -38,7 +38,7 @@ def test_the_tiles_of_a_small_run() -> None:
 
 def test_without_steps_the_share_is_of_the_recorded_time() -> None:
     found = texts(run_of([call(blocked_ns=100_000)]))
-    assert found["Exposed"] == ("5.0%", "of the recorded time is blocked by communication")
+    assert found["Exposed"] == ("5.0%", "of the recorded time ranks are blocked")
     assert found["Worst rank"][0] == NOT_KNOWN
 
 
