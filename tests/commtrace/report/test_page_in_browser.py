@@ -422,6 +422,7 @@ def test_names_from_the_trace_do_nothing_but_appear(open_page: Open) -> None:
     page.locator("#legend button").click()
     for tab in page.locator("#tabs button").all():
         tab.click()
+    page.click("#tab-calls")
     page.locator("#table tbody tr").first.click()
     assert HOSTILE in page.inner_text("#detail")
     assert page.evaluate("window.hacked") is None
