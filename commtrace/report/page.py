@@ -27,6 +27,7 @@ from commtrace.analyze import Frames, Notice, load, notices_of
 from commtrace.analyze.by_phase import PHASES
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.window import of_steps, within
+from commtrace.figures import PICTURES
 from commtrace.figures.flame import VALUES, flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
@@ -115,6 +116,7 @@ def render_page(
         facts=answers["facts"].to_dict("records"),
         kinds=_kinds(answers),
         values=VALUES,
+        patterns=[PICTURES[name] for name in PATTERNS],
         phases=_phases(frames.comm),
         drawn_phases=_phases(frames.ops),
         num_phases_left_out=data["timeline"]["num_phases_left_out"],
@@ -123,6 +125,10 @@ def render_page(
         has_calls=len(frames.comm) > 0,
         has_waits=not any("wait" in text for text in notices_on("timeline", all_notices)),
     )
+
+
+PATTERNS = ("steps", "waits", "sizes", "matrix")
+"""The pictures that are drawn beside each other, each of one table."""
 
 
 def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> dict[str, Any]:
@@ -134,10 +140,18 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         "tables": [table | {"notices": notices_on(table["name"], all_notices)} for table in made],
         "flame": flame(frames).to_plotly_json(),
         "flame_values": {value: nodes[value].tolist() for value in VALUES},
+        "patterns": {name: _pattern(answers, name, all_notices) for name in PATTERNS},
         "timeline": stretches(frames, frames.start_ns - answers.whole.start_ns),
         "dark": recolouring(LIGHT, DARK),
         "known": {"kinds": list(LIGHT.kinds), "phases": list(LIGHT.phases)},
     }
+
+
+def _pattern(answers: Answers, name: str, all_notices: list[Notice]) -> dict[str, Any]:
+    picture = PICTURES[name]
+    limits = notices_on(picture.analysis, all_notices)
+    drawn = picture.function(answers[picture.analysis], because=limits[0] if limits else "")
+    return drawn.to_plotly_json()
 
 
 def packed(text: str) -> str:

@@ -10,7 +10,7 @@ from commtrace.analyze import Frames
 from commtrace.analyze.arrivals import end_ns
 from commtrace.figures.spans import phase_spans
 from commtrace.figures.theme import LIGHT
-from commtrace.figures.timeline import timeline_layout
+from commtrace.figures.timeline import ranks_of, timeline_layout
 
 MAX_PHASES = 60_000
 
@@ -21,7 +21,7 @@ def stretches(frames: Frames, origin_ns: int = 0) -> dict[str, Any]:
     Of more than `MAX_PHASES` phases the page carries none.
     """
     start = frames.start_ns
-    ranks = sorted(set(frames.ranks["rank"]) | set(frames.comm["rank"]))
+    ranks = ranks_of(frames)
     phases = phase_spans(frames)
     num_phases = len(phases)
     if num_phases > MAX_PHASES:

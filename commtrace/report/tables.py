@@ -75,6 +75,9 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
             *("state", "kind", "mesh_axis", "num_waits", "wait_ns", "transfer_ns"),
             *("max_wait_ns", "share", "worst_rank", "worst_wait_ns"),
         ),
+        "rank_waits": (
+            *("rank", "state", "num_calls", "num_waits", "wait_ns", "transfer_ns", "unknown_ns"),
+        ),
         "skew": (
             *("group", "mesh_axis", "kind", "num_collectives", "mean_skew_ns", "max_skew_ns"),
             *("wait_ns", "last_rank", "last_share"),
@@ -129,6 +132,7 @@ TITLES: dict[str, str] = {
     "overlapped_share": "Hidden share",
     "state": "Wait state",
     "num_waits": "Waits",
+    "unknown_ns": "Not known",
     "transfer_ns": "Transferred",
     "max_wait_ns": "Longest",
     "worst_rank": "Worst rank",

@@ -102,7 +102,7 @@ def _share(steps: pd.DataFrame, ranks: pd.DataFrame) -> Tile:
     else:
         share, note = math.nan, "no rank was recorded"
     value = NOT_KNOWN if math.isnan(share) else f"{share:.1%}"
-    return Tile("Exposed", value, note, share, target="exposed")
+    return Tile("Exposed", value, note, share, target="steps")
 
 
 def _ranks(frames: Frames, ranks: pd.DataFrame) -> str:

@@ -155,6 +155,10 @@ async function start() {
     timeline = new Timeline(data.timeline, calls, data.known, (row) => detail.open(row));
     new Cards(calls, timeline);
     await add(timeline);
+    for (const [name, figure] of Object.entries(data.patterns)) {
+      await new Promise((resume) => setTimeout(resume));
+      await add(new Pattern(name, figure));
+    }
   }
   document.documentElement.dataset.ready = "yes";
 }

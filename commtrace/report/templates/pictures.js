@@ -1,5 +1,5 @@
 "use strict";
-/* The two pictures: the figures of the page's data, with switches, in the colours of the theme. */
+/* Pictures: the figures of the page's data, the flame graph with switches, in the theme's colours. */
 
 const CONFIG = {
   displaylogo: false,
@@ -97,5 +97,18 @@ class Flame {
       this.zoomTo(String(event.nextLevel || "0"));
       return false; // plotly's own zoom leaves no room for the bar that leads back
     });
+  }
+}
+
+/** A picture that is drawn as it came. */
+class Pattern {
+  constructor(name, figure) {
+    this.figure = figure;
+    this.place = document.getElementById(`${name}-picture`);
+  }
+
+  draw(colours) {
+    const { data, layout } = recoloured(this.figure, colours);
+    return Plotly.react(this.place, data, layout, { ...CONFIG, displayModeBar: false });
   }
 }

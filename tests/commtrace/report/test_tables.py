@@ -56,7 +56,7 @@ def test_what_is_shown_exists_and_has_a_title() -> None:
 
 
 def test_every_analysis_is_on_the_page() -> None:
-    elsewhere = {"findings", "consistency", "facts", "activity", "rank_waits"}
+    elsewhere = {"findings", "consistency", "facts", "activity"}
     assert {name for topic in SHOWN.values() for name in topic} == set(CATALOG) - elsewhere
 
 
