@@ -11,6 +11,7 @@ import typer
 from commtrace.errors import CommtraceError, UsageError
 from commtrace_cli import (
     check,
+    demo,
     diff,
     dump,
     explain,
@@ -35,7 +36,7 @@ EXIT_CODES = {
 }
 
 COMMANDS: dict[str, tuple[ModuleType, ...]] = {
-    "Record": (run,),
+    "Record": (run, demo),
     "Look": (summary, report, table, explain),
     "Judge": (findings, check, diff),
     "Traces": (info, dump, merge, import_),

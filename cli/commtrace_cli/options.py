@@ -170,6 +170,15 @@ Ranks = Annotated[
     int,
     typer.Option("--nproc", "-n", metavar="N", help="How many ranks to start on this machine."),
 ]
+RanksOfDemo = Annotated[
+    int, typer.Option("--nproc", "-n", metavar="N", help="How many ranks: 1, 2 or 4.")
+]
+SequenceParallel = Annotated[
+    bool,
+    typer.Option(
+        "--sequence-parallel", metavar="", help="Split the sequence between matrices too."
+    ),
+]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
 Force = Annotated[
     bool, typer.Option("--force", "-f", metavar="", help="Overwrite the output where it exists.")
