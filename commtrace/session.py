@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from commtrace.errors import RecordingError, TraceError, UsageError
-from commtrace.recorder import HERE, RECORDER, Buffer, Listening, listen
+from commtrace.recorder import HERE, RECORDER, Buffer, Listening, is_heard, listen
+from commtrace.recorder.buffer import NOBODY
 from commtrace.recorder.clock import epoch_ns, now
 from commtrace.recorder.facts import Facts, process_rank
 from commtrace.recorder.failures import Failures
@@ -253,6 +254,24 @@ class Recording(contextlib.ContextDecorator):
             yield
         finally:
             state.regions = outer
+
+    @property
+    def is_on(self) -> bool:
+        """Whether something is being recorded now."""
+        return bool(self._depth)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep nothing of what happens during the body, on any thread."""
+        rank, self._buffer.rank = self._buffer.rank, NOBODY
+        try:
+            yield
+        finally:
+            self._buffer.rank = rank
+
+    def is_heard(self) -> bool:
+        """Whether a call that is made now would be recorded, found out by making one to nobody."""
+        return self.is_on and is_heard(self._buffer)
 
     def trace(self) -> Trace:
         """What this rank has recorded so far."""

@@ -3,7 +3,8 @@
 `listen` gives a buffer everything that happens from then on, until `Listening.stop`. The parts:
 `intercept` sees the calls, `signatures` says how to read them, `phases`, `modules` and `bridge`
 say where and why they happen, `operators` adds operators, and `buffer` keeps it all until it is
-written. `device_events` learns when an accelerator is done, `uncompiled` keeps torch.compile out.
+written. `device_events` learns when an accelerator is done, `uncompiled` keeps torch.compile out,
+`witness` proves that recording is on.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import os
 import threading
 
 from commtrace.recorder.bridge import let_run
-from commtrace.recorder.buffer import Buffer, Sink, Span
+from commtrace.recorder.buffer import NOBODY, Buffer, Sink, Span
 from commtrace.recorder.calls import Call
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.intercept import Interception
 from commtrace.recorder.operators import OperatorMode, run_local
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.uncompiled import run_as_it_is
+from commtrace.recorder.witness import Witness, call_nobody
 
-__all__ = ["HERE", "RECORDER", "Buffer", "Call", "Listening", "Sink", "Span", "listen"]
+__all__ = ["HERE", "RECORDER", "Buffer", "Call", "Listening", "Sink", "Span", "is_heard", "listen"]
 
 _lock = threading.RLock()
 _interception = Interception(RECORDER)
@@ -71,6 +73,24 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
             _interception.install()
         RECORDER.set_buffers((*RECORDER.buffers, buffer))
     return Listening(buffer)
+
+
+def is_heard(buffer: Sink) -> bool:
+    """Whether `buffer` is given the calls that are made now: one is made, to nobody."""
+    if buffer not in RECORDER.buffers:
+        return False
+    witness = Witness()
+    of_any_rank = [each for each in RECORDER.buffers if each.rank is None]
+    for each in of_any_rank:
+        each.rank = NOBODY
+    listening = listen(witness)
+    try:
+        call_nobody()
+    finally:
+        listening.stop()
+        for each in of_any_rank:
+            each.rank = None
+    return witness.has_seen
 
 
 def _forget_in_child() -> None:

@@ -32,6 +32,8 @@ _MAX_OPS_PER_CALL = 10
 _SPAN_WIDTH = len(NUMBERS["ops"])
 _SITE_PLACES = [place for place, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
 NO_STEP = -1
+NOBODY = -1
+"""A rank that there is not: a buffer of it keeps nothing."""
 
 
 Span = tuple[int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int, tuple[Any, ...]]

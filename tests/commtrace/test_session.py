@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 import commtrace
-from commtrace import session
+from commtrace import recorder, session
 from commtrace.errors import NotATraceError, RecordingError, UsageError
 from commtrace.event import CommEvent, RankRow
 from commtrace.recorder import RECORDER
@@ -570,3 +570,36 @@ def test_a_scripts_own_recording_joins_the_one_of_its_process(
         (-1, ""), (0, ""), (1, "here"), (-1, ""),
     ]  # fmt: skip
     assert [row.step for row in steps(launched)] == [0, 1]
+
+
+def test_nothing_is_kept_of_what_happens_while_paused(world: None) -> None:
+    with commtrace.record() as recording:
+        dist.all_reduce(torch.ones(8))
+        with recording.paused():
+            dist.barrier()
+        dist.all_reduce(torch.ones(8))
+    assert recording.counts() == {"all_reduce": 2}
+
+
+def test_a_recording_proves_that_it_is_on_and_leaves_no_trace_of_that(world: None) -> None:
+    recording = commtrace.record()
+    with recording, commtrace.record() as another:
+        assert recording.is_heard()
+        dist.all_reduce(torch.ones(8))
+        assert recording.is_heard()
+    assert not recording.is_heard()
+    for each in (recording, another):
+        assert each.counts() == {"all_reduce": 1}
+        assert [op.op for op in ops(each)] == ["aten.ones.default"]
+        assert each.trace().run["process_group"] == "fake"
+
+
+def test_a_recording_that_no_longer_hears_says_so(world: None) -> None:
+    with commtrace.record() as recording:
+        kept = RECORDER.buffers
+        RECORDER.set_buffers(())
+        assert not recording.is_heard()
+        RECORDER.set_buffers(kept)
+        assert recording.is_heard()
+        recorder._interception.uninstall()
+        assert not recording.is_heard()
