@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -82,6 +82,14 @@ issuer: Issuer | None = None
 It gets the operator of c10d that this would be, with its first arguments, and what to call instead
 with what: that returns the handle of the collective, and so has the issuer to."""
 
+Looker = Callable[[int], AbstractContextManager[Callable[..., Any]]]
+
+looker: Looker | None = None
+"""Who looks on where the test harness runs a function on so many ranks, if somebody wants to.
+
+The context is around the whole run. What it gives is called on each rank with the function and its
+arguments, and returns what that does; ranks that are processes get a copy."""
+
 Guard = Callable[[str, Sequence[Move]], None]
 
 
@@ -132,6 +140,11 @@ def listening(listener: Listener) -> Iterator[None]:
         remaining = list(_listeners)
         remaining.remove(listener)
         _listeners = tuple(remaining)
+
+
+def looking_on(world_size: int) -> AbstractContextManager[Callable[..., Any] | None]:
+    """What a run of the test harness on so many ranks is made in; it gives None for nobody."""
+    return looker(world_size) if looker is not None else nullcontext()
 
 
 class _Guards(threading.local):

@@ -1,10 +1,13 @@
 """The one bridge to dtensor_core: it announces its communication, and shows what it runs.
 
-Only `dtensor_core.observe` is looked at, and only if the program has loaded it already.
+Only `dtensor_core.observe` is looked at, and only if the program has loaded it already; but for
+`let_begin_ranks`, which has to be there before a test loads it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -38,3 +41,12 @@ def let_issue(issuer: Callable[..., Any] | None) -> None:
     observe: Any = _modules.get("dtensor_core.observe")
     if observe is not None:
         observe.issuer = issuer
+
+
+def let_begin_ranks(looker: Callable[..., Any] | None) -> None:
+    """Have `looker` look on where its test harness runs a function on many ranks; None: nobody."""
+    observe: Any = None
+    with contextlib.suppress(ImportError):
+        observe = importlib.import_module("dtensor_core.observe")
+    if observe is not None:
+        observe.looker = looker

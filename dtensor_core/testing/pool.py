@@ -36,6 +36,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch.distributed as dist
 
+from dtensor_core import observe
 from dtensor_core.testing import worker
 from dtensor_core.testing.failure import Outcome, RankFailure, RankReport
 from dtensor_core.testing.reference import reference_to
@@ -135,7 +136,7 @@ class _Pool:
     ) -> list[T]:
         """What `run_processes` promises."""
         function, arguments = reference_to(fn), pickle.dumps(args)
-        with self._lock:
+        with self._lock, observe.looking_on(world_size) as on_rank:
             self._start(world_size)
             self._tasks += 1
             for rank, each in enumerate(self._workers[:world_size]):
@@ -148,6 +149,7 @@ class _Pool:
                     import_path=tuple(sys.path),
                     timeout_s=timeout_s,
                     with_group=with_group,
+                    on_rank=pickle.dumps(on_rank),
                 )
                 with suppress(OSError):  # a worker that is dead by now is seen below
                     each.tasks.send_bytes(pickle.dumps(task))

@@ -21,7 +21,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, wraps
+from functools import cached_property, partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
+from dtensor_core import observe
 from dtensor_core.testing.crew import BACKEND, Crew, create_group, seat, world
 from dtensor_core.testing.failure import (
     Outcome,
@@ -66,9 +67,9 @@ def run_threads(
         raise RuntimeError("run_threads was called by a rank; ranks can't have ranks of their own")
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, got {world_size}")
-    with _one_run_at_a_time, _installed():
+    with observe.looking_on(world_size) as on_rank, _one_run_at_a_time, _installed():
         crew = _crews.pop(world_size, None) or Crew(world_size)
-        run = crew.run(fn, args, timeout_s)
+        run = crew.run(partial(on_rank, fn) if on_rank else fn, args, timeout_s)
         reports = _reports(crew, run, timeout_s)
         if reports:
             crew.start_afresh()

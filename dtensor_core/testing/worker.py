@@ -30,7 +30,10 @@ STACKS = signal.SIGUSR1  # asks a worker to write down where all its threads are
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one rank shall do. `arguments` is a pickle; it may name what `function` imports."""
+    """What one rank shall do. `arguments` is a pickle; it may name what `function` imports.
+
+    `on_rank`, a pickle too, is None or calls the function with them (see `observe.looker`).
+    """
 
     number: int
     rank: int
@@ -40,6 +43,7 @@ class Task:
     import_path: tuple[str, ...]
     timeout_s: float
     with_group: bool
+    on_rank: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,8 @@ def _perform(task: Task, store: dist.Store) -> Returned | Raised:
         arguments = pickle.loads(task.arguments)
         if task.with_group:
             _place.init_group("gloo")
-        value = function(*arguments)
+        on_rank = pickle.loads(task.on_rank)
+        value = on_rank(function, *arguments) if on_rank else function(*arguments)
         if dist.is_initialized():
             dist.barrier()  # nobody leaves while another may still be receiving
         return Returned(pickle.dumps(value))

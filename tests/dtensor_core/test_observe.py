@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 
 import pytest
+import torch.distributed as dist
 
 from dtensor_core import observe
+from dtensor_core.testing import run_threads
 
 NEWS = observe.Announcement(
     operator="aten.mm.default",
@@ -67,3 +70,19 @@ def test_the_reason_in_a_sentence() -> None:
     assert NEWS.sentence == (
         "aten.mm.default needs mat2 f32[8,16] tp:S(0) -> f32[8,16] tp:R: all_gather on tp"
     )
+
+
+def test_who_looks_on_is_around_a_run_of_threads_and_on_each_rank(monkeypatch) -> None:
+    seen = []
+
+    @contextmanager
+    def looker(world_size):
+        seen.append(world_size)
+        yield lambda function, *args: [function(*args)]
+        seen.append("over")
+
+    monkeypatch.setattr(observe, "looker", looker)
+    assert run_threads(lambda x: x + dist.get_rank(), 2, 10) == [[10], [11]]
+    assert seen == [2, "over"]
+    monkeypatch.undo()
+    assert run_threads(dist.get_rank, 2) == [0, 1]
