@@ -23,6 +23,7 @@ A size that does not divide is rounded up to a whole byte. Source: nccl-tests, d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -127,6 +128,19 @@ def text_of_bytes(num_bytes: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} TB"
+
+
+def bytes_of_text(text: str) -> int | None:
+    """A size as people write it; None of what is no size. `MB` is a million, `MiB` is 2**20.
+
+    >>> bytes_of_text("1.5 kB"), bytes_of_text("64 KiB"), bytes_of_text("much")
+    (1500, 65536, None)
+    """
+    match = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    if match is None or (match[3] and not match[2]):
+        return None
+    base = 1024 if match[3] else 1000
+    return round(Fraction(match[1]) * base ** " kmgt".index(match[2] or " "))
 
 
 def text_of_duration(duration_ns: float) -> str:

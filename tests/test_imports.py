@@ -44,6 +44,9 @@ from dtensor_core import DTensor, Replicate, Shard, distribute_tensor
 import dtensor_core.parallel
 import dtensor_core.testing
 """
+TESTING = """
+import commtrace.pytest_plugin
+"""
 
 PLOTS_AND_PROMPTS = ("pandas", "plotly", "typer", "rich", "jinja2")
 OUR_DTENSOR = ("dtensor_core",)
@@ -82,6 +85,7 @@ def unwanted(program: str, packages: tuple[str, ...]) -> set[str]:
         pytest.param(READING, ("torch",), id="reading and reporting load no torch"),
         pytest.param(ASKING, ("torch", "pandas", "plotly"), id="help loads nothing heavy"),
         pytest.param("import commtrace", ("torch", "numpy"), id="commtrace alone loads nothing"),
+        pytest.param(TESTING, ("torch", "numpy", "pandas"), id="pytest's plugin loads nothing"),
         pytest.param(SHARDING, TORCH_DTENSOR, id="dtensor_core loads nothing of torch's DTensor"),
         pytest.param(SHARDING, ("commtrace",), id="dtensor_core loads no commtrace"),
     ],
@@ -97,6 +101,7 @@ def test_what_is_not_needed_is_not_loaded(program: str, packages: tuple[str, ...
         pytest.param(f"{READING}\nimport torch", ("torch",), id="reading"),
         pytest.param(f"{ASKING}\nimport pandas", ("torch", "pandas", "plotly"), id="help"),
         pytest.param("import commtrace, numpy", ("torch", "numpy"), id="commtrace alone"),
+        pytest.param(f"{TESTING}\nimport numpy", ("torch", "numpy", "pandas"), id="plugin"),
         pytest.param(
             f"{SHARDING}\nimport torch.distributed.tensor", TORCH_DTENSOR, id="torch's DTensor"
         ),

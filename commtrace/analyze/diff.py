@@ -48,7 +48,11 @@ COLUMNS = (
 def diff(before: Frames, after: Frames) -> pd.DataFrame:
     """One row per place that communicates in either run: added, removed, changed, then the same."""
     per_step = bool(len(before.steps)) and bool(len(after.steps))
-    first, second = (_sums(frames, per_step) for frames in (before, after))
+    return compare(*(_sums(frames, per_step) for frames in (before, after)))
+
+
+def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """`diff` of two runs' measures (columns `MEASURED`) by place (index `KEYS`)."""
     table = first.add_suffix("_before").join(second.add_suffix("_after"), how="outer")
     is_old = table["calls_before"].notna()
     is_new = table["calls_after"].notna()

@@ -1,0 +1,206 @@
+"""Baselines: what each test communicated when somebody last said that this is right.
+
+One file for each test file, beside it or in a folder of their own, with one line for each place
+that communicates: what one rank does there, by module, operator, kind, group and phase. Entries
+come from what was found, go into the file sorted, and are compared as two runs are.
+
+    {"format": "comms-baseline 1", "tests": {"test_step": {"ranks": 4, "places": [
+      {"module": "layers.0", "op": "aten.mm.default", "kind": "all_reduce", ..., "calls": 2, ...}
+    ]}}}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commtrace.errors import NewerTraceError, NotATraceError
+from commtrace.pytest_plugin.found import Found
+from commtrace.pytest_plugin.options import INCREASE
+from commtrace.pytest_plugin.verdict import ExpectationError, text_table
+from commtrace.units import text_of_bytes
+
+if TYPE_CHECKING:
+    import pandas
+
+Entry = dict[str, Any]
+
+SUFFIX = ".comms.json"
+_WORD, _VERSION = "comms-baseline", 1
+_KEYS = ("module", "op", "kind", "group", "phase")
+_MEASURES = ("calls", "payload_bytes", "wire_bytes")
+_SCOPE = "run"
+
+
+def path_of(test_file: Path, folder: str, root: Path) -> Path:
+    """Where the baseline of a test file is: beside it, or in a folder (from the root) like it."""
+    name = test_file.with_suffix(SUFFIX)
+    if not folder:
+        return name
+    inside = Path(os.path.relpath(name, root))
+    return root / folder / (name.name if os.pardir in inside.parts else inside)
+
+
+def entry_of(found: Found) -> Entry:
+    """What one rank does on average, by place."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for row in found.rows:
+        place = (row.module, row.op, row.kind, row.group_text, row.phase)
+        total = sums.setdefault(place, [0, 0, 0])
+        for number, value in enumerate((1, row.payload_bytes, row.wire_bytes)):
+            total[number] += max(value, 0)
+    num = max(len(found.ranks), 1)
+    places = [
+        dict(zip(_KEYS, place, strict=True))
+        | {
+            name: value // num if value % num == 0 else value / num
+            for name, value in zip(_MEASURES, total, strict=True)
+        }
+        for place, total in sorted(sums.items())
+    ]
+    return {"ranks": len(found.ranks), "places": places}
+
+
+def read(path: Path) -> dict[str, Entry]:
+    """The entries of a baseline file, by test; none where there is no file.
+
+    Raises NotATraceError or NewerTraceError for a file that is none.
+    """
+    if not path.exists():
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        word, _, version = str(document["format"]).partition(" ")
+        if word == _WORD and version.isdecimal() and int(version) > _VERSION:
+            raise NewerTraceError(
+                f"cannot read the baseline {path}",
+                found=f"version {version}",
+                why=f"this commtrace reads versions up to {_VERSION}",
+                attempt="install a newer commtrace",
+            )
+        tests = document["tests"]
+        for entry in tests.values():
+            for place in entry["places"]:
+                _ = [place[name] for name in (*_KEYS, *_MEASURES)]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NotATraceError(
+            f"cannot read the baseline {path}",
+            found=f"{type(error).__name__}: {error}",
+            why="it is no file that --comms-update has written, or it was changed by hand",
+            attempt="restore it, or remove it and run pytest --comms-update",
+        ) from error
+    return tests
+
+
+def write(path: Path, news: Mapping[str, Entry]) -> bool:
+    """Put new entries in the place of older ones, and say whether anything has changed."""
+    before = read(path)
+    after = {**before, **news}
+    if before == after and path.exists():
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(_text(after), encoding="utf-8")
+    unfinished.replace(path)
+    return True
+
+
+def _text(tests: Mapping[str, Entry]) -> str:
+    """The file: tests in order of their names, a line a place, so that a change is a line."""
+    blocks = []
+    for name, entry in sorted(tests.items()):
+        places = ",\n".join(f"        {json.dumps(place)}" for place in entry["places"])
+        listed = f"[\n{places}\n      ]" if places else "[]"
+        blocks.append(
+            f"    {json.dumps(name)}: {{\n"
+            f'      "ranks": {entry["ranks"]},\n'
+            f'      "places": {listed}\n'
+            "    }"
+        )
+    inside = ",\n".join(blocks)
+    return f'{{\n  "format": "{_WORD} {_VERSION}",\n  "tests": {{\n{inside}\n  }}\n}}\n'
+
+
+def compare(
+    before: Entry | None, after: Entry, mode: str, *, test: str, path: str
+) -> ExpectationError | None:
+    """The failure where a test communicates otherwise than its baseline allows."""
+    update = f'pytest --comms-update "{test}" and commit {path}'
+    if before is None:
+        return ExpectationError(
+            f"{test} has no baseline",
+            found=f"no entry in {path}",
+            why="there is nothing to compare with, and so nothing would ever fail",
+            attempt=update,
+        )
+    if before == after:
+        return None
+    from commtrace.analyze.diff import SAME, increases
+    from commtrace.analyze.diff import compare as compare_sums
+
+    table = compare_sums(_frame(before), _frame(after))
+    changes = table[table["change"] != SAME]
+    grown = {
+        "calls": increases(table, "calls").get(_SCOPE),
+        "wire": increases(table, "bytes").get(_SCOPE),
+    }
+    told = [
+        f"{name} {_text_of(name, each[0])} -> {_text_of(name, each[1])}"
+        for name, each in grown.items()
+        if each is not None
+    ]
+    if mode == INCREASE and not told:
+        return None
+    if changes.empty and before["ranks"] == after["ranks"]:
+        return None
+    if before["ranks"] != after["ranks"]:
+        told.append(f"{before['ranks']} ranks -> {after['ranks']} ranks")
+    differs = "communicates more than" if grown["calls"] or grown["wire"] else "differs from"
+    error = ExpectationError(
+        f"{test} {differs} its baseline",
+        found="; ".join(told) or f"{len(changes)} places that changed",
+        attempt=f"where this is meant, {update}",
+    )
+    error.args = (f"{error.args[0]}\n\n{_text_of_changes(changes)}",)
+    return error
+
+
+def _frame(entry: Entry) -> pandas.DataFrame:
+    """An entry as the analysis of two runs wants it."""
+    import pandas
+
+    from commtrace.analyze.diff import KEYS, MEASURED
+
+    rows = [{**place, "scope": _SCOPE, "blocked_ns": 0} for place in entry["places"]]
+    return pandas.DataFrame(rows, columns=[*KEYS, *MEASURED]).set_index(list(KEYS)).astype(float)
+
+
+_SIGNS = {"added": "+", "removed": "-", "changed": "~"}
+
+
+def _text_of_changes(changes: pandas.DataFrame) -> str:
+    lines: list[Sequence[str]] = []
+    for row in changes.to_dict("records"):
+        numbers = [
+            _arrow(_text_of(name, row[f"{column}_before"]), _text_of(name, row[f"{column}_after"]))
+            for name, column in (
+                ("calls", "calls"),
+                ("payload", "payload_bytes"),
+                ("wire", "wire_bytes"),
+            )
+        ]
+        where = [str(row[name]) for name in ("phase", "module", "op", "group")]
+        lines.append((_SIGNS[str(row["change"])], str(row["kind"]), *numbers, *where))
+    columns = (" ", "kind", "calls", "payload", "wire", "phase", "module", "operator", "group")
+    return "baseline -> now, what one rank does:\n" + text_table(columns, lines)
+
+
+def _arrow(before: str, after: str) -> str:
+    return after if before == after else f"{before} -> {after}"
+
+
+def _text_of(name: str, value: float) -> str:
+    return f"{value:g}" if name == "calls" else text_of_bytes(value)

@@ -1,0 +1,249 @@
+"""What a test expects of its communication: the arguments of the marker and of `comms.expect`.
+
+Keyword arguments come in, `Claims` go out: bounds on quantities, each over the calls that pass the
+same filters. One rank's calls are meant, and every rank has to keep to it, unless `ranks` says
+otherwise.
+
+    all_reduce=2   all_reduce="<=2"   all_reduce=">=1"   all_reduce="1..3"   max_total=5
+    payload="64 KiB"   payload="<=1 MB"   max_payload="1 MB"   max_largest="25 MB"
+    module="layers.*"   phase="backward"   group="tp"   op="aten.mm*"   region="loss"
+    none=True   exact=True   ranks=0   ranks=[0, 1]   ranks="sum"
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commtrace.errors import UsageError
+from commtrace.units import KINDS, bytes_of_text, text_of_bytes
+
+SIZES = ("payload", "wire", "largest")
+COUNTS = (*KINDS, "total")
+QUANTITIES = {
+    **{kind: f"calls of kind {kind}" for kind in KINDS},
+    "total": "calls of any kind",
+    "payload": "bytes of payload, summed over the calls",
+    "wire": "bytes that a ring has to send, summed over the calls",
+    "largest": "bytes of payload of the largest call",
+}
+"""What can be bounded, and what it counts on one rank."""
+
+_ALIASES = {"calls": "total"}
+_BOUNDS = {"max_": "<=", "min_": ">="}
+FILTERS = {
+    "module": "path of the module, or of one around it: a pattern, as for files",
+    "phase": "forward, backward, recompute, optimizer or other",
+    "group": "mesh axis, name or description of the group: a pattern",
+    "op": "operator that needed it: a pattern, with or without its namespace and overload",
+    "region": "what was given to comms.region(...): a pattern",
+    "step": "number of the step, from 0",
+    "dtype": "element type: a pattern",
+    "source": "file that the user's line is in: a pattern of its last parts",
+}
+"""Which calls are meant; several values mean any of them."""
+
+PHASES = ("forward", "backward", "recompute", "optimizer", "other")
+SUM = "sum"
+_OTHERS = ("none", "exact", "ranks")
+KNOWN = (
+    *QUANTITIES,
+    *_ALIASES,
+    *(prefix + name for prefix in _BOUNDS for name in (*QUANTITIES, *_ALIASES)),
+    *FILTERS,
+    *_OTHERS,
+)
+_COMPARISONS = {
+    "<=": lambda found, bound: found <= bound,
+    ">=": lambda found, bound: found >= bound,
+    "==": lambda found, bound: found == bound,
+    "!=": lambda found, bound: found != bound,
+    "<": lambda found, bound: found < bound,
+    ">": lambda found, bound: found > bound,
+}
+_FORM = re.compile(r"\s*(<=|>=|==|!=|<|>|=)?\s*(.+?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One comparison: `holds(found)`."""
+
+    comparison: str
+    value: int
+
+    def holds(self, found: int) -> bool:
+        """Whether a number keeps to it."""
+        return _COMPARISONS[self.comparison](found, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Bounds on one quantity, over the calls that pass `filters`, on `ranks`.
+
+    `ranks` is None for each rank, "sum" for all of them together, or numbers of ranks.
+    """
+
+    quantity: str
+    bounds: tuple[Bound, ...]
+    filters: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    ranks: tuple[int, ...] | str | None = None
+
+    @property
+    def scope(self) -> tuple[Any, ...]:
+        """What two claims must have in common so that one can replace the other."""
+        return self.quantity, self.filters, self.ranks
+
+    def holds(self, found: int) -> bool:
+        """Whether a number keeps to all bounds."""
+        return all(bound.holds(found) for bound in self.bounds)
+
+    def __str__(self) -> str:
+        """As it is told in a failure: `all_reduce <= 2 in module layers.*`."""
+        return f"{self.quantity} {self.wanted}"
+
+    @property
+    def wanted(self) -> str:
+        """The same without the quantity."""
+        texts = []
+        for bound in self.bounds:
+            sign = "" if bound.comparison == "==" else f"{bound.comparison} "
+            texts.append(sign + text_of(self.quantity, bound.value))
+        where = [
+            f"{name} {' or '.join(str(value) or repr('') for value in values)}"
+            for name, values in self.filters
+        ]
+        return " and ".join(texts) + (f" in {' and '.join(where)}" if where else "")
+
+
+def text_of(quantity: str, value: int) -> str:
+    """A number of a quantity, for people."""
+    return text_of_bytes(value) if quantity in SIZES else str(value)
+
+
+def claims_of(
+    arguments: Mapping[str, Any], *, said: str, also: Sequence[str] = ()
+) -> tuple[Claim, ...]:
+    """The claims that keyword arguments make; `said` names who made them in an error's text.
+
+    `also` has names that may have been meant where one is unknown.
+
+    Raises UsageError for an argument or a value that says nothing.
+    """
+    for name in arguments:
+        if name not in KNOWN:
+            raise UsageError(
+                f"{said} has an argument {name!r}",
+                why=f"quantities are {', '.join(QUANTITIES)}, each also with max_ and min_; "
+                f"filters are {', '.join(FILTERS)}; then there are {', '.join((*_OTHERS, *also))}",
+                attempt=_suggestion(name, (*KNOWN, *also)),
+            )
+    filters = tuple(
+        (name, _filter(name, arguments[name], said)) for name in FILTERS if name in arguments
+    )
+    ranks = _ranks(arguments.get("ranks"), said)
+    bounds: dict[str, list[Bound]] = {}
+    for name, value in arguments.items():
+        quantity, comparison = _quantity(name)
+        if quantity is not None:
+            bounds.setdefault(quantity, []).extend(_bounds(name, quantity, comparison, value, said))
+    for name in ("none", "exact"):
+        if arguments.get(name, True) is not True:
+            raise UsageError(f"{said}: {name}={arguments[name]!r}", why="it is True or left out")
+    if "none" in arguments:
+        bounds.setdefault("total", []).append(Bound("==", 0))
+    if "exact" in arguments:
+        bounds |= {kind: [Bound("==", 0)] for kind in KINDS if kind not in bounds}
+    claims = tuple(Claim(name, tuple(each), filters, ranks) for name, each in bounds.items())
+    if not claims and (filters or ranks is not None):
+        raise UsageError(
+            f"{said} expects nothing",
+            found=f"only {', '.join(arguments)}",
+            why="these say which calls are meant, not how many there are to be",
+            attempt="add total=0, all_reduce=2 or max_payload='1 MB', for instance",
+        )
+    return claims
+
+
+def nearest_first(all_claims: Sequence[Sequence[Claim]]) -> list[Claim]:
+    """The claims of several markers, those nearest to the test first: each replaces its like."""
+    kept: dict[tuple[Any, ...], Claim] = {}
+    for claims in all_claims:
+        for claim in claims:
+            kept.setdefault(claim.scope, claim)
+    return list(kept.values())
+
+
+def _quantity(name: str) -> tuple[str | None, str]:
+    """The quantity that an argument bounds, and how; None of an argument that bounds nothing."""
+    for prefix, comparison in _BOUNDS.items():
+        plain = name.removeprefix(prefix)
+        if plain != name:
+            return _ALIASES.get(plain, plain), comparison
+    plain = _ALIASES.get(name, name)
+    return (plain if plain in QUANTITIES else None), "=="
+
+
+def _bounds(name: str, quantity: str, comparison: str, value: Any, said: str) -> list[Bound]:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return [Bound(comparison, value)]
+    if isinstance(value, str):
+        low, dots, high = value.partition("..")
+        if dots and comparison == "==":
+            least, most = _number(quantity, low), _number(quantity, high)
+            if least is not None and most is not None and least <= most:
+                return [Bound(">=", least), Bound("<=", most)]
+        match = _FORM.fullmatch(value)
+        number = _number(quantity, match[2]) if match and not dots else None
+        if match and number is not None and not (match[1] and comparison != "=="):
+            sign = {None: comparison, "=": "=="}.get(match[1], match[1])
+            return [Bound(str(sign), number)]
+    sized = '"64 KiB", "<=1 MB", "1 kB..2 kB"' if quantity in SIZES else '2, "<=2", ">=1", "1..3"'
+    if name != quantity and name not in _ALIASES:
+        sized = '"64 KiB"' if quantity in SIZES else "2"
+    raise UsageError(
+        f"{said}: {name}={value!r}",
+        why=f"{name} takes {'a size' if quantity in SIZES else 'a number of calls'}",
+        attempt=f"a form like {sized}",
+    )
+
+
+def _number(quantity: str, text: str) -> int | None:
+    if quantity in SIZES:
+        return bytes_of_text(text)
+    return int(text) if text.strip().isdecimal() else None
+
+
+def _filter(name: str, value: Any, said: str) -> tuple[Any, ...]:
+    values = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
+    wanted = int if name == "step" else str
+    for each in values:
+        if not isinstance(each, wanted) or isinstance(each, bool):
+            kind = "a number" if wanted is int else "a string"
+            raise UsageError(f"{said}: {name}={value!r}", why=f"it takes {kind}, or a list of them")
+        if name == "phase" and each not in PHASES:
+            raise UsageError(
+                f"{said}: phase={each!r}",
+                why=f"a phase is one of {', '.join(PHASES)}",
+                attempt=_suggestion(str(each), PHASES),
+            )
+    return values
+
+
+def _ranks(value: Any, said: str) -> tuple[int, ...] | str | None:
+    if value is None or value == SUM:
+        return value
+    ranks = tuple(value) if isinstance(value, (list, tuple, range)) else (value,)
+    if ranks and all(isinstance(rank, int) and not isinstance(rank, bool) for rank in ranks):
+        return ranks
+    raise UsageError(
+        f"{said}: ranks={value!r}",
+        why='it takes a rank, a list of ranks, or "sum" for all of them together',
+    )
+
+
+def _suggestion(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"{close[0]}" if close else ""

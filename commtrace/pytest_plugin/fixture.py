@@ -1,0 +1,259 @@
+"""The `comms` fixture: what a test asks of its own communication while it runs.
+
+    def test_forward(comms):
+        with comms.region("forward"), comms.expecting(all_reduce=1):
+            model(batch)
+        assert comms.counts() == {"all_reduce": 1}
+
+In a rank, a thread or a process that the test has started, it speaks of that rank; elsewhere of all
+ranks that the test has had. It can be handed to ranks as an argument.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commtrace.errors import RecordingError, UsageError
+from commtrace.pytest_plugin.expectation import claims_of
+from commtrace.pytest_plugin.found import Found, found_in
+from commtrace.pytest_plugin.occasion import here
+from commtrace.pytest_plugin.verdict import (
+    BlindError,
+    ExpectationError,
+    check,
+    spans,
+    text_of_found,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+    from commtrace.pytest_plugin.recorded import RecordedTest
+    from commtrace.session import Recording
+    from commtrace.tracefile import Trace
+
+_OWN_RANK = "rank"
+
+
+class Comms:
+    """What the running test, or the rank that asks, has communicated so far."""
+
+    def __init__(self, recorded: RecordedTest | None) -> None:
+        self._recorded = recorded
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is that rank's."""
+        return Comms, (None,)
+
+    def __str__(self) -> str:
+        """The table of all calls, with their lines."""
+        return text_of_found(self._found())
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that there are recordings of."""
+        return list(self._found().ranks)
+
+    def counts(self, column: str = "kind", *, rank: int | None = None) -> Counter[str]:
+        """How many calls a rank has made, by kind or by another column: `{"all_reduce": 2}`.
+
+        Raises UsageError where ranks differ and none is named.
+        """
+        found = self._found()
+        if column not in type(found).COLUMNS:
+            raise UsageError(
+                f"comms.counts({column!r})", why=f"it counts by {', '.join(type(found).COLUMNS)}"
+            )
+        by_rank = {
+            each: Counter(getattr(row, column) for row in found.on(each).rows)
+            for each in found.ranks
+        }
+        return _one_of(by_rank, rank, "counts")
+
+    def total(self, column: str | None = None, *, rank: int | None = None) -> int:
+        """How many calls a rank has made, or the sum of `payload_bytes` or `wire_bytes` over them.
+
+        Raises UsageError where ranks differ and none is named.
+        """
+        found = self._found()
+        if column not in (None, "payload_bytes", "wire_bytes"):
+            raise UsageError(
+                f"comms.total({column!r})", why="it adds up payload_bytes or wire_bytes"
+            )
+        by_rank = {
+            each: sum(1 if column is None else max(getattr(row, column), 0) for row in rows)
+            for each in found.ranks
+            for rows in [found.on(each).rows]
+        }
+        return _one_of(by_rank, rank, "total")
+
+    def table(self, name: str = "comm") -> pandas.DataFrame:
+        """A table of all ranks: comm, ops, groups, ranks, steps, or any that `commtrace table` has.
+
+        Where the test ran ranks several times, column `run` tells these apart.
+        """
+        import pandas
+
+        from commtrace.analyze import CATALOG, load
+        from commtrace.schema import TABLES
+
+        if name not in TABLES and name not in CATALOG:
+            raise UsageError(
+                f"there is no table {name!r}", attempt=f"one of {', '.join([*TABLES, *CATALOG])}"
+            )
+        tables = {}
+        for run, trace in self._traces().items():
+            frames = load(trace)
+            tables[run] = (
+                getattr(frames, name) if name in TABLES else CATALOG[name].function(frames)
+            )
+        if len(tables) == 1:
+            return next(iter(tables.values()))
+        whole = pandas.concat([table.assign(run=run) for run, table in tables.items()])
+        return whole.reset_index(drop=True)
+
+    def expect(self, **arguments: Any) -> None:
+        """Raise ExpectationError unless what was recorded so far is so; arguments as the marker."""
+        __tracebackhide__ = True
+        self._expect(arguments, self._found(), "comms.expect")
+
+    @contextmanager
+    def expecting(self, **arguments: Any) -> Iterator[None]:
+        """`expect` of what the body communicates."""
+        __tracebackhide__ = True
+        claims_of(arguments, said="comms.expecting")
+        before = frozenset(row.key for row in self._found().rows)
+        yield
+        self._expect(arguments, self._found().without(before), "comms.expecting")
+
+    def _expect(self, arguments: dict[str, Any], found: Found, name: str) -> None:
+        __tracebackhide__ = True
+        said = said_of(name, arguments)
+        claims = claims_of(arguments, said=name)
+        recording = here() or self._running().own
+        if recording.is_on and not recording.is_heard():
+            raise BlindError(
+                f"{said} cannot be judged",
+                why="the recorder no longer sees calls: one that was made to nobody was not seen",
+            )
+        error = check(claims, found, said=said)
+        if error is not None:
+            raise error
+
+    def check(self) -> None:
+        """Raise ExpectationError where the ranks do not fit together, as `commtrace check` does."""
+        __tracebackhide__ = True
+        if here() is not None:
+            raise UsageError(
+                "comms.check() in a rank",
+                why="it compares all ranks, and a rank knows only itself",
+                attempt="call it in the test, after its ranks have ended, or say consistent=True",
+            )
+        consistent(self._traces())
+
+    def region(self, name: str) -> AbstractContextManager[None]:
+        """Put what the body communicates, on this thread, under `name`."""
+        return self._recording().region(name)
+
+    def step(self) -> None:
+        """End the current step and begin the next one."""
+        self._recording().step()
+
+    def add(self, path: Path | str) -> None:
+        """Take the trace that another program has left at `path` for one of the test's."""
+        self._running().add(path)
+
+    def save(self, path: Path | str) -> list[Path]:
+        """Write what was recorded to a run file; to `name-2.json` and on where ranks ran often."""
+        return saved(self._traces(), Path(path))
+
+    def _recording(self) -> Recording:
+        return here() or self._running().own
+
+    def _running(self) -> RecordedTest:
+        if self._recorded is None or not self._recorded.has_begun:
+            raise RecordingError(
+                "comms has no recording",
+                found="it is used in a fixture" if self._recorded else "a process without one",
+                why="recorded is the body of the test, and what ranks run that it starts",
+                attempt="use it in the test",
+            )
+        return self._recorded
+
+    def _traces(self) -> dict[str, Trace]:
+        recording = here()
+        return {_OWN_RANK: recording.trace()} if recording else self._running().traces()
+
+    def _found(self) -> Found:
+        return found_in(self._traces())
+
+
+def said_of(name: str, arguments: dict[str, Any]) -> str:
+    """How somebody said what they expect."""
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def saved(traces: dict[str, Trace], path: Path) -> list[Path]:
+    """Run files of traces; of the test's own process none, where it did not communicate."""
+    from commtrace.tracefile import write_trace
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = [trace for trace in traces.values() if trace.num_rows("comm")]
+    kept = kept or list(traces.values())[:1]
+    return [
+        write_trace(trace, path.with_stem(f"{path.stem}-{number}") if number > 1 else path)
+        for number, trace in enumerate(kept, start=1)
+    ]
+
+
+def consistent(traces: dict[str, Trace]) -> None:
+    """Raise ExpectationError where ranks do not fit together, BlindError where there is one."""
+    __tracebackhide__ = True
+    from commtrace.analyze import CATALOG, load
+
+    several = [trace for trace in traces.values() if len(trace.tables["ranks"]["rank"]) > 1]
+    if not several:
+        raise BlindError(
+            "the ranks cannot be compared",
+            found="the recording of one rank",
+            why="that fits to itself, whatever it does",
+            attempt="run the test on several ranks: threads, processes, or mp.spawn",
+        )
+    faults = []
+    for trace in several:
+        problems = CATALOG["consistency"].function(load(trace))
+        faults += problems[problems["is_fault"]].to_dict("records")
+    if faults:
+        lines = [
+            f"{each['problem']}: {each['explanation']}"
+            + (f" (at {each['source']})" if each["source"] else "")
+            for each in faults
+        ]
+        raise ExpectationError(
+            "the ranks do not fit together",
+            found="\n         ".join(lines[:8]),
+            attempt="comms.table('consistency') has all of it; docs/testing.md says how to save it",
+        )
+
+
+def _one_of(by_rank: dict[int, Any], rank: int | None, name: str) -> Any:
+    if rank is not None:
+        if rank not in by_rank:
+            raise UsageError(
+                f"comms.{name}(rank={rank})", found=f"recordings of ranks {spans(by_rank)}"
+            )
+        return by_rank[rank]
+    values = list(by_rank.values())
+    if any(value != values[0] for value in values):
+        shown = {each: dict(v) if isinstance(v, Counter) else v for each, v in by_rank.items()}
+        raise UsageError(
+            f"comms.{name}() of {len(values)} ranks",
+            found="; ".join(f"rank {each}: {value}" for each, value in shown.items()),
+            why="they differ, so there is no number of each rank",
+            attempt=f"comms.{name}(rank={min(by_rank)})",
+        )
+    return values[0]

@@ -1,0 +1,205 @@
+"""What a test communicated, as rows that can be counted: traces in, `Found` out.
+
+Traces are those of one test: of its own process, and of every run of ranks that it made. A rank
+that took part in several of them has the calls of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from commtrace.event import GroupRow
+from commtrace.pytest_plugin.expectation import SUM, Claim
+from commtrace.tracefile import Trace
+
+Key = tuple[str, int, int]
+"""Which call it is: name of its trace, rank, number on that rank."""
+
+_NO_DESCRIPTION = ("", "undefined", "default_pg", "mesh_default")
+OWN = "own"
+"""The name of the trace of the test's own process."""
+
+
+class Row(NamedTuple):
+    """One call: its key, its columns of the trace, and what is known of its group."""
+
+    trace: str
+    rank: int
+    id: int
+    kind: str
+    payload_bytes: int
+    wire_bytes: int
+    dtype: str
+    input_shapes: str
+    step: int
+    phase: str
+    region: str
+    module: str
+    op: str
+    group: str
+    source_file: str
+    source_line: int
+    source_function: str
+    mesh_axis: str = ""
+    description: str = ""
+    group_text: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What tells it from all other calls of the test."""
+        return self.trace, self.rank, self.id
+
+
+_ADDED = ("trace", "mesh_axis", "description", "group_text")
+_COLUMNS = tuple(name for name in Row._fields if name not in _ADDED)
+
+
+class Found:
+    """The calls of a test, the ranks that took part, and the modules that ran, where known."""
+
+    COLUMNS = Row._fields[3:]
+
+    def __init__(
+        self, rows: Sequence[Row], ranks: Sequence[int], modules: frozenset[str] | None
+    ) -> None:
+        self.rows = rows
+        self.ranks = ranks
+        self.modules = modules
+
+    def without(self, keys: frozenset[Key]) -> Found:
+        """What is left of it."""
+        rest = [row for row in self.rows if row.key not in keys]
+        return Found(rest, self.ranks, self.modules)
+
+    def on(self, rank: int) -> Found:
+        """What one rank did."""
+        return Found([row for row in self.rows if row.rank == rank], [rank], self.modules)
+
+    def measure(self, claim: Claim) -> dict[int | None, int]:
+        """The quantity that a claim is about, by rank; of the sum over ranks by None."""
+        chosen = [row for row in self.rows if passes(row, claim)]
+        if claim.ranks == SUM:
+            return {None: _measured(chosen, claim.quantity)}
+        ranks = self.ranks if claim.ranks is None else claim.ranks
+        by_rank: dict[int, list[Row]] = {int(rank): [] for rank in ranks}
+        for row in chosen:
+            if row.rank in by_rank:
+                by_rank[row.rank].append(row)
+        return {rank: _measured(rows, claim.quantity) for rank, rows in by_rank.items()}
+
+
+def found_in(traces: Mapping[str, Trace]) -> Found:
+    """The calls of all traces, which have names.
+
+    The test's own process is no rank where others were and it did not communicate itself.
+    """
+    rows: list[Row] = []
+    ranks: set[int] = set()
+    modules: set[str] = set()
+    knows_modules = True
+    for name, trace in traces.items():
+        comm, groups = trace.tables["comm"], _groups(trace)
+        where = _COLUMNS.index("group")
+        for values in zip(*(comm[name] for name in _COLUMNS), strict=True):
+            rows.append(Row._make((name, *values, *groups.get(values[where], ("", "", "")))))
+        if name != OWN or len(traces) == 1 or trace.num_rows("comm"):
+            ranks |= {int(rank) for rank in trace.tables["ranks"]["rank"]}
+        ops = trace.tables["ops"]
+        modules |= {*comm["module"], *ops["module"]}
+        knows_modules &= {*ops["rank"]} >= {*comm["rank"]}
+    known_modules = frozenset(modules - {""}) if knows_modules else None
+    return Found(rows, sorted(ranks), known_modules)
+
+
+def _groups(trace: Trace) -> dict[str, tuple[str, str, str]]:
+    """By name of a group: its mesh axis, its description, and what it is called in a table."""
+    world_size = trace.run["world_size"]
+    known = {}
+    for row in map(GroupRow._make, trace.rows("groups")):
+        text = row.mesh_axis
+        if not text and row.description not in _NO_DESCRIPTION:
+            text = row.description
+        if not text:  # names are numbers that depend on what ran before, members on the rank
+            text = "world" if row.size == world_size else f"{row.size} of {world_size}"
+        known[row.name] = (row.mesh_axis, row.description, text)
+    return known
+
+
+def _measured(rows: Sequence[Row], quantity: str) -> int:
+    if quantity == "total":
+        return len(rows)
+    if quantity == "payload":
+        return sum(max(row.payload_bytes, 0) for row in rows)
+    if quantity == "wire":
+        return sum(max(row.wire_bytes, 0) for row in rows)
+    if quantity == "largest":
+        return max([row.payload_bytes for row in rows], default=0)
+    return sum(row.kind == quantity for row in rows)
+
+
+def passes(row: Row, claim: Claim) -> bool:
+    """Whether a claim is about a call."""
+    return all(
+        any(_MATCHES.get(name, _equal)(row, name, value) for value in values)
+        for name, values in claim.filters
+    )
+
+
+def unknown_modules(found: Found, claim: Claim) -> list[str]:
+    """The patterns for modules that no module of the test matches, where modules are known."""
+    if found.modules is None:
+        return []
+    known = {around for path in found.modules for around in _around(path)}
+    wanted = [value for name, values in claim.filters if name == "module" for value in values]
+    return [each for each in wanted if each and not _any_match(known, each)]
+
+
+def _equal(row: Row, name: str, value: Any) -> bool:
+    return getattr(row, name) == value
+
+
+def _like(row: Row, name: str, pattern: str) -> bool:
+    return fnmatchcase(getattr(row, name), pattern)
+
+
+def _of_module(row: Row, _: str, pattern: str) -> bool:
+    if not pattern or not row.module:
+        return pattern == row.module
+    return _any_match(_around(row.module), pattern)
+
+
+def _of_group(row: Row, _: str, pattern: str) -> bool:
+    return _any_match((row.group_text, row.mesh_axis, row.group, row.description), pattern)
+
+
+def _of_op(row: Row, _: str, pattern: str) -> bool:
+    if not pattern or not row.op:
+        return pattern == row.op
+    rest = row.op.partition(".")[2]
+    return _any_match((row.op, rest, rest.rpartition(".")[0]), pattern)
+
+
+def _of_source(row: Row, _: str, pattern: str) -> bool:
+    return fnmatchcase(row.source_file, pattern) or fnmatchcase(row.source_file, f"*/{pattern}")
+
+
+_MATCHES = {
+    "module": _of_module,
+    "group": _of_group,
+    "op": _of_op,
+    "region": _like,
+    "dtype": _like,
+    "source": _of_source,
+}
+
+
+def _any_match(names: Iterable[str], pattern: str) -> bool:
+    return any(name and fnmatchcase(name, pattern) for name in names)
+
+
+def _around(path: str) -> list[str]:
+    """A module's path, and those of the modules around it."""
+    parts = path.split(".")
+    return [".".join(parts[: end + 1]) for end in range(len(parts))]

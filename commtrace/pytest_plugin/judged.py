@@ -1,0 +1,206 @@
+"""One test of pytest's: what it expects, its recording, and its verdict.
+
+`plan_of` reads markers and settings before the test; `Judged` records the body and then raises
+where it communicated otherwise than expected. What the controller needs to know, which may be
+another process than the one that ran the test, goes with pytest's report as plain data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.errors import CommtraceError, UsageError
+from commtrace.pytest_plugin import baseline
+from commtrace.pytest_plugin.expectation import Claim, claims_of, nearest_first
+from commtrace.pytest_plugin.fixture import consistent, said_of, saved
+from commtrace.pytest_plugin.found import Found, found_in
+from commtrace.pytest_plugin.options import OF_MARKER, OFF, setting
+from commtrace.pytest_plugin.recorded import RecordedTest
+from commtrace.pytest_plugin.verdict import BlindError, ExpectationError, check, text_of_found
+
+MARKER = "comms"
+_NAME = f"@pytest.mark.{MARKER}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of a test, and how it is recorded."""
+
+    claims: tuple[Claim, ...]
+    said: str
+    detail: str
+    stacks: bool
+    consistent: bool
+    must_be_several: bool
+    baseline: str
+    must_be_seen: bool
+    rows: int
+
+
+def plan_of(item: pytest.Item) -> Plan:
+    """What the markers of a test, the command line and the ini file say.
+
+    Raises UsageError for what says nothing.
+    """
+    marked: dict[str, Any] = {}
+    all_claims: list[Sequence[Claim]] = []
+    said: list[str] = []
+    at_node: dict[Any, set[Any]] = {}
+    for node, mark in _markers(item):
+        if mark.args:
+            raise UsageError(
+                f"{_NAME} has arguments without a name",
+                found=", ".join(map(repr, mark.args)),
+                attempt=f"{_NAME}(all_reduce=2), for instance",
+            )
+        for name in OF_MARKER:
+            if name in mark.kwargs:
+                marked.setdefault(name, mark.kwargs[name])
+        arguments = {name: each for name, each in mark.kwargs.items() if name not in OF_MARKER}
+        claims = claims_of(arguments, said=_NAME, also=OF_MARKER)
+        scopes = at_node.setdefault(node, set())
+        twice = [claim for claim in claims if claim.scope in scopes]
+        if twice:
+            raise UsageError(
+                f"{_NAME} says twice what {twice[0].quantity} is to be",
+                found=str(twice[0]),
+                why="both markers are of the same test and mean the same calls",
+            )
+        scopes |= {claim.scope for claim in claims}
+        all_claims.append(claims)
+        said += [said_of(_NAME, arguments)] if claims else []
+    config = item.config
+    claims = tuple(nearest_first(all_claims))
+    mode = setting(config, "baseline", marked)
+    is_asked = bool(claims) or MARKER in getattr(item, "fixturenames", ()) or mode != OFF
+    return Plan(
+        claims=claims,
+        said=" and ".join(said),
+        detail=setting(config, "detail", marked),
+        stacks=setting(config, "stacks", marked),
+        consistent=setting(config, "consistent", marked),
+        must_be_several="consistent" in marked,
+        baseline=mode,
+        must_be_seen=is_asked,
+        rows=setting(config, "rows"),
+    )
+
+
+def _markers(item: pytest.Item) -> list[tuple[Any, pytest.Mark]]:
+    """The markers of a test, the nearest first: those of its parameters come before its own."""
+    of_parameters = getattr(getattr(item, "callspec", None), "marks", ())
+    marked = [
+        ("parameters" if any(mark is each for each in of_parameters) else node, mark)
+        for node, mark in item.iter_markers_with_node(MARKER)
+    ]
+    return sorted(marked, key=lambda each: each[0] != "parameters")
+
+
+class Judged:
+    """A test that is recorded: `begin` before its body, then `fail` or `judge`."""
+
+    def __init__(self, item: pytest.Item, plan: Plan) -> None:
+        self._item = item
+        self._config = item.config
+        self._plan = plan
+        self._keeps_baseline = not (
+            plan.baseline == OFF and any("baseline" in m.kwargs for m in item.iter_markers(MARKER))
+        )
+        self.recorded = RecordedTest(detail=plan.detail, stacks=plan.stacks)
+        self.news: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Record from now on."""
+        self.recorded.begin()
+
+    def end(self, error: BaseException | None) -> None:
+        """Stop, and raise what is to be said of a test whose body went well."""
+        self.recorded.end()
+        try:
+            found = found_in(self.recorded.traces())
+            self.news = self._news(found)
+            failure = self._failure(found) if error is None else None
+            if failure is not None or isinstance(error, Exception):
+                self._save()
+            if error is not None and not isinstance(error, ExpectationError):
+                self._item.add_report_section(
+                    "call", "communication", text_of_found(found, self._plan.rows)
+                )
+        finally:
+            self.recorded.forget()
+        if failure is not None:
+            text = str(failure)
+            if "saved" in self.news:
+                text += f"\n\nsaved in {self.news['saved']}"
+            pytest.fail(text, pytrace=False)
+
+    def _failure(self, found: Found) -> CommtraceError | None:
+        """The first thing that is wrong: blindness first, since it makes all else doubtful."""
+        plan = self._plan
+        for blindness in self.recorded.blindness() if plan.must_be_seen else ():
+            if not plan.claims or blindness.concerns(plan.claims):
+                return BlindError(
+                    f"{plan.said or 'the communication of the test'} cannot be judged",
+                    why=blindness.why,
+                    attempt="docs/testing.md says what is seen of which ranks",
+                )
+        failure = check(plan.claims, found, said=plan.said, rows=plan.rows)
+        if failure is not None:
+            return failure
+        try:
+            if plan.consistent and (plan.must_be_several or len(found.ranks) > 1):
+                consistent(self.recorded.traces())
+            return self._grown()
+        except CommtraceError as failure:
+            return failure
+
+    def _grown(self) -> ExpectationError | None:
+        if self._plan.baseline == OFF or setting(self._config, "update"):
+            return None
+        path = self._baseline_path()
+        return baseline.compare(
+            baseline.read(path).get(self.news["test"]),
+            self.news["entry"],
+            self._plan.baseline,
+            test=self._item.nodeid,
+            path=self.news["path"],
+        )
+
+    def _baseline_path(self) -> Path:
+        folder = setting(self._config, "baseline_dir")
+        return baseline.path_of(self._item.path, folder, self._config.rootpath)
+
+    def _news(self, found: Found) -> dict[str, Any]:
+        path, root = self._baseline_path(), self._config.rootpath
+        inside = path.relative_to(root) if path.is_relative_to(root) else path
+        return {
+            "path": inside.as_posix(),
+            "test": test_name(self._item),
+            "entry": baseline.entry_of(found),
+            "keeps": self._keeps_baseline,
+        }
+
+    def _save(self) -> None:
+        folder = setting(self._config, "report")
+        if not folder:
+            return
+        from commtrace.analyze import load
+        from commtrace.report import write_report
+
+        name = re.sub(r"[^\w.=-]+", "_", self._item.nodeid).strip("_")[-120:]
+        place = self._config.rootpath / folder / name
+        paths = saved(self.recorded.traces(), place / "run.json")
+        for path in paths:
+            write_report(load(path), path.with_suffix(".html"))
+        self.news["saved"] = str(place)
+
+
+def test_name(item: pytest.Item) -> str:
+    """The name of a test in the baseline of its file: `TestClass::test_name[parameters]`."""
+    return item.nodeid.partition("::")[2]

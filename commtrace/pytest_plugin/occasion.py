@@ -1,0 +1,102 @@
+"""An occasion on which ranks run: threads or processes that a test starts, each recorded.
+
+The test's process makes an `Occasion`, every rank calls it with what it has to run. Each leaves a
+spool in the occasion's folder, and a note beside it where its recording cannot be trusted. In a
+rank, `here()` is its own recording; elsewhere in the test's process, it is the test's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commtrace.session import Recording
+
+NOTE_SUFFIX = ".note"
+
+
+class _Here(threading.local):
+    recording: Recording | None = None
+
+
+_here = _Here()
+
+
+def here() -> Recording | None:
+    """The recording of the rank that this thread is; None where it is none."""
+    return _here.recording
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """Where the ranks of one occasion are recorded to, and how."""
+
+    folder: str
+    detail: str
+    stacks: bool
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run `function` as a rank, and record it."""
+        if "torch" not in sys.modules:  # a process that has nothing to do with torch
+            return self._watch(function, args, kwargs)
+        from commtrace.session import Recording
+        from commtrace.tracefile.stores import SpoolFolder
+
+        recording = Recording(SpoolFolder(Path(self.folder)), self.detail, self.stacks, None)
+        before, _here.recording = _here.recording, recording
+        why = ""
+        try:
+            with recording:
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    why = why_blind(recording)
+        finally:
+            _here.recording = before
+            self._note(why)
+
+    def _watch(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        try:
+            return function(*args, **kwargs)
+        finally:
+            distributed = sys.modules.get("torch.distributed")
+            if distributed is not None and distributed.is_available():
+                self._note("it loaded torch after it had begun, and so could not be recorded")
+
+    def _note(self, why: str) -> None:
+        if why:
+            name = f"{os.getpid()}-{threading.get_native_id()}{NOTE_SUFFIX}"
+            (Path(self.folder) / name).write_text(why, encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a process is given to run instead of its target."""
+
+    occasion: Occasion
+    target: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the target."""
+        return self.occasion(self.target, *args, **kwargs)
+
+
+def why_blind(recording: Recording) -> str:
+    """Why what a recording has, or has not, proves nothing; empty where it does."""
+    from commtrace.recorder import RECORDER
+
+    if not recording.is_heard():
+        return "the recorder no longer sees calls: one that was made to nobody was not recorded"
+    failures = RECORDER.failures
+    if failures:
+        first = failures.first
+        return f"the recorder failed on {len(failures)} calls: {type(first).__name__}: {first}"
+    return ""

@@ -1,0 +1,191 @@
+"""Every option of the plugin, once: its flag, its ini key, its argument of the marker.
+
+Whoever is nearest to the test decides: the marker, then the command line, then the ini file, then
+the default. Registration, look-up, help and the table in docs/testing.md come from `OPTIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from commtrace.errors import UsageError
+
+_TRUE = {"1": True, "true": True, "yes": True, "on": True}
+_FALSE = {"0": False, "false": False, "no": False, "off": False, "": False}
+OFF, INCREASE, SAME = "off", "increase", "same"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: `values` are its choices, `bool`, `int`, or `str` for a folder."""
+
+    name: str
+    default: Any
+    values: Any
+    help: str
+    flag: str = ""
+    ini: str = ""
+    marker: str = ""
+    metavar: str = ""
+
+    def value_of(self, given: Any, *, said: str) -> Any:
+        """A given value as the option means it.
+
+        Raises UsageError for one that it does not have.
+        """
+        if self.values is bool:
+            known = {**_TRUE, **_FALSE}
+            text = str(given).lower()
+            if text in known:
+                return known[text]
+            choices = "true or false"
+        elif self.values is int:
+            if str(given).isdecimal():
+                return int(given)
+            choices = "a number"
+        elif self.values is str:
+            return str(given)
+        else:
+            if given is True or given is False:
+                given = self.values[-1] if given else OFF
+            if given in self.values:
+                return given
+            choices = ", ".join(self.values)
+        raise UsageError(f"{said} is {given!r}", why=f"it takes {choices}")
+
+
+OPTIONS = (
+    Option(
+        "detail",
+        "op",
+        ("op", "collective"),
+        "record operators too (op), or communication alone (collective)",
+        "--comms-detail",
+        "comms_detail",
+        "detail",
+    ),
+    Option(
+        "stacks",
+        False,
+        bool,
+        "keep the whole Python stack of each call in what is saved",
+        "--comms-stacks",
+        "comms_stacks",
+        "stacks",
+    ),
+    Option(
+        "all",
+        False,
+        bool,
+        "record every test, also without the marker or the fixture",
+        "--comms-all",
+        "comms_all",
+    ),
+    Option(
+        "consistent",
+        False,
+        bool,
+        "fail a test whose ranks do not fit together; one rank alone is let through",
+        "--comms-consistent",
+        "comms_consistent",
+        "consistent",
+    ),
+    Option(
+        "baseline",
+        OFF,
+        (OFF, INCREASE, SAME),
+        "compare with the baseline: fail on more calls or bytes (increase) or on any change (same)",
+        "--comms-baseline",
+        "comms_baseline",
+        "baseline",
+    ),
+    Option(
+        "baseline_dir",
+        "",
+        str,
+        "where baselines lie, from the root folder; the default is beside each test file",
+        "--comms-baseline-dir",
+        "comms_baseline_dir",
+        metavar="DIR",
+    ),
+    Option(
+        "update",
+        False,
+        bool,
+        "write the baselines of the recorded tests that run and pass",
+        "--comms-update",
+    ),
+    Option(
+        "report",
+        "",
+        str,
+        "save the trace and the page of each recorded test that fails",
+        "--comms-report",
+        "comms_report",
+        metavar="DIR",
+    ),
+    Option(
+        "summary",
+        False,
+        bool,
+        "list what each recorded test communicated at the end",
+        "--comms-summary",
+        "comms_summary",
+    ),
+    Option(
+        "rows",
+        20,
+        int,
+        "lines of the table in a failure",
+        "--comms-rows",
+        "comms_rows",
+        metavar="N",
+    ),
+)
+BY_NAME = {option.name: option for option in OPTIONS}
+OF_MARKER = tuple(option.marker for option in OPTIONS if option.marker)
+_PREFIX = "comms_option_"
+
+
+def register(parser: pytest.Parser) -> None:
+    """Add all of them to pytest's."""
+    group = parser.getgroup("comms", "communication of distributed tests (commtrace)")
+    for option in OPTIONS:
+        options: dict[str, Any] = {"dest": _PREFIX + option.name, "help": option.help}
+        if option.values is bool:
+            options |= {"action": "store_const", "const": True, "default": None}
+        elif isinstance(option.values, tuple):
+            options |= {"choices": option.values, "default": None}
+        else:
+            options |= {"metavar": option.metavar, "default": None}
+        group.addoption(option.flag, **options)
+        if option.ini:
+            parser.addini(option.ini, option.help, type="string", default=None)
+    group.addoption(
+        "--fail-on-comms-increase",
+        dest=_PREFIX + "baseline",
+        action="store_const",
+        const=INCREASE,
+        help="short for --comms-baseline=increase",
+    )
+
+
+def setting(config: pytest.Config, name: str, marked: Mapping[str, Any] | None = None) -> Any:
+    """The value of an option, for a test whose markers say `marked`.
+
+    Raises UsageError for a value that it does not have.
+    """
+    option = BY_NAME[name]
+    if marked and option.marker in marked:
+        return option.value_of(marked[option.marker], said=f"{option.marker}= of a marker")
+    given = config.getoption(_PREFIX + name)
+    if given is not None:
+        return option.value_of(given, said=option.flag)
+    given = config.getini(option.ini) if option.ini else None
+    if given not in (None, ""):
+        return option.value_of(given, said=f"{option.ini} of the ini file")
+    return option.default

@@ -1,0 +1,250 @@
+"""The recording of one test: of its own process, and of every rank that it starts.
+
+    recorded = RecordedTest(detail="op", stacks=False)
+    recorded.begin(); ...the test...; recorded.end()
+    recorded.traces(), recorded.blindness()
+
+Ranks are threads or processes of `dtensor_core`'s test harness, which says when it runs some;
+processes of `multiprocessing`, and so of torch's `spawn` and its test cases, whose targets are
+wrapped; and threads of anyone else, whose calls the own recording has. What is recorded is the body
+of the test, not its fixtures.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from commtrace.errors import EmptyTraceError, TruncatedTraceError
+from commtrace.event import RankRow
+from commtrace.pytest_plugin import children
+from commtrace.pytest_plugin.expectation import Claim
+from commtrace.pytest_plugin.found import OWN
+from commtrace.pytest_plugin.occasion import NOTE_SUFFIX, Occasion, why_blind
+from commtrace.pytest_plugin.verdict import spans
+from commtrace.recorder.bridge import let_begin_ranks
+from commtrace.session import Recording, record
+from commtrace.tracefile import SPOOL_SUFFIX, Trace, join, read_spool, read_trace
+from commtrace.tracefile.spool import Spool
+from commtrace.tracefile.trace import StringTable, table_of
+
+_CHILDREN = "children"
+
+
+@dataclass(frozen=True, slots=True)
+class Blindness:
+    """Why something may have gone unseen, and of which ranks; of any rank where that is None."""
+
+    why: str
+    ranks: frozenset[int] | None = None
+
+    def concerns(self, claims: Sequence[Claim]) -> bool:
+        """Whether one of the claims is about what may have gone unseen."""
+        return any(
+            self.ranks is None or not isinstance(claim.ranks, tuple) or self.ranks & {*claim.ranks}
+            for claim in claims
+        )
+
+
+class RecordedTest:
+    """One test, while it runs and until its verdict is known."""
+
+    def __init__(self, *, detail: str, stacks: bool) -> None:
+        self._detail = detail
+        self._stacks = stacks
+        self._own: Recording = record(detail=detail, stacks=stacks)
+        self._folder: Path | None = None
+        self._num_ranks: dict[str, int] = {}
+        self._added: dict[str, Trace] = {}
+        self._why_blind = ""
+        self._is_busy = False
+        self.has_begun = False
+        self.num_past = 0
+        self.not_recorded: list[str] = []
+
+    @property
+    def own(self) -> Recording:
+        """The recording of the test's own process."""
+        return self._own
+
+    def begin(self) -> None:
+        """Record from now on."""
+        self._own.__enter__()
+        self.has_begun = True
+        let_begin_ranks(self._looking_on)
+        children.watch(self)
+
+    def end(self) -> None:
+        """Stop."""
+        children.watch(None)
+        let_begin_ranks(None)
+        self._why_blind = why_blind(self._own)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            self._own.__exit__(None, None, None)
+        self._why_blind = self._why_blind or "".join(str(each.message) for each in told[:1])
+
+    def forget(self) -> None:
+        """Remove what ranks have left."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def add(self, path: Path | str) -> None:
+        """Take a trace that another program has left for one of the test's."""
+        self._added[f"added-{len(self._added)}"] = read_trace(path)
+
+    @contextmanager
+    def _looking_on(self, world_size: int) -> Iterator[Occasion]:
+        """Record the ranks of the test harness: its threads by themselves, not here too."""
+        name = f"ranks-{len(self._num_ranks):05d}"
+        self._num_ranks[name] = world_size
+        self._is_busy = True
+        try:
+            with self._own.paused():
+                yield self._occasion(name)
+        finally:
+            self._is_busy = False
+
+    def child(self) -> Occasion | None:
+        """What a process that is about to be started is recorded by; None where others do."""
+        if self._is_busy:
+            return None
+        return self._occasion(_CHILDREN)
+
+    def passed_by(self) -> None:
+        """Take note of a call on a group that the dispatcher may not know of."""
+        self.num_past += 1
+
+    def started(self, what: str) -> None:
+        """Take note of a program that is started and not recorded."""
+        if not self._is_busy:
+            self.not_recorded.append(what)
+
+    def _occasion(self, name: str) -> Occasion:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="comms-"))
+        folder = self._folder / name
+        folder.mkdir(exist_ok=True)
+        return Occasion(str(folder), self._detail, self._stacks)
+
+    def traces(self) -> dict[str, Trace]:
+        """What has been recorded so far, by name; the test's own process comes first."""
+        found = {OWN: _with_all_ranks(self._own.trace())}
+        if self._folder is not None:
+            for folder in sorted(self._folder.iterdir()):
+                for number, spools in enumerate(_runs(_spools(folder, self._num_ranks))):
+                    found[f"{folder.name}-{number}"] = join(spools)
+        return found | self._added
+
+    def blindness(self) -> list[Blindness]:
+        """Why what was recorded may not be all, in the order of weight."""
+        traces = self.traces()
+        told = [Blindness(self._why_blind)] if self._why_blind else []
+        dropped = sum(max(n, 0) for t in traces.values() for n in t.tables["ranks"]["num_dropped"])
+        if dropped:
+            told.append(Blindness(f"{dropped} calls were dropped to stay within the memory bound"))
+        own = traces[OWN].num_rows("comm")
+        if self.num_past > own:
+            told.append(
+                Blindness(
+                    f"of {self.num_past} calls on torch's group of threads (MultiThreadedTestCase) "
+                    f"{self.num_past - own} did not pass torch's dispatcher, where calls are "
+                    "recorded; functional collectives do, and so do all calls in processes and in "
+                    "dtensor_core.testing.run_threads"
+                )
+            )
+        told += self._of_ranks()
+        for name, trace in traces.items():
+            if name != OWN:
+                told += _of_trace(trace)
+        if self.not_recorded and not any(trace.num_rows("comm") for trace in traces.values()):
+            told.append(Blindness(_of_programs(self.not_recorded)))
+        return told
+
+    def _of_ranks(self) -> Iterator[Blindness]:
+        """What the ranks themselves say, and ranks that say nothing."""
+        for folder in sorted(self._folder.iterdir()) if self._folder else ():
+            for note in sorted(folder.glob(f"*{NOTE_SUFFIX}")):
+                yield Blindness(f"in one of the ranks, {note.read_text(encoding='utf-8')}")
+            if list(folder.glob(f"*{NOTE_SUFFIX}")):
+                continue
+            num, seen = self._num_ranks.get(folder.name, 0), len(list(folder.glob(_ANY_SPOOL)))
+            if seen < num:
+                yield Blindness(f"{num} ranks ran, and {seen} of them left a recording")
+
+
+_ANY_SPOOL = f"*{SPOOL_SUFFIX}"
+
+
+def _spools(folder: Path, num_ranks: dict[str, int]) -> list[Spool]:
+    """What ranks have left in a folder; a child that is no rank has left nothing."""
+    spools = []
+    for path in sorted(folder.glob(_ANY_SPOOL)):
+        with suppress(EmptyTraceError, TruncatedTraceError):
+            spools.append(read_spool(path))
+    if folder.name in num_ranks:
+        return spools
+    return [each for each in spools if each.facts["run"]["process_group"] != "none"]
+
+
+def _runs(spools: list[Spool]) -> list[list[Spool]]:
+    """Spools by the run that they are of: a rank that comes again is one of another run."""
+    runs: list[dict[int, Spool]] = []
+    for spool in sorted(spools, key=lambda each: each.facts["start_ns"]):
+        rank = spool.facts["rank"]
+        run = next((each for each in runs if rank not in each), None)
+        if run is None:
+            run = {}
+            runs.append(run)
+        run[rank] = spool
+    return [list(run.values()) for run in runs]
+
+
+def _of_trace(trace: Trace) -> Iterator[Blindness]:
+    missing = trace.run.get("missing_ranks") or []
+    if missing and trace.run.get("process_group") != "fake":
+        yield Blindness(
+            f"of {trace.run['world_size']} ranks, {spans(missing)} left no recording",
+            frozenset(missing),
+        )
+    complete = zip(trace.tables["ranks"]["rank"], trace.tables["ranks"]["complete"], strict=True)
+    torn = [int(rank) for rank, is_complete in complete if not is_complete]
+    if torn:
+        yield Blindness(
+            f"rank {spans(torn)} was ended, or still ran, before its recording was closed",
+            frozenset(torn),
+        )
+
+
+def _of_programs(started: Sequence[str]) -> str:
+    what = "a program that is" if len(started) == 1 else f"{len(started)} programs that are"
+    return (
+        f"no communication was recorded here, and the test started {what} not recorded: "
+        f"{'; '.join(started[:3])}"
+    )
+
+
+def _with_all_ranks(trace: Trace) -> Trace:
+    """The trace of a process whose threads are ranks, with all of them."""
+    comm = trace.tables["comm"]
+    seen = sorted({int(rank) for rank in comm["rank"]})
+    known = [RankRow(*row) for row in trace.rows("ranks")]
+    if not seen or {row.rank for row in known} >= {*seen}:
+        return trace
+    rows = [
+        known[0]._replace(rank=rank, num_events=sum(each == rank for each in comm["rank"]))
+        for rank in seen
+    ]
+    world_size = max(int(trace.run["world_size"]), seen[-1] + 1)
+    facts: dict[str, Any] = {
+        "world_size": world_size,
+        "missing_ranks": sorted({*range(world_size)} - {*seen}),
+    }
+    tables = {**trace.tables, "ranks": table_of("ranks", rows, StringTable([""]))}
+    return replace(trace, run={**trace.run, **facts}, tables=tables)

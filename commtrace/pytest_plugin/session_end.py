@@ -1,0 +1,81 @@
+"""What is done when all tests have run: baselines are written, and what is to be told is told.
+
+It lives on what the reports of the tests carry, and so is the same whether this process ran the
+tests or workers did: only one process ever writes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from commtrace.pytest_plugin import baseline
+from commtrace.pytest_plugin.verdict import text_table
+from commtrace.units import text_of_bytes
+
+
+class Gathered:
+    """What the reports of recorded tests have brought."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.stale: dict[str, list[str]] = {}
+        self._written: list[str] = []
+
+    def take(self, report: Any) -> None:
+        """Take what a report carries."""
+        self.stale |= getattr(report, "comms_stale", {})
+        news = getattr(report, "comms", None)
+        if news is not None:
+            self.tests[report.nodeid] = {**news, "passed": report.passed}
+
+    def write(self, root: Path) -> None:
+        """Write the baselines of the tests that have passed."""
+        files: dict[str, dict[str, Any]] = {}
+        for news in self.tests.values():
+            if news["passed"] and news["keeps"]:
+                files.setdefault(news["path"], {})[news["test"]] = news["entry"]
+        for path, entries in sorted(files.items()):
+            if baseline.write(root / path, entries):
+                self._written.append(f"{path}: {_num(len(entries), 'test')}")
+
+    def tell(self, terminal: Any, *, summary: bool) -> None:
+        """Print what there is to say."""
+        lines = [f"baseline written: {each}" for each in self._written]
+        for path, names in sorted(self.stale.items()):
+            for name in names:
+                lines.append(f"baseline without a test: {path}: {name}; remove the entry")
+        lines += [f"saved: {news['saved']}" for news in self.tests.values() if "saved" in news]
+        if summary and self.tests:
+            lines += ["what one rank does:", *_table(self.tests).splitlines()]
+        if not lines:
+            return
+        terminal.section("communication")
+        for line in lines:
+            terminal.line(line)
+
+
+def _num(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _table(tests: dict[str, dict[str, Any]]) -> str:
+    lines = []
+    for name, news in tests.items():
+        places = news["entry"]["places"]
+        sums = {m: sum(place[m] for place in places) for m in ("calls", "payload_bytes")}
+        kinds: dict[str, float] = {}
+        for place in places:
+            kinds[place["kind"]] = kinds.get(place["kind"], 0) + place["calls"]
+        wire = sum(place["wire_bytes"] for place in places)
+        lines.append(
+            (
+                f"{sums['calls']:g}",
+                text_of_bytes(sums["payload_bytes"]),
+                text_of_bytes(wire),
+                str(news["entry"]["ranks"]),
+                ", ".join(f"{kind} {calls:g}" for kind, calls in sorted(kinds.items())),
+                name,
+            )
+        )
+    return text_table(("calls", "payload", "wire", "ranks", "kinds", "test"), lines)

@@ -1,0 +1,36 @@
+"""Entries of baselines whose test is no more.
+
+Only of test files that were collected whole: a test that was not asked for is not gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from commtrace.pytest_plugin import baseline
+from commtrace.pytest_plugin.judged import test_name
+from commtrace.pytest_plugin.options import setting
+
+
+def stale_entries(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, list[str]]:
+    """By baseline file, the names in it that no collected test has."""
+    partly = {
+        (config.invocation_params.dir / argument.partition("::")[0]).resolve()
+        for argument in config.args
+        if "::" in argument
+    }
+    names: dict[Path, set[str]] = {}
+    for item in items:
+        names.setdefault(item.path, set()).add(test_name(item))
+    folder, root = setting(config, "baseline_dir"), config.rootpath
+    found = {}
+    for file, known in names.items():
+        path = baseline.path_of(file, folder, root)
+        gone = [] if file.resolve() in partly else sorted({*baseline.read(path)} - known)
+        if gone:
+            inside = path.relative_to(root) if path.is_relative_to(root) else path
+            found[inside.as_posix()] = gone
+    return found

@@ -1,0 +1,110 @@
+"""Small projects whose tests are run by a pytest with the plugin that pyproject.toml declares.
+
+What an inner run in this process would load is loaded here first: it forgets what it loads.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+import pandas  # noqa: F401
+import pytest
+import torch
+import torch._dynamo
+import torch.distributed._functional_collectives
+import torch.multiprocessing
+import torch.testing._internal.common_distributed  # noqa: F401
+
+import commtrace.pytest_plugin.judged
+import commtrace.pytest_plugin.session_end
+import commtrace.pytest_plugin.stale
+import commtrace.report  # noqa: F401
+from commtrace import CommDebugMode  # noqa: F401
+from commtrace.analyze import CATALOG, diff  # noqa: F401
+from dtensor_core.testing import fake_world, run_processes, run_threads  # noqa: F401
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[3]
+
+HEAD = """
+import pytest
+import torch
+import torch.distributed as dist
+
+from dtensor_core.testing import fake_world, on_processes, on_threads, run_threads
+
+
+def reduce(times=1, size=4):
+    for _ in range(times):
+        dist.all_reduce(torch.ones(size))
+
+
+"""
+"""What every test file of these projects begins with."""
+
+
+def is_installed() -> bool:
+    return any(each.value == "commtrace.pytest_plugin" for each in _declared_here())
+
+
+def _declared_here() -> list[metadata.EntryPoint]:
+    return [each for each in metadata.entry_points(group="pytest11") if each.name == "commtrace"]
+
+
+class Project:
+    """A folder with tests, and what running them says."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.path = pytester.path
+
+    def write(self, body: str, name: str = "test_it.py") -> Path:
+        """Write a test file."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(HEAD + body)
+        return path
+
+    def ini(self, *lines: str) -> None:
+        """Write the ini file."""
+        (self.path / "pytest.ini").write_text("\n".join(["[pytest]", *lines, ""]))
+
+    def run(self, *args: str) -> pytest.RunResult:
+        """Run the tests in this process."""
+        return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *args)
+
+    def failure(self, body: str, *args: str) -> str:
+        """What is printed of tests that have to fail."""
+        self.write(body)
+        result = self.run(*args)
+        assert result.ret == 1, result.stdout.str()
+        return result.stdout.str()
+
+    def passes(self, body: str, *args: str) -> str:
+        """What is printed of tests that have to pass."""
+        self.write(body)
+        result = self.run(*args)
+        assert result.ret == 0, result.stdout.str()
+        return result.stdout.str()
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project in an empty folder, where the plugin is installed as pyproject.toml says."""
+    pytester.syspathinsert(ROOT)
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'cli'}", prepend=":")
+    if not is_installed():
+        declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+        info = pytester.path / "site" / "commtrace_here-1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: commtrace-here\nVersion: 1\n")
+        points = "\n".join(f"{name} = {value}" for name, value in declared["pytest11"].items())
+        (info / "entry_points.txt").write_text(f"[pytest11]\n{points}\n")
+        pytester.syspathinsert(info.parent)
+        monkeypatch.setenv("PYTHONPATH", str(info.parent), prepend=":")
+    return Project(pytester)
