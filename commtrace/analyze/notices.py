@@ -66,6 +66,16 @@ def _missing_ranks(frames: Frames) -> str:
     )
 
 
+def _left_out(frames: Frames) -> str:
+    names = frames.run.get("left_out_spools") or []
+    if not names:
+        return ""
+    return (
+        f"{', '.join(map(str, names))} had been left beside the run's spools by an earlier "
+        "run, and is not in this trace."
+    )
+
+
 def _cut_short(frames: Frames) -> str:
     short = frames.ranks.loc[~frames.ranks["complete"], "rank"].tolist()
     if not short or "imported_from" in frames.run:  # what was imported is a part of its run
@@ -148,6 +158,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ((EVERYTHING,), _imported),
     ((*_OF_WAITS, "matrix"), _one_rank),
     ((EVERYTHING,), _missing_ranks),
+    ((EVERYTHING,), _left_out),
     ((EVERYTHING,), _cut_short),
     ((EVERYTHING,), _dropped),
     (("by_step", "timeline", "overlap", "balance"), _no_steps),

@@ -6,14 +6,16 @@ collective before the last one has issued it. With `d` to be added to the times 
 
     completed on A >= issued on B + d        and        completed on B + d >= issued on A
 
-for every collective that both took part in. The tightest two bounds enclose `d`; its estimate is
-their middle, or the wall clocks' own answer where they agree better than the bounds do. Bounds that
-cross tell of clocks that drift: the middle is then as far off as they overlap.
+for every collective that both took part in: the nth of a group, not counting its transfers, which
+only two ranks make. The tightest two bounds enclose `d`; its estimate is their middle, or the wall
+clocks' own answer where they agree better than the bounds do. Bounds that cross tell of clocks that
+drift: the middle is then as far off as they overlap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commtrace.tracefile.spool import Spool
@@ -21,6 +23,7 @@ from commtrace.tracefile.spool import Spool
 _NOT_KNOWN = -1
 # Collectives that end nowhere before they have begun everywhere.
 _JOINING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+_TRANSFERS = frozenset({"send", "recv"})
 # How well wall clocks are believed to agree: about what NTP achieves in one building.
 _WALL_ERROR_NS = 1_000_000
 
@@ -50,8 +53,9 @@ def align(spools: Sequence[Spool]) -> list[Alignment]:
     first, *others = systems
     aligned = {first: Alignment(0, 0)}
     if others:
+        mixed = {group for spool in spools for group in _groups_with_transfers(spool)}
         calls = {
-            boot: _instants([(spools[number], own[number]) for number in numbers])
+            boot: _instants([(spools[number], own[number]) for number in numbers], mixed)
             for boot, numbers in systems.items()
         }
         _align_systems(aligned, others, calls)
@@ -100,8 +104,11 @@ def _between(ours: Mapping[Key, Instants], theirs: Mapping[Key, Instants]) -> Al
     return Alignment((least + most) // 2, error)
 
 
-def _instants(spools: Iterable[tuple[Spool, int]]) -> dict[Key, Instants]:
-    """Of every collective that some ranks of one system took part in, on the system's scale."""
+def _instants(spools: Iterable[tuple[Spool, int]], mixed: Collection[str]) -> dict[Key, Instants]:
+    """Of every collective that some ranks of one system took part in, on the system's scale.
+
+    Of `mixed` groups transfers are made, too.
+    """
     found: dict[Key, Instants] = {}
     for spool, offset in spools:
         # On a device, a host does not see completion; a file that was imported may tell of it.
@@ -109,13 +116,43 @@ def _instants(spools: Iterable[tuple[Spool, int]]) -> dict[Key, Instants]:
             continue
         comm, groups = spool.tables["comm"], spool.tables["groups"]
         ranks_of = dict(zip(groups["name"], groups["ranks"], strict=True))
-        columns = (comm[name] for name in ("kind", "group", "seq", "issue_ns", "complete_ns"))
-        for kind, group, seq, issue, complete in zip(*columns, strict=True):
-            if kind in _JOINING and complete != _NOT_KNOWN:
-                key = (group, ranks_of.get(group, ""), seq)
+        columns = (comm[name] for name in ("kind", "group", "issue_ns", "complete_ns"))
+        numbers = _numbers(spool, mixed)
+        for number, kind, group, issue, complete in zip(numbers, *columns, strict=True):
+            if kind in _JOINING and number != _NOT_KNOWN and complete != _NOT_KNOWN:
+                key = (group, ranks_of.get(group, ""), number)
                 before = found.get(key, (issue + offset, complete + offset))
                 found[key] = (
                     max(before[0], issue + offset),
                     min(before[1], complete + offset),
                 )
+    return found
+
+
+def _groups_with_transfers(spool: Spool) -> set[str]:
+    comm = spool.tables["comm"]
+    pairs = set(zip(comm["kind"], comm["group"], strict=True))
+    return {group for kind, group in pairs if kind in _TRANSFERS}
+
+
+def _numbers(spool: Spool, mixed: Collection[str]) -> list[int]:
+    """Which of its group's collectives each call is.
+
+    That is not known of a transfer, nor in mixed groups after calls that the spool has lost.
+    """
+    comm = spool.tables["comm"]
+    kinds, groups, seqs = comm["kind"], comm["group"], comm["seq"]
+    found = [_NOT_KNOWN] * len(seqs)
+    num_seen: Counter[str] = Counter()
+    num_transfers: Counter[str] = Counter()
+    for row in sorted(range(len(seqs)), key=seqs.__getitem__):
+        group, seq = groups[row], seqs[row]
+        if seq < 0:
+            continue
+        is_whole = num_seen[group] == seq or group not in mixed
+        num_seen[group] += 1
+        if kinds[row] in _TRANSFERS:
+            num_transfers[group] += 1
+        elif is_whole:
+            found[row] = seq - num_transfers[group]
     return found

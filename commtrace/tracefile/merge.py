@@ -2,14 +2,16 @@
 
 Ranks come in ascending order, whatever the order of the files. Their clocks are aligned, see
 `clocks`: a spool says which monotonic clock it was recorded with (`boot`, the identity of the
-running system) and how that clock was set against wall time. A rank without a spool is named in
-`run["missing_ranks"]`. Group names that mean different ranks in different spools are told apart.
+running system) and how that clock was set against wall time. `run["missing_ranks"]` names ranks
+without a spool, `run["left_out_spools"]` what an earlier run has left in the folder. Group names
+that mean different ranks in different spools are told apart.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from commtrace.tracefile.trace import (
 )
 from commtrace.units import text_of_duration
 
+LEFT_OUT = "left_out_spools"
 _RANK_TABLES = ("comm", "ops", "steps")
 
 
@@ -51,7 +54,9 @@ def read_spools(folder: Path) -> Trace:
             why="every recorded rank writes one",
             attempt="record the program again, or name another folder",
         )
-    return join(_begun(paths), path=folder)
+    spools, left_out = _latest(_begun(paths))
+    trace = join(spools, path=folder)
+    return replace(trace, run={**trace.run, LEFT_OUT: left_out}) if left_out else trace
 
 
 def _begun(paths: Sequence[Path]) -> list[Spool]:
@@ -65,6 +70,27 @@ def _begun(paths: Sequence[Path]) -> list[Spool]:
     if not spools:
         raise failures[0]
     return spools
+
+
+def _latest(spools: Sequence[Spool]) -> tuple[list[Spool], list[str]]:
+    """The spools without those that were over before another one of the same rank began.
+
+    These are an earlier run's, and told by the names of their files.
+    """
+    begun: dict[int, list[int]] = {}
+    for spool in spools:
+        begun.setdefault(_rank(spool), []).append(spool.facts["start_ns"])
+    kept, left_out = [], []
+    for spool in spools:
+        starts = begun[_rank(spool)]
+        is_earlier = len(starts) > 1 and _end_ns(spool) < max(starts)
+        (left_out if is_earlier else kept).append(spool)
+    return kept, sorted(spool.path.name for spool in left_out if spool.path is not None)
+
+
+def _end_ns(spool: Spool) -> int:
+    """When a spool's recording ended, or its last event was."""
+    return spool.facts.get("end_ns") or _last_instant(spool.tables, spool.facts["start_ns"])
 
 
 def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
@@ -182,7 +208,7 @@ def _concatenate(
 
 def _rank_row(spool: Spool, part: Mapping[str, Table], alignment: Alignment) -> Any:
     facts, offset = spool.facts, alignment.offset_ns
-    last = facts.get("end_ns") or _last_instant(part, default=facts["start_ns"] + offset) - offset
+    last = _end_ns(spool)
     return RankRow(
         rank=facts["rank"],
         host=facts["host"],

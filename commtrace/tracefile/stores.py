@@ -13,17 +13,20 @@ import shutil
 import socket
 import time
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from commtrace.errors import TraceError
-from commtrace.tracefile.merge import merge_spools
+from commtrace.tracefile.merge import LEFT_OUT, read_spools
+from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, read_spool, spool_name
 
 _DONE_SUFFIX = ".done"
 _SPOOLS_SUFFIX = ".spools"
 _POLL_INTERVAL_S = 0.05
 _TIME_TO_BEGIN_S = 5.0
+_CLOCK_TICK_S = 0.02
 
 
 class Store(Protocol):
@@ -111,8 +114,9 @@ class RunFile:
         if rank == 0:
             folder = self._folder.folder
             _wait_for_others(folder, self._merge_timeout_s)
-            merge_spools(folder, self.path)
-            shutil.rmtree(folder, ignore_errors=True)
+            trace = read_spools(folder)
+            write_trace(trace, self.path)
+            _remove_joined(folder, trace.run.get(LEFT_OUT, ()))
 
 
 def _done_mark(spool: Path) -> Path:
@@ -150,8 +154,19 @@ def _is_being_written(spool: Path) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    # A process that began after the last write has got the number of the one that wrote.
+    return _process_age_s(facts["pid"]) > _age_s(spool) - _CLOCK_TICK_S
+
+
+def _process_age_s(pid: int) -> float:
+    """How long ago a process began; infinite where that cannot be known."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        ticks = int(stat.rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return float("inf")
 
 
 def _age_s(path: Path) -> float:
@@ -165,6 +180,16 @@ def _wait_for_others(folder: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while _unfinished(folder) and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL_S)
+
+
+def _remove_joined(folder: Path, left_out: Collection[str]) -> None:
+    """Remove a folder of spools, but for those that were left out of the run."""
+    if not left_out:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for path in folder.iterdir():
+        if path.name not in left_out:
+            path.unlink(missing_ok=True)
 
 
 def _remove_left_overs(folder: Path) -> None:

@@ -106,3 +106,18 @@ def test_a_merged_run_is_on_one_scale_and_tells_how_well() -> None:
     assert trace.run["clock"].startswith("clocks of several hosts, aligned to ")
     assert trace.tables["ranks"]["clock_offset_ns"][0] == 0
     assert 0 < trace.tables["ranks"]["clock_error_ns"][1] < 30_000
+
+
+def test_transfers_that_one_rank_makes_do_not_shift_the_collectives() -> None:
+    # Rank 0 sends to a rank 2 between two collectives: its second one is call 2, theirs call 1.
+    ours = [call(0, 0, 100, 110), call(0, 1, 120, 121, kind="send"), call(0, 2, 9_000, 9_010)]
+    theirs = [call(1, 0, 102 - 5 * MS, 111 - 5 * MS), call(1, 1, 9_001 - 5 * MS, 9_011 - 5 * MS)]
+    _, found = align([spool(0, "host0", ours, "0,1,2"), spool(1, "host1", theirs, "0,1,2")])
+    assert abs(found.offset_ns - 5 * MS) <= found.error_ns <= 10
+
+
+def test_collectives_after_a_loss_among_transfers_are_no_witnesses() -> None:
+    ours = [call(0, 0, 100, 110, kind="send"), call(0, 3, 200, 210)]
+    theirs = [call(1, 3, 200, 210)]
+    spools = [spool(0, "host0", ours), spool(1, "host1", theirs)]
+    assert align(spools)[1] == Alignment(0, -1)

@@ -177,3 +177,15 @@ def test_one_spool_reads_as_a_trace_of_its_own(tmp_path: Path) -> None:
 def test_a_made_up_run_has_rows_in_every_table(tmp_path: Path) -> None:
     trace = read_trace(write_synthetic_run(tmp_path / "run.json"))
     assert all(trace.num_rows(name) for name in trace.tables)
+
+
+def test_what_an_earlier_run_left_is_left_out_and_told(tmp_path: Path) -> None:
+    folder = write_synthetic_spools(tmp_path / "spools", world_size=2)
+    (folder / spool_name(1)).rename(folder / "rank-00001.77.spool")
+    earlier = synthetic_facts(1, 2) | {"start_ns": START_NS - 1000, "end_ns": START_NS - 1}
+    with (folder / spool_name(1)).open("wb") as stream:
+        SpoolWriter(stream, earlier)
+    trace = read_trace(folder)
+    assert trace.run["left_out_spools"] == [spool_name(1)]
+    assert trace.run["missing_ranks"] == []
+    assert trace.tables["ranks"]["num_events"][1] > 0

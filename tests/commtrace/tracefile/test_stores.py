@@ -14,7 +14,7 @@ import pytest
 
 from commtrace.tracefile import SpoolWriter, read_trace, spool_name
 from commtrace.tracefile.stores import Memory, RunFile, SpoolFolder
-from tests.commtrace.synthetic import synthetic_facts
+from tests.commtrace.synthetic import START_NS, synthetic_facts
 
 
 def write(store: RunFile | SpoolFolder, rank: int, **facts: object) -> None:
@@ -130,3 +130,34 @@ def test_an_empty_spool_that_nobody_began_is_not_waited_for(tmp_path: Path) -> N
     store.close(0, 2)
     assert time.monotonic() - begin < 10
     assert read_trace(path).run["missing_ranks"] == [1]
+
+
+def test_a_process_that_began_after_the_last_write_did_not_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    folder = tmp_path / "run.json.spools"
+    write(SpoolFolder(folder), 1, pid=os.getppid())  # which lives, and has got a dead one's number
+    spool = folder / spool_name(1)
+    long_ago = time.time() - 50 * 365 * 24 * 3600
+    os.utime(spool, (long_ago, long_ago))
+    store, other = RunFile(path, 30.0), RunFile(path, 30.0)
+    write(store, 0)
+    write(other, 1)
+    other.close(1, 2)
+    store.close(0, 2)
+    trace = read_trace(path)
+    assert list(trace.tables["ranks"]["rank"]) == [0, 1]
+    assert list(trace.tables["ranks"]["pid"]) == [os.getpid()] * 2
+
+
+def test_another_host_s_spool_of_an_earlier_run_is_kept_beside_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    folder = tmp_path / "run.json.spools"
+    left = SpoolFolder(folder)
+    write(left, 1, host="elsewhere", start_ns=START_NS - 1000, end_ns=START_NS - 1)
+    store, other = RunFile(path, 0.2), RunFile(path, 0.2)
+    write(store, 0)
+    write(other, 1)
+    other.close(1, 2)
+    store.close(0, 2)
+    assert read_trace(path).run["left_out_spools"] == [spool_name(1)]
+    assert [each.name for each in folder.iterdir()] == [spool_name(1)]
