@@ -66,7 +66,8 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
     console.print(Text(_size_of(frames)))
     console.print(Text("Numbers are what one rank does: the mean over ranks.", style="dim"))
     for notice in notices_of(frames):
-        console.print(Text(f"note: {notice.text}", style="yellow"))
+        if not notice.is_minor:
+            console.print(Text(f"note: {notice.text}", style="yellow"))
     for analysis in analyses:
         whole = analysis.function(frames)
         shown = cut(whole, rows)

@@ -8,6 +8,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.arrivals import COLUMNS as ARRIVALS
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import mesh_axes
 from commtrace.schema import COMM, Column
 
 _ADDED = tuple(column for column in ARRIVALS if column.name not in ("rank", "id", "arrival_ns"))
@@ -22,8 +23,7 @@ COLUMNS = (
 def calls(frames: Frames) -> pd.DataFrame:
     """One row per call, as recorded, with its mesh axis, its wait, and who came last."""
     table = frames.comm.astype({column.name: object for column in COMM if column.type is str})
-    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
-    table["mesh_axis"] = table["group"].map(axes).fillna("")
+    table["mesh_axis"] = mesh_axes(frames, table["group"])
     arrived = arrivals(frames)
     for column in _ADDED:
         table[column.name] = arrived[column.name]

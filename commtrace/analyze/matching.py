@@ -79,6 +79,12 @@ def _ends(transfers: pd.DataFrame) -> pd.DataFrame:
     return ends.assign(nth=ends.groupby(["group", "kind", "source", "target"]).cumcount())
 
 
+def mesh_axes(frames: Frames, groups: pd.Series) -> pd.Series:
+    """The axis of the DeviceMesh that owns each of these groups; empty where none is known."""
+    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
+    return groups.astype(object).map(axes).astype(object).fillna("")
+
+
 def members(frames: Frames) -> pd.DataFrame:
     """One row per member of each group: `group`, `rank` and `position` in it."""
     groups = frames.groups[frames.groups["ranks"].astype(object) != ""]

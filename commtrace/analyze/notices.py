@@ -1,7 +1,8 @@
 """What a trace cannot tell, and why: sentences for where a table or picture is empty or partial.
 
 A frame comes in, notices go out, each naming the analyses and pictures that it limits. `RULES` is
-the list; a rule is a function that returns a sentence, or nothing where all is well.
+the list, and `MINOR_RULES` that of what is told beside the table or picture only; a rule is a
+function that returns a sentence, or nothing where all is well.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.findings import unanswered
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import TRANSFERS
+from commtrace.analyze.matrix import matrix
 
 EVERYTHING = "everything"
+
+Rule = Callable[[Frames], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,8 @@ class Notice:
 
     limits: tuple[str, ...]
     text: str
+    is_minor: bool = False
+    """Of interest only to who looks at what it limits."""
 
 
 def _no_calls(frames: Frames) -> str:
@@ -149,9 +157,52 @@ def _host_clocks(frames: Frames) -> str:
     )
 
 
+def _none_of(column: str, text: str) -> Rule:
+    """The rule that a column of table `comm` tells something."""
+
+    def rule(frames: Frames) -> str:
+        values = frames.comm[column]
+        known = values != "" if values.dtype == "category" else values >= 0
+        return "" if known.any() or not len(frames.comm) else text
+
+    return rule
+
+
+def _no_ways(frames: Frames) -> str:
+    if frames.num_ranks < 2 or not len(frames.comm) or len(matrix(frames)):
+        return ""
+    return (
+        "No call is known to send anything to another rank: its size, its group's members or its "
+        "peer are not in the trace."
+    )
+
+
+def _no_axes(frames: Frames) -> str:
+    if not len(frames.comm) or (frames.groups["mesh_axis"] != "").any():
+        return ""
+    return "No process group is known to belong to an axis of a DeviceMesh."
+
+
+def _only_transfers(frames: Frames) -> str:
+    if not len(frames.comm) or not frames.comm["kind"].isin(TRANSFERS).all():
+        return ""
+    return "All calls are point-to-point: no group met in a collective."
+
+
+def _nothing_to_compare(frames: Frames) -> str:
+    if not len(frames.comm) or frames.num_ranks > 1:
+        return ""
+    return "There is one rank only, so its calls were compared with nobody's."
+
+
+def _unanswered_rules(frames: Frames) -> str:
+    told = unanswered(frames)
+    return " ".join(f"Rule {name}: {text}" for name, text in told.items())
+
+
+_OF_TIMES = ("overlap", "balance", "activity", "timeline", "wait_states", "skew")
 _OF_WAITS = ("by_rank", "timeline", "wait_states", "rank_waits", "skew", "activity")
 
-Rule = Callable[[Frames], str]
 
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ((EVERYTHING,), _no_calls),
@@ -169,11 +220,31 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("overlap", "balance"), _host_clocks),
 )
 
+MINOR_RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
+    (_OF_TIMES, _none_of("issue_ns", "No call says when it was issued.")),
+    (("by_source",), _none_of("source_file", "No call says which line of the program made it.")),
+    (("sizes",), _none_of("payload_bytes", "No call says how large its message is.")),
+    (
+        ("by_region",),
+        _none_of("region", "No regions were marked: rec.region(name) puts calls under a name."),
+    ),
+    (("by_axis",), _no_axes),
+    (("by_group",), _none_of("group", "No call says on which process group it was made.")),
+    (("matrix",), _no_ways),
+    (("skew",), _only_transfers),
+    (("matrix", "consistency"), _nothing_to_compare),
+    (("findings",), _unanswered_rules),
+)
+
 
 def notices_of(frames: Frames) -> list[Notice]:
     """Everything that this trace cannot tell, the gravest first."""
-    told = ((limits, rule(frames)) for limits, rule in RULES)
-    return [Notice(limits, text) for limits, text in told if text]
+    return [
+        Notice(limits, text, is_minor)
+        for rules, is_minor in ((RULES, False), (MINOR_RULES, True))
+        for limits, rule in rules
+        if (text := rule(frames))
+    ]
 
 
 def notices_on(name: str, all_notices: list[Notice]) -> list[str]:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import mesh_axes
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -29,7 +30,6 @@ def sizes(frames: Frames) -> pd.DataFrame:
     comm = frames.comm[frames.comm["payload_bytes"] >= 0]
     payload = comm["payload_bytes"].to_numpy()
     _, exponent = np.frexp(payload.astype("float64"))
-    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
     parts = pd.DataFrame(
         {
             "from_bytes": np.where(payload > 0, np.int64(1) << np.maximum(exponent - 1, 0), 0),
@@ -41,7 +41,7 @@ def sizes(frames: Frames) -> pd.DataFrame:
     )
     keys = [comm["kind"], comm["group"], parts.pop("from_bytes")]
     table = parts.groupby(keys, observed=True).sum().reset_index()
-    table["mesh_axis"] = table["group"].astype(object).map(axes).fillna("")
+    table["mesh_axis"] = mesh_axes(frames, table["group"])
     table = typed(table, COLUMNS)
     return table.sort_values(["kind", "group", "from_bytes"]).reset_index(drop=True)
 

@@ -11,7 +11,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import is_transfer, numbers
+from commtrace.analyze.matching import is_transfer, mesh_axes, numbers
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -65,8 +65,7 @@ def skew(frames: Frames) -> pd.DataFrame:
     table["last_rank"] = often["last"]
     table["last_share"] = often["times"] / table["num_collectives"]
     table = table.reset_index()
-    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
-    table["mesh_axis"] = table["group"].map(axes).fillna("")
+    table["mesh_axis"] = mesh_axes(frames, table["group"])
     table = table.sort_values(["wait_ns", *_BY], ascending=[False, True, True])
     return typed(table, COLUMNS)
 

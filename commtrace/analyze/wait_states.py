@@ -17,6 +17,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import mesh_axes
 from commtrace.analyze.measures import recorded_ns
 from commtrace.schema import Column
 
@@ -55,12 +56,11 @@ def wait_states(frames: Frames) -> pd.DataFrame:
     """One row per state, kind and mesh axis, the longest wait first."""
     comm, arrived = frames.comm, arrivals(frames)
     kind = comm["kind"].astype(object)
-    axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
     calls = pd.DataFrame(
         {
             "state": kind.map(STATES),
             "kind": kind,
-            "mesh_axis": comm["group"].astype(object).map(axes).fillna(""),
+            "mesh_axis": mesh_axes(frames, comm["group"]),
             "wait": arrived["wait_ns"],
             "transfer": arrived["transfer_ns"],
             "last": arrived["last_rank"],

@@ -112,7 +112,7 @@ def render_page(
         num_findings=len(answers["findings"]),
         not_judged=not_judged(answers),
         verdict=verdict(answers),
-        notices=[notice.text for notice in all_notices],
+        notices=[notice.text for notice in all_notices if not notice.is_minor],
         facts=answers["facts"].to_dict("records"),
         kinds=_kinds(answers),
         values=VALUES,
