@@ -1,8 +1,9 @@
 """Traces of torch.profiler (Kineto): what each rank's file tells of its communication.
 
 Times of a call are those of its work where the trace has it: from the first to the last moment of
-its kernels on a device, blocked where no other kernel ran meanwhile; on gloo from its issue to the
-end of its work. Otherwise only when it was issued, and how long that took, is known.
+its kernels on a device, blocked where no other kernel ran meanwhile (`call_ns` is the part of that
+before the first one did, so that waits are seen where they are); on gloo from its issue to the end
+of its work. Otherwise only when it was issued, and how long that took, is known.
 Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
 """
 
@@ -126,6 +127,13 @@ class _Busy:
         if not place:
             return 0
         return self._sums[place] - max(self._ends[place - 1] - instant, 0)
+
+    def free_from(self, start: int, end: int) -> int:
+        """How long from `start` on nothing was computed, `end` at the latest."""
+        place = bisect_right(self._starts, start)
+        if place and self._ends[place - 1] > start:
+            return 0
+        return min(self._starts[place] if place < len(self._starts) else end, end) - start
 
     def free_in(self, start: int, end: int) -> int:
         """How long nothing was computed from `start` to `end`."""
@@ -291,6 +299,7 @@ class _Profile:
         if call.is_on_device:
             return {
                 "issue_ns": start + epoch,
+                "call_ns": busy.free_from(start, end),
                 "blocked_ns": busy.free_in(start, end),
                 "complete_ns": end + epoch,
             }

@@ -1,0 +1,153 @@
+"""Chrome traces as torch.profiler writes them of NCCL programs, made up: there is no GPU here.
+
+Field names and their peculiarities are those of torch/csrc/profiler/util.cpp and of Kineto; what
+the profiler writes on gloo is recorded for real in `test_recorded_by_torch.py`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+BASE_NS = 1_700_000_000_000_000_000
+US = 1000
+
+
+class Profile:
+    """The trace of one rank; times are µs since `BASE_NS`."""
+
+    def __init__(
+        self, rank: int, *, groups: dict[str, list[int]] | None = None, host: str = "node0"
+    ) -> None:
+        self.rank = rank
+        self.groups = groups or {"0": [0, 1]}
+        self.events: list[dict[str, Any]] = []
+        self.host = host
+        self._ids = 0
+
+    def span(self, name: str, cat: str, ts: float, dur: float, tid: int = 1, **args: Any) -> None:
+        """A complete event."""
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": 100 + self.rank,
+                "tid": tid,
+                "ts": ts,
+                "dur": dur,
+                "args": args,
+            }
+        )
+
+    def described(self, name: str, group: str, seq: int | None, **given: Any) -> dict[str, Any]:
+        """The arguments that describe a collective."""
+        ranks = self.groups[group]
+        args = {
+            "Collective name": name,
+            "dtype": "BFloat16",
+            "In msg nelems": 1024,
+            "Out msg nelems": 1024,
+            "Group size": len(ranks),
+            "Process Group Name": group,
+            "Process Group Description": "mesh_tp" if group != "0" else "default_pg",
+            "Process Group Ranks": str(ranks),
+            "Global rank start": ranks[0],
+            "Global rank stride": 1,
+            "Rank": ranks.index(self.rank) if self.rank in ranks else 0,
+            "Is asynchronized op": False,
+        }
+        return args | ({"Seq": seq} if seq is not None else {}) | given
+
+    def call(
+        self,
+        name: str,
+        op: str,
+        ts: float,
+        *,
+        group: str = "0",
+        seq: int | None = None,
+        kernel: tuple[float, float] | None = None,
+        kernel_name: str = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage)",
+        in_kernel: bool = True,
+        **given: Any,
+    ) -> None:
+        """A collective: its operator, its description in it, and its kernel `(begin, duration)`."""
+        self._ids += 2
+        args = self.described(name, group, seq, **given)
+        self.span(op, "cpu_op", ts, 20, **{"External id": self._ids})
+        self.span(
+            "record_param_comms", "cpu_op", ts + 5, 10, **{"External id": self._ids + 1}, **args
+        )
+        self.span("record_param_comms", "cpu_op", ts + 16, 1, **{"Collective name": "wait"})
+        if kernel:
+            copied = args if in_kernel else {}
+            external = {"External id": self._ids + 1, "stream": 20}
+            self.span(kernel_name, "kernel", *kernel, tid=20, **external, **copied)
+
+    def document(self, **changed: Any) -> dict[str, Any]:
+        """The whole trace."""
+        config = [
+            {"pg_name": name, "pg_desc": "default_pg", "pg_size": len(ranks), "ranks": ranks}
+            for name, ranks in self.groups.items()
+        ]
+        world = 1 + max(max(ranks) for ranks in self.groups.values())
+        about = {
+            "schemaVersion": 1,
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
+            "distributedInfo": {
+                "backend": "nccl",
+                "rank": self.rank,
+                "world_size": world,
+                "pg_count": len(config),
+                "pg_config": config,
+            },
+            "host_name": self.host,
+            "baseTimeNanoseconds": BASE_NS,
+            "traceEvents": self.events,
+            "traceName": "/tmp/trace.json",
+        }
+        about |= changed
+        return {key: value for key, value in about.items() if value is not None}
+
+
+def write_profiles(folder: Path, profiles: list[Profile], *, zipped: bool = False,
+                   **changed: Any) -> Path:  # fmt: skip
+    """A file of each profile in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for profile in profiles:
+        text = json.dumps(profile.document(**changed), indent=2)
+        path = folder / f"host_{profile.rank}.1700000000.pt.trace.json"
+        path = folder / f"trace_rank{profile.rank}.json"
+        if zipped:
+            path.with_suffix(".json.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            path.write_text(text)
+    return folder
+
+
+def training(
+    num_steps: int = 2, ranks: int = 2, late_us: float = 30, **given: Any
+) -> list[Profile]:
+    """Rank 0 is late by `late_us` at every all-reduce; half of it hides behind a kernel."""
+    profiles = [Profile(rank, groups={"0": list(range(ranks))}, **given) for rank in range(ranks)]
+    for profile in profiles:
+        for step in range(num_steps):
+            at = 1000.0 * step
+            profile.span(f"ProfilerStep#{step + 5}", "user_annotation", at, 1000)
+            profile.span("train.py(12): step", "python_function", at + 1, 900)
+            profile.span("torch/nn/functional.py(3): f", "python_function", at + 2, 890)
+            profile.span("nn.Module: Block_0", "python_function", at + 3, 400)
+            profile.span("nn.Module: Linear_1", "python_function", at + 4, 390)
+            profile.span("aten::mm", "cpu_op", at + 10, 100)
+            begin = at + 200 + (late_us if profile.rank == 0 else 0)
+            end = at + 200 + late_us + 100
+            profile.call("allreduce", "c10d::allreduce_", at + 20, seq=40 + step,
+                         kernel=(begin, end - begin))  # fmt: skip
+            profile.span("ampere_gemm", "kernel", end - 50, 80, tid=7)
+            profile.span("autograd::engine::evaluate_function: MmBackward0", "cpu_op", at + 500, 90,
+                         tid=2)  # fmt: skip
+            profile.span("MmBackward0", "cpu_op", at + 501, 80, tid=2)
+    return profiles

@@ -1,0 +1,245 @@
+"""Traces of torch.profiler: what becomes of their events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commtrace.analyze import CATALOG, Frames, load, notices_of
+from commtrace.importers import import_trace
+from tests.commtrace.importers.profiles import BASE_NS, US, Profile, training, write_profiles
+
+
+def imported(folder: Path, *profiles: Profile, **changed: Any) -> Frames:
+    return load(import_trace([write_profiles(folder, list(profiles), **changed)]))
+
+
+def one_call(tmp_path: Path, *args: Any, **given: Any) -> dict[str, Any]:
+    """The row of a single described call of rank 1, of two."""
+    profile = Profile(1)
+    profile.call(*args, 10, **given)
+    (row,) = imported(tmp_path, profile).comm.to_dict("records")
+    return row
+
+
+def test_a_call_with_its_description_and_kernel_is_counted_once(tmp_path: Path) -> None:
+    row = one_call(tmp_path, "allreduce", "c10d::allreduce_", seq=7, kernel=(100, 50))
+    assert (row["rank"], row["kind"], row["native_op"]) == (1, "all_reduce", "c10d::allreduce_")
+    assert (row["group"], row["seq"], row["reduce_op"]) == ("0", 6, "sum")
+    assert (row["dtype"], row["payload_bytes"], row["wire_bytes"]) == ("bfloat16", 2048, 2048)
+    assert row["issue_ns"] == BASE_NS + 100 * US
+    assert row["complete_ns"] == BASE_NS + 150 * US
+    assert row["blocked_ns"] == 50 * US
+    assert not row["is_async"]
+
+
+def test_without_a_kernel_only_the_issue_is_known(tmp_path: Path) -> None:
+    row = one_call(tmp_path, "allreduce", "c10d::allreduce_", seq=1)
+    assert (row["issue_ns"], row["call_ns"]) == (BASE_NS + 10 * US, 20 * US)
+    assert (row["complete_ns"], row["blocked_ns"], row["reduce_op"]) == (-1, -1, "")
+
+
+def test_a_kernel_is_found_by_its_number_where_it_names_no_operator(tmp_path: Path) -> None:
+    profile = Profile(0)
+    profile.call("allreduce", "c10d::allreduce_", 10, seq=3)
+    profile.span("ncclDevKernel_AllReduce_Max_f32", "kernel", 50, 5, tid=20,
+                 **profile.described("allreduce", "0", 3))  # fmt: skip
+    (row,) = imported(tmp_path, profile).comm.to_dict("records")
+    assert (row["reduce_op"], row["blocked_ns"]) == ("max", 5 * US)
+
+
+def test_a_trace_of_kernels_alone_counts_them(tmp_path: Path) -> None:
+    profile = Profile(0)
+    for seq in (1, 2):
+        args = profile.described("_allgather_base", "0", seq, **{"Out msg nelems": 2048})
+        profile.span("ncclDevKernel_AllGather_RING_LL", "kernel", 10 * seq, 5, tid=20, **args)
+    profile.span("ncclDevKernel_SendRecv(x)", "kernel", 90, 5, tid=20)
+    frames = imported(tmp_path, profile)
+    assert frames.comm["kind"].tolist() == ["all_gather"] * 2
+    assert frames.comm["payload_bytes"].tolist() == [4096] * 2
+    assert "kernels of communication of which no call is known: 1 of 2" in frames.run["lacks"]
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "given", "expected"),
+    [
+        ("broadcast", "c10d::broadcast_", {"Rank": 0}, {"kind": "broadcast", "root": 4, "seq": 0}),
+        ("_reduce_oop", "c10d::reduce_", {"Rank": 1}, {"kind": "reduce", "root": 9}),
+        ("allreduce", "c10d::allreduce_", {"Rank": 1}, {"root": -1}),
+        ("send", "c10d::send", {"Dst Rank": 4}, {"kind": "send", "peer": 4, "seq": -1}),
+        ("recv", "c10d::recv_", {"Src Rank": 4}, {"kind": "recv", "peer": 4, "wire_bytes": 0}),
+        ("reduce_scatter_tensor_coalesced", "c10d::reduce_scatter_tensor_coalesced_",
+         {"In msg nelems": 2048}, {"kind": "reduce_scatter", "payload_bytes": 4096}),
+        ("all_to_allv", "c10d::alltoall_base_", {}, {"kind": "all_to_all", "wire_bytes": 1024}),
+        ("gather", "c10d::gather_", {"Rank": 0}, {"kind": "gather", "payload_bytes": 4096}),
+        ("barrier", "c10d::barrier", {"In msg nelems": 0}, {"kind": "barrier", "payload_bytes": 0}),
+    ],
+)  # fmt: skip
+def test_collectives_by_their_names(
+    name: str, op: str, given: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    profile = Profile(9, groups={"3": [4, 9]})
+    profile.call(name, op, 10, group="3", seq=1, **given)
+    (row,) = imported(tmp_path, profile).comm.to_dict("records")
+    assert {key: row[key] for key in expected} == expected
+
+
+def test_what_hides_behind_a_kernel_is_not_exposed(tmp_path: Path) -> None:
+    profile = Profile(0)
+    profile.call("allreduce", "c10d::allreduce_", 10, seq=1, kernel=(100, 100))
+    for begin, length in ((50, 70), (110, 20), (180, 50)):  # 20 + 10 + 20 of it are covered
+        profile.span("gemm", "kernel", begin, length, tid=7)
+    frames = imported(tmp_path, profile)
+    assert frames.comm["blocked_ns"].item() == 50 * US
+
+
+def test_who_is_late_is_found_by_the_kernels(tmp_path: Path) -> None:
+    frames = imported(tmp_path, *training(num_steps=3, late_us=30))
+    states = CATALOG["wait_states"].function(frames).to_dict("records")
+    assert [(row["state"], row["worst_rank"], row["num_waits"]) for row in states] == [
+        ("Wait at N x N", 0, 3)
+    ]
+    assert states[0]["wait_ns"] == 3 * 30 * US
+    assert CATALOG["consistency"].function(frames)["is_fault"].sum() == 0
+
+
+def test_where_a_call_stands_is_told_by_the_spans_around_it(tmp_path: Path) -> None:
+    frames = imported(tmp_path, *training())
+    row = frames.comm.iloc[0]
+    assert (row["module"], row["module_class"]) == ("Block_0.Linear_1", "Linear")
+    assert (row["op"], row["phase"], row["step"]) == ("aten.mm", "forward", 5)
+    assert (row["source_file"], row["source_line"], row["source_function"]) == (
+        "train.py",
+        12,
+        "step",
+    )
+    operator = frames.ops[frames.ops["id"] == row["op_id"]].iloc[0]
+    assert operator["op"] == "aten.mm"
+    assert set(frames.ops["phase"]) == {"forward", "backward"}
+    assert frames.steps["step"].tolist() == [5, 6, 5, 6]
+
+
+def test_zipped_and_bare_traces_are_the_same(tmp_path: Path) -> None:
+    plain = imported(tmp_path / "a", *training())
+    zipped = imported(tmp_path / "b", *training(), zipped=True)
+    assert plain.comm.equals(zipped.comm)
+
+
+def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path) -> None:
+    profile = training(ranks=2)[0]
+    (tmp_path / "rank0.json").write_text(json.dumps(profile.events))
+    frames = load(import_trace([tmp_path / "rank0.json"]))
+    assert len(frames.comm) == 2
+    assert frames.comm["seq"].tolist() == [39, 40]
+
+
+def test_traces_of_an_older_torch_are_numbered_by_their_order(tmp_path: Path) -> None:
+    """Before 2.12 a description had no `Seq`."""
+    profiles = training()
+    for profile in profiles:
+        for event in profile.events:
+            event["args"].pop("Seq", None)
+    frames = imported(tmp_path, *profiles, host_name=None)
+    assert frames.comm["seq"].tolist() == [0, 1, 0, 1]
+    assert (
+        "collectives that were numbered by their order in each group: 4 of 4"
+        in (frames.run["lacks"])
+    )
+    assert (CATALOG["wait_states"].function(frames)["worst_rank"] == 0).all()
+
+
+def test_calls_that_do_not_fit_are_not_numbered_and_the_check_says_so(tmp_path: Path) -> None:
+    profiles = training()
+    for profile in profiles:
+        for event in profile.events:
+            event["args"].pop("Seq", None)
+    profiles[1].call("broadcast", "c10d::broadcast_", 1950)
+    frames = imported(tmp_path, *profiles)
+    assert (frames.comm["seq"] == -1).all()
+    (found,) = CATALOG["consistency"].function(frames).to_dict("records")
+    assert (found["problem"], found["is_fault"], found["ranks"]) == ("not compared", False, "0,1")
+
+
+def test_windows_of_other_lengths_are_no_fault(tmp_path: Path) -> None:
+    longer, shorter = training(num_steps=4), training(num_steps=2)
+    frames = imported(tmp_path, longer[0], shorter[1])
+    rows = CATALOG["consistency"].function(frames)
+    assert not rows["is_fault"].any()
+    assert "the profiler was on for a part of the run" in rows["explanation"].iloc[0]
+
+
+def test_a_call_that_differs_is_found(tmp_path: Path) -> None:
+    profiles = training(num_steps=1, ranks=3)
+    for profile in profiles:
+        nelems = 512 if profile.rank == 1 else 1024
+        profile.call("allreduce", "c10d::allreduce_", 700, seq=41, **{"In msg nelems": nelems})
+    rows = CATALOG["consistency"].function(imported(tmp_path, *profiles))
+    assert rows.loc[rows["is_fault"], ["problem", "ranks"]].to_numpy().tolist() == [["size", "1"]]
+
+
+def test_one_rank_of_many_is_enough(tmp_path: Path) -> None:
+    frames = imported(tmp_path, training(ranks=4)[2])
+    assert frames.run["world_size"] == 4
+    rows = CATALOG["consistency"].function(frames)
+    assert set(rows["problem"]) <= {"missing rank", "lost calls"}
+    assert not rows["is_fault"].any()
+    assert any("Only one of 4 ranks" in notice.text for notice in notices_of(frames))
+    for analysis in CATALOG.values():
+        analysis.function(frames)
+
+
+@pytest.mark.parametrize(
+    ("stride", "expected"), [(2, ",".join(str(2 * i) for i in range(40))), (-1, "0,6")]
+)
+def test_ranks_that_are_cut_short_are_worked_out_or_unknown(
+    stride: int, expected: str, tmp_path: Path
+) -> None:
+    profiles = [Profile(rank, groups={"5": list(range(0, 80, 2))}) for rank in (0, 6)]
+    cut = f"[{', '.join(str(2 * i) for i in range(29))}, ..., 78]"
+    for profile in profiles:
+        profile.call("allreduce", "c10d::allreduce_", 10, group="5", seq=1,
+                     **{"Process Group Ranks": cut, "Global rank stride": stride})  # fmt: skip
+        profile.groups = {}
+    folder = tmp_path / "t"
+    folder.mkdir()
+    for profile in profiles:
+        about = {"rank": profile.rank, "world_size": 80}
+        text = {"distributedInfo": about, "traceEvents": profile.events}
+        (folder / f"rank{profile.rank}.json").write_text(json.dumps(text))
+    frames = load(import_trace([folder]))
+    assert frames.groups.set_index("name").loc["5", "ranks"] == expected
+
+
+def test_clocks_of_several_hosts_are_aligned_by_their_kernels(tmp_path: Path) -> None:
+    profiles = training(num_steps=5, late_us=5)
+    profiles[1].host = "node1"
+    for event in profiles[1].events:
+        event["ts"] += 10_000  # its clock is 10 ms ahead
+    frames = imported(tmp_path, *profiles)
+    offset = frames.ranks.set_index("rank").loc[1, "clock_offset_ns"]
+    assert abs(offset + 10_000 * US) <= 200 * US
+    assert "aligned" in frames.run["clock"]
+
+
+@pytest.mark.parametrize("cut", [0.2, 0.6, 0.97])
+def test_a_trace_that_breaks_off_is_refused_with_its_place(cut: float, tmp_path: Path) -> None:
+    from commtrace.errors import TruncatedTraceError
+
+    folder = write_profiles(tmp_path, training(ranks=1))
+    path = folder / "trace_rank0.json"
+    text = path.read_text()
+    begin = text.index("traceEvents") + 20
+    path.write_text(text[: begin + int(cut * (len(text) - begin))])
+    with pytest.raises(TruncatedTraceError, match="at: character"):
+        import_trace([path])
+
+
+def test_a_trace_without_communication_is_one(tmp_path: Path) -> None:
+    profile = Profile(0)
+    profile.span("aten::mm", "cpu_op", 1, 2)
+    frames = imported(tmp_path, profile)
+    assert (len(frames.comm), len(frames.ops)) == (0, 1)
+    assert any("No communication was recorded" in notice.text for notice in notices_of(frames))
