@@ -1,0 +1,80 @@
+"""What a thread of a rank runs, as slices that nest: phase, modules by their paths, operators.
+
+A module lasts from the first to the last of the operators in it that follow each other. Nothing
+reaches beyond what it is in: clocks that tick twice at once could else make two slices overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+_COLUMNS = ("start_ns", "duration_ns", "op", "level", "phase", "module", "module_class",
+            "module_call", "parent")  # fmt: skip
+
+
+@dataclass(slots=True)
+class Slice:
+    """One stretch of time; `told` are its arguments."""
+
+    start: int
+    end: int
+    name: str
+    category: str
+    told: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What it says, apart from when."""
+        return self.name, self.category, self.told
+
+
+def host_slices(ops: pd.DataFrame, base: int) -> Iterator[Slice]:
+    """The slices of one thread's operators, times counted from `base`; outer ones need not come
+    first.
+    """
+    ordered = ops.assign(minus=-ops["duration_ns"]).sort_values(
+        ["start_ns", "minus", "id"], kind="stable"
+    )
+    around: list[tuple[str, Slice]] = []  # phase and modules that are open
+    running: list[int] = []  # ends of the operators that are
+    for start, duration, op, level, phase, module, of_class, number, _ in zip(
+        *(ordered[name].tolist() for name in _COLUMNS), strict=True
+    ):
+        begin = start - base
+        end = begin + max(duration, 0)
+        while running and running[-1] <= begin:
+            running.pop()
+        if running:
+            end = min(end, running[-1])
+        else:
+            yield from _entered(around, phase, module, of_class, number, begin)
+            for _, each in around:
+                each.end = max(each.end, end)
+        running.append(end)
+        category = "op" if level != "dtensor" else "dtensor op"
+        yield Slice(begin, end, op, category, (("module", module), ("level", level)))
+    yield from (each for _, each in around)
+
+
+def _entered(
+    around: list[tuple[str, Slice]], phase: str, module: str, of_class: str, number: int, at: int
+) -> Iterator[Slice]:
+    """Leave the modules that an operator is not in, which are then complete, and enter its own."""
+    path = ([phase] if phase else []) + (module.split(".") if module else [])
+    keys = [".".join(path[: depth + 1]) for depth in range(len(path))]
+    if keys and module:
+        keys[-1] += f" {number}"  # another call of the same module is another slice
+    common = 0
+    while common < min(len(around), len(keys)) and around[common][0] == keys[common]:
+        common += 1
+    yield from (each for _, each in around[common:])
+    del around[common:]
+    for depth in range(common, len(path)):
+        is_last, is_phase = depth == len(path) - 1, bool(phase) and depth == 0
+        told = (("class", of_class), ("call", number)) if is_last and module else ()
+        category = "phase" if is_phase else "module"
+        around.append((keys[depth], Slice(at, at, path[depth], category, told)))

@@ -1,0 +1,336 @@
+"""A trace for Perfetto (ui.perfetto.dev) and chrome://tracing, in the Trace Event Format.
+
+Each rank is a process. Slices of one track must nest, or the viewer drops them, so that calls which
+overlap have tracks of their own:
+
+    steps                  the marked steps
+    thread 7               phase, modules (from the first to the last of their operators), operators
+    communication, 2, ...  each call from issue to completion; in it, its wait, and for whom
+    bytes in flight        payload of the calls under way
+
+An arrow joins the calls that are one collective, in the order in which ranks came to it, and each
+send with its recv. Times are µs since the start of the run. Of a million calls events are never in
+memory all at once.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.arrivals import arrivals, end_ns
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import SEND, is_transfer, numbers, partners
+from commtrace.exporters.nesting import Slice, host_slices
+
+STEPS, HOST, COMMUNICATION = 1, 1000, 100_000
+"""First number of the tracks of each sort; a rank's threads and lanes follow."""
+
+_FLOW = "matched"
+
+
+def write_perfetto(frames: Frames, path: Path) -> None:
+    """Write the trace to `path`, compressed where its name ends in `.gz`."""
+    with _opened(path) as stream:
+        stream.write('{"displayTimeUnit":"ns","traceEvents":[\n')
+        first = True
+        for event in events(frames):
+            stream.write(event if first else ",\n" + event)
+            first = False
+        about = {"baseTimeNanoseconds": frames.start_ns, "exporter": "commtrace"}
+        about["run"] = dict(frames.run)
+        stream.write('\n],"otherData":' + json.dumps(about, default=str) + "}\n")
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "wt", encoding="ascii", compresslevel=1)
+    return path.open("w", encoding="ascii")
+
+
+def events(frames: Frames) -> Iterator[str]:
+    """Every event as the text of a JSON object."""
+    calls = _calls(frames)
+    lanes = _lanes(calls)
+    yield from _names(frames, calls, lanes)
+    yield from _steps(frames)
+    yield from _host(frames)
+    yield from _communication(frames, calls, lanes)
+    yield from _in_flight(calls)
+
+
+def _us(ns: int) -> str:
+    """Nanoseconds as µs, exact to the last digit."""
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+def _dumped(**fields: Any) -> str:
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def _calls(frames: Frames) -> pd.DataFrame:
+    """Of each call with a known issue `row rank start end wait last is_open`, ranks in order.
+
+    A call whose end is not known lasts as long as it is known to have, one that never returned
+    until the recording's end.
+    """
+    comm, base = frames.comm, frames.start_ns
+    arrived = arrivals(frames)
+    ends = frames.ranks.set_index("rank")["end_ns"]
+    is_open = (comm["complete_ns"] < 0) & (comm["call_ns"] < 0) & (comm["blocked_ns"] < 0)
+    last_seen = comm["rank"].map(ends).fillna(-1).astype("int64").clip(lower=comm["issue_ns"])
+    table = pd.DataFrame(
+        {
+            "row": np.arange(len(comm)),
+            "rank": comm["rank"].to_numpy(),
+            "start": (comm["issue_ns"] - base).to_numpy(),
+            "end": (end_ns(comm).mask(is_open, last_seen) - base).to_numpy(),
+            "arrival": (arrived["arrival_ns"] - base).to_numpy(),
+            "wait": arrived["wait_ns"].to_numpy(),
+            "last": arrived["last_rank"].to_numpy(),
+            "payload": comm["payload_bytes"].to_numpy(),
+            "is_open": is_open.to_numpy(),
+        }
+    )[(comm["issue_ns"] >= 0).to_numpy()]
+    return table.sort_values(["rank", "start", "end"], kind="stable").reset_index(drop=True)
+
+
+def _lanes(calls: pd.DataFrame) -> np.ndarray:
+    """The lane of each call within its rank: the lowest that is free when it starts."""
+    lanes = np.zeros(len(calls), dtype=np.int64)
+    rank_before, busy, free, num = None, [], [], 0
+    for place, (rank, start, end) in enumerate(
+        zip(calls["rank"].tolist(), calls["start"].tolist(), calls["end"].tolist(), strict=True)
+    ):
+        if rank != rank_before:
+            rank_before, busy, free, num = rank, [], [], 0
+        while busy and busy[0][0] <= start:
+            heappush(free, heappop(busy)[1])
+        if free:
+            lane = heappop(free)
+        else:
+            lane, num = num, num + 1
+        lanes[place] = lane
+        # What takes no time still has a place of its own, for slices at one instant do not nest.
+        heappush(busy, (max(end, start + 1), lane))
+    return lanes
+
+
+def _names(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> Iterator[str]:
+    hosts = dict(zip(frames.ranks["rank"], frames.ranks["host"].astype(object), strict=True))
+    in_use = pd.DataFrame({"rank": calls["rank"], "lane": lanes}).drop_duplicates()
+    ranks = set(calls["rank"]) | set(frames.ops["rank"]) | set(frames.steps["rank"]) | set(hosts)
+    num_lanes = in_use.groupby("rank")["lane"].max()
+    for rank in sorted(int(rank) for rank in ranks):
+        host = hosts.get(rank, "")
+        yield _meta("process_name", rank, 0, name=f"rank {rank}" + (f" on {host}" if host else ""))
+        yield _meta("process_sort_index", rank, 0, sort_index=rank)
+        yield _meta("thread_name", rank, STEPS, name="steps")
+        yield _meta("thread_sort_index", rank, STEPS, sort_index=STEPS)
+        for place, thread in enumerate(_threads(frames, rank)):
+            tid = HOST + place
+            yield _meta("thread_name", rank, tid, name=f"thread {thread}")
+            yield _meta("thread_sort_index", rank, tid, sort_index=tid)
+        for lane in range(int(num_lanes.get(rank, -1)) + 1):
+            name = "communication" if not lane else f"communication {lane + 1}"
+            yield _meta("thread_name", rank, COMMUNICATION + lane, name=name)
+            yield _meta(
+                "thread_sort_index", rank, COMMUNICATION + lane, sort_index=COMMUNICATION + lane
+            )
+
+
+def _meta(what: str, pid: int, tid: int, **args: Any) -> str:
+    return _dumped(ph="M", name=what, pid=pid, tid=tid, args=args)
+
+
+def _threads(frames: Frames, rank: int) -> list[int]:
+    return sorted(frames.ops.loc[frames.ops["rank"] == rank, "thread"].unique().tolist())
+
+
+def _slice(pid: int, tid: int, start: int, end: int, rest: str) -> str:
+    return f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{_us(start)},"dur":{_us(end - start)},{rest}}}'
+
+
+def _rest(name: str, category: str, **args: Any) -> str:
+    return _dumped(name=name, cat=category, args=args)[1:-1]
+
+
+def _steps(frames: Frames) -> Iterator[str]:
+    base = frames.start_ns
+    reached: dict[int, int] = {}
+    ordered = frames.steps.sort_values(["rank", "start_ns", "step"])
+    for rank, step, begin, finish in ordered.itertuples(index=False, name=None):
+        start = max(begin - base, reached.get(rank, 0))
+        end = max(finish - base, start)
+        reached[rank] = end
+        yield _slice(rank, STEPS, start, end, _rest(f"step {step}", "step", step=int(step)))
+
+
+def _host(frames: Frames) -> Iterator[str]:
+    """Phases, modules and operators of each thread."""
+    rests: dict[Any, str] = {}
+    for rank, of_rank in frames.ops.groupby("rank", sort=True):
+        tids = {thread: HOST + n for n, thread in enumerate(_threads(frames, int(str(rank))))}
+        for thread, ops in of_rank.groupby("thread", sort=True):
+            for each in host_slices(ops, frames.start_ns):
+                rest = rests.get(each.key)
+                if rest is None:
+                    rest = rests[each.key] = _rest_of_host(each)
+                yield _slice(int(str(rank)), tids[thread], each.start, each.end, rest)
+
+
+def _rest_of_host(each: Slice) -> str:
+    told = {name: value for name, value in each.told if value not in ("", -1)}
+    return _rest(each.name, each.category, **told)
+
+
+_TOLD = (
+    "native_op", "group", "reduce_op", "root", "peer", "dtype", "input_shapes", "output_shapes",
+    "payload_bytes", "wire_bytes", "is_async", "step", "phase", "region", "module", "module_class",
+    "op", "source_file", "source_line", "source_function", "reason", "argument", "source_spec",
+    "target_spec", "carries", "parameters",
+)  # fmt: skip
+"""The columns of table `comm` that a call's slice tells; what differs from call to call follows."""
+
+
+def _sites(frames: Frames) -> tuple[np.ndarray, list[str]]:
+    """For each call the number of its site, and the text of each: name, category and arguments."""
+    comm = frames.comm
+    axes = frames.groups.set_index("name")["mesh_axis"].astype(object).to_dict()
+    columns = ["kind", *_TOLD]
+    codes = np.zeros(len(comm), dtype=np.int64)
+    for name in columns:  # numbers of rows that are alike so far; they stay below the rows' number
+        values = comm[name]
+        own = (
+            values.cat.codes.to_numpy().astype(np.int64)
+            if isinstance(values.dtype, pd.CategoricalDtype)
+            else pd.factorize(values)[0]
+        )
+        codes = pd.factorize(codes * (int(own.max(initial=0)) + 1) + own)[0]
+    firsts = np.unique(codes, return_index=True)[1] if len(codes) else []
+    texts = []
+    for values in comm.iloc[firsts][columns].itertuples(index=False, name=None):
+        told = dict(zip(columns, values, strict=True))
+        kind, axis = told.pop("kind"), axes.get(told["group"], "")
+        args = {"mesh_axis": axis} if axis else {}
+        args |= {name: _plain(value) for name, value in told.items() if value not in ("", -1)}
+        head = _dumped(name=f"{kind} {axis}" if axis else str(kind), cat=str(kind), args=args)
+        texts.append(head[1:-2] + ("," if args else ""))
+    return codes, texts
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+def _communication(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> Iterator[str]:
+    sites, texts = _sites(frames)
+    ids = frames.comm["id"].to_numpy()[calls["row"]].tolist()
+    seqs = frames.comm["seq"].to_numpy()[calls["row"]].tolist()
+    blocked = frames.comm["blocked_ns"].to_numpy()[calls["row"]].tolist()
+    columns = [
+        calls[name].tolist()
+        for name in ("rank", "start", "end", "arrival", "wait", "last", "is_open")
+    ]
+    of_call = sites[calls["row"]].tolist()
+    for rank, start, end, arrival, wait, last, is_open, lane, site, id_, seq, held in zip(
+        *columns, lanes.tolist(), of_call, ids, seqs, blocked, strict=True
+    ):
+        tid = COMMUNICATION + lane
+        more = f'"id":{id_},"seq":{seq}' + (',"completed":false' if is_open else "")
+        if held >= 0:
+            more += f',"blocked_ns":{held}'
+        if wait >= 0:
+            more += f',"wait_ns":{wait},"last_rank":{last}'
+        yield _slice(rank, tid, start, end, f"{texts[site]}{more}}}")
+        until = min(arrival, end)
+        if wait > 0 and until > start:
+            waited = f'"name":"wait for rank {last}","cat":"wait","args":{{"wait_ns":{wait}}}'
+            yield _slice(rank, tid, start, until, waited)
+    yield from _arrows(frames, calls, lanes)
+
+
+def _arrows(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> Iterator[str]:
+    """Flows: `s` at the first of the calls that belong together, `t` at others, `f` at the last."""
+    rows = calls["row"].to_numpy()
+    table = pd.DataFrame(
+        {
+            "group": frames.comm["group"].cat.codes.to_numpy()[rows],
+            "number": numbers(frames).to_numpy()[rows],
+            "rank": calls["rank"],
+            "start": calls["start"],
+            "end": calls["end"],
+            "lane": lanes,
+        }
+    )
+    collective = table[table["number"] >= 0]
+    collective = collective.sort_values(["group", "number", "start", "rank"], kind="stable")
+    key = collective.groupby(["group", "number"], sort=False)
+    flow, place, size = key.ngroup(), key.cumcount(), key["rank"].transform("size")
+    kinds = np.select([size < 2, place == 0, place == size - 1], ["", "s", "f"], "t")
+    for kind, number, rank, start, lane in zip(
+        kinds.tolist(),
+        flow.tolist(),
+        *(collective[name].tolist() for name in ("rank", "start", "lane")),
+        strict=True,
+    ):
+        if kind:
+            yield _arrow(kind, number, rank, start, lane)
+    yield from _transfers(frames, table.assign(row=rows), int(flow.max()) + 1 if len(flow) else 0)
+
+
+def _transfers(frames: Frames, table: pd.DataFrame, number: int) -> Iterator[str]:
+    """An arrow from each send to its recv; none where clocks have it arrive after its end."""
+    if not is_transfer(frames).any():
+        return
+    partner = partners(frames).to_numpy()
+    by_row = table.set_index("row")[["rank", "start", "end", "lane"]]
+    kinds = frames.comm["kind"].astype(object).to_numpy()
+    sends = [row for row in by_row.index if kinds[row] == SEND and partner[row] in by_row.index]
+    for send in sends:
+        rank, start, _, lane = by_row.loc[send].tolist()
+        other, begin, end, its_lane = by_row.loc[partner[send]].tolist()
+        at = max(start, begin)
+        if at <= end:
+            yield _arrow("s", number, rank, start, lane)
+            yield _arrow("f", number, other, at, its_lane)
+            number += 1
+
+
+def _arrow(kind: str, number: int, rank: int, at: int, lane: int) -> str:
+    end = ',"bp":"e"' if kind == "f" else ""
+    return (
+        f'{{"ph":"{kind}","id":{number},"name":"{_FLOW}","cat":"{_FLOW}","pid":{rank},'
+        f'"tid":{COMMUNICATION + lane},"ts":{_us(at)}{end}}}'
+    )
+
+
+def _in_flight(calls: pd.DataFrame) -> Iterator[str]:
+    """Payload under way on each rank, whenever it changes."""
+    known = calls[(calls["payload"] > 0) & (calls["end"] > calls["start"])]
+    for rank, of_rank in known.groupby("rank", sort=True):
+        payload = of_rank["payload"].to_numpy()
+        at = np.concatenate([of_rank["start"].to_numpy(), of_rank["end"].to_numpy()])
+        instants, which = np.unique(at, return_inverse=True)
+        change = np.zeros(len(instants), dtype=np.int64)
+        np.add.at(change, which, np.concatenate([payload, -payload]))
+        for instant, value in _changes(instants.tolist(), np.cumsum(change).tolist()):
+            yield (
+                f'{{"ph":"C","pid":{rank},"name":"bytes in flight","ts":{_us(instant)},'
+                f'"args":{{"bytes":{value}}}}}'
+            )
+
+
+def _changes(instants: Iterable[int], values: Iterable[int]) -> Iterator[tuple[int, int]]:
+    before = 0
+    for instant, value in zip(instants, values, strict=True):
+        if value != before:
+            yield instant, value
+        before = value

@@ -1,0 +1,113 @@
+"""A trace for speedscope (speedscope.app): where the time and the bytes of communication go.
+
+One weighted profile of each rank, in which a stack is phase, modules, operator and call, and weighs
+as long as the call blocked the rank, in the order of time; and one of all ranks together, in which
+it weighs what was sent. Left-heavy and sandwich views then add up by place in the program.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.frame import Frames
+
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+_PLACE = ["phase", "module", "op", "kind", "group", "source_file", "source_line"]
+
+
+def write_speedscope(frames: Frames, path: Path) -> None:
+    """Write the profiles to `path`."""
+    with path.open("w", encoding="utf-8") as stream:
+        json.dump(speedscope_document(frames), stream, separators=(",", ":"))
+
+
+def speedscope_document(frames: Frames) -> dict[str, Any]:
+    """The document, by speedscope's schema."""
+    stacks, listed = _stacks(frames)
+    comm = frames.comm.assign(site=stacks)
+    profiles = []
+    for rank, of_rank in comm.sort_values(["rank", "issue_ns"], kind="stable").groupby("rank"):
+        sites, weights = _runs(of_rank["site"], of_rank["blocked_ns"].clip(lower=0))
+        profiles.append(
+            _profile(f"rank {rank}: time blocked", "nanoseconds", sites, weights, listed.stacks)
+        )
+    sent = comm["wire_bytes"].clip(lower=0).groupby(comm["site"]).sum()
+    sites, weights = sent.index.to_numpy(), sent.to_numpy()
+    profiles.append(_profile("all ranks: bytes sent", "bytes", sites, weights, listed.stacks))
+    return {
+        "$schema": SCHEMA,
+        "shared": {"frames": listed.frames},
+        "profiles": profiles,
+        "name": str(frames.run.get("command") or frames.path or "commtrace"),
+        "activeProfileIndex": 0,
+        "exporter": "commtrace",
+    }
+
+
+class _Listed:
+    """Frames, each listed once, and stacks of their numbers, outermost first."""
+
+    def __init__(self) -> None:
+        self.frames: list[dict[str, Any]] = []
+        self.stacks: list[list[int]] = []
+        self._numbers: dict[tuple[str, str, int], int] = {}
+
+    def number(self, name: str, file: str = "", line: int = -1) -> int:
+        """The number of a frame."""
+        key = name, file, line
+        if key not in self._numbers:
+            self._numbers[key] = len(self.frames)
+            where: dict[str, Any] = {"file": file} if file else {}
+            where |= {"line": line} if file and line >= 0 else {}
+            self.frames.append({"name": name, **where})
+        return self._numbers[key]
+
+
+def _stacks(frames: Frames) -> tuple[np.ndarray, _Listed]:
+    """For each call the number of its stack, and all stacks."""
+    comm, listed = frames.comm, _Listed()
+    axes = frames.groups.set_index("name")["mesh_axis"].astype(object).to_dict()
+    plain = comm[_PLACE].astype(
+        {name: object for name in _PLACE if isinstance(comm[name].dtype, pd.CategoricalDtype)}
+    )
+    sites = plain.groupby(_PLACE, sort=False).ngroup().to_numpy()
+    firsts = np.sort(np.unique(sites, return_index=True)[1]) if len(sites) else []
+    for phase, module, op, kind, group, file, line in plain.iloc[firsts].itertuples(
+        index=False, name=None
+    ):
+        paths = module.split(".") if module else []
+        axis = axes.get(group, "")
+        names = [phase or "no phase", *paths, *([op] if op else [])]
+        call = listed.number(f"{kind} {axis}" if axis else str(kind), file, int(line))
+        listed.stacks.append([*(listed.number(name) for name in names), call])
+    return sites, listed
+
+
+def _runs(sites: pd.Series, weights: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """What follows itself, joined; without what weighs nothing."""
+    number, weight = sites.to_numpy(), weights.to_numpy()
+    number, weight = number[weight > 0], weight[weight > 0]
+    if not len(number):
+        return number, weight
+    starts = np.flatnonzero(np.append(True, number[1:] != number[:-1]))
+    return number[starts], np.add.reduceat(weight, starts)
+
+
+def _profile(
+    name: str, unit: str, sites: np.ndarray, weights: np.ndarray, stacks: list[list[int]]
+) -> dict[str, Any]:
+    return {
+        "type": "sampled",
+        "name": name,
+        "unit": unit,
+        "startValue": 0,
+        "endValue": int(weights.sum()),
+        "samples": [stacks[site] for site in sites.tolist()],
+        "weights": weights.tolist(),
+    }

@@ -1,0 +1,120 @@
+"""The tables of a trace as a folder of files, one of each table, for any other program.
+
+    run-csv/comm.csv ops.csv groups.csv ranks.csv steps.csv    the tables, in the schema's columns
+    run-csv/columns.csv                                        unit and meaning of each column
+    run-csv/facts.csv                                          what is known of the run as a whole
+
+What is not known is an empty field in CSV and null in Parquet. Parquet has units and meanings as
+metadata of its columns, too; it needs pyarrow, which nothing else here does.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis
+from commtrace.analyze.facts import FACTS
+from commtrace.analyze.frame import Frames
+from commtrace.errors import UsageError
+from commtrace.schema import TABLES, Column
+
+_ROWS_AT_ONCE = 100_000
+
+
+def write_csv_tables(frames: Frames, folder: Path) -> None:
+    """Write each table as CSV into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, columns, table in _tables(frames):
+        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow([column.name for column in columns])
+            for start in range(0, len(table), _ROWS_AT_ONCE):
+                part = table.iloc[start : start + _ROWS_AT_ONCE]
+                writer.writerows(
+                    zip(*(_fields(part[column.name], column) for column in columns), strict=True)
+                )
+
+
+def _fields(values: pd.Series, column: Column) -> list[Any]:
+    plain = values.astype(object) if column.type is str else values
+    missing = column.missing
+    if column.type is int:
+        return ["" if value == missing else value for value in plain.tolist()]
+    if column.type is bool:
+        return ["true" if value else "false" for value in plain.tolist()]
+    return plain.tolist()
+
+
+def write_parquet_tables(frames: Frames, folder: Path) -> None:
+    """Write each table as Parquet into `folder`.
+
+    Raises UsageError where pyarrow is not installed.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise UsageError(
+            "cannot write Parquet",
+            found="no pyarrow",
+            why="it is not among the packages that commtrace installs by itself",
+            attempt="`pip install 'commtrace[parquet]'`, or --to csv",
+        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, columns, table in _tables(frames):
+        arrays = [_array(pa, table[column.name], column) for column in columns]
+        fields = [
+            pa.field(
+                column.name,
+                array.type,
+                metadata={"unit": column.unit, "meaning": column.meaning},
+            )
+            for column, array in zip(columns, arrays, strict=True)
+        ]
+        schema = pa.schema(fields, metadata={"exporter": "commtrace"})
+        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / f"{name}.parquet")
+
+
+def _array(pa: Any, values: pd.Series, column: Column) -> Any:
+    if column.type is not str:
+        plain = values.to_numpy()
+        missing = plain == column.missing if column.type is int else None
+        return pa.array(plain, mask=missing)
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        names = np.asarray(values.cat.categories.astype(object), dtype=object)
+        codes = values.cat.codes.to_numpy().astype("int32")
+    else:
+        codes, found = pd.factorize(values.astype(object))
+        names, codes = np.asarray(found, dtype=object), codes.astype("int32")
+    unknown = np.isin(codes, np.flatnonzero(names == "")) | (codes < 0)
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes, mask=unknown), pa.array(names.tolist(), type=pa.string())
+    )
+
+
+_COLUMNS = (
+    Column("table", str, "", "name of the table"),
+    Column("column", str, "", "name of the column"),
+    Column("type", str, "", "int, float, bool or str"),
+    Column("unit", str, "", "unit; empty for names and counts"),
+    Column("meaning", str, "", "what it says"),
+)
+
+
+def _tables(frames: Frames) -> Iterator[tuple[str, tuple[Column, ...], pd.DataFrame]]:
+    for name, columns in TABLES.items():
+        yield name, columns, getattr(frames, name)
+    facts: Analysis = FACTS
+    yield "facts", tuple(facts.columns), facts.function(frames)
+    rows = [
+        (table, column.name, column.type.__name__, column.unit, column.meaning)
+        for table, columns in TABLES.items()
+        for column in columns
+    ]
+    yield "columns", _COLUMNS, pd.DataFrame(rows, columns=[column.name for column in _COLUMNS])
