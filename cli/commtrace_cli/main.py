@@ -15,6 +15,7 @@ from commtrace_cli import (
     diff,
     dump,
     explain,
+    export,
     findings,
     import_,
     info,
@@ -39,7 +40,7 @@ COMMANDS: dict[str, tuple[ModuleType, ...]] = {
     "Record": (run, demo),
     "Look": (summary, report, table, explain),
     "Judge": (findings, check, diff),
-    "Traces": (info, dump, merge, import_),
+    "Traces": (info, dump, merge, import_, export),
 }
 """The commands by what they are for. A module has a function of its own name, `EXAMPLE`, and
 perhaps `SETTINGS`."""

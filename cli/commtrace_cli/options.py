@@ -57,6 +57,15 @@ class Grouping(str, Enum):
     OP = "op"
 
 
+class Exchange(str, Enum):
+    """What a run can be exported to."""
+
+    PERFETTO = "perfetto"
+    SPEEDSCOPE = "speedscope"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
 class Metric(str, Enum):
     """What must not grow from one run to another."""
 
@@ -180,6 +189,17 @@ SequenceParallel = Annotated[
     ),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
+To = Annotated[Exchange, typer.Option("--to", help="The format to write.", show_default=False)]
+ExportOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The file or folder to write; by default in the current folder, by the trace's name.",
+        show_default=False,
+    ),
+]
 Force = Annotated[
     bool, typer.Option("--force", "-f", metavar="", help="Overwrite the output where it exists.")
 ]

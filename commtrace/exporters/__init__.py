@@ -2,14 +2,12 @@
 
     export(frames, Path("run.perfetto.json.gz"), to="perfetto")
 
-`FORMATS` is the table of them: what each is called, what it is for, and the name that its file or
-folder has unless told otherwise.
+`FORMATS` is the table of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from commtrace.analyze.frame import Frames
@@ -18,28 +16,16 @@ from commtrace.exporters.perfetto import write_perfetto
 from commtrace.exporters.speedscope import write_speedscope
 from commtrace.exporters.tables import write_csv_tables, write_parquet_tables
 
-__all__ = ["FORMATS", "Format", "export"]
+__all__ = ["FORMATS", "export"]
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """One of them: `suffix` follows the trace's own name; `is_folder` tells a folder of files."""
-
-    write: Callable[[Frames, Path], None]
-    suffix: str
-    is_folder: bool = False
-
-    def name_for(self, trace: Path) -> Path:
-        """What an export of the trace at a path is called: a name in the current folder."""
-        return Path(f"{trace.name.removesuffix('.json')}{self.suffix}")
-
-
-FORMATS = {
-    "perfetto": Format(write_perfetto, ".perfetto.json.gz"),
-    "speedscope": Format(write_speedscope, ".speedscope.json"),
-    "csv": Format(write_csv_tables, "-csv", is_folder=True),
-    "parquet": Format(write_parquet_tables, "-parquet", is_folder=True),
+FORMATS: dict[str, Callable[[Frames, Path], None]] = {
+    "perfetto": write_perfetto,
+    "speedscope": write_speedscope,
+    "csv": write_csv_tables,
+    "parquet": write_parquet_tables,
 }
+"""By name, what writes it: the last two a folder of files, the others a file."""
 
 
 def export(frames: Frames, path: Path, *, to: str) -> Path:
@@ -51,5 +37,5 @@ def export(frames: Frames, path: Path, *, to: str) -> Path:
         raise UsageError(
             f"no format {to!r}", found=f"the formats {', '.join(FORMATS)}", attempt="one of them"
         )
-    FORMATS[to].write(frames, path)
+    FORMATS[to](frames, path)
     return path

@@ -176,14 +176,14 @@ def _steps(frames: Frames) -> Iterator[str]:
 def _host(frames: Frames) -> Iterator[str]:
     """Phases, modules and operators of each thread."""
     rests: dict[Any, str] = {}
-    for rank, of_rank in frames.ops.groupby("rank", sort=True):
-        tids = {thread: HOST + n for n, thread in enumerate(_threads(frames, int(str(rank))))}
-        for thread, ops in of_rank.groupby("thread", sort=True):
-            for each in host_slices(ops, frames.start_ns):
+    for rank in sorted(frames.ops["rank"].unique().tolist()):
+        of_rank = frames.ops[frames.ops["rank"] == rank]
+        for place, thread in enumerate(_threads(frames, rank)):
+            for each in host_slices(of_rank[of_rank["thread"] == thread], frames.start_ns):
                 rest = rests.get(each.key)
                 if rest is None:
                     rest = rests[each.key] = _rest_of_host(each)
-                yield _slice(int(str(rank)), tids[thread], each.start, each.end, rest)
+                yield _slice(rank, HOST + place, each.start, each.end, rest)
 
 
 def _rest_of_host(each: Slice) -> str:

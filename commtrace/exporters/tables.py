@@ -57,8 +57,8 @@ def write_parquet_tables(frames: Frames, folder: Path) -> None:
     Raises UsageError where pyarrow is not installed.
     """
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UsageError(
             "cannot write Parquet",

@@ -1,0 +1,77 @@
+"""`commtrace export`: a run in the formats of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commtrace.errors import UsageError
+from commtrace_cli import options
+from commtrace_cli.loading import load_events
+from commtrace_cli.terminal import check_output, finish, say, working
+
+EXAMPLE = """
+Examples:
+
+- `commtrace export run.json --to perfetto` and open the file at https://ui.perfetto.dev
+- `commtrace export run.json --to speedscope -o where.json` for https://www.speedscope.app
+- `commtrace export run.json --to csv -o tables/` writes a file of each table
+- `commtrace export run.json --to parquet` with `pip install 'commtrace[parquet]'`
+"""
+
+
+FOLDERS = (options.Exchange.CSV, options.Exchange.PARQUET)
+
+SUFFIXES = {
+    options.Exchange.PERFETTO: ".perfetto.json.gz",
+    options.Exchange.SPEEDSCOPE: ".speedscope.json",
+    options.Exchange.CSV: "-csv",
+    options.Exchange.PARQUET: "-parquet",
+}
+"""What follows the trace's own name in the name of what is written."""
+
+
+def default_path(trace: Path, to: options.Exchange) -> Path:
+    """Where a trace is written that nobody named: in the current folder."""
+    return Path(f"{trace.name.removesuffix('.json')}{SUFFIXES[to]}")
+
+
+def export(
+    trace: options.Trace,
+    to: options.To,
+    output: options.ExportOutput = None,
+    force: options.Force = False,
+) -> None:
+    """Write a run as Perfetto, speedscope, CSV or Parquet have it.
+
+    perfetto: steps, modules, operators and calls of each rank, with arrows between the calls that
+    belong together, waits and bytes in flight. speedscope: where time and bytes go. csv and
+    parquet: a folder with a file of each table, and one that says what each column means.
+    """
+    path = output or default_path(trace, to)
+    is_folder = to in FOLDERS
+    if is_folder:
+        _check_folder(path, force=force)
+    else:
+        check_output(path, force=force)
+    frames = load_events(trace)
+    with working(f"writing {path}"):
+        from commtrace.analyze import notices_of
+        from commtrace.exporters import export as export_to
+
+        for notice in notices_of(frames):
+            say(f"note: {notice.text}")
+        export_to(frames, path, to=to.value)
+    finish(sorted(path.iterdir()) if is_folder else [path], then=["commtrace", "summary", trace])
+
+
+def _check_folder(path: Path, *, force: bool) -> None:
+    """Refuse a folder that has something in it, before any work is done."""
+    if not path.is_dir():
+        check_output(path, force=False)
+    elif any(path.iterdir()) and not force:
+        raise UsageError(
+            f"cannot write into {path}",
+            found="a folder with something in it",
+            why="nothing is overwritten unasked",
+            attempt="another -o, or --force to write its files there",
+        )

@@ -1,0 +1,72 @@
+"""`commtrace export`: each format, where it is written, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from commtrace_cli.export import SUFFIXES
+from tests.cli.conftest import Commtrace
+
+
+def test_the_names_in_the_options_are_the_formats_that_there_are() -> None:
+    from commtrace.exporters import FORMATS
+
+    assert [to.value for to in SUFFIXES] == list(FORMATS)
+
+
+def test_perfetto_is_written_beside_where_one_stands(
+    commtrace: Commtrace, run_json: Path, tmp_path: Path
+) -> None:
+    ended = commtrace("export", run_json, "--to", "perfetto", columns=None)
+    assert (ended.code, ended.out) == (0, "")
+    assert "wrote run.perfetto.json.gz (" in ended.err
+    document = json.loads(gzip.decompress((tmp_path / "run.perfetto.json.gz").read_bytes()))
+    assert document["traceEvents"]
+
+
+@pytest.mark.parametrize("to", ["perfetto", "speedscope"])
+def test_a_file_goes_where_it_is_told(
+    to: str, commtrace: Commtrace, run_json: Path, tmp_path: Path
+) -> None:
+    assert commtrace("export", run_json, "--to", to, "-o", "mine.json").code == 0
+    assert json.loads((tmp_path / "mine.json").read_text())
+    again = commtrace("export", run_json, "--to", to, "-o", "mine.json")
+    assert (again.code, "found: a file of that name" in again.err) == (2, True)
+    assert commtrace("export", run_json, "--to", to, "-o", "mine.json", "--force").code == 0
+
+
+def test_csv_is_a_folder_of_tables(commtrace: Commtrace, run_json: Path, tmp_path: Path) -> None:
+    ended = commtrace("export", run_json, "--to", "csv", columns=None)
+    assert ended.code == 0
+    names = sorted(path.name for path in (tmp_path / "run-csv").iterdir())
+    assert names == ["columns.csv", "comm.csv", "facts.csv", "groups.csv", "ops.csv", "ranks.csv",
+                     "steps.csv"]  # fmt: skip
+    assert all(f"wrote run-csv/{name}" in ended.err for name in names)
+    again = commtrace("export", run_json, "--to", "csv")
+    assert (again.code, "a folder with something in it" in again.err) == (2, True)
+    assert commtrace("export", run_json, "--to", "csv", "-f").code == 0
+
+
+def test_parquet_without_pyarrow_ends_with_2(
+    commtrace: Commtrace, run_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    ended = commtrace("export", run_json, "--to", "parquet", columns=None)
+    assert ended.code == 2
+    assert "try: `pip install 'commtrace[parquet]'`, or --to csv" in ended.err
+
+
+def test_a_format_must_be_one_that_there_is(commtrace: Commtrace, run_json: Path) -> None:
+    assert commtrace("export", run_json, "--to", "excel").code == 2
+    assert commtrace("export", run_json).code == 2
+
+
+def test_what_is_no_trace_is_refused(commtrace: Commtrace, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    assert commtrace("export", "x.json", "--to", "csv").code == 3
+    assert not (tmp_path / "x-csv").exists()
