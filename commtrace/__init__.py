@@ -13,18 +13,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from commtrace.analyze import load
     from commtrace.comm_mode import CommDebugMode
     from commtrace.errors import CommtraceError
+    from commtrace.jupyter import launch, load_ipython_extension
     from commtrace.session import Recording, record
     from commtrace.tracefile import Trace, merge_spools, read_trace
+    from commtrace.views.run import Run, load
 
 __all__ = [
     "CommDebugMode",
     "CommtraceError",
     "Recording",
+    "Run",
     "Trace",
+    "launch",
     "load",
+    "load_ipython_extension",
     "merge_spools",
     "read_trace",
     "record",
@@ -35,8 +39,11 @@ _HOMES = {
     "CommDebugMode": "commtrace.comm_mode",
     "CommtraceError": "commtrace.errors",
     "Recording": "commtrace.session",
+    "Run": "commtrace.views.run",
     "Trace": "commtrace.tracefile",
-    "load": "commtrace.analyze",
+    "launch": "commtrace.jupyter",
+    "load": "commtrace.views.run",
+    "load_ipython_extension": "commtrace.jupyter",
     "merge_spools": "commtrace.tracefile",
     "read_trace": "commtrace.tracefile",
     "record": "commtrace.session",

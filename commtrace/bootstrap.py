@@ -1,15 +1,18 @@
-"""What a rank of `commtrace run` executes: the user's script, under a recording.
+"""What a rank that the launcher starts executes: a script or a function, under a recording.
 
     python -m commtrace.bootstrap SCRIPT [ARGS]
+    python -m commtrace.bootstrap --call NAME       what `shipping.pack` has left with the spools
 
 The script finds itself as if started directly: `__main__`, `sys.argv`, `sys.path`. If it raises,
 the recording is closed first, then the traceback, from the script's own first line on, is left in
-the folder of the spools for the launcher to tell once; this process prints nothing.
+the folder of the spools for the launcher to tell once; this process prints nothing. A rank that a
+deadline ends leaves where it stood.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import runpy
@@ -20,10 +23,21 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from commtrace.deadline import end_by
+from commtrace.shipping import keep_result, unpack
+
+if TYPE_CHECKING:
+    from commtrace.session import Recording
 
 SPOOLS_VARIABLE = "COMMTRACE_SPOOLS"
 DETAIL_VARIABLE = "COMMTRACE_DETAIL"
 STACKS_VARIABLE = "COMMTRACE_STACKS"
+BACKEND_VARIABLE = "COMMTRACE_BACKEND"
+TIMEOUT_VARIABLE = "COMMTRACE_TIMEOUT_S"
+CALL_OPTION = "--call"
+PARCEL_NAME = "parcel"
 
 _FAILURE_SUFFIX = ".failure.json"
 _PR_SET_PDEATHSIG = 1
@@ -53,7 +67,7 @@ def read_failures(folder: Path) -> list[Failure]:
 
 
 def main() -> None:
-    """Run the script named on the command line."""
+    """Run the script, or call the function, named on the command line."""
     _die_with_parent()
     # Whole lines at once: the ranks share one output, and no line shall run into another.
     sys.stdout.reconfigure(  # pyright: ignore[reportAttributeAccessIssue]
@@ -63,11 +77,12 @@ def main() -> None:
     detail = os.environ.pop(DETAIL_VARIABLE)
     stacks = os.environ.pop(STACKS_VARIABLE, "") == "1"
     rank = int(os.environ["RANK"])
-    sys.argv = sys.argv[1:]
-    script = sys.argv[0]
-    sys.path[0] = str(Path(script).resolve().parent)
+    is_call = sys.argv[1] == CALL_OPTION
+    sys.argv = sys.argv[1 + is_call :]
+    run = functools.partial(_call, folder, rank) if is_call else _run_script
     try:
-        _run(script, folder, detail, stacks)
+        with _recorded(folder, detail, stacks):
+            run()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except SystemExit as request:
@@ -82,11 +97,59 @@ def main() -> None:
         _close_gloo()
 
 
-def _run(script: str, folder: Path, detail: str, stacks: bool) -> None:
+def _recorded(folder: Path, detail: str, stacks: bool) -> Recording:
     from commtrace.session import record_launched
 
-    with record_launched(folder, detail, stacks=stacks):
-        runpy.run_path(script, run_name="__main__")
+    return record_launched(folder, detail, stacks=stacks)
+
+
+def _run_script() -> None:
+    script = sys.argv[0]
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _call(folder: Path, rank: int) -> None:
+    """Call the function that was sent, and leave what it returns."""
+    for stream in (sys.stdout, sys.stderr):
+        _redirect(stream, output_path(folder, rank, stream.name.strip("<>")))
+    timeout = os.environ.pop(TIMEOUT_VARIABLE)
+    backend = os.environ.pop(BACKEND_VARIABLE)
+    if timeout:
+        end_by(float(timeout), folder, rank)
+    if backend:
+        _begin_group(backend)
+    keep_result(folder, rank, unpack((folder / PARCEL_NAME).read_bytes())())
+
+
+def output_path(folder: Path, rank: int, name: str) -> Path:
+    """Where a rank of a function prints: `name` is stdout or stderr."""
+    return folder / f"rank-{rank:05d}.{name}"
+
+
+def _redirect(stream: TextIO, path: Path) -> None:
+    """Let what is printed to `stream`, also by extensions, go to a file."""
+    stream.flush()
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), stream.fileno())
+
+
+def _begin_group(backend: str) -> None:
+    """Make the process group, which a function that makes its own then gets."""
+    import torch.distributed as dist
+
+    make = dist.init_process_group
+    make(backend)
+
+    @functools.wraps(make)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        asked = args[0] if args else kwargs.get("backend")
+        if dist.is_initialized() and asked in (None, backend):
+            dist.init_process_group = make
+        else:
+            make(*args, **kwargs)
+
+    dist.init_process_group = init_process_group
 
 
 def _close_gloo() -> None:
@@ -109,13 +172,14 @@ def _traceback_of_script(error: Exception) -> str:
     each: traceback.TracebackException | None = whole
     while each is not None:
         each.stack = traceback.StackSummary.from_list(
-            [frame for frame in each.stack if not _is_own(frame.filename)]
+            [frame for frame in each.stack if not is_own(frame.filename)]
         )
         each = each.__cause__ or each.__context__
     return "".join(whole.format())
 
 
-def _is_own(filename: str) -> bool:
+def is_own(filename: str) -> bool:
+    """Whether a file is ours, or one by which Python came to run us."""
     return filename in _RUNPY or Path(filename).is_relative_to(_PACKAGE)
 
 

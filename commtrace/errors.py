@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 class CommtraceError(Exception):
@@ -72,3 +73,22 @@ class RecordingError(CommtraceError):
 
 class LaunchError(CommtraceError):
     """The ranks could not be started or did not come to an end."""
+
+
+class RankError(LaunchError):
+    """A rank failed: `rank`, its `traceback`, and `run`, what was recorded until then, or None."""
+
+    def __init__(
+        self, asked: str, *, rank: int, traceback: str, found: str, run: Any = None
+    ) -> None:
+        super().__init__(asked, found=found)
+        self.rank = rank
+        self.traceback = traceback
+        self.run = run
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *self.traceback.splitlines()])
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: where the rank was, and not how it was started."""
+        return str(self).splitlines()

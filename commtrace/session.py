@@ -33,9 +33,11 @@ from commtrace.recorder.facts import Facts, process_rank
 from commtrace.recorder.failures import Failures
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, RunFile, SpoolFolder, Store
+from commtrace.views.views import Views
 
 if TYPE_CHECKING:
-    import pandas
+    from commtrace.analyze import Frames
+    from commtrace.views.table import Table
 
 DETAILS = ("op", "collective")
 
@@ -85,7 +87,7 @@ def record_launched(folder: Path, detail: str, *, stacks: bool) -> Recording:
     return _launched
 
 
-class Recording(contextlib.ContextDecorator):
+class Recording(Views, contextlib.ContextDecorator):
     """What is recorded between entering and leaving it; made by `record`.
 
     It may be entered again: inside itself that changes nothing, afterwards it goes on where it
@@ -285,13 +287,16 @@ class Recording(contextlib.ContextDecorator):
             self._flush()
         return join([parse_spool(self._buffer.contents())])
 
-    def table(self, name: str = "comm") -> pandas.DataFrame:
-        """A table of what this rank has recorded so far: comm, ops, groups, ranks or steps."""
+    def frames(self) -> Frames:
+        """The tables of what this rank has recorded so far."""
         from commtrace.analyze import load
 
-        if name == "groups":
-            self._name_axes()
-        return getattr(load(self.trace()), name)
+        self._name_axes()
+        return load(self.trace())
+
+    def table(self, name: str = "comm") -> Table:
+        """A table of what this rank has recorded so far: comm, ops, ..., or an analysis."""
+        return super().table(name)
 
     def _name_axes(self) -> None:
         if self._stream is not None and not self._is_over:

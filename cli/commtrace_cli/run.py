@@ -14,7 +14,7 @@ from commtrace_cli import options
 from commtrace_cli.terminal import check_output, fail, finish, say, working
 
 if TYPE_CHECKING:
-    from commtrace.launch import LaunchResult
+    from commtrace.launcher import LaunchResult
 
 EXAMPLE = """
 Examples:
@@ -44,7 +44,7 @@ def run(
     check_output(output, force=force)
     spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
     say(f"recording {script} on {nproc} ranks")
-    from commtrace.launch import run_script
+    from commtrace.launcher import run_script
     from commtrace.tracefile import SPOOL_SUFFIX, merge_spools
 
     result = run_script(

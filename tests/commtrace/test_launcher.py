@@ -15,7 +15,7 @@ import pytest
 
 from commtrace.errors import UsageError
 from commtrace.event import CommEvent
-from commtrace.launch import LaunchResult, run_script
+from commtrace.launcher import LaunchResult, run_script
 from commtrace.tracefile import read_trace
 
 ROOT = Path(__file__).parents[2]
@@ -187,7 +187,7 @@ def test_a_missing_script_is_refused(name: str, found: str, tmp_path: Path) -> N
 
 LAUNCHER = """
 import sys
-from commtrace.launch import run_script
+from commtrace.launcher import run_script
 result = run_script(sys.argv[1], nproc=2, spool_folder=sys.argv[2])
 print("exit code", result.exit_code)
 """

@@ -1,0 +1,162 @@
+"""`commtrace.launch`: a function of this process on several ranks of this machine, recorded.
+
+    run = commtrace.launch(train, nproc=4)
+    run.values[0], run.output[0], run.timeline()
+
+What comes back is the run, as `commtrace.load` would give it, with what the ranks returned and what
+they printed. A rank that raises, dies or does not end in time is an error that says where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import signal
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
+from commtrace.jupyter.cells import names_of_cells, with_cells, with_names
+from commtrace.launcher import LaunchResult, Stack, run_function
+from commtrace.session import DETAILS
+from commtrace.shipping import pack, results
+from commtrace.tracefile import Trace, read_spools, write_trace
+from commtrace.views.run import Run, fields_of, load
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Launched(Run):
+    """A run of `launch`: `values` are what the ranks returned, `output` what each printed."""
+
+    values: tuple[Any, ...] = ()
+    output: tuple[str, ...] = ()
+
+
+def launch(
+    function: Callable[..., Any],
+    nproc: int = 4,
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    path: Path | str | None = None,
+    detail: str = "op",
+    stacks: bool = False,
+    backend: str | None = "gloo",
+    timeout_s: float | None = 300.0,
+) -> Launched:
+    """Call `function(*args, **kwargs)` on `nproc` ranks of this machine, each of them recorded.
+
+    The function may be one of a notebook's cell; it is copied to the ranks with the variables that
+    it uses, and what it returns is copied back. Each rank is a process with RANK and WORLD_SIZE as
+    under torchrun, and a process group of `backend`; None leaves making one to the function. What
+    ranks print is printed while they do, behind their number. `path` is a run file to write;
+    `detail` and `stacks` are those of `record`. `timeout_s` bounds the whole call of a rank.
+
+    Raises RankError where a rank raises, dies or is not done in time, with its traceback and in
+    `run` what was recorded until then; UsageError where the function cannot be copied.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    _check(name, nproc, detail)
+    parcel = pack(function, args, kwargs or {})
+    with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
+        result = run_function(
+            parcel,
+            name,
+            nproc=nproc,
+            spool_folder=folder,
+            detail=detail,
+            stacks=stacks,
+            backend=backend,
+            timeout_s=timeout_s,
+        )
+        trace = _trace(Path(folder), path)
+        run = load(trace) if trace else None
+        if not result.ok:
+            raise _error(result, name, nproc, timeout_s, run)
+        if run is None:
+            raise LaunchError(f"{name} left no recording")
+        values = results(Path(folder), nproc)
+    return Launched(**fields_of(run), values=values, output=result.output)
+
+
+def _check(name: str, nproc: int, detail: str) -> None:
+    if nproc < 1:
+        raise UsageError(f"cannot run {name} on {nproc} ranks", why="a run has at least one rank")
+    if detail not in DETAILS:
+        raise UsageError(
+            f"cannot record with detail {detail!r}",
+            why=f"a detail is one of {', '.join(map(repr, DETAILS))}",
+        )
+
+
+def _trace(folder: Path, path: Path | str | None) -> Trace | None:
+    """What was recorded, also as a file where one is asked for; None if no rank came so far."""
+    try:
+        trace = with_cells(read_spools(folder))
+    except EmptyTraceError:
+        return None
+    where = write_trace(trace, path) if path is not None else None
+    return dataclasses.replace(trace, path=where)
+
+
+def _error(
+    result: LaunchResult, name: str, nproc: int, timeout_s: float | None, run: Run | None
+) -> BaseException:
+    names = names_of_cells()
+    if result.failed_rank is None:
+        if result.exit_code == _INTERRUPTED:
+            return KeyboardInterrupt()
+        return LaunchError(f"{name} was stopped", found=f"exit code {result.exit_code}")
+    if result.stuck:
+        stood = with_names(_told(result.stuck), names)
+        asked = f"{name} on {nproc} ranks did not end within {timeout_s:g} s"
+        return RankError(
+            asked, rank=result.failed_rank, traceback=stood, found=_who(result), run=run
+        )
+    text = with_names(result.traceback, names).rstrip("\n")
+    found = _last_error(text) or _ending(result.exit_code)
+    asked = f"{name} failed on rank {result.failed_rank} of {nproc}"
+    return RankError(asked, rank=result.failed_rank, traceback=text, found=found, run=run)
+
+
+def _last_error(traceback: str) -> str:
+    """The first line of the error that a traceback ends with."""
+    lines = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
+    return lines[-1] if lines else ""
+
+
+def _who(result: LaunchResult) -> str:
+    ranks = sorted(result.stuck)
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} still at work"
+
+
+def _told(stuck: Mapping[int, Stack]) -> str:
+    """Where ranks stood, those that stood in the same place together."""
+    places: dict[tuple[Any, ...], list[int]] = {}
+    for rank, stack in sorted(stuck.items()):
+        places.setdefault(tuple(map(tuple, stack)), []).append(rank)
+    return "\n".join(
+        line
+        for stack, ranks in places.items()
+        for line in (
+            f"rank {', '.join(map(str, ranks))} stood here (most recent call last):",
+            *map(_frame, stack),
+        )
+    )
+
+
+def _frame(place: tuple[str, int, str]) -> str:
+    file, line, function = place
+    text = linecache.getline(file, line).strip()
+    return f'  File "{file}", line {line}, in {function}' + (f"\n    {text}" if text else "")
+
+
+def _ending(exit_code: int) -> str:
+    if exit_code <= 128:
+        return f"exit code {exit_code}"
+    return f"signal {exit_code - 128} ({signal.Signals(exit_code - 128).name})"

@@ -1,0 +1,100 @@
+"""`%%commtrace`: what a cell communicates, shown below it.
+
+The cell runs in the notebook's namespace as it would by itself: its last expression is shown, its
+errors are the cell's, and nothing is left behind by either.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+import sys
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
+
+from commtrace.jupyter.cells import with_cells
+from commtrace.session import DETAILS, record
+from commtrace.tracefile import write_trace
+from commtrace.views.run import load
+
+
+@magics_class
+class CommtraceMagics(Magics):
+    """The magics of `%load_ext commtrace`."""
+
+    @magic_arguments()
+    @argument("name", nargs="?", default="", help="variable that the run is kept in")
+    @argument("-o", "--path", help="run file to write")
+    @argument(
+        "-d",
+        "--detail",
+        choices=DETAILS,
+        default="op",
+        help="operators too (op), or communication only (collective)",
+    )
+    @argument("--stacks", action="store_true", help="keep the whole Python stack of each call")
+    @argument("-q", "--quiet", action="store_true", help="show no summary")
+    @cell_magic
+    def commtrace(self, line: str, cell: str) -> None:
+        """Record what this cell communicates, and show a summary below it.
+
+        The run, as `commtrace.load` gives it, is kept in a variable where one is named.
+        """
+        chosen = parse_argstring(self.commtrace, line)
+        if chosen.name and not chosen.name.isidentifier():
+            raise UsageError(f"%%commtrace: {chosen.name!r} is no name for a variable")
+        run_cell = self._compiled(cell)
+        recording = record(detail=chosen.detail, stacks=chosen.stacks)
+        try:
+            with recording:
+                run_cell()
+        finally:
+            trace = with_cells(recording.trace())
+            facts = {**trace.run, "command": f"In[{_number_of_cell(self._shell)}]"}
+            trace = dataclasses.replace(trace, run=facts)
+            if chosen.path:
+                path = write_trace(trace, chosen.path)
+                trace = dataclasses.replace(trace, path=path)
+            run = load(trace)
+            if chosen.name:
+                self._shell.user_ns[chosen.name] = run
+        if not chosen.quiet:
+            display(run)
+
+    @property
+    def _shell(self) -> Any:
+        return self.shell
+
+    def _compiled(self, cell: str) -> Any:
+        """The cell as a function without arguments, its lines numbered as in the notebook."""
+        shell = self._shell
+        blank = itertools.takewhile(lambda line: not line.strip(), cell.splitlines())
+        source = "\n" * (1 + len(list(blank))) + shell.transform_cell(cell)
+        file = shell.compile.cache(source, _number_of_cell(shell), raw_code=source)
+        tree = shell.transform_ast(ast.parse(source, file))
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        codes = [shell.compile(tree, file, "exec")]
+        if last is not None:
+            codes.append(shell.compile(ast.Interactive([last]), file, "single"))
+
+        def run() -> None:
+            for code in codes:
+                exec(code, shell.user_ns)
+
+        return run
+
+
+def _number_of_cell(shell: Any) -> int:
+    """The number of the cell that is running: its frame is below; releases count it differently."""
+    frame = sys._getframe()
+    while frame is not None:
+        label = shell.compile.format_code_name(frame.f_code.co_filename)
+        if label:
+            return int(label[1].strip("In[]"))
+        frame = frame.f_back
+    return shell.execution_count

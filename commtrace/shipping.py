@@ -1,0 +1,128 @@
+"""A function of this process, called by others: how it gets there, and what it returns gets back.
+
+    parcel = pack(train, (model,), {})              in the process that has it
+    call = unpack(parcel)                           in a rank
+    keep_result(folder, rank, call())               in a rank
+    results(folder, num_ranks)                      in the process that has it
+
+A function that a module has goes by its name. One of a notebook, of a script or of another function
+goes by its value, with the variables and classes it uses, which takes the package cloudpickle. The
+lines of cells go with it, for tracebacks.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import linecache
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from commtrace.errors import LaunchError, UsageError
+
+_RESULT_SUFFIX = ".result"
+
+
+def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """A call of `function`, for `unpack` in another process of this machine.
+
+    Raises UsageError where the function, or something that it uses, cannot go there.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        call = _pickler().dumps(functools.partial(function, *args, **kwargs))
+    except Exception as error:  # what is pickled raises what it likes
+        raise UsageError(
+            f"cannot send {name} to the ranks",
+            found=f"{type(error).__name__}: {error}",
+            why="it goes by value, with every variable that it uses",
+            attempt=_advice(),
+        ) from None
+    return pickle.dumps((_paths(), _lines_of_cells(), call))
+
+
+def unpack(parcel: bytes) -> Callable[[], Any]:
+    """The call that was packed. It finds the modules that can be found where it comes from.
+
+    Raises LaunchError where it uses what only that process has.
+    """
+    paths, lines, call = pickle.loads(parcel)
+    sys.path[:] = list(dict.fromkeys([*paths, *sys.path]))
+    for filename, of_file in lines.items():
+        linecache.cache[filename] = (sum(map(len, of_file)), None, of_file, filename)
+    try:
+        return pickle.loads(call)
+    except Exception as error:
+        raise LaunchError(
+            "cannot make the function again in this rank",
+            found=f"{type(error).__name__}: {error}",
+            attempt="import what it uses from a file, or define it beside the function",
+        ) from error
+
+
+def keep_result(folder: Path, rank: int, value: Any) -> None:
+    """Leave what a rank returns in `folder`, for `results`.
+
+    Raises LaunchError where it cannot leave this process.
+    """
+    try:
+        packed = _pickler().dumps(value)
+    except Exception as error:
+        raise _no_way_back(rank, type(value).__name__, error) from error
+    (folder / f"rank-{rank:05d}{_RESULT_SUFFIX}").write_bytes(packed)
+
+
+def results(folder: Path, num_ranks: int) -> tuple[Any, ...]:
+    """What each rank returned, by rank; None of one that ended by `sys.exit()`.
+
+    Raises LaunchError where one of them cannot be made again in this process.
+    """
+    values = []
+    for rank in range(num_ranks):
+        path = folder / f"rank-{rank:05d}{_RESULT_SUFFIX}"
+        try:
+            values.append(pickle.loads(path.read_bytes()) if path.exists() else None)
+        except Exception as error:
+            raise _no_way_back(rank, "something", error) from error
+    return tuple(values)
+
+
+def _no_way_back(rank: int, what: str, error: Exception) -> LaunchError:
+    return LaunchError(
+        f"what rank {rank} returned cannot be brought back",
+        found=f"{what}; {type(error).__name__}: {error}",
+        attempt="return numbers, texts or plain tensors",
+    )
+
+
+def _pickler() -> ModuleType:
+    """Cloudpickle where it is installed: it knows what to do with functions that no module has."""
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+def _advice() -> str:
+    if _pickler() is pickle:
+        return "pip install cloudpickle, or put the function into a module"
+    return "make such objects in the function itself"
+
+
+def _paths() -> list[str]:
+    """Where this process finds modules, for a process that may be started elsewhere."""
+    return [os.path.abspath(path or os.curdir) for path in sys.path]
+
+
+def _lines_of_cells() -> dict[str, list[str]]:
+    """The lines of what no file holds: cells of a notebook, by the names that tracebacks use."""
+    return {
+        filename: entry[2]
+        for filename, entry in list(linecache.cache.items())
+        if len(entry) == 4 and entry[1] is None
+    }

@@ -1,0 +1,101 @@
+"""A run in a few lines, for a notebook's cell (`card`) and as text (`summary`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commtrace.analyze import CATALOG, Frames, notices_of
+from commtrace.report.answers import Answers
+from commtrace.report.tiles import NOT_KNOWN, tiles
+from commtrace.units import text_of_value
+from commtrace.views.html import html
+
+_KINDS = ("kind", "num_calls", "payload_bytes", "wire_bytes", "blocked_ns", "share")
+_HEADINGS = ("kind", "calls", "payload", "sent", "blocked", "of the run")
+_MOST_CALLS = 200_000
+"""What asks every rule and every rank is left to methods above it, for a cell to be shown soon."""
+
+_METHODS = "flame(), timeline(), matrix(), table(name), findings(), explain(call), report(path)"
+
+_TEMPLATE = """
+<div><b>{{ name }}</b> <span class="about">{{ about }}</span></div>
+{% for text in notices %}
+<div class="note">{{ text }}</div>
+{% endfor %}
+<div class="tiles">
+{% for tile in tiles %}
+<div class="tile"><span class="note">{{ tile.title }}</span><b>{{ tile.value }}</b>
+<span class="note">{{ tile.note }}</span></div>
+{% endfor %}
+</div>
+{% if rows %}
+<table><tr>{% for heading in headings %}<th{% if not loop.first %} class="number"{% endif %}>
+{{- heading }}</th>{% endfor %}</tr>
+{% for row in rows %}
+<tr>{% for text in row %}<td{% if not loop.first %} class="number"{% endif %}>{{ text }}</td>
+{%- endfor %}</tr>
+{% endfor %}
+</table>
+<div class="note">means over ranks</div>
+{% endif %}
+<div class="note">Look at it with <code>.{{ methods }}</code></div>
+"""
+
+
+def card(frames: Frames) -> str:
+    """What one sees of a run at first: its facts, the numbers of all, and its kinds."""
+    few = len(frames.comm) <= _MOST_CALLS
+    shown = [tile for tile in tiles(Answers(frames)) if tile.value != NOT_KNOWN] if few else []
+    return html(
+        _TEMPLATE,
+        name=_name(frames),
+        about=_about(frames),
+        notices=[notice.text for notice in notices_of(frames)],
+        tiles=shown,
+        headings=_HEADINGS,
+        rows=_kinds(frames),
+        methods=_METHODS,
+    )
+
+
+def summary(frames: Frames) -> str:
+    """The same as text."""
+    table = [_HEADINGS, *_kinds(frames)]
+    widths = [max(len(row[place]) for row in table) for place in range(len(_HEADINGS))]
+    return "\n".join(
+        [
+            f"{_name(frames)}, {_about(frames)}",
+            *(
+                "  ".join(
+                    text.rjust(width) if place else text.ljust(width)
+                    for place, (text, width) in enumerate(zip(row, widths, strict=True))
+                ).rstrip()
+                for row in (table if len(table) > 1 else ())
+            ),
+            *(notice.text for notice in notices_of(frames)),
+            f"Look at it with .{_METHODS}",
+        ]
+    )
+
+
+def _name(frames: Frames) -> str:
+    return str(frames.path.name if frames.path else frames.run.get("command") or "a run")
+
+
+def _about(frames: Frames) -> str:
+    num_ranks, num_calls = frames.num_ranks, len(frames.comm)
+    return (
+        f"{num_calls:,} call{'' if num_calls == 1 else 's'} "
+        f"of {num_ranks:,} rank{'' if num_ranks == 1 else 's'}"
+    )
+
+
+def _kinds(frames: Frames) -> list[tuple[str, ...]]:
+    analysis = CATALOG["by_kind"]
+    units = {column.name: column.unit for column in analysis.columns}
+    table = analysis.function(frames)[list(_KINDS)]
+    rows: Any = table.itertuples(index=False)
+    return [
+        tuple(text_of_value(value, units[name]) for name, value in zip(_KINDS, row, strict=True))
+        for row in rows
+    ]

@@ -1,0 +1,68 @@
+"""One call's story, which shows itself: where, why, what was considered, what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from commtrace.analyze.story import Story
+from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.views.html import html
+
+_TEMPLATE = """
+<div><b>{{ story.kind }}</b> <span class="about">call {{ story.id }} of rank {{ story.rank }}
+</span></div>
+<dl>
+{% for name, text in lines %}
+<dt>{{ name }}</dt><dd>{{ text }}</dd>
+{% endfor %}
+</dl>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """`story` has everything as values."""
+
+    story: Story
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """What is known of the call, a line each: its name and its text."""
+        story, why, where = self.story, self.story.why, self.story.where
+        place = f"{where.source_file}:{where.source_line}" if where.source_file else ""
+        yield "where", "  ".join(filter(None, [place, where.text.strip()]))
+        yield "module", f"{where.module or '–'} ({where.phase})"
+        yield "why", why.sentence
+        yield "operator", why.op and f"{why.op} needs {why.argument or 'its argument'}"
+        if why.source_spec:
+            yield "from", _layout(why.source_spec, why.source_words)
+            yield "to", _layout(why.target_spec, why.target_words)
+        for candidate in why.candidates:
+            chosen = ", chosen" if candidate.is_chosen else ""
+            cost = text_of_duration(candidate.cost_s * 1e9)
+            yield "considered", f"{candidate.axis}: {candidate.layouts}  {cost}{chosen}"
+        yield "sent", self._sent()
+        if story.time.blocked_ns >= 0:
+            yield "blocked", text_of_duration(story.time.blocked_ns)
+        for finding in story.findings:
+            yield "finding", f"{finding.title} {finding.advice}"
+
+    def _sent(self) -> str:
+        story = self.story
+        axis = f" on axis {story.group.mesh_axis}" if story.group.mesh_axis else ""
+        return (
+            f"{text_of_bytes(story.wire_bytes)} for {text_of_bytes(story.payload_bytes)} of "
+            f"{story.dtype}{axis} among {len(story.group.ranks)} ranks"
+        )
+
+    def _repr_html_(self) -> str:
+        known = [(name, text) for name, text in self.lines() if text]
+        return html(_TEMPLATE, story=self.story, lines=known)
+
+    def __repr__(self) -> str:
+        head = f"{self.story.kind}, call {self.story.id} of rank {self.story.rank}"
+        return "\n".join([head, *(f"  {name}: {text}" for name, text in self.lines() if text)])
+
+
+def _layout(spec: str, words: str) -> str:
+    return f"{spec}  ({words})" if words else spec

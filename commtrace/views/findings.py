@@ -1,0 +1,76 @@
+"""The table of findings, which shows itself as a list of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze import CATALOG, Frames
+from commtrace.analyze.findings import unanswered
+from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.views.html import html
+from commtrace.views.table import Table
+
+_UNANSWERED = "commtrace_unanswered"
+
+_TEMPLATE = """
+<div><b>{{ heading }}</b></div>
+{% for finding in findings %}
+<div class="finding">
+{% if finding.cost %}<span class="cost">{{ finding.cost }}</span>{% endif %}
+<div>{{ finding.title }}</div>
+<div>{{ finding.advice }}</div>
+<div class="note">{{ finding.rule }}{% if finding.source %} at {{ finding.source }}{% endif %}
+{% if finding.evidence %}; first call <code>{{ finding.evidence.partition(",")[0] }}</code>
+{% endif %}</div>
+</div>
+{% endfor %}
+{% for line in unanswered %}
+<div class="note">{{ line }}</div>
+{% endfor %}
+"""
+
+
+class Findings(Table):
+    """One row per finding; choosing rows or columns gives an ordinary table."""
+
+    @classmethod
+    def of_run(cls, table: pd.DataFrame, frames: Frames) -> Findings:
+        """The findings of a run, with what it could not be asked."""
+        found = cls.of(table, CATALOG["findings"].columns, frames.start_ns)
+        found.attrs[_UNANSWERED] = unanswered(frames)
+        return found
+
+    def _repr_html_(self) -> str:
+        return html(
+            _TEMPLATE,
+            heading=self._heading(),
+            findings=[row | {"cost": _cost(row)} for row in self.to_dict("records")],
+            unanswered=self._not_judged(),
+        )
+
+    def __repr__(self) -> str:
+        lines = [self._heading()]
+        for row in self.to_dict("records"):
+            lines += [f"{row['rule']}  {_cost(row)}".rstrip(), f"  {row['title']}"]
+            lines += [f"  {row['advice']}", f"  at {row['source']}"][: 1 + bool(row["source"])]
+        return "\n".join(lines + self._not_judged())
+
+    def _not_judged(self) -> list[str]:
+        """What could not be asked of the run, by what it lacks."""
+        by_lack: dict[str, list[str]] = {}
+        for name, lack in self.attrs[_UNANSWERED].items():
+            by_lack.setdefault(lack, []).append(name)
+        return [f"Not judged: {', '.join(names)}. {lack}" for lack, names in by_lack.items()]
+
+    def _heading(self) -> str:
+        return f"{len(self)} finding{'' if len(self) == 1 else 's'}"
+
+
+def _cost(row: Mapping[Any, Any]) -> str:
+    """What a rank could save."""
+    costs = [text_of_duration(row["cost_ns"])] if row["cost_ns"] > 0 else []
+    costs += [text_of_bytes(row["cost_bytes"])] if row["cost_bytes"] > 0 else []
+    return f"could save {' and '.join(costs)}" if costs else ""

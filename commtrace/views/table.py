@@ -1,0 +1,62 @@
+"""A table that shows its numbers with units.
+
+It is a DataFrame of plain numbers, and what is made of it by choosing rows and columns shows itself
+alike. A column's unit says how a value looks (`commtrace.units.text_of_value`); a point in time is
+shown from the run's start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from commtrace.schema import INSTANT, MAY_BE_NEGATIVE, Column
+from commtrace.units import text_of_value
+
+_UNITS, _START = "commtrace_units", "commtrace_start_ns"
+
+
+class Table(pd.DataFrame):
+    """The table; units of its columns are in `attrs`, where pandas keeps them through a choice."""
+
+    @property
+    def _constructor(self) -> Any:
+        return Table
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, columns: Sequence[Column], start_ns: int = 0) -> Any:
+        """The rows of `frame`, with what is known of its columns."""
+        table = cls(frame.copy(deep=False))
+        table.attrs = {_UNITS: {each.name: each.unit for each in columns}, _START: start_ns}
+        return table
+
+    def shown(self) -> pd.DataFrame:
+        """The rows as texts; integer columns that hold what is not known show a dash."""
+        texts = {name: self._texts(name) for name in self.columns}
+        return pd.DataFrame(texts, index=self.index)
+
+    def _texts(self, name: str) -> Any:
+        values, unit = self[name], self.attrs.get(_UNITS, {}).get(name)
+        if unit is None or not isinstance(values, pd.Series):
+            return values
+        if unit == INSTANT:
+            unit, values = "ns", (values - self.attrs[_START]).where(values >= 0, math.nan)
+        elif values.dtype == "int64" and name not in MAY_BE_NEGATIVE:
+            values = values.where(values >= 0, math.nan)
+        return [text_of_value(value, unit) for value in values.tolist()]
+
+    def _repr_html_(self) -> str:
+        return self._few()._repr_html_()  # pyright: ignore[reportCallIssue]
+
+    def __repr__(self) -> str:
+        return repr(self._few())
+
+    def _few(self) -> pd.DataFrame:
+        """What fits: of a long table only the rows at both ends are put into words."""
+        most = pd.get_option("display.max_rows") or len(self)
+        if len(self) <= most:
+            return Table.shown(self)
+        return Table.shown(Table(self.iloc[[*range(most // 2), *range(-(most // 2), 0)]]))
