@@ -19,6 +19,9 @@ FORMAT_VERSION = 2
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
 
+MAY_BE_NEGATIVE = ("step",)
+"""Integer columns in which -1 is a value; elsewhere it is what is not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -23,11 +23,13 @@ A size that does not divide is rounded up to a whole byte. Source: nccl-tests, d
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 GIGABYTE = 1_000_000_000
 NANOSECONDS_PER_SECOND = 1_000_000_000
@@ -155,3 +157,29 @@ def text_of_duration(duration_ns: float) -> str:
             return f"{time:.3g} {unit}"
         time /= 1000
     return f"{time:.3g} s" if abs(time) < 999.5 else f"{time:,.0f} s"
+
+
+def text_of_value(value: Any, unit: str) -> str:
+    """One value for people, as its unit says; what is not known is a dash.
+
+        bytes    1.5 MB        ns     2.5 ms      1    41.2%
+        bytes/s  3.2 GB/s      none   1,234 or 0.25
+
+    >>> text_of_value(0.4123, "1")
+    '41.2%'
+    """
+    if isinstance(value, str):
+        return value or "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if math.isnan(value):
+        return "–"
+    if unit == "bytes":
+        return text_of_bytes(value)
+    if unit == "ns":
+        return text_of_duration(value)
+    if unit == "bytes/s":
+        return f"{text_of_bytes(value)}/s"
+    if unit == "1":
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"

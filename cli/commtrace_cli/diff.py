@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
+from commtrace.units import text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import load_events
-from commtrace_cli.tables import plain_table, text_of_cell
+from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import data_console, finish, say
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def diff(
     for metric in fail_on_increase or ():
         for scope, (old, new) in increases(table, metric.value, tolerance).items():
             unit = {"calls": "", "bytes": "bytes", "time": "ns"}[metric.value]
-            texts = [text_of_cell(value, unit) for value in (old, new, new - old)]
+            texts = [text_of_value(value, unit) for value in (old, new, new - old)]
             where = "per step" if scope == "step" else "outside of steps or over the run"
             say(
                 f"{METRICS[metric.value]} grew {where}: {texts[0]} -> {texts[1]} (+{texts[2]})",

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.units import text_of_bytes, text_of_duration, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
 from commtrace_cli.loading import load_events
-from commtrace_cli.tables import text_of_cell
 from commtrace_cli.terminal import data_console, finish
 
 if TYPE_CHECKING:
@@ -258,7 +257,7 @@ def _arrivals(story: Story, rows: int) -> Table:
     shown = _few(story.peers, rows)
     for peer in shown:
         cells = (peer.after_ns, peer.blocked_ns, peer.wait_ns, peer.transfer_ns)
-        texts = [text_of_cell(value if value >= 0 else math.nan, "ns") for value in cells]
+        texts = [text_of_value(value if value >= 0 else math.nan, "ns") for value in cells]
         texts[0] = texts[0] if peer.after_ns < 0 else f"+{texts[0]}"
         remarks = [("this call", peer.is_this), ("last", peer.is_last), (peer.differs, True)]
         table.add_row(

@@ -1,25 +1,22 @@
 """Tables of analyses for the terminal: numbers with units, cut to what fits, saying so.
 
 An analysis and its DataFrame come in, a rich table goes out. How a cell looks depends on its
-column's unit alone:
-
-    bytes    1.5 MB        ns     2.5 ms      1    41.2%
-    bytes/s  3.2 GB/s      none   1,234 or 0.25
+column's unit alone (`commtrace.units.text_of_value`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from commtrace.schema import INSTANT
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.schema import INSTANT, MAY_BE_NEGATIVE
+from commtrace.units import text_of_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,33 +38,7 @@ GIVEN_UP_FIRST = ("busbw_bytes_per_s", "num_calls", "payload_bytes", "calls_per_
 """What a narrow terminal goes without, until the rest fits."""
 
 
-MAY_BE_NEGATIVE = ("step",)
-"""Integer columns in which -1 is a value; elsewhere it is what is not known."""
-
 _GAP = 2
-
-
-def text_of_cell(value: Any, unit: str) -> str:
-    """One value for people; what is not known is a dash.
-
-    >>> text_of_cell(0.4123, "1")
-    '41.2%'
-    """
-    if isinstance(value, str):
-        return value or "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if math.isnan(value):
-        return "–"
-    if unit == "bytes":
-        return text_of_bytes(value)
-    if unit == "ns":
-        return text_of_duration(value)
-    if unit == "bytes/s":
-        return f"{text_of_bytes(value)}/s"
-    if unit == "1":
-        return f"{value:.1%}"
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.2f}"
 
 
 def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Table:
@@ -79,7 +50,7 @@ def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Tab
     units = {column.name: column.unit for column in analysis.columns}
     shown = [name for name in MEASURES if name in frame and frame[name].notna().any()]
     texts = {
-        name: [text_of_cell(value, units[name]) for value in frame[name]] for name in keys + shown
+        name: [text_of_value(value, units[name]) for value in frame[name]] for name in keys + shown
     }
     headings = {name: MEASURES.get(name, name) for name in keys + shown}
     widths = {name: _GAP + max(map(cell_len, [headings[name], *texts[name]])) for name in headings}
@@ -124,7 +95,7 @@ def plain_table(
         elif column.type is int and column.name not in MAY_BE_NEGATIVE:
             values = values.where(values >= 0, math.nan)
         headings[column.name] = column.name.removesuffix("_ns").removesuffix("_bytes")
-        texts[column.name] = [text_of_cell(value, unit) for value in values]
+        texts[column.name] = [text_of_value(value, unit) for value in values]
     widths = {name: _GAP + max(map(cell_len, [headings[name], *texts[name]])) for name in headings}
     shown = list(headings)
     while sum(widths[name] for name in shown) - _GAP > console.width and len(shown) > 1:

@@ -1,33 +1,11 @@
-"""How single cells look, and what a table leaves out."""
+"""What a table leaves out."""
 
 from __future__ import annotations
-
-import math
 
 import pandas as pd
 import pytest
 
-from commtrace_cli.tables import cut, text_of_cell
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (1_500_000, "bytes", "1.5 MB"),
-        (2_500_000, "ns", "2.5 ms"),
-        (3.2e9, "bytes/s", "3.2 GB/s"),
-        (0.4123, "1", "41.2%"),
-        (1234.0, "", "1,234"),
-        (0.25, "", "0.25"),
-        (math.nan, "bytes", "–"),
-        (math.nan, "", "–"),
-        ("all_reduce", "", "all_reduce"),
-        ("", "", "–"),
-    ],
-)
-def test_a_cell_reads_as_its_unit_says(value: float | str, unit: str, text: str) -> None:
-    assert text_of_cell(value, unit) == text
-
+from commtrace_cli.tables import cut
 
 TREE = pd.DataFrame({"depth": [0, 1, 2, 2, 1, 2]})
 

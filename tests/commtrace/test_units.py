@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import doctest
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commtrace import units
-from commtrace.units import KINDS, busbw_factor, text_of_bytes, text_of_duration, wire_bytes
+from commtrace.units import (
+    KINDS,
+    busbw_factor,
+    text_of_bytes,
+    text_of_duration,
+    text_of_value,
+    wire_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +93,22 @@ def test_a_time_for_people(duration: float, text: str) -> None:
 
 def test_the_examples_in_the_docstrings_hold() -> None:
     assert doctest.testmod(units).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1_500_000, "bytes", "1.5 MB"),
+        (2_500_000, "ns", "2.5 ms"),
+        (3.2e9, "bytes/s", "3.2 GB/s"),
+        (0.4123, "1", "41.2%"),
+        (1234.0, "", "1,234"),
+        (0.25, "", "0.25"),
+        (math.nan, "bytes", "–"),
+        (math.nan, "", "–"),
+        ("all_reduce", "", "all_reduce"),
+        ("", "", "–"),
+    ],
+)
+def test_a_cell_reads_as_its_unit_says(value: float | str, unit: str, text: str) -> None:
+    assert text_of_value(value, unit) == text
