@@ -69,9 +69,10 @@ bench-operators: $(READY) ## what torch's operator database communicates, agains
 opdb: $(READY) ## torch's operator database on DTensors, on 4 ranks that are threads
 	$(BIN)/python -m tests.opdb --json build/opdb.json
 
-docs: $(READY) ## what docs/ says of columns, analyses and operators, from the source
+docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
 	$(BIN)/python docs/trace_format.py
 	$(BIN)/python docs/analyses.py
+	$(BIN)/python docs/commands.py
 	$(BIN)/python docs/operators.py
 
 clean: ## remove .venv and build

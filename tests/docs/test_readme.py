@@ -84,7 +84,9 @@ def accepted(words: list[str]) -> bool:
     return command is not None and all(w in known for w in ours if w.startswith("-"))
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/commands.md"]
+)
 def test_the_command_lines_are_those_of_the_program(document: str) -> None:
     lines = command_lines((README.parent / document).read_text())
     assert [words for words in lines if not accepted(words)] == []

@@ -1,0 +1,86 @@
+"""Writes docs/commands.md: every command, from the command line itself.
+
+Run by `make docs`; a test compares the file with what this would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from commtrace_cli.main import COMMANDS, EXIT_CODES, app
+
+TARGET = Path(__file__).with_name("commands.md")
+
+ABOUT = """\
+# Commands
+
+Written by `make docs` from `cli/commtrace_cli/`: change the commands, not this file.
+
+Results go to stdout, words about the work to stderr; colours, and tables cut to the width, are for
+terminals only (`NO_COLOR` and `COLUMNS` are heeded). `--json` and `--csv` print exact numbers:
+bytes and nanoseconds, null or -1 for what is not known. Nothing is overwritten without `--force`.
+`commtrace --install-completion` has the shell complete commands, options, tables and traces.
+
+## Exit codes
+
+| code | what happened |
+| --- | --- |
+"""
+
+
+def escaped(cell: str) -> str:
+    """A cell that can't end its own column."""
+    return cell.replace("|", "\\|")
+
+
+def default_of(parameter: Any) -> str:
+    """What is taken where nothing is given, as it would be typed."""
+    value = parameter.default
+    if parameter.required or value is None or value is False or not parameter.show_default:
+        return ""
+    return f"`{value.value if isinstance(value, Enum) else value}`"
+
+
+def parameter_lines(command: Any) -> Iterator[str]:
+    """A table of arguments and options."""
+    yield "| argument or option | default | meaning |"
+    yield "| --- | --- | --- |"
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            name = parameter.metavar
+        else:
+            metavar = parameter.metavar
+            if metavar is None and isinstance(parameter.default, Enum):
+                metavar = "|".join(str(choice.value) for choice in type(parameter.default))
+            name = f"{', '.join(parameter.opts)} {metavar or ''}".strip()
+        meaning = escaped(" ".join((parameter.help or "").split()))
+        yield f"| `{escaped(name)}` | {default_of(parameter)} | {meaning} |"
+
+
+def command_lines(command: Any) -> Iterator[str]:
+    """One command: what it does, what it takes, examples."""
+    yield from (f"### {command.name}", "", inspect.cleandoc(command.help), "")
+    yield from (*parameter_lines(command), "")
+    yield from (command.epilog.strip(), "")
+
+
+def render() -> str:
+    """The whole document."""
+    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    lines = [ABOUT + "\n".join(f"| `{code}` | {how} |" for code, how in EXIT_CODES.items()), ""]
+    for purpose, modules in COMMANDS.items():
+        lines += [f"## {purpose}", ""]
+        for module in modules:
+            lines += command_lines(commands[module.__name__.rpartition(".")[2].rstrip("_")])
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render())
+    print(f"wrote {TARGET}")
