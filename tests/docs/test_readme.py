@@ -5,16 +5,22 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from typer.main import get_command
 
-from commtrace_cli.main import app
+from commtrace_cli.main import app, main
 from dtensor_core import observe
 from dtensor_core.testing import fake_world
+from tests.commtrace.pytest_plugin.conftest import Project, project
 from tests.commtrace.synthetic import write_synthetic_run
+
+pytest_plugins = ["pytester"]
+
+__all__ = ["project"]
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -66,6 +72,28 @@ def test_what_a_function_would_send_is_told_and_what_sends_nothing_is_let_throug
     assert "aten._softmax.default  f32[8,16] tp:S(1)" in told
     assert "considered: " in told
     assert "placements=(Partial(sum),)" in told
+
+
+def test_the_test_with_a_mark_passes(project: Project) -> None:
+    (project.path / "test_steps.py").write_text(program("comms("))
+    result = project.run()
+    assert result.ret == 0, result.stdout.str()
+
+
+def test_every_question_is_answered_in_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = re.findall(r"^\| (.+\?) \| (`.+?`) \|", README.read_text(), re.M)
+    assert len(rows) == 8
+    for name in ("run.json", "before.json", "after.json"):
+        write_synthetic_run(Path(name))
+    for question, commands in rows:
+        for words in command_lines(commands):
+            monkeypatch.setattr(sys, "argv", ["commtrace", *words])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert ended.value.code == 0, question
+            assert capfd.readouterr().out, question
 
 
 def command_lines(text: str) -> list[list[str]]:
