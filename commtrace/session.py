@@ -208,7 +208,7 @@ class Recording(Views, contextlib.ContextDecorator):
         self._buffer.flush(self._facts.news(RECORDER))
 
     def _flush_last(self) -> None:
-        if not isinstance(self._store, Memory):  # there, only who asks for them pays for it
+        if self._store.wants_axes:  # else only who asks for them pays for it
             RECORDER.groups.learn_axes()
         self._buffer.flush(self._facts.news(RECORDER), is_last=True)
 
@@ -299,6 +299,7 @@ class Recording(Views, contextlib.ContextDecorator):
         return super().table(name)
 
     def _name_axes(self) -> None:
+        """Look up which mesh axes the groups belong to, where they do not say so themselves."""
         if self._stream is not None and not self._is_over:
             RECORDER.groups.learn_axes()
             self._buffer.flush()

@@ -20,6 +20,7 @@ from commtrace.pytest_plugin import baseline
 from commtrace.pytest_plugin.expectation import Claim, claims_of, nearest_first
 from commtrace.pytest_plugin.fixture import consistent, said_of, saved
 from commtrace.pytest_plugin.found import Found, found_in
+from commtrace.pytest_plugin.meshes import DeviceMesh
 from commtrace.pytest_plugin.options import OF_MARKER, OFF, setting
 from commtrace.pytest_plugin.recorded import RecordedTest
 from commtrace.pytest_plugin.verdict import BlindError, ExpectationError, check, text_of_found
@@ -117,7 +118,8 @@ class Judged:
 
     def begin(self) -> None:
         """Record from now on."""
-        self.recorded.begin()
+        given = getattr(self._item, "funcargs", {}).values()
+        self.recorded.begin(each for each in given if isinstance(each, DeviceMesh))
 
     def end(self, error: BaseException | None) -> None:
         """Stop, and raise what is to be said of a test whose body went well."""

@@ -45,14 +45,17 @@ class Occasion:
         """Run `function` as a rank, and record it."""
         if "torch" not in sys.modules:  # a process that has nothing to do with torch
             return self._watch(function, args, kwargs)
+        from commtrace.pytest_plugin.meshes import naming_axes
         from commtrace.session import Recording
         from commtrace.tracefile.stores import SpoolFolder
 
-        recording = Recording(SpoolFolder(Path(self.folder)), self.detail, self.stacks, None)
+        store = SpoolFolder(Path(self.folder))
+        store.wants_axes = False  # they may be those of meshes that an earlier test has left
+        recording = Recording(store, self.detail, self.stacks, None)
         before, _here.recording = _here.recording, recording
         why = ""
         try:
-            with recording:
+            with recording, naming_axes():
                 try:
                     return function(*args, **kwargs)
                 finally:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from commtrace.event import RankRow
 from commtrace.pytest_plugin import children
 from commtrace.pytest_plugin.expectation import Claim
 from commtrace.pytest_plugin.found import OWN
+from commtrace.pytest_plugin.meshes import naming_axes, tell
 from commtrace.pytest_plugin.occasion import NOTE_SUFFIX, Occasion, why_blind
 from commtrace.pytest_plugin.verdict import spans
 from commtrace.recorder.bridge import let_begin_ranks
@@ -63,6 +64,7 @@ class RecordedTest:
         self._num_ranks: dict[str, int] = {}
         self._added: dict[str, Trace] = {}
         self._why_blind = ""
+        self._meshes = naming_axes()
         self._is_busy = False
         self.has_begun = False
         self.num_past = 0
@@ -73,9 +75,12 @@ class RecordedTest:
         """The recording of the test's own process."""
         return self._own
 
-    def begin(self) -> None:
-        """Record from now on."""
+    def begin(self, meshes: Iterable[Any] = ()) -> None:
+        """Record from now on; the test has been given these meshes."""
         self._own.__enter__()
+        self._meshes.__enter__()
+        for mesh in meshes:
+            tell(mesh)
         self.has_begun = True
         let_begin_ranks(self._looking_on)
         children.watch(self)
@@ -83,6 +88,7 @@ class RecordedTest:
     def end(self) -> None:
         """Stop."""
         children.watch(None)
+        self._meshes.__exit__(None, None, None)
         let_begin_ranks(None)
         self._why_blind = why_blind(self._own)
         with warnings.catch_warnings(record=True) as told:

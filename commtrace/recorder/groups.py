@@ -79,14 +79,17 @@ class Groups:
 
         It is not told so by the groups: the meshes of the process are looked up.
         """
-        unnamed = {group.row.name: group for group in self if not group.row.mesh_axis}
+        unnamed: dict[str, list[Group]] = {}  # threads that play ranks have one each
+        for group in self:
+            if not group.row.mesh_axis:
+                unnamed.setdefault(group.row.name, []).append(group)
         found = gc.get_referrers(DeviceMesh) if unnamed else ()
         for mesh in [each for each in found if type(each) is DeviceMesh]:
             names = getattr(mesh, "_dim_group_names", ())
             axes = mesh.mesh_dim_names or [f"axis{number}" for number in range(len(names))]
             for name, axis in zip(names, axes, strict=False):
-                if name in unnamed:
-                    unnamed[name].learn_axis(axis)
+                for group in unnamed.get(name, ()):
+                    group.learn_axis(axis)
 
 
 def _describe(process_group: Any) -> Group:

@@ -30,7 +30,12 @@ _CLOCK_TICK_S = 0.02
 
 
 class Store(Protocol):
-    """What a recording asks of the place it writes to."""
+    """What a recording asks of the place it writes to.
+
+    `wants_axes` says that the mesh axes of groups are to be looked up when the recording ends.
+    """
+
+    wants_axes: bool
 
     def open(self, rank: int) -> BinaryIO:
         """A stream to write to and read back from."""
@@ -43,6 +48,8 @@ class Store(Protocol):
 
 class Memory:
     """Keeps the spool in memory."""
+
+    wants_axes = False
 
     def open(self, rank: int) -> BinaryIO:
         """A stream in memory."""
@@ -57,6 +64,7 @@ class SpoolFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.wants_axes = True
         self._opened: Path | None = None
 
     def open(self, rank: int) -> BinaryIO:
@@ -90,6 +98,8 @@ _num_recordings: Counter[tuple[Path, int]] = Counter()
 
 class RunFile:
     """Writes spools beside the run file; rank 0 joins them into it at the end."""
+
+    wants_axes = True
 
     def __init__(self, path: Path, merge_timeout_s: float) -> None:
         self.path = path

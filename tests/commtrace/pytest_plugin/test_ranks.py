@@ -250,17 +250,60 @@ class TestProcesses(MultiProcessTestCase):
     assert "of 2 calls on torch's group of threads (MultiThreadedTestCase) 2 did not pass" in text
 
 
+def test_a_group_goes_by_the_axis_of_a_mesh_that_has_taken_it_over(project) -> None:
+    project.passes("""
+from torch.distributed.device_mesh import init_device_mesh
+
+@pytest.fixture(scope="module")
+def mesh():
+    with fake_world(4):
+        yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+
+@pytest.mark.comms(all_reduce=1, group="tp", exact=True)
+@pytest.mark.parametrize("again", [False, True])
+def test_of_a_fixture(mesh, again):
+    dist.all_reduce(torch.ones(2), group=mesh.get_group())
+
+def test_the_end_of_the_world(mesh):
+    dist.destroy_process_group()
+
+@pytest.mark.comms(all_reduce=1, group="tp", exact=True)
+def test_fake():
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+        dist.all_reduce(torch.ones(2), group=mesh.get_group())
+@pytest.mark.comms(all_reduce=1, group="tp", exact=True)
+@on_threads(4)
+def test_of_threads():
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    dist.all_reduce(torch.ones(2), group=mesh.get_group())
+@pytest.mark.comms(all_reduce=1, group="tp", exact=True)
+@on_threads(4)
+def test_two_axes():
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    dist.all_reduce(torch.ones(2), group=mesh.get_group("tp"))
+
+@pytest.mark.comms(all_reduce=1, group="tp", exact=True)
+@on_processes(2)
+def test_of_processes():
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    dist.all_reduce(torch.ones(2), group=mesh.get_group())
+""")
+
+
 def test_what_a_test_replaces_is_put_back(project) -> None:
     import subprocess
     from multiprocessing.process import BaseProcess
 
+    from torch.distributed.device_mesh import DeviceMesh
+
     from dtensor_core import observe
 
-    before = BaseProcess.start, subprocess.Popen.__init__
+    before = BaseProcess.start, subprocess.Popen.__init__, DeviceMesh.__init__
     project.passes("""
 @pytest.mark.comms(none=True)
 def test_it():
     pass
 """)
-    assert before == (BaseProcess.start, subprocess.Popen.__init__)
+    assert before == (BaseProcess.start, subprocess.Popen.__init__, DeviceMesh.__init__)
     assert observe.looker is None
