@@ -15,7 +15,14 @@ from tests.commtrace.analyze.second.checked import consistency, findings
 from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
 from tests.commtrace.analyze.second.run import Run
 from tests.commtrace.analyze.second.told import calls, facts, matrix, sizes
-from tests.commtrace.analyze.second.waited import activity, balance, overlap, skew, wait_states
+from tests.commtrace.analyze.second.waited import (
+    activity,
+    balance,
+    overlap,
+    rank_waits,
+    skew,
+    wait_states,
+)
 
 __all__ = ["SECOND", "Run", "Second"]
 
@@ -50,6 +57,7 @@ SECOND: dict[str, Second] = {
     "overlap": Second(overlap, ["step", "rank"]),
     "balance": Second(balance, ["step"]),
     "wait_states": Second(wait_states, ["state", "kind", "mesh_axis"]),
+    "rank_waits": Second(rank_waits, ["rank", "state"]),
     "skew": Second(skew, ["group", "kind"]),
     "sizes": Second(sizes, ["kind", "group", "from_bytes"]),
     "matrix": Second(matrix, ["source", "target"]),

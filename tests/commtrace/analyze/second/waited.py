@@ -109,6 +109,22 @@ def wait_states(run: Run) -> list[dict[str, Any]]:
     return found
 
 
+def rank_waits(run: Run) -> list[dict[str, Any]]:
+    """All calls of each rank by the state that they can be in, with a known wait or without."""
+    met = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
+    cells: dict[tuple[int, str], dict[str, int]] = {}
+    for call, wait in zip(run.comm, run.waits, strict=True):
+        state = STATES.get(call.kind, "Wait at N x N" if call.kind in met else "Other")
+        names = ("num_calls", "num_waits", "wait_ns", "transfer_ns", "unknown_ns")
+        cell = cells.setdefault((call.rank, state), dict.fromkeys(names, 0))
+        cell["num_calls"] += 1
+        cell["num_waits"] += wait is not None and wait[0] > 0
+        cell["wait_ns"] += wait[0] if wait else 0
+        cell["transfer_ns"] += call.blocked_ns - wait[0] if wait else 0
+        cell["unknown_ns"] += 0 if wait else max(call.blocked_ns, 0)
+    return [{"rank": rank, "state": state} | cell for (rank, state), cell in cells.items()]
+
+
 def skew(run: Run) -> list[dict[str, Any]]:
     """All collectives with known waits, each with its members."""
     each: dict[tuple[str, str, int], list[tuple[Any, int]]] = {}
