@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -84,9 +84,10 @@ COMM = (
     Column("target_spec", str, "", "layout after, `f32[8,16] tp:R`"),
     Column("candidates", str, "", "layouts considered with their cost in seconds, as JSON"),
     Column("planned_bytes", int, "bytes", "payload that the planner announced for this call"),
-    Column("carries", str, "", "parameters, gradients or pickled objects, where that is known", 2),
+    Column("carries", str, "", "parameters, gradients, flags of used ones, pickled objects", 2),
     Column("parameters", str, "", "names of the parameters that these are of, by `,`", 2),
     Column("stack", str, "", "lines of the Python stack, where asked for, innermost last", 2),
+    Column("sent_id", int, "", "equal on a rank: the same tensors, nothing written between", 3),
 )
 
 OPS = (

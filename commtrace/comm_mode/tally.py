@@ -45,6 +45,7 @@ class Tally:
     wants_spans = True
     wants_layouts = True
     wants_stacks = False
+    wants_contents = False
 
     def __init__(self, rank: int | None, total: Counts) -> None:
         total.clear()

@@ -51,6 +51,7 @@ class Sink(Protocol):
     wants_spans: bool
     wants_layouts: bool
     wants_stacks: bool
+    wants_contents: bool
 
     def add(self, call: Call) -> None:
         """Take a call."""
@@ -94,6 +95,7 @@ class Buffer:
         self.wants_spans = wants_spans
         self.wants_layouts = False
         self.wants_stacks = wants_stacks
+        self.wants_contents = wants_spans
         self._num_kept = 0
         self._num_ops_kept = 0
         self._max_calls = max_calls

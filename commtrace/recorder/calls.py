@@ -41,7 +41,8 @@ class Call:
         "announcement", "device", "dtype", "end", "functional_op", "group", "id", "is_async",
         "is_computed", "is_settled", "is_watched", "issue", "kept_bytes", "location", "native_op",
         "num_waits", "op", "op_id", "payload", "peer", "received", "reduce_op", "region",
-        "returned", "root", "sent", "seq", "signature", "stack", "thread", "waited", "work",
+        "returned", "root", "sent", "sent_id", "seq", "signature", "stack", "thread", "waited",
+        "work",
     )  # fmt: skip
 
     group: Group
@@ -58,7 +59,7 @@ class Call:
         self.received: Shapes = ()
         self.stack: Stack = ()
         self.payload = self.waited = self.num_waits = 0
-        self.kept_bytes = self.root = self.peer = _UNKNOWN
+        self.kept_bytes = self.root = self.peer = self.sent_id = _UNKNOWN
         self.issue = self.returned = self.end = _UNKNOWN
         self.dtype: Any = None
         self.reduce_op = self.region = ""
@@ -122,6 +123,7 @@ class Call:
             step,
             module_call[1] if module_call else _UNKNOWN,
             numbering.op_id(self.op_id),
+            self.sent_id,
         )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
@@ -174,6 +176,7 @@ class Call:
             told.carries if told else "",
             ",".join(told.names()) if told else "",
             text_of_stack(self.stack) if self.stack else "",
+            self.sent_id,
         )
 
     def _wire_bytes(self) -> int:

@@ -27,7 +27,7 @@ from torch.optim.optimizer import (
 
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.modules import ModuleCall, ModuleTracker
-from commtrace.recorder.told import GRADIENTS, TELLING, Bucket, Told, told_by
+from commtrace.recorder.told import FLAGS, GRADIENTS, TELLING, Bucket, Told, told_by
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     "forward",
@@ -113,15 +113,19 @@ class Locator:
         self._optimizer_hooks = []
 
     def locate(
-        self, frame: FrameType | None, state: ThreadState, sent: Sequence[torch.Size]
+        self,
+        frame: FrameType | None,
+        state: ThreadState,
+        sent: Sequence[torch.Size],
+        dtype: torch.dtype | None,
     ) -> Location:
         """The location of the code that `frame` runs on the thread of `state`.
 
-        `sent` are the shapes of what is sent.
+        `sent` are the shapes of what is sent, `dtype` is its type.
         """
         task = torch._C._current_graph_task_id()
         if task >= 0:
-            return self._locate_in_backward(frame, state, task, sent)
+            return self._locate_in_backward(frame, state, task, sent, dtype)
         call = state.module_call
         code, line, telling = user_line(frame)
         told = None if telling is None else told_by(telling)
@@ -133,7 +137,12 @@ class Locator:
         return phase, None, code, line, told
 
     def _locate_in_backward(
-        self, frame: FrameType | None, state: ThreadState, task: int, sent: Sequence[torch.Size]
+        self,
+        frame: FrameType | None,
+        state: ThreadState,
+        task: int,
+        sent: Sequence[torch.Size],
+        dtype: torch.dtype | None,
     ) -> Location:
         is_from_engine = True
         is_in_checkpoint = is_in_step = False
@@ -172,19 +181,26 @@ class Locator:
             if is_from_engine:
                 parameter = _parameter_of(node)
                 if node is None or (call is not None and parameter is not None):
-                    call, told = self._sent_by_reducer(call, parameter, sent)
+                    call, told = self._sent_by_reducer(call, parameter, sent, dtype)
         return phase, call, code, line, told
 
     def _sent_by_reducer(
-        self, call: ModuleCall | None, parameter: Any, sent: Sequence[torch.Size]
+        self,
+        call: ModuleCall | None,
+        parameter: Any,
+        sent: Sequence[torch.Size],
+        dtype: torch.dtype | None,
     ) -> tuple[ModuleCall | None, Told | None]:
         """What is sent from C++ when a gradient is ready: it belongs to no single parameter.
 
-        Without a gradient it is what was put off to the end of the backward pass.
+        Without a gradient it is what was put off to the end of the backward pass. Gradients are no
+        integers: these are flags, which parameters the pass has used.
         """
         place = self.modules.wrapper_of(call[0] if call else None, DistributedDataParallel)
         if place is None:
             return (call[0].root, call[0].root.num_calls - 1, -1) if call else None, None
+        if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+            return (place, place.num_calls - 1, -1), Told(FLAGS)
         names = Bucket(place.module(), parameter, sum([shape.numel() for shape in sent]))
         return (place, place.num_calls - 1, -1), Told(GRADIENTS, (), names)
 

@@ -29,6 +29,7 @@ from commtrace.recorder.calls import (
     tensors_of,
 )
 from commtrace.recorder.clock import now
+from commtrace.recorder.contents import Contents, identify
 from commtrace.recorder.device_events import Devices
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.groups import Groups, resolve
@@ -60,6 +61,7 @@ class Recorder:
         self._works: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
         self._announced: dict[tuple[int, str], Call] = {}
+        self._contents: Contents | None = None
 
     def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
         """Report to these buffers from now on."""
@@ -67,6 +69,10 @@ class Recorder:
         self.span_keepers = tuple([each.keep_span for each in buffers if each.wants_spans])
         self.wants_layouts = any(each.wants_layouts for each in buffers)
         self.wants_stacks = any(each.wants_stacks for each in buffers)
+        if any(each.wants_contents for each in buffers):
+            self._contents = self._contents or Contents()
+        else:
+            self._contents = None
 
     def forget(self) -> None:
         """Drop what only matters while someone listens; names are given anew."""
@@ -102,6 +108,8 @@ class Recorder:
             if call.device != "cpu" and call.is_computed:
                 self.device = call.device
             self._place(call, frame, state)
+            if self._contents is not None and call.is_computed:
+                identify(call, args, self._contents)
             self._number(call)
             state.num_issued += 1
             for buffer in self.buffers:
@@ -133,7 +141,7 @@ class Recorder:
         return call
 
     def _place(self, call: Call, frame: FrameType | None, state: ThreadState) -> None:
-        call.location = self.locator.locate(frame, state, call.sent)
+        call.location = self.locator.locate(frame, state, call.sent, call.dtype)
         if self.wants_stacks:
             call.stack = stack_of(frame)
         told = call.announcement

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils._dtype_abbrs import dtype_abbrs
 
-OBJECTS, PARAMETERS, GRADIENTS = "objects", "parameters", "gradients"
+OBJECTS, PARAMETERS, GRADIENTS, FLAGS = "objects", "parameters", "gradients", "flags"
 
 
 def _no_names() -> Sequence[str]:
@@ -48,7 +48,9 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """`carries` objects, parameters or gradients; of `modules`, where these are known."""
+    """`carries` objects, parameters, gradients, or flags which parameters a pass has used; of
+    `modules`, where these are known.
+    """
 
     carries: str
     modules: tuple[nn.Module, ...] = ()

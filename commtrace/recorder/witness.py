@@ -28,6 +28,7 @@ class Witness:
     wants_spans = False
     wants_layouts = False
     wants_stacks = False
+    wants_contents = False
 
     def __init__(self) -> None:
         self.has_seen = False

@@ -1,6 +1,6 @@
 """The file that a rank writes while it records, and its reader.
 
-A spool begins with the line `commtrace-spool 2`, where 2 is the format's version. Then come
+A spool begins with the line `commtrace-spool 3`, where 3 is the format's version. Then come
 batches, each appended in one write:
 
     length   4 bytes, little-endian    of the payload
@@ -51,7 +51,7 @@ SITE = Column("site", int, "", "number of the site in this file, from 0")
 _OF_EACH = {
     "comm": (
         "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "module_call",
-        "op_id",
+        "op_id", "sent_id",
     ),
     "ops": ("id", "parent", "start_ns", "duration_ns", "step", "module_call"),
 }  # fmt: skip

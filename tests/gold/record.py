@@ -1,6 +1,6 @@
 """What the traces in this folder are recordings of.
 
-commtrace run --nproc 2 -o tests/gold/run-v2.json tests/gold/record.py
+commtrace run --nproc 2 -o tests/gold/run-v3.json tests/gold/record.py
 """
 
 from __future__ import annotations

@@ -8,12 +8,56 @@ import pandas as pd
 from commtrace.analyze.findings.finding import Finding, Rule, known, lacks_layouts, per_rank
 from commtrace.analyze.findings.layouts import Layout, layout
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import numbers
 
 _CALLS = ["rank", "group", "step", "thread"]
 
 
 def gathered_again(frames: Frames) -> list[Finding]:
-    """All-gathers of parameters that the same step has gathered before."""
+    """All-gathers of what was gathered before and has not changed: by its parameters' names within
+    a step, and by the identity of the tensors themselves, where the trace has it.
+    """
+    named = _parameters_again(frames)
+    same = _tensors_again(frames).difference(named)
+    comm = frames.comm
+    found = [
+        _again(
+            frames,
+            rows,
+            f"The same parameters are gathered {{}} times more than once a step, "
+            f"unchanged: {_few(str(names))}.",
+            "Keep them gathered between forward and backward (reshard_after_forward=False) "
+            "where memory allows.",
+        )
+        for names, rows in comm.loc[named].groupby("parameters", observed=True)
+    ]
+    by = ["module", "op", "source_file", "source_line"]
+    for (module, op, *_), rows in comm.loc[same].groupby(by, observed=True):
+        where = " of ".join(filter(None, [str(op), str(module)])) or "no module"
+        found.append(
+            _again(
+                frames,
+                rows,
+                f"The same tensors are gathered {{}} times more in {where}, though "
+                "nothing was written into them on any rank since the last time.",
+                "Keep the gathered tensor and hand it on to its other uses, where memory allows.",
+            )
+        )
+    return found
+
+
+def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Finding:
+    return Finding(
+        title=title.format(per_rank(frames, len(rows))),
+        advice=advice,
+        rows=rows.index,
+        cost_bytes=known(rows["wire_bytes"]).sum(),
+        cost_ns=known(rows["blocked_ns"]).sum(),
+    )
+
+
+def _parameters_again(frames: Frames) -> pd.Index:
+    """The gathers of parameters that the same step has gathered before."""
     comm = frames.comm
     gathers = comm[
         (comm["kind"] == "all_gather")
@@ -23,21 +67,25 @@ def gathered_again(frames: Frames) -> list[Finding]:
         & (comm["step"] >= 0)
     ]
     keys = ["rank", "group", "step", "parameters"]
-    again = gathers[gathers.sort_values("id").duplicated(keys).reindex(gathers.index)]
-    found = []
-    for names, rows in again.groupby("parameters", observed=True):
-        found.append(
-            Finding(
-                title=f"The same parameters are gathered {per_rank(frames, len(rows))} times more "
-                f"than once a step, unchanged: {_few(str(names))}.",
-                advice="Keep them gathered between forward and backward "
-                "(reshard_after_forward=False) where memory allows.",
-                rows=rows.index,
-                cost_bytes=known(rows["wire_bytes"]).sum(),
-                cost_ns=known(rows["blocked_ns"]).sum(),
-            )
-        )
-    return found
+    return gathers.index[gathers.sort_values("id").duplicated(keys).reindex(gathers.index)]
+
+
+def _tensors_again(frames: Frames) -> pd.Index:
+    """The gathers to which all recorded members bring what they last brought to one and the same.
+
+    What changed on one member has to be gathered again by all.
+    """
+    number = numbers(frames)
+    gathers = frames.comm[(frames.comm["kind"] == "all_gather") & (number >= 0)]
+    calls = gathers[["rank", "group", "sent_id"]].astype({"group": object})
+    calls = calls.assign(number=number[gathers.index]).sort_values("number", kind="stable")
+    before = calls.groupby(["rank", "group", "sent_id"])["number"].shift(1)
+    calls["before"] = before.where(calls["sent_id"] >= 0)
+    met = calls.groupby(["group", "number"])["before"]
+    is_again = (met.transform("count") == met.transform("size")) & (
+        met.transform("min") == met.transform("max")
+    )
+    return calls.index[is_again]
 
 
 def _few(names: str) -> str:
@@ -45,14 +93,15 @@ def _few(names: str) -> str:
     return f"{first} and {len(others)} more" if others else first
 
 
-def lacks_parameters(frames: Frames) -> str:
-    """Whether any call says which parameters it carries."""
+def lacks_identity(frames: Frames) -> str:
+    """Whether any gather says what it sends: by number, or by its parameters' names."""
     gathers = frames.comm[frames.comm["kind"] == "all_gather"]
-    if gathers.empty or (gathers["parameters"] != "").any():
+    if gathers.empty or (gathers["parameters"] != "").any() or (gathers["sent_id"] >= 0).any():
         return ""
     return (
-        "No all-gather says which parameters it carries (FSDP's do), and the trace has no identity "
-        "of other tensors: a tensor gathered twice is known by its layouts only (rule ping_pong)."
+        'No all-gather says which tensors it sends (record with detail="op" to have that) or which '
+        "parameters (FSDP's do): a tensor gathered twice is known by its layouts only (rule "
+        "ping_pong)."
     )
 
 
@@ -154,9 +203,9 @@ def _is_cut_of(now: Layout | None, before: Layout | None, axis: str) -> bool:
 
 GATHERED_AGAIN = Rule(
     "gathered_again",
-    "the same parameters gathered twice in a step",
+    "the same parameters gathered twice in a step, or the same tensor without change",
     gathered_again,
-    lacks_parameters,
+    lacks_identity,
 )
 PING_PONG = Rule("ping_pong", "gathered, cut and gathered again", ping_pong, lacks_layouts)
 REDUCED_TO_BE_CUT = Rule(

@@ -192,13 +192,15 @@ def layouts_trace(seed: int, num_ranks: int = 2, num_calls: int = 120) -> Trace:
             "wire_bytes": 8 * 16 * 2,
             "thread": 7,
         }
+        sent = chance.randrange(-1, 12)
         for rank in range(num_ranks):
+            own = chance.randrange(12) if chance.random() < 0.1 else sent
             at = 5000 * number + chance.randrange(900)
             lasts = chance.randrange(10, 4000)
             comm.append(
                 call(
                     rank=rank, id=number, seq=number, at=at, until=at + lasts, call_ns=lasts,
-                    blocked_ns=lasts, **told,
+                    blocked_ns=lasts, sent_id=own, **told,
                 )
             )  # fmt: skip
     steps = [

@@ -140,4 +140,4 @@ def test_a_million_events_would_fit() -> None:
     num_calls = len(spool.tables["comm"]["id"])
     assert num_calls == 800
     assert len(written) / num_calls < 40
-    assert io.BytesIO(written).readline() == b"commtrace-spool 2\n"
+    assert io.BytesIO(written).readline() == b"commtrace-spool 3\n"

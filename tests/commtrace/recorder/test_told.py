@@ -237,7 +237,24 @@ def buckets_put_off() -> set[tuple[str, str, str, str]]:
 
 def test_buckets_that_are_put_off_to_the_end_of_a_backward_pass_are_booked_too() -> None:
     for rows in run_processes(buckets_put_off, 2):
-        assert rows == {("backward", "", "DistributedDataParallel", "gradients")}
+        assert rows == {
+            ("backward", "", "DistributedDataParallel", carried)
+            for carried in ("gradients", "flags")
+        }
+
+
+def flags_of_unused_parameters() -> set[tuple[str, str, str]]:
+    wrapped = DistributedDataParallel(Model(), find_unused_parameters=True)
+    with commtrace.record(detail="collective") as recording:
+        for _ in range(2):
+            wrapped(torch.ones(2, 8)).sum().backward()
+    return {(each.dtype, each.carries, each.parameters) for each in calls(recording)}
+
+
+def test_what_tells_unused_parameters_is_no_gradient() -> None:
+    for rows in run_processes(flags_of_unused_parameters, 2):
+        assert ("int32", "flags", "") in rows
+        assert {row[1] for row in rows if row[0] == "float32"} == {"gradients"}
 
 
 def read_in_a_hook() -> list[int]:

@@ -50,3 +50,15 @@ def test_version_2_says_what_is_carried() -> None:
     carried = {row for row in rows if row[1]}
     assert carried == {("backward", "gradients", "0.weight,0.bias")}
     assert set(comm["stack"]) == {""}
+
+
+def test_version_3_says_which_calls_send_the_same() -> None:
+    assert set(read_trace(GOLD / "run-v2.json").tables["comm"]["sent_id"]) == {-1}
+    comm = read_trace(GOLD / "run-v3.json").tables["comm"]
+    sent = [
+        number
+        for number, rank, kind in zip(comm["sent_id"], comm["rank"], comm["kind"], strict=True)
+        if rank == 0 and kind == "all_reduce"
+    ]
+    assert min(sent) >= 0
+    assert len(set(sent)) == len(sent)  # gradients and losses, each reduced once

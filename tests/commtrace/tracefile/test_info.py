@@ -51,5 +51,5 @@ def test_the_size_is_that_of_the_file_or_of_all_spools(tmp_path: Path) -> None:
 
 
 def test_the_version_is_that_of_the_file() -> None:
-    versions = [run_info(read_trace(GOLD / f"run-v{n}.json")).format_version for n in (1, 2)]
-    assert versions == [1, 2]
+    versions = [run_info(read_trace(GOLD / f"run-v{n}.json")).format_version for n in (1, 2, 3)]
+    assert versions == [1, 2, 3]

@@ -110,13 +110,13 @@ def test_a_trace_with_a_part_that_does_not_fit_is_refused(text: str, tmp_path: P
 
 def test_a_newer_version_is_refused_by_its_number(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    path.write_text('{"format": "commtrace", "version": 3, "new": []}')
+    path.write_text('{"format": "commtrace", "version": 4, "new": []}')
     with pytest.raises(NewerTraceError) as error:
         read_trace(path)
     assert str(error.value) == (
         f"cannot read the trace {path}\n"
-        "  found: version 3 of the format\n"
-        "  why: this commtrace supports versions up to 2\n"
+        "  found: version 4 of the format\n"
+        "  why: this commtrace supports versions up to 3\n"
         "  try: install the commtrace that recorded it, or a newer one"
     )
 

@@ -153,7 +153,7 @@ def test_a_string_is_stored_once_in_all_batches() -> None:
 
 
 def test_a_spool_of_an_older_version_is_read() -> None:
-    data = written(comm(0)).replace(b"commtrace-spool 2\n", b"commtrace-spool 1\n", 1)
+    data = written(comm(0)).replace(b"commtrace-spool 3\n", b"commtrace-spool 1\n", 1)
     assert list(parse_spool(data).tables["comm"]["id"]) == [0]
 
 
@@ -163,7 +163,7 @@ def test_a_spool_of_a_newer_version_is_refused_by_its_number() -> None:
     assert str(error.value) == (
         "cannot read the spool rank-00000.spool\n"
         "  found: version 7 of the format\n"
-        "  why: this commtrace supports versions up to 2\n"
+        "  why: this commtrace supports versions up to 3\n"
         "  try: install the commtrace that recorded it, or a newer one"
     )
 

@@ -52,6 +52,35 @@ def test_a_new_step_s_parameters_are_others() -> None:
     assert found(calls, "gathered_again") == []
 
 
+def gathers(sent: list[tuple[int, ...]]) -> list[Any]:
+    """One gather after the other, of what each rank sends in it."""
+    return [
+        call(rank=rank, id=n, seq=n, kind="all_gather", sent_id=each, module="m", wire_bytes=100)
+        for n, ranks in enumerate(sent)
+        for rank, each in enumerate(ranks)
+    ]
+
+
+def test_a_tensor_gathered_twice_without_change_is_found_by_its_identity() -> None:
+    (one,) = found(gathers([(0, 0), (1, 1), (0, 0), (2, 2)]), "gathered_again", num_ranks=2)
+    assert (one["num_calls"], one["cost_bytes"], one["evidence"]) == (1, 100, "0:2,1:2")
+    assert "in m, though nothing was written into them on any rank" in one["title"]
+    assert one["advice"].startswith("Keep the gathered tensor")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [(0, 0), (1, 1)],  # another tensor, or written into
+        [(0, 0), (0, 1)],  # one member's part has changed
+        [(-1, -1), (-1, -1)],  # not known
+        [(0, 5), (1, 0), (0, 0)],  # each sent it before, but not to one and the same gather
+    ],
+)
+def test_what_changed_on_one_rank_has_to_be_gathered_again(sent: list[tuple[int, ...]]) -> None:
+    assert found(gathers(sent), "gathered_again", num_ranks=2) == []
+
+
 def test_an_all_reduce_whose_shape_is_gathered_next_could_have_been_a_reduce_scatter() -> None:
     calls = [moves("all_reduce", SUM, WHOLE, 0), moves("all_gather", CUT, WHOLE, 1)]
     (one,) = found(calls, "reduced_to_be_cut")

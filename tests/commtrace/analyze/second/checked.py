@@ -198,8 +198,27 @@ def _gathered_again(run: Run) -> list[Found]:
             key = call.rank, call.group, call.step, call.parameters
             again += [call] if key in seen else []
             seen.add(key)
-    groups = _grouped(again, lambda call: call.parameters).values()
+    same = [call for call in _same_again(run) if call not in again]
+    groups = [*_grouped(again, lambda call: call.parameters).values()]
+    where = _grouped(same, lambda c: (c.module, c.op, c.source_file, c.source_line))
+    groups += where.values()
     return [(calls, _wire(calls), _blocked(calls), "") for calls in groups]
+
+
+def _same_again(run: Run) -> list[Any]:
+    """Gathers whose members all sent the same, and sent it last, in one earlier gather."""
+    found = []
+    for numbers in _by_number(run).values():
+        last: dict[tuple[int, int], int] = {}
+        for number in sorted(numbers):
+            calls = [call for call in numbers[number].values() if call.kind == "all_gather"]
+            if {last.get((c.rank, c.sent_id), -1) for c in calls if c.sent_id >= 0} - {-1}:
+                before = {
+                    last.get((c.rank, c.sent_id), -1) if c.sent_id >= 0 else -1 for c in calls
+                }
+                found += calls if len(before) == 1 else []
+            last |= {(call.rank, call.sent_id): number for call in calls}
+    return found
 
 
 def _in_a_row(run: Run) -> list[tuple[Any, Any]]:

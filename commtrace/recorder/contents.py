@@ -1,0 +1,98 @@
+"""Numbers for what calls send: equal numbers, the same tensors with nothing written in between.
+
+A tensor is known by its storage and its place in it, a change by torch's version counter and by
+the collectives that were seen to write into the storage, which do not count there. Storages are
+held weakly: no memory lives longer for it, and as long as one is held its address is not given to
+another. Where too many are known, the oldest are forgotten, and are new when they come again; so a
+number may be missing that two calls have in common, but none is given to two contents. What is
+written through `.data`, which has a counter of its own, is not seen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from commtrace.recorder.calls import Call, tensors_of
+from commtrace.recorder.signatures import RESULT
+
+_MAX_STORAGES = 4096
+_MAX_CONTENTS = 16_384
+_NOT_KNOWN = -1
+
+
+class _Known:
+    """A storage: its number, how many collectives wrote into it, and what keeps its address."""
+
+    __slots__ = ("num_written", "number", "reference")
+
+    def __init__(self, number: int, storage: torch.UntypedStorage) -> None:
+        self.number = number
+        self.num_written = 0
+        self.reference = StorageWeakRef(storage)
+
+
+class Contents:
+    """The contents that were sent so far; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, _Known] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._num_storages = 0
+        self._num_contents = 0
+        self._lock = threading.Lock()
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> int:
+        """The number of what these tensors hold now; -1 where it cannot be told."""
+        if not tensors:
+            return _NOT_KNOWN
+        with self._lock:
+            try:
+                key = tuple([part for tensor in tensors for part in self._parts(tensor)])
+            except (RuntimeError, NotImplementedError):  # inference tensors count no versions
+                return _NOT_KNOWN
+            number = self._numbers.get(key)
+            if number is None:
+                if len(self._numbers) >= _MAX_CONTENTS:
+                    self._numbers.pop(next(iter(self._numbers)))
+                number = self._numbers[key] = self._num_contents
+                self._num_contents += 1
+            return number
+
+    def write(self, tensors: Sequence[torch.Tensor]) -> None:
+        """A call writes into these tensors."""
+        with self._lock:
+            for tensor in tensors:
+                try:
+                    known = self._storages.get(tensor.untyped_storage()._cdata)
+                except (RuntimeError, NotImplementedError):
+                    continue
+                if known is not None:
+                    known.num_written += 1
+
+    def _parts(self, tensor: torch.Tensor) -> tuple[object, ...]:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        known = self._storages.get(address)
+        if known is None:
+            if len(self._storages) >= _MAX_STORAGES:
+                self._storages.pop(next(iter(self._storages)))
+            known = self._storages[address] = _Known(self._num_storages, storage)
+            self._num_storages += 1
+        return (
+            known.number, known.num_written, tensor._version, tensor.dtype,
+            tensor.storage_offset(), tensor.shape, tensor.stride(),
+        )  # fmt: skip
+
+
+def identify(call: Call, args: Sequence[Any], contents: Contents) -> None:
+    """Number what a call sends, and take note of what it writes into."""
+    signature = call.signature
+    if signature.sent is not None:
+        call.sent_id = contents.of(tensors_of(args[signature.sent]))
+    if signature.received is not None and signature.received != RESULT:
+        contents.write(tensors_of(args[signature.received]))
