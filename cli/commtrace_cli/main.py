@@ -17,6 +17,7 @@ from commtrace_cli import (
     explain,
     export,
     findings,
+    flame,
     import_,
     info,
     merge,
@@ -24,6 +25,7 @@ from commtrace_cli import (
     run,
     summary,
     table,
+    timeline,
 )
 from commtrace_cli.terminal import ClosedOutput, fail
 
@@ -38,7 +40,7 @@ EXIT_CODES = {
 
 COMMANDS: dict[str, tuple[ModuleType, ...]] = {
     "Record": (run, demo),
-    "Look": (summary, report, table, explain),
+    "Look": (summary, report, timeline, flame, table, explain),
     "Judge": (findings, check, diff),
     "Traces": (info, dump, merge, import_, export),
 }

@@ -66,6 +66,15 @@ class Exchange(str, Enum):
     PARQUET = "parquet"
 
 
+class Width(str, Enum):
+    """What the blocks of a flame graph are as wide as."""
+
+    WIRE_BYTES = "wire_bytes"
+    TIME = "time"
+    EXPOSED = "exposed"
+    COUNT = "count"
+
+
 class Metric(str, Enum):
     """What must not grow from one run to another."""
 
@@ -197,6 +206,39 @@ ExportOutput = Annotated[
         "-o",
         metavar="PATH",
         help="The file or folder to write; by default in the current folder, by the trace's name.",
+        show_default=False,
+    ),
+]
+PictureOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write a picture: .html opens anywhere, .json is plotly's; .png, .svg and .pdf need "
+        "the package kaleido. Without it, the picture is drawn in the terminal.",
+        show_default=False,
+    ),
+]
+ChosenRanks = Annotated[
+    str | None,
+    typer.Option(
+        "--ranks", metavar="RANKS", help="Only these ranks: `0,1` or `0-3,8`.", show_default=False
+    ),
+]
+FlameWidth = Annotated[
+    Width,
+    typer.Option(
+        "--by",
+        help="What widths are: bytes sent, time from issue to completion, time that blocks, calls.",
+    ),
+]
+Phase = Annotated[
+    str,
+    typer.Option(
+        "--phase",
+        metavar="PHASE",
+        help="Only forward, backward, recompute, optimizer or other.",
         show_default=False,
     ),
 ]

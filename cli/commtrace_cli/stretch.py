@@ -1,4 +1,4 @@
-"""A part of a run as it is asked for: a window of time, or a range of steps."""
+"""A part of a run as it is asked for: a window of time, a range of steps, some of its ranks."""
 
 from __future__ import annotations
 
@@ -56,6 +56,30 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
         )
     first, last = int(found[1]), int(found[2] or found[1])
     return min(first, last), max(first, last)
+
+
+MOST_RANKS = 1 << 20
+
+
+def ranks_of(text: str | None) -> list[int] | None:
+    """Ranks, one by one or from the first to the last.
+
+    >>> ranks_of("0-2,8")
+    [0, 1, 2, 8]
+    """
+    if text is None:
+        return None
+    found: set[int] = set()
+    for piece in text.split(","):
+        parts = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", piece)
+        if not parts or int(parts[2] or parts[1]) - int(parts[1]) > MOST_RANKS:
+            raise UsageError(
+                f"cannot read the ranks {text!r}",
+                why="they are numbers, or a first and a last one, between commas",
+                attempt="--ranks 0,1, or --ranks 0-3,8",
+            )
+        found.update(range(int(parts[1]), int(parts[2] or parts[1]) + 1))
+    return sorted(found)
 
 
 def _nanoseconds(text: str) -> int | None:

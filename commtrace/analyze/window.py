@@ -41,8 +41,8 @@ def within(frames: Frames, window_ns: tuple[int, int]) -> Frames:
     return _part(frames, _whole_collectives(frames, touches), first, last, asked)
 
 
-def of_steps(frames: Frames, first: int, last: int) -> Frames:
-    """The steps from `first` to `last`, both included.
+def window_of_steps(frames: Frames, first: int, last: int) -> tuple[int, int]:
+    """When the steps from `first` to `last` begin and end, in nanoseconds since the run began.
 
     Raises UsageError where none of them was marked.
     """
@@ -55,7 +55,17 @@ def of_steps(frames: Frames, first: int, last: int) -> Frames:
             found=f"steps {known.min()} to {known.max()}" if len(steps) else "no step at all",
             attempt="other steps" if len(steps) else "a window of time",
         )
-    begins, ends = int(chosen["start_ns"].min()), int(chosen["end_ns"].max())
+    start = frames.start_ns
+    return int(chosen["start_ns"].min()) - start, int(chosen["end_ns"].max()) - start
+
+
+def of_steps(frames: Frames, first: int, last: int) -> Frames:
+    """The steps from `first` to `last`, both included.
+
+    Raises UsageError where none of them was marked.
+    """
+    begins, ends = (edge + frames.start_ns for edge in window_of_steps(frames, first, last))
+    chosen = frames.steps[frames.steps["step"].between(first, last)]
     asked = f"step {first}" if first == last else f"steps {first} to {last}"
     part = _part(frames, frames.comm["step"].between(first, last), begins, ends, asked)
     return replace(part, steps=chosen.reset_index(drop=True))

@@ -18,7 +18,18 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import totals
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain
-from commtrace.figures.theme import LIGHT, Theme, empty, layout, readable_on, theme_of, titled
+from commtrace.figures.theme import (
+    LEGEND,
+    LEGEND_PIXELS,
+    LIGHT,
+    Theme,
+    empty,
+    layout,
+    legend_entry,
+    readable_on,
+    theme_of,
+    titled,
+)
 from commtrace.units import text_of_bytes, text_of_duration
 
 VALUES: dict[str, str] = {
@@ -118,25 +129,21 @@ def flame(
         raise UsageError(f"no flame graph by {value!r}", attempt=f"one of {', '.join(VALUES)}")
     nodes = flame_nodes(frames)
     value = value or first_value(nodes)
-    by_phase = nodes[nodes["role"] == _PHASE]
-    levels = dict(zip(by_phase["name"], by_phase["id"].astype(str), strict=True))
-    if phase and phase not in levels:
-        raise UsageError(
-            f"no flame graph of the phase {phase!r}",
-            found=f"communication in {', '.join(levels) or 'no phase'}",
-        )
-    lacking = _lacking(nodes, value, levels.get(phase, "0"))
+    level = level_of(nodes, phase)
+    lacking = _lacking(nodes, value, level)
+    levels = {name: str(place) for name, place in _levels(nodes).items()}
     if lacking:
         figure = empty(theme, title=title, what=lacking, because=because)
         return figure.update_layout(meta={"phases": levels})
-    made = layout(
+    made: Any = layout(
         theme,
         height=flame_height(nodes),
-        margin={"l": 8, "r": 8, "t": PATH_BAR if phase else 8, "b": 8},
+        margin={"l": 8, "r": 8, "t": PATH_BAR if phase or title else 8, "b": 8},
         meta={"phases": levels},
         uniformtext={"mode": "hide", "minsize": 10},
     )
     figure = go.Figure(layout=titled(made, title))
+    kinds = nodes.loc[nodes["role"] == _KIND, "name"].drop_duplicates().tolist()
     colours = _colours(nodes, theme)
     figure.add_trace(
         go.Icicle(
@@ -146,7 +153,7 @@ def flame(
                 _label(role, name) for role, name in zip(nodes["role"], nodes["name"], strict=True)
             ],
             values=nodes[value].tolist(),
-            level=levels.get(phase, "0"),
+            level=str(level),
             branchvalues="total",
             sort=False,
             hovertext=_hover_texts(nodes, max(frames.num_ranks, 1)),
@@ -163,6 +170,14 @@ def flame(
             leaf={"opacity": 1},
         )
     )
+    if title:
+        figure.add_traces(
+            [legend_entry(plain(kind), {"color": theme.kind(kind)}) for kind in kinds]
+        )
+        figure.update_layout(showlegend=True, legend=LEGEND | {"y": 0, "yanchor": "top"})
+        figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
+        figure.update_layout(height=made["height"] + LEGEND_PIXELS)
+        figure.update_layout(margin={"b": 8 + LEGEND_PIXELS})
     return figure
 
 
@@ -171,11 +186,31 @@ def first_value(nodes: pd.DataFrame) -> str:
     return next((value for value in VALUES if nodes[value].max() > 0), next(iter(VALUES)))
 
 
-def _lacking(nodes: pd.DataFrame, value: str, level: str) -> str:
+def _levels(nodes: pd.DataFrame) -> dict[str, int]:
+    """The node of each phase."""
+    by_phase = nodes[nodes["role"] == _PHASE]
+    return dict(zip(by_phase["name"].tolist(), by_phase["id"].tolist(), strict=True))
+
+
+def level_of(nodes: pd.DataFrame, phase: str = "") -> int:
+    """The node of a phase; of no phase, that of the whole run.
+
+    Raises UsageError where the phase does not communicate.
+    """
+    levels = _levels(nodes)
+    if phase and phase not in levels:
+        raise UsageError(
+            f"no flame graph of the phase {phase!r}",
+            found=f"communication in {', '.join(levels) or 'no phase'}",
+        )
+    return levels[phase] if phase else 0
+
+
+def _lacking(nodes: pd.DataFrame, value: str, level: int) -> str:
     """What there is not to be drawn; empty where there is something."""
     if nodes.empty:
         return "No communication is in this trace"
-    if nodes[value].iloc[int(level)] <= 0:
+    if nodes[value].iloc[level] <= 0:
         return f"Nothing to draw by {VALUES[value].lower()}, which is zero or not in this trace"
     return ""
 

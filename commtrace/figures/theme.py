@@ -184,6 +184,22 @@ LEGEND = {
 }
 """A legend in a row above the picture."""
 
+LEGEND_PIXELS = 28
+
+
+def legend_entry(name: str, marker: dict[str, Any], **more: Any) -> go.Bar:
+    """A trace that is nothing but its line in the legend."""
+    return go.Bar(
+        name=name,
+        x=[None],
+        y=[None],
+        marker=marker,
+        showlegend=True,
+        hoverinfo="skip",
+        meta={"part": "legend"},
+        **more,
+    )
+
 
 def recolouring(source: Theme, target: Theme) -> dict[str, str]:
     """Each colour of `source` with the colour that stands for the same thing in `target`."""

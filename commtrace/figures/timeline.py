@@ -19,8 +19,18 @@ from commtrace.analyze.calls import calls
 from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain, wrapped
-from commtrace.figures.spans import WAIT, call_spans, marks, phase_spans
-from commtrace.figures.theme import LIGHT, Theme, empty, layout, theme_of, titled
+from commtrace.figures.spans import TRANSFER, WAIT, call_spans, marks, phase_spans
+from commtrace.figures.theme import (
+    LEGEND,
+    LEGEND_PIXELS,
+    LIGHT,
+    Theme,
+    empty,
+    layout,
+    legend_entry,
+    theme_of,
+    titled,
+)
 from commtrace.units import text_of_bytes, text_of_duration
 
 MAX_MARKS = 16_000
@@ -85,9 +95,30 @@ def timeline(
         *_call_bars(frames, drawn, rows, start, theme),
     ):
         figure.add_trace(trace)
+    if title:
+        _add_legend(figure, theme)
     if window_ns is not None:
         figure.update_xaxes(range=[edge / _MILLISECOND for edge in window_ns])
     return figure
+
+
+def _add_legend(figure: Any, theme: Theme) -> None:
+    """A line for each kind, for waiting, and for each phase; a kind's switches its waits, too."""
+    has_wait = False
+    for trace in figure.data:
+        part = trace.meta["part"]
+        has_wait |= part == WAIT
+        trace.showlegend = part in (TRANSFER, "phase")
+        trace.legendgroup = trace.name if part in (TRANSFER, WAIT) else part + trace.name
+    if has_wait:
+        hatched = _look(WAIT, theme.muted, theme)
+        figure.add_trace(legend_entry("waiting for the last rank", hatched, orientation="h"))
+    figure.update_layout(
+        showlegend=True,
+        legend=LEGEND | {"traceorder": "reversed"},
+        height=figure.layout.height + LEGEND_PIXELS,
+        margin={"t": figure.layout.margin.t + LEGEND_PIXELS},
+    )
 
 
 def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from commtrace.errors import UsageError
-from commtrace_cli.stretch import FOREVER_NS, steps_of, window_of
+from commtrace_cli.stretch import FOREVER_NS, ranks_of, steps_of, window_of
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,20 @@ def test_steps_are_a_range_or_one() -> None:
     assert steps_of(None) is None
     with pytest.raises(UsageError, match=r"cannot read the steps '3-5'"):
         steps_of("3-5")
+
+
+def test_ranks_are_one_by_one_or_ranges() -> None:
+    assert ranks_of("0,1") == [0, 1]
+    assert ranks_of("6-8, 2,7") == [2, 6, 7, 8]
+    assert ranks_of(None) is None
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,", "1:2", "-1", "0-99999999"])
+def test_anything_else_is_no_ranks(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        ranks_of(text)
+    assert str(refused.value) == (
+        f"cannot read the ranks {text!r}\n"
+        "  why: they are numbers, or a first and a last one, between commas\n"
+        "  try: --ranks 0,1, or --ranks 0-3,8"
+    )

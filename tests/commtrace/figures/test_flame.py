@@ -183,3 +183,11 @@ def test_an_unknown_value_or_phase_is_refused_with_those_that_exist() -> None:
         flame(frames, value="colour")
     with pytest.raises(UsageError, match="communication in forward, backward, other"):
         flame(frames, phase="sideways")
+
+
+def test_with_a_title_the_kinds_are_in_a_legend() -> None:
+    graph, *entries = flame(load(training_trace()), title="Where").data
+    kinds = set(flame_nodes(load(training_trace())).query("role == 'kind'")["name"])
+    assert graph.type == "icicle"
+    assert {entry.name for entry in entries} == kinds
+    assert all(entry.marker.color == LIGHT.kinds[entry.name] for entry in entries)

@@ -233,3 +233,15 @@ def test_a_run_or_a_window_without_communication_says_so(late: Any) -> None:
     )
     later = timeline(late, window_ns=(10**9, 2 * 10**9))
     assert later.layout.annotations[0].text == "No communication is in this part of the trace."
+
+
+def test_with_a_title_kinds_waiting_and_phases_are_in_a_legend() -> None:
+    figure = timeline(load(training_trace()), title="When")
+    shown = [trace.name for trace in figure.data if trace.showlegend]
+    assert shown.count("waiting for the last rank") == 1
+    assert {"forward", "backward", "all_reduce", "broadcast"} <= set(shown)
+    assert len(shown) == len(set(shown))
+    wait, transfer = (parts(figure, part)["all_reduce"] for part in ("wait", "transfer"))
+    assert wait.legendgroup == transfer.legendgroup
+    assert not wait.showlegend
+    assert not any(trace.showlegend for trace in timeline(load(training_trace())).data)

@@ -1,0 +1,99 @@
+"""`commtrace flame`: where communication comes from, in the terminal or as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from commtrace_cli import options
+from commtrace_cli.loading import load_events
+from commtrace_cli.stretch import steps_of, window_of
+from commtrace_cli.terminal import check_output, data_console, finish, working
+
+if TYPE_CHECKING:
+    from commtrace.analyze import Frames
+
+EXAMPLE = """
+Examples:
+
+- `commtrace flame run.json`
+- `commtrace flame run.json --by exposed --phase backward`
+- `commtrace flame run.json --by count -o flame.html`
+"""
+
+VALUE_OF = {
+    options.Width.WIRE_BYTES: "wire_bytes",
+    options.Width.TIME: "time_ns",
+    options.Width.EXPOSED: "blocked_ns",
+    options.Width.COUNT: "num_calls",
+}
+
+
+def flame(
+    trace: options.Trace,
+    by: options.FlameWidth = options.Width.WIRE_BYTES,
+    phase: options.Phase = "",
+    window: options.Window = None,
+    steps: options.Steps = None,
+    rows: options.Rows = 40,
+    output: options.PictureOutput = None,
+    force: options.Force = False,
+) -> None:
+    """Show where communication comes from: phase, module, operator, collective, as a flame graph.
+
+    In the terminal, a bar stands below that of what it is part of; numbers are what one rank does,
+    the mean over ranks. `-o` writes a picture to click through.
+    """
+    if output is not None:
+        from commtrace.report.picture import check_format
+
+        check_format(output)
+        check_output(output, force=force)
+    window_ns, numbers = window_of(window), steps_of(steps)
+    frames = load_events(trace)
+    from commtrace.analyze.window import of_steps, within
+
+    if numbers is not None:
+        frames = of_steps(frames, *numbers)
+    if window_ns is not None:
+        frames = within(frames, window_ns)
+    value = VALUE_OF[by]
+    if output is None:
+        _print(frames, value, phase, rows)
+        command = ["commtrace", "flame", trace, "--by", by.value, "-o", "flame.html"]
+        finish([], then=command)
+        return
+    from commtrace.report.picture import write_flame
+
+    with working(f"drawing {output}"):
+        write_flame(frames, output, value=value, phase=phase)
+    finish([output], then=["commtrace", "report", trace])
+
+
+def _print(frames: Frames, value: str, phase: str, rows: int) -> None:
+    from commtrace.analyze import notices_of
+    from commtrace.analyze.notices import notices_on
+    from commtrace.figures.flame import VALUES, flame_nodes, level_of
+    from commtrace_cli.text_flame import Tree, flame_lines, largest
+
+    console = data_console()
+    nodes = flame_nodes(frames)
+    top = level_of(nodes, phase)
+    console.print(Text(str(frames.run.get("command") or frames.path or ""), style="bold"))
+    of_phase = f" in {phase}" if phase else ""
+    told = f"{VALUES[value]}{of_phase}: what one rank does, the mean over ranks"
+    console.print(Text(told, style="dim"))
+    for text in notices_on("flame", notices_of(frames)):
+        console.print(Text(f"note: {text}", style="yellow"))
+    if nodes.empty or not nodes[value].iloc[top] > 0:
+        console.print(Text(f"nothing to draw: {VALUES[value].lower()} are zero or not known"))
+        return
+    console.print()
+    whole = list(Tree(nodes, value).rows(top))
+    shown = largest(whole, rows)
+    for line in flame_lines(shown, value, max(frames.num_ranks, 1), console.width):
+        console.print(line, no_wrap=True, crop=True, highlight=False)
+    if len(shown) < len(whole):
+        hidden = len(whole) - len(shown)
+        console.print(Text(f"{hidden} smaller rows: --rows {len(whole)}", style="dim"))

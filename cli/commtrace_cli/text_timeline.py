@@ -1,0 +1,236 @@
+"""A timeline in letters: a row per rank, a column per stretch of time.
+
+    R   most of the column is transfer of an all_reduce      r   most of it is waiting in one
+    ▂   less than half of it is communication                ·   none of it
+
+Letters tell kinds apart without colours, capitals tell transfer from waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.text import Text
+
+from commtrace.units import text_of_duration
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from commtrace.analyze import Frames
+
+LETTERS: dict[str, str] = {
+    "all_reduce": "R",
+    "all_gather": "G",
+    "reduce_scatter": "S",
+    "all_to_all": "A",
+    "broadcast": "B",
+    "send": "P",
+    "recv": "Q",
+    "reduce": "E",
+    "gather": "H",
+    "scatter": "C",
+    "barrier": "I",
+}
+OTHER_LETTER = "O"
+PHASE_LETTERS = {"forward": "f", "backward": "b", "recompute": "r", "optimizer": "o"}
+OTHER_PHASE = "-"
+LEVELS = "▁▂▃▄"
+"""Less than half of a column's time, in four parts."""
+NOTHING, BEFORE = "·", " "
+
+LEAST_COLUMNS = 20
+_SHARES = 16
+_TICK_EVERY = 16
+
+
+def cells(
+    frames: Frames, table: pd.DataFrame, window_ns: tuple[int, int], num_columns: int
+) -> pd.DataFrame:
+    """What each rank spends the columns of a window on, of the analysis `activity`.
+
+    A row per rank, column and kind: `waiting` and `transferring` in nanoseconds.
+    """
+    import pandas as pd
+
+    first, last = (edge + frames.start_ns for edge in window_ns)
+    begin, end = table["start_ns"], table["start_ns"] + table["duration_ns"]
+    busy = (table["kind"] != "") & (end > first) & (begin < last)
+    table, begin, end = table[busy], begin[busy].clip(lower=first), end[busy].clip(upper=last)
+    edges = first + (last - first) * np.arange(num_columns + 1) // num_columns
+    from_column = np.searchsorted(edges, begin, side="right") - 1
+    to_column = np.searchsorted(edges, end, side="left") - 1
+    pieces = np.repeat(np.arange(len(table)), to_column - from_column + 1)
+    within = np.arange(len(pieces)) - np.repeat(
+        np.cumsum(to_column - from_column + 1) - (to_column - from_column + 1),
+        to_column - from_column + 1,
+    )
+    column = from_column[pieces] + within
+    lasts = np.minimum(end.to_numpy()[pieces], edges[column + 1]) - np.maximum(
+        begin.to_numpy()[pieces], edges[column]
+    )
+    is_waiting = (table["activity"] == "waiting").to_numpy()[pieces]
+    found = pd.DataFrame(
+        {
+            "rank": table["rank"].to_numpy()[pieces],
+            "column": column,
+            "kind": table["kind"].to_numpy()[pieces],
+            "waiting": np.where(is_waiting, lasts, 0),
+            "transferring": np.where(is_waiting, 0, lasts),
+        }
+    )
+    return found.groupby(["rank", "column", "kind"], as_index=False).sum()
+
+
+def timeline_lines(
+    frames: Frames,
+    table: pd.DataFrame,
+    window_ns: tuple[int, int],
+    ranks: Sequence[int],
+    width: int,
+) -> list[Text]:
+    """The rows for a terminal `width` wide: time, steps, phases, and the ranks."""
+    label = max(len(f"rank {rank}") for rank in (*ranks, 0)) + 2
+    num_columns = max(width - label - _SHARES, LEAST_COLUMNS)
+    found = cells(frames, table[table["rank"].isin(ranks)], window_ns, num_columns)
+    lasts = window_ns[1] - window_ns[0]
+    rows = [Text(f"{'time':{label}}" + _ruler(window_ns, num_columns), style="dim")]
+    rows[0].append("blocked waiting".rjust(_SHARES))
+    if marks := _steps(frames, window_ns, num_columns):
+        rows.append(Text(f"{'step':{label}}{marks}", style="dim"))
+    if phases := _phases(frames, window_ns, num_columns):
+        rows.append(Text(f"{'phase':{label}}", style="dim") + phases)
+    by_rank: Any = dict(iter(found.groupby("rank")))
+    for rank in ranks:
+        row = Text(f"{f'rank {rank}':{label}}")
+        of_rank = by_rank.get(rank)
+        row.append_text(_row(of_rank, lasts / num_columns, num_columns))
+        row.append(_shares(of_rank, lasts))
+        rows.append(row)
+    return rows
+
+
+def legend(kinds: Sequence[str], *, has_phases: bool) -> list[Text]:
+    """What the letters mean, in lines."""
+    letters = Text()
+    for kind in kinds:
+        letters.append(f" {letter_of(kind)} ", style=_style(kind, is_waiting=False))
+        letters.append(f" {kind}   ")
+    told = (
+        f"CAPITAL transfer, small waiting for a rank, {LEVELS[:3]} less than half, {NOTHING} none"
+    )
+    lines = [letters, Text(told, style="dim")]
+    if has_phases:
+        phases = ", ".join(f"{letter} {phase}" for phase, letter in PHASE_LETTERS.items())
+        told = f"phase of the first rank: {phases}, {OTHER_PHASE} other"
+        lines.append(Text(told, style="dim"))
+    return lines
+
+
+def letter_of(kind: str) -> str:
+    """The letter of a kind of communication."""
+    return LETTERS.get(kind, OTHER_LETTER)
+
+
+def _row(of_rank: Any, column_ns: float, num_columns: int) -> Text:
+    row = Text()
+    if of_rank is None:
+        return row.append(NOTHING * num_columns, style="dim")
+    of_rank = of_rank.assign(busy=of_rank["waiting"] + of_rank["transferring"])
+    sums = of_rank.groupby("column")[["waiting", "transferring", "busy"]].sum()
+    kinds = of_rank.sort_values(["busy", "kind"]).groupby("column")["kind"].last()
+    marks = {
+        column: _mark(kinds[column], waiting, transferring, busy / column_ns)
+        for column, waiting, transferring, busy in sums.itertuples()
+    }
+    for column in range(num_columns):
+        row.append(*marks.get(column, (NOTHING, "dim")))
+    return row
+
+
+def _mark(kind: str, waiting: int, transferring: int, share: float) -> tuple[str, str]:
+    """The character of a column, and its style."""
+    is_waiting = waiting > transferring
+    if share >= 0.5:
+        letter = letter_of(kind)
+        return (letter.lower() if is_waiting else letter), _style(kind, is_waiting=is_waiting)
+    return LEVELS[min(int(share * 2 * len(LEVELS)), len(LEVELS) - 1)], _style(kind, is_waiting=True)
+
+
+def _style(kind: str, *, is_waiting: bool) -> str:
+    from commtrace.figures.theme import DARK, readable_on
+
+    colour = DARK.kind(kind)
+    return colour if is_waiting else f"{readable_on(colour)} on {colour}"
+
+
+def _shares(of_rank: pd.DataFrame | None, lasts: int) -> str:
+    waiting, busy = 0.0, 0.0
+    if of_rank is not None:
+        waiting = of_rank["waiting"].sum() / lasts
+        busy = waiting + of_rank["transferring"].sum() / lasts
+    return f"{busy:8.0%}{waiting:8.0%}"
+
+
+def _ruler(window_ns: tuple[int, int], num_columns: int) -> str:
+    """Times since the run began, each where its bar stands."""
+    first, last = window_ns
+    row = [BEFORE] * num_columns
+    for column in range(0, num_columns, _TICK_EVERY):
+        text = "|" + text_of_duration(first + (last - first) * column / num_columns)
+        if column + len(text) <= num_columns:
+            row[column : column + len(text)] = text
+    return "".join(row)
+
+
+def _steps(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> str:
+    """The number of each step where it begins, as far as there is room."""
+    steps = frames.steps.sort_values(["rank", "step"])
+    steps = steps[steps["rank"] == steps["rank"].min()]
+    first, last = window_ns
+    row, free_from = [BEFORE] * num_columns, 0
+    for step, start, end in zip(
+        steps["step"],
+        steps["start_ns"] - frames.start_ns,
+        steps["end_ns"] - frames.start_ns,
+        strict=True,
+    ):
+        if end <= first or start >= last:
+            continue
+        column = max(int((start - first) * num_columns // (last - first)), 0)
+        if start < first and (end - first) * num_columns < 2 * (last - first):
+            continue  # no more than its end is to be seen
+        text = f"|{step}"
+        if column >= free_from and column + len(text) <= num_columns:
+            row[column : column + len(text)] = text
+            free_from = column + len(text) + 1
+    return "".join(row).rstrip()
+
+
+def _phases(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> Text | None:
+    """The phase of the first rank in the middle of each column, by its letter."""
+    from commtrace.figures.spans import phase_spans
+    from commtrace.figures.theme import DARK, readable_on
+
+    spans = phase_spans(frames)
+    spans = spans[spans["rank"] == spans["rank"].min()].sort_values("start_ns")
+    if spans.empty:
+        return None
+    first, last = (edge + frames.start_ns for edge in window_ns)
+    middles = first + (last - first) * (2 * np.arange(num_columns) + 1) // (2 * num_columns)
+    place = np.searchsorted(spans["start_ns"].to_numpy(), middles, side="right") - 1
+    names = spans["phase"].tolist()
+    is_inside = (place >= 0) & (spans["end_ns"].to_numpy()[place] >= middles)
+    if not is_inside.any():
+        return None
+    row = Text()
+    for at, inside in zip(place.tolist(), is_inside.tolist(), strict=True):
+        if not inside:
+            row.append(BEFORE)
+        else:
+            colour = DARK.phase(names[at])
+            letter = PHASE_LETTERS.get(names[at], OTHER_PHASE)
+            row.append(letter, style=f"{readable_on(colour)} on {colour}")
+    return row

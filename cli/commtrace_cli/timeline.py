@@ -1,0 +1,148 @@
+"""`commtrace timeline`: when each rank communicates, in the terminal or as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from commtrace.errors import UsageError
+from commtrace.units import text_of_duration
+from commtrace_cli import options
+from commtrace_cli.loading import load_events
+from commtrace_cli.stretch import ranks_of, steps_of, window_of
+from commtrace_cli.terminal import check_output, data_console, finish, working
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from commtrace.analyze import Frames
+
+EXAMPLE = """
+Examples:
+
+- `commtrace timeline run.json`
+- `commtrace timeline run.json --steps 2:3 --ranks 0-7`
+- `commtrace timeline run.json --window 1.5s:2s -o timeline.html`
+
+Of more calls than can be told apart, the picture shows shares of time; a window or steps show
+single calls again.
+"""
+
+
+def timeline(
+    trace: options.Trace,
+    ranks: options.ChosenRanks = None,
+    window: options.Window = None,
+    steps: options.Steps = None,
+    rows: options.Rows = 30,
+    output: options.PictureOutput = None,
+    force: options.Force = False,
+) -> None:
+    """Show when each rank communicates, waits for another one, and computes.
+
+    In the terminal a letter stands for what most of a stretch of time goes to: capitals are
+    transfer, small letters waiting for a rank. `-o` writes a picture in which each call can be
+    pointed at.
+    """
+    if output is not None:
+        from commtrace.report.picture import check_format
+
+        check_format(output)
+        check_output(output, force=force)
+    asked, window_ns, numbers = ranks_of(ranks), window_of(window), steps_of(steps)
+    frames = load_events(trace)
+    from commtrace.analyze.window import window_of_steps
+    from commtrace.figures.timeline import ranks_of as ranks_in
+
+    chosen = ranks_in(frames, asked)
+    if numbers is not None:
+        window_ns = _overlap(window_of_steps(frames, *numbers), window_ns)
+    window_ns = _within_run(frames, window_ns)
+    if output is None:
+        _print(frames, window_ns, chosen, rows)
+        finish([], then=["commtrace", "timeline", trace, "-o", "timeline.html"])
+        return
+    from commtrace.report.picture import write_timeline
+
+    with working(f"drawing {output}"):
+        write_timeline(frames, output, ranks=chosen, window_ns=window_ns)
+    finish([output], then=["commtrace", "report", trace])
+
+
+def _overlap(steps_ns: tuple[int, int], window_ns: tuple[int, int] | None) -> tuple[int, int]:
+    """The part of a window that steps have.
+
+    Raises UsageError where they have none.
+    """
+    if window_ns is None:
+        return steps_ns
+    first, last = max(steps_ns[0], window_ns[0]), min(steps_ns[1], window_ns[1])
+    if last <= first:
+        raise UsageError(
+            "cannot show these steps in that window",
+            found=f"steps from {' to '.join(map(text_of_duration, steps_ns))}",
+            attempt="either --steps or --window",
+        )
+    return first, last
+
+
+def _within_run(frames: Frames, window_ns: tuple[int, int] | None) -> tuple[int, int]:
+    """The part of a window that the run has; without one, from the first event to the last.
+
+    Raises UsageError where it has none.
+    """
+    from commtrace.analyze.arrivals import end_ns
+
+    comm = frames.comm[frames.comm["issue_ns"] >= 0]
+    starts = [comm["issue_ns"].min(), frames.steps["start_ns"].min()]
+    ends = [end_ns(comm).max(), frames.steps["end_ns"].max()]
+    start = frames.start_ns
+    first = min((int(value) - start for value in starts if value == value), default=0)
+    last = max((int(value) - start for value in ends if value == value), default=0)
+    if window_ns is None:
+        return first, max(last, first + 1)
+    if window_ns[0] >= last:
+        raise UsageError(
+            f"nothing to show from {text_of_duration(window_ns[0])} on",
+            found=f"a run whose last event ends {text_of_duration(last)} after its start",
+            attempt="another window",
+        )
+    return window_ns[0], min(last, window_ns[1])
+
+
+def _print(frames: Frames, window_ns: tuple[int, int], chosen: list[int], rows: int) -> None:
+    from commtrace.analyze import CATALOG, notices_of
+    from commtrace.analyze.notices import notices_on
+    from commtrace_cli.text_timeline import legend, timeline_lines
+
+    console = data_console()
+    console.print(Text(str(frames.run.get("command") or frames.path or ""), style="bold"))
+    first, last = map(text_of_duration, window_ns)
+    told = f"{first} to {last} since the run began; blocked and waiting are parts of that time"
+    console.print(Text(told, style="dim"))
+    for text in notices_on("timeline", notices_of(frames)):
+        console.print(Text(f"note: {text}", style="yellow"))
+    console.print()
+    table = CATALOG["activity"].function(frames)
+    lines = timeline_lines(frames, table, window_ns, chosen[:rows], console.width)
+    for line in lines:
+        console.print(line, no_wrap=True, crop=True, highlight=False)
+    if len(chosen) > rows:
+        console.print(Text(f"{len(chosen) - rows} more ranks: --rows {len(chosen)}", style="dim"))
+    console.print()
+    kinds = CATALOG["by_kind"].function(frames)["kind"].tolist()
+    for line in legend(kinds, has_phases=any(line.plain.startswith("phase") for line in lines)):
+        console.print(line, highlight=False)
+    _print_latecomer(console, frames)
+
+
+def _print_latecomer(console: Console, frames: Frames) -> None:
+    from commtrace.analyze import CATALOG
+
+    ranks = CATALOG["by_rank"].function(frames)
+    worst = ranks.nlargest(1, "caused_wait_ns").to_dict("records")
+    if len(ranks) > 1 and worst and worst[0]["caused_wait_ns"] > 0:
+        caused = text_of_duration(worst[0]["caused_wait_ns"])
+        text = f"Others wait longest for rank {worst[0]['rank']}: {caused} in the whole run."
+        console.print(Text(text), highlight=False)

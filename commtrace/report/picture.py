@@ -1,0 +1,179 @@
+"""One picture as a file: a page of its own that needs no network, or what plotly can write.
+
+.html            opens anywhere, in light and dark
+.json            plotly's figure, for other programs
+.png .svg .pdf   as they are drawn, with the package kaleido
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from commtrace.analyze import Frames, notices_of
+from commtrace.analyze.notices import notices_on
+from commtrace.errors import UsageError
+from commtrace.figures.flame import VALUES, flame_nodes
+from commtrace.figures.pictures import PICTURES
+from commtrace.figures.theme import DARK, LIGHT, recolouring
+from commtrace.report.page import content_policy, packed
+from commtrace.report.style import variables
+
+DRAWN = (".png", ".svg", ".pdf")
+FORMATS = (".html", ".json", *DRAWN)
+WIDTH_PIXELS = 1400
+
+
+def check_format(path: Path) -> None:
+    """Refuse a picture that cannot be written, before any work is done.
+
+    Raises UsageError where its suffix is none of `FORMATS`, or needs a package that is not there.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise UsageError(
+            f"cannot draw {path.name}",
+            found=f"the suffix {suffix}" if suffix else "no suffix",
+            attempt=f"one of {', '.join(FORMATS)}",
+        )
+    if suffix in DRAWN and find_spec("kaleido") is None:
+        raise UsageError(
+            f"cannot draw {path.name}",
+            found="no package kaleido",
+            why=f"plotly needs it for {', '.join(DRAWN)}",
+            attempt="`pip install kaleido`, or .html, whose camera button saves a .png",
+        )
+
+
+def write_flame(frames: Frames, path: Path, *, value: str = "", phase: str = "") -> None:
+    """Write the flame graph of a run; on the page, its measure can be chosen.
+
+    Raises UsageError where the format cannot be written, or the phase does not communicate.
+    """
+    figure = PICTURES["flame"].draw(frames, value=value, phase=phase)
+    nodes = flame_nodes(frames)
+    drawn = {name: nodes[name].tolist() for name in VALUES if nodes[name].max() > 0}
+    note = "Click a block to zoom into it, the bar on top to come back."
+    measures = {VALUES[name]: values for name, values in drawn.items()} if figure.data else {}
+    write_picture(
+        figure,
+        path,
+        about=_about(frames, "flame"),
+        note=note,
+        measures=measures,
+        chosen=VALUES.get(value, ""),
+    )
+
+
+def write_timeline(
+    frames: Frames,
+    path: Path,
+    *,
+    window_ns: tuple[int, int] | None = None,
+    ranks: Sequence[int] | None = None,
+) -> None:
+    """Write the timeline of a run, or of a part of it.
+
+    Raises UsageError where the format cannot be written, or the run has no such rank.
+    """
+    figure: Any = PICTURES["timeline"].draw(frames, window_ns=window_ns, ranks=ranks)
+    note = "Drag over a stretch to zoom in, double-click to zoom out; point at a call to read it."
+    if not figure.layout.meta["single"]:
+        note += (
+            " These are too many calls to draw one by one: the height of a colour is the share of"
+            " its column's time. --steps or --window show single calls."
+        )
+    write_picture(figure, path, about=_about(frames, "timeline"), note=note)
+
+
+def write_picture(
+    figure: go.Figure,
+    path: Path,
+    *,
+    about: Sequence[str] = (),
+    note: str = "",
+    measures: Mapping[str, Sequence[float]] | None = None,
+    chosen: str = "",
+) -> None:
+    """Write a figure in light colours to `path`, whole or not at all, in the suffix's format.
+
+    `about` are lines above it, `note` one below; `measures`, on a page, by their titles, are
+    values that its first trace may have instead, of which `chosen` is drawn.
+
+    Raises UsageError where the format cannot be written.
+    """
+    check_format(path)
+    write = _WRITERS.get(path.suffix.lower(), _write_drawn)
+    page = {"about": about, "note": note, "measures": dict(measures or {}), "chosen": chosen}
+    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        write(figure, unfinished, page)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _about(frames: Frames, name: str) -> list[str]:
+    """The run's command, and what it lacks for the picture."""
+    command = str(frames.run.get("command") or (frames.path.name if frames.path else ""))
+    return [command, *notices_on(name, notices_of(frames))]
+
+
+def _write_json(figure: go.Figure, path: Path, page: Mapping[str, Any]) -> None:
+    path.write_text(str(figure.to_json()), encoding="utf-8")
+
+
+def _write_drawn(figure: Any, path: Path, page: Mapping[str, Any]) -> None:
+    figure.write_image(path, width=WIDTH_PIXELS, height=figure.layout.height)
+
+
+def _write_page(figure: go.Figure, path: Path, page: Mapping[str, Any]) -> None:
+    environment = Environment(
+        loader=PackageLoader("commtrace.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    plotly, loader = get_plotlyjs(), PackageLoader("commtrace.report")
+    script = loader.get_source(environment, "picture.js")[0]
+    data = {
+        "figure": figure.to_plotly_json(),
+        "dark": recolouring(LIGHT, DARK),
+        "measures": page["measures"],
+        "chosen": page["chosen"],
+    }
+    text = environment.get_template("picture.html").render(
+        policy=content_policy(script, plotly),
+        light=Markup(variables(LIGHT)),
+        dark=Markup(variables(DARK)),
+        script=Markup(script),
+        plotly=packed(plotly),
+        data=packed(json.dumps(data, separators=(",", ":"), default=_plain)),
+        title=page["about"][0] if page["about"] else "commtrace",
+        about=page["about"],
+        note=page["note"],
+        measures=list(page["measures"]),
+        chosen=page["chosen"],
+    )
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has for a number of numpy."""
+    return value.item()
+
+
+_WRITERS: dict[str, Callable[[go.Figure, Path, Mapping[str, Any]], None]] = {
+    ".html": _write_page,
+    ".json": _write_json,
+}
