@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from commtrace.tracefile import read_trace
+from tests.commtrace.synthetic import write_synthetic_run
+
 pytest_plugins = ["pytester"]
 
 
@@ -279,3 +282,87 @@ def test_it():
         "--strict-markers",
     )
     assert "@pytest.mark.comms(all_reduce=2" in project.run("--markers").stdout.str()
+
+
+def test_the_trace_and_the_page_of_a_failure_are_kept(project) -> None:
+    text = project.failure(
+        """
+@pytest.mark.comms(all_reduce=0)
+def test_fails():
+    run_threads(reduce, 2)
+
+@pytest.mark.comms(all_reduce=1)
+def test_passes():
+    run_threads(reduce, 2)
+""",
+        "--comms-report=kept",
+    )
+    folder = project.path / "kept" / "test_it.py_test_fails"
+    assert f"saved in {folder}" in text
+    assert sorted(path.name for path in folder.iterdir()) == ["run.html", "run.json"]
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert read_trace(folder / "run.json").num_rows("comm") == 2
+
+
+def test_ranks_that_have_to_fit_together_must_be_several(project) -> None:
+    text = project.failure("""
+@pytest.mark.comms(consistent=True)
+def test_alone():
+    with fake_world(4):
+        reduce()
+
+@pytest.mark.comms(consistent=True)
+def test_together():
+    run_threads(reduce, 2)
+""")
+    assert "1 failed, 1 passed" in text
+    assert "the ranks cannot be compared\n  found: the recording of one rank" in text
+
+
+def test_a_trace_of_another_program_can_be_added(project) -> None:
+    path = write_synthetic_run(project.path / "run.json", world_size=2, num_steps=1, num_layers=1)
+    project.passes(f"""
+import subprocess, sys
+
+@pytest.mark.comms(all_reduce=3, all_gather=1, reduce_scatter=1, exact=True, module="layers.0")
+def test_it(comms):
+    subprocess.run([sys.executable, "-c", "1"], check=True)
+    comms.add({str(path)!r})
+    assert comms.ranks == [0, 1]
+    assert comms.counts("phase") == {{"forward": 2, "backward": 3}}
+""")
+
+
+def test_what_the_fixture_refuses(project) -> None:
+    project.passes(
+        """
+from commtrace.errors import RecordingError, UsageError
+
+@pytest.fixture
+def early(comms):
+    with pytest.raises(RecordingError, match="found: it is used in a fixture"):
+        comms.counts()
+
+def refusal(function, *args, **options):
+    with pytest.raises(UsageError) as caught:
+        function(*args, **options)
+    return str(caught.value)
+
+def test_it(early, comms):
+    def body():
+        reduce()
+        if dist.get_rank():
+            alone = dist.new_group([1], use_local_synchronization=True)
+            dist.all_reduce(torch.ones(1), group=alone)
+        assert "a rank knows only itself" in refusal(comms.check)
+
+    run_threads(body, 2)
+    told = refusal(comms.counts)
+    assert "found: rank 0: {'all_reduce': 1}; rank 1: {'all_reduce': 2}" in told
+    assert "try: comms.counts(rank=0)" in told
+    assert "found: recordings of ranks 0-1" in refusal(comms.total, rank=5)
+    assert "it counts by kind" in refusal(comms.counts, "colour")
+    assert "there is no table 'by_colour'" in refusal(comms.table, "by_colour")
+    assert "comms.expect has an argument 'al_reduce'" in refusal(comms.expect, al_reduce=1)
+"""
+    )
