@@ -95,7 +95,11 @@ def plain_table(
         elif column.type is int and column.name not in MAY_BE_NEGATIVE:
             values = values.where(values >= 0, math.nan)
         headings[column.name] = column.name.removesuffix("_ns").removesuffix("_bytes")
-        texts[column.name] = [text_of_value(value, unit) for value in values]
+        is_change = column.name.endswith("_change")
+        texts[column.name] = [
+            f"{'+' if is_change and value > 0 else ''}{text_of_value(value, unit)}"
+            for value in values
+        ]
     widths = {name: _GAP + max(map(cell_len, [headings[name], *texts[name]])) for name in headings}
     shown = list(headings)
     while sum(widths[name] for name in shown) - _GAP > console.width and len(shown) > 1:

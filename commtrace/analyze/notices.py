@@ -114,7 +114,8 @@ def _no_steps(frames: Frames) -> str:
 
 
 def _no_modules(frames: Frames) -> str:
-    if not len(frames.comm) or (frames.comm["module"] != "").any():
+    inside = (frames.comm["module"] != "") | (frames.comm["module_class"] != "")  # the outermost
+    if not len(frames.comm) or inside.any():
         return ""
     return "No call happened inside of a module, or modules were not tracked while recording."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def test_what_was_added_is_listed_within_the_terminal(
     ended = commtrace("diff", run_json, longer_json, columns=columns)
     assert ended.code == 0
     assert ended.out.startswith("5 added, 10 the same\n")
+    assert re.search(r"^added +layers\.2\.\S+ +all_reduce +\+1\b", ended.out, re.MULTILINE)
     assert "layers.2.attention.wo" in ended.out
     assert max(len(line) for line in ended.out.splitlines()) <= columns
 

@@ -141,6 +141,20 @@ def test_a_bad_trace_gets_a_sentence(
     assert not Path("report.html").exists()
 
 
+@pytest.mark.parametrize("make_bad", [missing, truncated, folder], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "command", ["table by_kind", "findings", "check", "info", "dump comm", "explain longest"]
+)
+def test_every_command_says_the_same_of_it(
+    commtrace: Commtrace, tmp_path: Path, run_json: Path, command: str, make_bad
+) -> None:
+    make_bad(tmp_path / "bad.trace", run_json)
+    name, *rest = command.split()
+    ended = commtrace(name, "bad.trace", *rest)
+    assert ended.err == BAD_TRACES[make_bad].replace("TRACE", "bad.trace")
+    assert (ended.code, ended.out) == (3, "")
+
+
 def test_a_trace_without_events_is_not_drawn(commtrace: Commtrace, silent_json: Path) -> None:
     ended = commtrace("report", silent_json)
     assert ended.code == 3

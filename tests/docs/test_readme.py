@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,11 +44,16 @@ def test_the_recording_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "run.json").is_file()
 
 
-def test_the_tables_are_there(tmp_path: Path) -> None:
-    write_synthetic_run(tmp_path / "run.json")
-    names: dict[str, object] = {}
-    exec(program("CATALOG"), names)
-    assert len(names["frames"].comm)  # type: ignore[attr-defined]
+def test_a_run_answers_in_python(tmp_path: Path) -> None:
+    for name in ("run.json", "other.json"):
+        write_synthetic_run(tmp_path / name)
+    text = program("run.findings()")
+    names: dict[str, Any] = {}
+    exec(text, names)
+    for line in re.findall(r"^run\..+$", text, re.M):
+        assert len(repr(eval(line, names))) > 50, line  # each of them has something to show
+    for figure in re.findall(r"(\w+)\(\)", text.partition("also ")[2].partition("\n")[0]):
+        assert getattr(names["run"], figure)().data
 
 
 def test_the_layouts_and_the_reason_are_those_of_the_comments() -> None:
@@ -67,7 +73,7 @@ def test_what_a_function_would_send_is_told_and_what_sends_nothing_is_let_throug
     names: dict[str, object] = {}
     with fake_world(4):
         exec(program("distribute_tensor"), names)
-        exec(program("explain"), names)
+        exec(program("import ExplicitRedistributionContext, explain"), names)
     told = capsys.readouterr().out
     assert "aten._softmax.default  f32[8,16] tp:S(1)" in told
     assert "considered: " in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.findings.finding import (
@@ -117,11 +118,16 @@ def replicated_operators(frames: Frames) -> list[Finding]:
     ]
 
 
+def _in_module(comm: pd.DataFrame) -> pd.Series:
+    """Which calls are in a module; the outermost one has a class and no path."""
+    return (comm["module"] != "") | (comm["module_class"] != "")
+
+
 def outside_modules(frames: Frames) -> list[Finding]:
     """Communication of forward and backward passes that no module made."""
     comm = frames.comm
     passes = comm["phase"].isin(["forward", "backward", "recompute"])
-    calls = comm[passes & (comm["module"] == "")]
+    calls = comm[passes & ~_in_module(comm)]
     return [
         Finding(
             title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} were made outside of "
@@ -140,7 +146,7 @@ def outside_modules(frames: Frames) -> list[Finding]:
 
 def lacks_modules(frames: Frames) -> str:
     """Whether modules were tracked."""
-    if not len(frames.comm) or (frames.comm["module"] != "").any():
+    if not len(frames.comm) or _in_module(frames.comm).any():
         return ""
     return "No call happened inside of a module, or modules were not tracked while recording."
 

@@ -90,3 +90,8 @@ def test_a_notice_is_told_where_it_matters() -> None:
 def test_notices_limit_only_what_exists() -> None:
     known = {*CATALOG, "flame", "timeline", EVERYTHING}
     assert {name for limits, _ in RULES + MINOR_RULES for name in limits} <= known
+
+
+def test_calls_of_the_outermost_module_are_in_a_module() -> None:
+    told = [notice.text for notice in notices_of(run_of([call(module_class="Net")]))]
+    assert not any("inside of a module" in text for text in told)

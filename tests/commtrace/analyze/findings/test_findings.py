@@ -144,6 +144,7 @@ def test_communication_outside_of_any_module_is_told_with_its_line() -> None:
         call(module="m"),
         call(id=1, wire_bytes=7, source_file="a.py", source_line=9),
         call(id=2, phase="optimizer"),
+        call(id=3, module="", module_class="Net"),  # in the outermost one
     ]
     (one,) = found(calls, "outside_modules")
     assert (one["source"], one["cost_bytes"], one["evidence"]) == ("a.py:9", 7, "0:1")
