@@ -134,21 +134,12 @@ def _known(column: pd.Series) -> pd.Series:
 
 def _bus_factor(frames: Frames) -> pd.Series:
     """The busbw factor of each call; nan for a kind or a group that is not known."""
-    sizes = frames.groups.set_index("name")["size"]
-    calls = pd.DataFrame(
-        {
-            "kind": frames.comm["kind"].astype(object),
-            "size": frames.comm["group"].astype(object).map(sizes),
-        }
-    )
-    pairs = calls.drop_duplicates().dropna()
-    factors = {
-        (kind, size): busbw_factor(kind, int(size))
-        for kind, size in pairs.itertuples(index=False)
-        if kind in KINDS and size > 0
-    }
-    if not factors:
-        return pd.Series(np.nan, index=calls.index)
-    return pd.Series(
-        pd.MultiIndex.from_frame(calls).map(factors), index=calls.index, dtype="float64"
-    )
+    kind, group = (frames.comm[name].astype("category").cat for name in ("kind", "group"))
+    sizes = frames.groups.drop_duplicates("name").set_index("name")["size"]
+    of_group = sizes.reindex(group.categories).fillna(-1).astype("int64").tolist()
+    factors = np.full((len(kind.categories), len(of_group)), np.nan)
+    for row, name in enumerate(kind.categories):
+        for column, size in enumerate(of_group):
+            if name in KINDS and size > 0:
+                factors[row, column] = busbw_factor(name, size)
+    return pd.Series(factors[kind.codes, group.codes], index=frames.comm.index)

@@ -27,7 +27,7 @@ from commtrace.analyze import Frames, Notice, load, notices_of
 from commtrace.analyze.by_phase import PHASES
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.window import of_steps, within
-from commtrace.figures import PICTURES
+from commtrace.figures import PICTURES, Picture
 from commtrace.figures.flame import VALUES, flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
@@ -88,6 +88,7 @@ def render_page(
     script = "\n".join(_template(name) for name in SCRIPTS)
     plotly = get_plotlyjs()
     all_notices = notices_of(frames)
+    found = verdict(answers)
     store = call_store(frames)
     data = page_data(answers, store, all_notices)
     environment = Environment(
@@ -107,16 +108,16 @@ def render_page(
         title=_title(frames),
         run=frames.run,
         extent=extent(answers),
-        tiles=tiles(answers),
+        tiles=tiles(answers, found),
         findings=finding_cards(answers),
         num_findings=len(answers["findings"]),
         not_judged=not_judged(answers),
-        verdict=verdict(answers),
+        verdict=found,
         notices=[notice.text for notice in all_notices if not notice.is_minor],
         facts=answers["facts"].to_dict("records"),
         kinds=_kinds(answers),
         values=VALUES,
-        patterns=[PICTURES[name] for name in PATTERNS],
+        patterns=_in_columns(data["patterns"]),
         phases=_phases(frames.comm),
         drawn_phases=_phases(frames.ops),
         num_phases_left_out=data["timeline"]["num_phases_left_out"],
@@ -129,6 +130,10 @@ def render_page(
 
 PATTERNS = ("steps", "waits", "sizes", "matrix")
 """The pictures that are drawn beside each other, each of one table."""
+
+
+HEAD_PIXELS = 100
+"""What the title of a picture takes, and the gap below it."""
 
 
 def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> dict[str, Any]:
@@ -152,6 +157,17 @@ def _pattern(answers: Answers, name: str, all_notices: list[Notice]) -> dict[str
     limits = notices_on(picture.analysis, all_notices)
     drawn = picture.function(answers[picture.analysis], because=limits[0] if limits else "")
     return drawn.to_plotly_json()
+
+
+def _in_columns(figures: dict[str, Any]) -> list[list[Picture]]:
+    """The patterns in two columns, each below what is shortest so far."""
+    columns: list[list[Picture]] = [[], []]
+    heights = [0, 0]
+    for name, figure in figures.items():
+        shorter = heights.index(min(heights))
+        columns[shorter].append(PICTURES[name])
+        heights[shorter] += figure["layout"]["height"] + HEAD_PIXELS
+    return columns
 
 
 def packed(text: str) -> str:

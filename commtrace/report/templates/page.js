@@ -20,6 +20,12 @@ function unpacked(id) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
 
+/** Resolves once all of the page is read: the calls come last, after the script. */
+function wholePage() {
+  if (document.readyState !== "loading") return Promise.resolve();
+  return new Promise((resume) => document.addEventListener("DOMContentLoaded", resume));
+}
+
 /** Runs a script whose hash the page's policy names. */
 function run(source) {
   const script = document.createElement("script");
@@ -147,6 +153,7 @@ async function start() {
     await new Promise((resume) => setTimeout(resume));
   }
   document.documentElement.dataset.opened = "yes"; // what is in view is there; the calls follow
+  await wholePage();
   const bytes = new Uint8Array(await unpacked("packed-calls").arrayBuffer());
   const calls = new Calls(data.tables.find((table) => table.name === "calls"), bytes);
   tables.add("calls", calls);

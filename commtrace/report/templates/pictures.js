@@ -8,6 +8,8 @@ const CONFIG = {
   doubleClick: "reset",
 };
 
+const LEAST_LABELLED = 0.012; // the part of the picture's width that has room for a label
+
 /** A copy of a figure's part in which each colour is exchanged for what `colours` has for it. */
 function recoloured(part, colours) {
   if (typeof part === "string") return colours[part] || part;
@@ -89,6 +91,9 @@ class Flame {
     trace.values = values;
     trace.level = this.level;
     figure.layout.margin.t = this.level === "0" ? figure.layout.margin.b : 8 + trace.pathbar.thickness;
+    const least = LEAST_LABELLED * values[Number(this.level)];
+    trace.textinfo = "text"; // what is too narrow for its label costs the time to find that out
+    trace.text = trace.labels.map((label, place) => (values[place] < least ? "" : label));
     trace.textfont = { color: trace.marker.colors.map(readableOn) };
     await Plotly.react(this.place, [trace], figure.layout, { ...CONFIG, displayModeBar: false });
     if (this.listening) return;

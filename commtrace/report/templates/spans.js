@@ -5,7 +5,8 @@
 const MAX_SINGLE = 3000;
 const WAIT = "wait";
 const TRANSFER = "transfer";
-const HATCH = 6; // pixels from one line of a hatch to the next
+const PALE = 0.4; // of the colour of a kind, in what waits for the last rank
+const BLOCKING_SHARE = 0.6; // of a rank's band, where calls in the background share it
 const CELLS = 320; // columns of the labels over a picture, at most
 const BAND = 0.58; // the part of a rank's row that its calls take; its phase takes the row
 const MOST_TEXT = 160;
@@ -94,7 +95,7 @@ class Spans {
 
   /** One mark per call and part, as rows of the kinds' traces. */
   single(first, last, off) {
-    const { issue_ns: start, end_ns: end, ready_ns: ready, lane } = this.calls.own;
+    const { issue_ns: start, end_ns: end, ready_ns: ready } = this.calls.own;
     const found = [];
     this.within(first, last).forEach(([from, to], place) => {
       const rows = [];
@@ -102,15 +103,27 @@ class Spans {
         const hidden = start[row] < 0 || end[row] < first || off.has(this.kind(row));
         if (!hidden) rows.push(row);
       }
-      const lanes = 1 + rows.reduce((most, row) => Math.max(most, lane[row]), 0);
-      for (const row of rows) {
-        const y = place + BAND * ((lane[row] + 0.5) / lanes - 0.5);
-        const mark = { row, kind: this.kind(row), y, height: BAND / lanes };
+      for (const [row, top, height] of this.stacked(rows)) {
+        const y = place + BAND * (top + height / 2 - 0.5);
+        const mark = { row, kind: this.kind(row), y, height: BAND * height };
         if (ready[row] > start[row]) found.push({ ...mark, part: WAIT, start: start[row], end: ready[row] });
         found.push({ ...mark, part: TRANSFER, start: ready[row], end: end[row] });
       }
     });
     return found;
+  }
+
+  /** The top and height of each call in its rank's band: below those that block it the others. */
+  stacked(rows) {
+    const { lane } = this.calls.own;
+    const isAsync = (row) => this.calls.data.is_async[this.calls.site[row]];
+    const kinds = [rows.filter((row) => !isAsync(row)), rows.filter(isAsync)];
+    const share = kinds[0].length && kinds[1].length ? BLOCKING_SHARE : Number(kinds[0].length > 0);
+    return kinds.flatMap((of, place) => {
+      const lanes = [...new Set(of.map((row) => lane[row]))].sort((a, b) => a - b);
+      const height = (place ? 1 - share : share) / lanes.length;
+      return of.map((row) => [row, (place ? share : 0) + height * lanes.indexOf(lane[row]), height]);
+    });
   }
 
   kind(row) {
@@ -179,12 +192,12 @@ function paintedShares(sums, numColumns, columnNs, rowPixels, colours, surface) 
   const context = canvas.getContext("2d");
   const image = context.createImageData(canvas.width, canvas.height);
   const pixels = new Uint32Array(image.data.buffer); // little-endian: alpha, blue, green, red
-  const packed = (colour) => {
-    const [red, green, blue] = channels(colour);
-    return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+  const back = channels(surface);
+  const packed = (colour, part) => {
+    const mixed = channels(colour).map((value, place) => Math.round(part * value + (1 - part) * back[place]));
+    return ((255 << 24) | (mixed[2] << 16) | (mixed[1] << 8) | mixed[0]) >>> 0;
   };
-  const solid = colours.map(packed);
-  const back = packed(surface);
+  const solid = colours.flatMap((colour) => [packed(colour, 1), packed(colour, PALE)]);
   const height = Math.round(BAND * rowPixels);
   sums.forEach((sum, place) => {
     const bottom = place * rowPixels + Math.round((rowPixels + height) / 2) - 1;
@@ -200,8 +213,7 @@ function paintedShares(sums, numColumns, columnNs, rowPixels, colours, surface) 
         const to = Math.round((below / whole) * height);
         for (let up = from; up < to; up += 1) {
           const y = bottom - up;
-          const lined = part % 2 === 0 || (column + y) % HATCH < HATCH / 2;
-          pixels[y * numColumns + column] = lined ? solid[part >> 1] : back;
+          pixels[y * numColumns + column] = solid[part];
         }
       }
     }

@@ -4,6 +4,7 @@
 const SHORT_RUN = 6;
 const STEP_ROW = -0.9;
 const MAX_PHASES = 3000;
+const BELOW_BAR = 72; // pixels that the page's top bar takes
 const MS = 1e6;
 const REDRAW_AFTER_MS = 60;
 const EDGE = 0.02; // what is seen around a stretch, as a part of it
@@ -85,7 +86,7 @@ class Timeline {
   showNumber(number) {
     const place = this.steps.findIndex((step) => step.number === number);
     if (place < 0) return;
-    this.place.scrollIntoView({ block: "center" });
+    this.bringIntoView(0);
     this.showStep(place);
   }
 
@@ -101,12 +102,20 @@ class Timeline {
     const { issue_ns: start, end_ns: end } = this.calls.own;
     const timed = rows.filter((row) => start[row] >= 0);
     this.marked = marked.filter((row) => start[row] >= 0);
-    this.place.scrollIntoView({ block: "center" });
+    this.bringIntoView(this.data.ranks.indexOf(this.calls.own.rank[rows[0]]));
     if (!timed.length) return this.draw();
     const first = Math.min(...timed.map((row) => start[row]));
     const last = Math.max(...timed.map((row) => end[row]));
     const margin = Math.max(2 * (last - first), 1000);
     return this.show([this.ms(first - margin), this.ms(last + margin)]);
+  }
+
+  /** Scrolls to the timeline, and further down where the row of a rank would not be seen. */
+  bringIntoView(row) {
+    const { top, height } = this.place.getBoundingClientRect();
+    const section = this.place.closest("section").getBoundingClientRect().top - BELOW_BAR;
+    const ofRow = top + (height * (row + 2)) / (this.data.ranks.length + 2) - 0.8 * window.innerHeight;
+    window.scrollBy({ top: Math.max(section, ofRow) });
   }
 
   unmark() {

@@ -135,10 +135,11 @@ def test_a_complaint_would_be_noticed(open_page: Open) -> None:
 
 def test_it_fits_the_window_and_follows_when_that_changes(page: Page) -> None:
     fits = """width => document.documentElement.scrollWidth <= width
-        && ["flame-picture", "timeline-picture"].every((id) => {
-            const card = document.getElementById(id).getBoundingClientRect().width;
-            const drawn = document.querySelector(`#${id} .main-svg`).getBoundingClientRect().width;
-            return Math.abs(card - drawn) <= 1 && card > 0.85 * width;
+        && [...document.querySelectorAll(".picture")].every((place) => {
+            const card = place.getBoundingClientRect().width;
+            const drawn = place.querySelector(".main-svg").getBoundingClientRect().width;
+            const share = width > 900 && place.closest(".pair") ? 0.42 : 0.85;
+            return Math.abs(card - drawn) <= 1 && card > share * width;
         })"""
     for width in (1400, 800, 390, 1400):
         page.set_viewport_size({"width": width, "height": 900})
@@ -157,6 +158,26 @@ def test_hovering_over_a_block_tells_what_it_adds_up_to(page: Page) -> None:
     text = hover(page, "#flame-picture", ".slice")
     assert text.startswith("all communication")
     assert "sent 12.1 MB (100.0% of all)" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("steps", "step 0"), ("sizes", "all_reduce"), ("waits", "rank 0")],
+)
+def test_hovering_over_a_pattern_tells_its_numbers(page: Page, name: str, said: str) -> None:
+    assert said in hover(page, f"#{name}-picture", ".barlayer .point path")
+
+
+def test_the_matrix_tells_who_sends_to_whom(page: Page) -> None:
+    place = "#matrix-picture"
+    page.locator(place).scroll_into_view_if_needed()
+    box = page.locator(f"{place} .heatmaplayer image").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.36 * box["width"], box["y"] + 0.12 * box["height"])
+    page.mouse.move(box["x"] + 0.37 * box["width"], box["y"] + 0.13 * box["height"])
+    label = page.locator(f"{place} .hoverlayer .hovertext").first
+    label.wait_for()
+    assert "rank 0 to rank 1" in (label.text_content() or "")
 
 
 def test_dragging_zooms_the_timeline_and_a_double_click_comes_back(page: Page) -> None:

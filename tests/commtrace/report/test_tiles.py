@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from commtrace.analyze import load
+from commtrace.analyze import Frames, load
 from commtrace.report.answers import Answers
-from commtrace.report.tiles import NOT_KNOWN, extent, tiles
+from commtrace.report.cards import verdict
+from commtrace.report.tiles import NOT_KNOWN, Tile, extent, tiles
 from tests.commtrace.analyze.rows import call, rank_row, run_of, step
 from tests.commtrace.analyze.training import training_trace
 
 
-def texts(frames) -> dict[str, tuple[str, str]]:
-    return {tile.title: (tile.value, tile.note) for tile in tiles(Answers(frames))}
+def tiles_of(frames: Frames) -> list[Tile]:
+    answers = Answers(frames)
+    return tiles(answers, verdict(answers))
+
+
+def texts(frames: Frames) -> dict[str, tuple[str, str]]:
+    return {tile.title: (tile.value, tile.note) for tile in tiles_of(frames)}
 
 
 def test_the_tiles_of_a_small_run() -> None:
@@ -62,7 +68,7 @@ def test_the_rank_that_was_made_late_is_found(late_rank: int) -> None:
 
 def test_only_a_share_has_a_meter() -> None:
     frames = load(training_trace())
-    (metered,) = [tile for tile in tiles(Answers(frames)) if tile.has_meter]
+    (metered,) = [tile for tile in tiles_of(frames) if tile.has_meter]
     assert metered.title == "Exposed"
     assert metered.value == f"{metered.percent:.1f}%"
 
