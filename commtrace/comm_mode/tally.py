@@ -74,10 +74,12 @@ class Tally:
 
     def keep_span(self, span: Span) -> None:
         """List an operator."""
-        rank, number, _, operator, _, _, _, phase, _, module_call, _, layouts = span
+        rank, number, _, operator, _, _, _, phase, _, module_call, _, layouts, inner = span
         if self.rank is None or rank == self.rank:
-            place = module_call[0] if module_call else None
-            self._list(Operator(number, operator, place, _pass_of(phase), layouts))
+            place, in_pass = module_call[0] if module_call else None, _pass_of(phase)
+            if inner is not None:
+                self._list(Operator(inner[0], inner[1], place, in_pass))
+            self._list(Operator(number, operator, place, in_pass, layouts))
 
     def _list(self, operator: Operator) -> None:
         if len(self.operators) < MAX_OPERATORS:

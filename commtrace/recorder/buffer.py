@@ -34,11 +34,18 @@ _SITE_PLACES = [place for place, each in enumerate(TABLES["comm"]) if each in SI
 NO_STEP = -1
 NOBODY = -1
 """A rank that there is not: a buffer of it keeps nothing."""
+_MAX_PAIRS = 1 << 16
+DTENSOR, LOCAL = "dtensor", "local"
+"""Levels of operators."""
 
 
-Span = tuple[int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int, tuple[Any, ...]]
+Span = tuple[
+    int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int, tuple[Any, ...],
+    "tuple[int, Any, int, int] | None",
+]  # fmt: skip
 """One operator that has ended: rank, id, parent, operator, level, start, duration, phase, regions,
-module call, thread, and the layouts of its distributed arguments where a sink wants them."""
+module call, thread, the layouts of its distributed arguments where a sink wants them, and the one
+on local tensors that it ran, where it ended with that: id, operator, start, duration."""
 
 
 class Sink(Protocol):
@@ -106,6 +113,7 @@ class Buffer:
         self._spans: list[int] = []
         self._sites = {"comm": Sites(), "ops": Sites()}
         self._op_site = self._sites["ops"].number_of
+        self._op_pairs: dict[tuple[Any, ...], tuple[int, int, Any]] = {}
         self._most_ops = sys.maxsize if max_calls is None else _MAX_OPS_PER_CALL * max_calls
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
@@ -129,23 +137,56 @@ class Buffer:
 
     def keep_span(self, span: Span) -> None:
         """Keep an operator that has ended, in the step that is in progress."""
-        rank, number, parent, op, level, start, duration, phase, regions, call, thread, _ = span
+        rank, number, parent, op, level, start, length, phase, regions, call, thread, _, inner = (
+            span
+        )
         if self.rank is not None and rank != self.rank:
             return
         if self._num_ops_kept >= self._most_ops:
-            self.num_ops_dropped += 1
+            self.num_ops_dropped += 1 if inner is None else 2
             return
-        self._num_ops_kept += 1
         place, module_call = (None, -1) if call is None else (call[0], call[1])
-        # By identity, for hashing an operator runs Python code; `operators` keeps it alive.
-        site = (rank, id(op), level, phase, regions, place, thread)
-        code = self._op_site(site)
-        if code is None:
-            region = regions[-1] if regions else ""
-            path, class_name = (place.path, place.class_name) if place else ("", "")
-            row = (rank, str(op), level, phase, region, path, class_name, thread)
-            code = self._sites["ops"].add(site, row)
-        self._spans += (number, parent, start, duration, self.step, module_call, code)
+        # By identity, for hashing an operator runs Python code; their sites keep them alive.
+        if inner is None:
+            self._num_ops_kept += 1
+            site = (rank, id(op), level, phase, regions, place, thread)
+            code = self._op_site(site)
+            if code is None:
+                code = self._learn_op(site, op)
+            self._spans += (number, parent, start, length, self.step, module_call, code)
+            return
+        self._num_ops_kept += 2
+        inner_number, inner_op, inner_start, inner_length = inner
+        pair = (rank, id(op), id(inner_op), phase, regions, place, thread)
+        codes = self._op_pairs.get(pair)
+        if codes is None:
+            codes = self._learn_pair(pair, op, level, inner_op)
+        step = self.step
+        self._spans += (
+            inner_number, number, inner_start, inner_length, step, module_call, codes[0],
+            number, parent, start, length, step, module_call, codes[1],
+        )  # fmt: skip
+
+    def _learn_op(self, site: tuple[Any, ...], op: Any) -> int:
+        rank, _, level, phase, regions, place, thread = site
+        region = regions[-1] if regions else ""
+        path, class_name = (place.path, place.class_name) if place else ("", "")
+        row = (rank, str(op), level, phase, region, path, class_name, thread)
+        return self._sites["ops"].add(site, row, op)
+
+    def _learn_pair(
+        self, pair: tuple[Any, ...], op: Any, level: str, inner_op: Any
+    ) -> tuple[int, int, Any]:
+        rank, _, _, *where = pair
+        codes = []
+        for each, its_level in ((inner_op, LOCAL), (op, level)):
+            site = (rank, id(each), its_level, *where)
+            code = self._op_site(site)
+            codes.append(self._learn_op(site, each) if code is None else code)
+        if len(self._op_pairs) >= _MAX_PAIRS:
+            self._op_pairs.clear()
+        found = self._op_pairs[pair] = (codes[0], codes[1], (op, inner_op))
+        return found
 
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""

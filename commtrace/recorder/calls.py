@@ -238,10 +238,16 @@ def tensors_of(argument: Any) -> Sequence[torch.Tensor]:
     return argument
 
 
-def read_arguments(call: Call, args: Sequence[Any]) -> None:
-    """Fill in what the arguments of the operator say."""
+def read_arguments(call: Call, args: Sequence[Any], reduce_op: str = "") -> None:
+    """Fill in what the arguments of the operator say.
+
+    A functional collective has told its `reduce_op` by name; that of c10d holds it in a box, which
+    to open takes longer than all else here.
+    """
     signature = call.signature
-    if signature.reduce_op is not None:
+    if reduce_op:
+        call.reduce_op = reduce_op
+    elif signature.reduce_op is not None:
         given = len(args) > signature.reduce_op
         call.reduce_op = _reduce_op_name(args[signature.reduce_op]) if given else "sum"
     if signature.root is not None:

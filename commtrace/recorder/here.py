@@ -23,12 +23,13 @@ class ThreadState:
     module call made the autograd nodes from a sequence number on (see `modules`). `op_id` and `op`
     are the innermost operator span, `dtensor_op` the innermost one on distributed tensors, and
     `is_passing` asks the dispatch mode to decline one operator; `looking` is the mode that wants
-    to see what an operator on distributed tensors runs, and where in the program that is.
+    to see what an operator on distributed tensors runs, and where in the program that is, and
+    `inner` the latest that it ran (number, operator, start, duration), which is kept with it.
     `optimizer_depth` counts the optimizer steps in progress, the innermost of which began in the
     autograd task `optimizer_task`.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
-    issued; `num_issued` counts all calls. `last` holds the handle of the newest call until Python
-    has it too.
+    issued, and `reduce_op` is how it reduces; `num_issued` counts all calls. `last` holds the
+    handle of the newest call until Python has it too.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class ThreadState:
         "functional",
         "functional_op",
         "has_operator_mode",
+        "inner",
         "is_passing",
         "last",
         "looking",
@@ -49,6 +51,7 @@ class ThreadState:
         "op_id",
         "optimizer_depth",
         "optimizer_task",
+        "reduce_op",
         "regions",
     )
 
@@ -62,6 +65,7 @@ class ThreadState:
         self.dtensor_op: Any = None
         self.functional: list[Call] | None = None
         self.functional_op = ""
+        self.reduce_op = ""
         self.num_issued = 0
         self.last: Any = None
         self.regions: tuple[str, ...] = ()
@@ -69,6 +73,7 @@ class ThreadState:
         self.optimizer_task = -1
         self.is_passing = False
         self.looking: tuple[OperatorMode, Where] | None = None
+        self.inner: tuple[int, Any, int, int] | None = None
         self.has_operator_mode = False
 
 

@@ -11,12 +11,14 @@ The collectives of dtensor_core, where nobody else looks on, take a shorter way 
 it tells of them, and they go to the backend at once.
 
 An operator of another namespace than `c10d` is recorded itself only where it issues none of that.
-Waiting is seen at `wait_tensor`, and at `torch.distributed.Work.wait`, which is replaced.
+Waiting is seen at `wait_tensor`, whose kernel is put in when there is a first result to be waited
+for, and at `torch.distributed.Work.wait`, which is replaced.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -42,32 +44,43 @@ class Interception:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._libraries: list[Library] = []
+        self._libraries: dict[str, Library] = {}
         self._work_wait: Kernel | None = None
+        self._lock = threading.Lock()
 
     def install(self) -> None:
         """Put the kernels in."""
         namespaces = {name.partition("::")[0] for name in SIGNATURES}
-        libraries = {namespace: Library(namespace, "IMPL") for namespace in namespaces}
-        self._libraries = list(libraries.values())
-        kernels = {name: self._kernel(name, signature) for name, signature in SIGNATURES.items()}
-        kernels[WAIT] = _waiting(self._recorder, _next_kernel(WAIT))
-        kernels[BATCH] = _batched(self._recorder, _next_kernel(BATCH))
-        for name, kernel in kernels.items():
-            if kernel is not None:
-                namespace, _, op = name.partition("::")
-                libraries[namespace].impl(op, kernel, _KEY, with_keyset=True)
+        self._libraries = {namespace: Library(namespace, "IMPL") for namespace in namespaces}
+        for name, signature in SIGNATURES.items():
+            self._put_in(name, self._kernel(name, signature))
+        self._put_in(BATCH, _batched(self._recorder, _next_kernel(BATCH)))
+        self._recorder.before_first_wait = self._see_waits
         self._work_wait = vars(dist.Work)["wait"]
         let_issue(_issuing(self._recorder))
         dist.Work.wait = _work_waiting(self._recorder, self._work_wait)  # type: ignore[method-assign]
 
     def uninstall(self) -> None:
         """Take them out."""
-        for library in self._libraries:
-            library._destroy()
-        self._libraries = []
+        with self._lock:
+            self._recorder.before_first_wait = None
+            for library in self._libraries.values():
+                library._destroy()
+            self._libraries = {}
         let_issue(None)
         dist.Work.wait = self._work_wait  # type: ignore[method-assign]
+
+    def _put_in(self, name: str, kernel: Kernel | None) -> None:
+        if kernel is not None:
+            namespace, _, op = name.partition("::")
+            self._libraries[namespace].impl(op, kernel, _KEY, with_keyset=True)
+
+    def _see_waits(self) -> None:
+        """Put in the kernel of `wait_tensor`: until now there was nothing to wait for."""
+        with self._lock:
+            if self._recorder.before_first_wait is not None:
+                self._recorder.before_first_wait = None
+                self._put_in(WAIT, _waiting(self._recorder, _next_kernel(WAIT)))
 
     def _kernel(self, name: str, signature: Signature) -> Kernel | None:
         if not torch._C._dispatch_has_kernel(name):  # an operator that this torch does not have
@@ -124,15 +137,17 @@ def _issuing(recorder: Recorder) -> Kernel:
 
 def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
     is_awaited = name.partition("::")[0] == WAIT.partition("::")[0]
+    reduce_op = signature.reduce_op if is_awaited else None
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if not recorder.buffers:
             return pass_on(keyset & _BELOW, *args, **kwargs)
         state = HERE.state
-        outer, outer_op, begin = state.functional, state.functional_op, now()
+        outer, begin = (state.functional, state.functional_op, state.reduce_op), now()
         calls: list[Call] = []
         state.functional = calls if is_awaited else None
         state.functional_op = name
+        state.reduce_op = "" if reduce_op is None else args[reduce_op]
         before = state.num_issued
         try:
             result = pass_on(keyset & _BELOW, *args, **kwargs)
@@ -142,7 +157,7 @@ def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Ke
                     call.issue = begin
                     recorder.returned(call, result, state)
         finally:
-            state.functional, state.functional_op = outer, outer_op
+            state.functional, state.functional_op, state.reduce_op = outer
         if calls:
             recorder.returned_functional(calls, result)
         return result

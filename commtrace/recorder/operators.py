@@ -16,14 +16,13 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from commtrace.recorder.bridge import PACKAGE, let_run
+from commtrace.recorder.buffer import DTENSOR, LOCAL
 from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.modules import ModuleCall
 from commtrace.recorder.phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
 from commtrace.recorder.recorder import Recorder
 from commtrace.recorder.signatures import SIGNATURES
-
-DTENSOR, LOCAL = "dtensor", "local"
 
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
 """Namespaces of operators that compute nothing: communication, and marks for profilers."""
@@ -33,7 +32,6 @@ _pop = torch._C._pop_torch_dispatch_stack
 _task_id = torch._C._current_graph_task_id
 _current_node = torch._C._current_autograd_node
 
-_is_distributed_class: dict[type, bool] = {}
 _is_silent: dict[int, bool] = {}
 _known_operators: list[Any] = []
 """Operators by identity, for hashing one runs Python code; the list keeps them alive."""
@@ -69,54 +67,47 @@ class OperatorMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         state = HERE.state
-        distributed = None
+        way = None
         if types:
             if state.is_passing:
                 state.is_passing = False
                 return NotImplemented
-            distributed = _distributed_class(types)
+            way = _ways.get(types[0]) if len(types) == 1 else None
+            if way is None:
+                way = _way_of(types)
         silent = _is_silent.get(id(func))
         if _learn(func) if silent is None else silent:
             return func(*args, **kwargs) if kwargs else func(*args)
         recorder = self.recorder
-        where = self._where(state)
-        parent, outer = state.op_id, state.op
+        phase, call = where = self._where(state)
+        parent, outer, inner = state.op_id, state.op, state.inner
         state.op_id = number = recorder.num_ops
         recorder.num_ops = number + 1
         state.op = func
+        state.inner = None
         begin = now()
         try:
-            if distributed is not None:
-                way = _ways[distributed]
-                return way(self, where, state, distributed, func, types, args, kwargs or {})
-            return func(*args, **kwargs) if kwargs else func(*args)
+            if not way:
+                return func(*args, **kwargs) if kwargs else func(*args)
+            return way(self, where, state, func, types, args, kwargs or {})
         finally:
             duration = now() - begin
-            state.op_id = parent
-            state.op = outer
-            if distributed is None:
-                self.keep(number, parent, func, LOCAL, begin, duration, where, state)
-            else:
-                layouts = _layouts(distributed, args) if recorder.wants_layouts else ()
-                self.keep(number, parent, func, DTENSOR, begin, duration, where, state, layouts)
+            span = (
+                self._rank, number, parent, func, DTENSOR if way else LOCAL, begin, duration, phase,
+                state.regions, call, state.native_id,
+                _layouts(args) if way and recorder.wants_layouts else (), state.inner,
+            )  # fmt: skip
+            state.op_id, state.op, state.inner = parent, outer, inner
+            for keep in recorder.span_keepers:
+                keep(span)
 
-    def keep(
-        self,
-        number: int,
-        parent: int,
-        op: Any,
-        level: str,
-        begin: int,
-        duration: int,
-        where: Where,
-        state: ThreadState,
-        layouts: tuple[Any, ...] = (),
-    ) -> None:
-        """Hand on an operator that has ended."""
+    def keep_inner(self, where: Where, state: ThreadState) -> None:
+        """Hand on an operator on local tensors that was not the last one of its operator."""
         phase, call = where
+        number, op, begin, duration = state.inner  # pyright: ignore[reportGeneralTypeIssues]
         span = (
-            self._rank, number, parent, op, level, begin, duration, phase,
-            state.regions, call, state.native_id, layouts,
+            self._rank, number, state.op_id, op, LOCAL, begin, duration, phase,
+            state.regions, call, state.native_id, (), None,
         )  # fmt: skip
         for keep in self.recorder.span_keepers:
             keep(span)
@@ -137,54 +128,59 @@ class OperatorMode(TorchDispatchMode):
         return phase, None if node is None else self.recorder.locator.call_of_node(node)
 
 
-def _showing(
-    mode: OperatorMode,
-    where: Where,
-    state: ThreadState,
-    cls: Any,
-    op: Any,
-    types: Any,
-    args: Any,
-    kwargs: Any,
-) -> Any:
-    """Run an operator of a class that asks `run_local` to run what it runs on local tensors."""
-    outer, state.dtensor_op = state.dtensor_op, op
-    before, state.looking = state.looking, (mode, where)
-    try:
-        return cls.__torch_dispatch__(op, types, args, kwargs)
-    finally:
-        state.dtensor_op, state.looking = outer, before
+def _showing(cls: Any) -> Callable[..., Any]:
+    """Runs operators of a class that asks `run_local` to run what it runs on local tensors."""
+    dispatch = cls.__torch_dispatch__
+
+    def show(mode: OperatorMode, where: Where, state: ThreadState, op: Any, *given: Any) -> Any:
+        outer, state.dtensor_op = state.dtensor_op, op
+        before, state.looking = state.looking, (mode, where)
+        try:
+            return dispatch(op, *given)
+        finally:
+            state.dtensor_op, state.looking = outer, before
+
+    return show
 
 
-def _declining(
-    mode: OperatorMode,
-    where: Where,
-    state: ThreadState,
-    cls: Any,
-    op: Any,
-    types: Any,
-    args: Any,
-    kwargs: Any,
-) -> Any:
-    """Run an operator of torch's own class, or another's, to which the mode gives way."""
-    outer, state.dtensor_op = state.dtensor_op, op
-    _push(mode)
-    try:
-        state.is_passing = True
-        return op(*args, **kwargs)
-    finally:
-        state.is_passing = False
-        _pop(None)
-        state.dtensor_op = outer
+def _declining(cls: Any) -> Callable[..., Any]:
+    """Runs operators of torch's own class, or another's, to which the mode gives way."""
+
+    def decline(
+        mode: OperatorMode,
+        where: Where,
+        state: ThreadState,
+        op: Any,
+        types: Any,
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        outer, state.dtensor_op = state.dtensor_op, op
+        _push(mode)
+        try:
+            state.is_passing = True
+            return op(*args, **kwargs)
+        finally:
+            state.is_passing = False
+            _pop(None)
+            state.dtensor_op = outer
+
+    return decline
 
 
 def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run what `op` on distributed tensors runs on local ones: mostly `op` itself, in C++."""
+    """Run what `op` on distributed tensors runs on local ones: mostly one operator, in C++.
+
+    Such a one is kept in `state.inner`, until the operator that it belongs to has ended too.
+    """
     state = HERE.state
     if state.looking is None:
         return function(*args, **kwargs)
     mode, where = state.looking
-    if type(function) is BuiltinFunctionType:  # in which nothing else happens
+    runs = op if type(function) is BuiltinFunctionType else getattr(function, "runs", None)
+    if runs is not None:
+        if state.inner is not None:
+            mode.keep_inner(where, state)
         recorder = mode.recorder
         number = recorder.num_ops
         recorder.num_ops = number + 1
@@ -192,7 +188,7 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         try:
             return function(*args, **kwargs) if kwargs else function(*args)
         finally:
-            mode.keep(number, state.op_id, op, LOCAL, begin, now() - begin, where, state)
+            state.inner = (number, runs, begin, now() - begin)
     _push(mode)
     try:
         return function(*args, **kwargs)
@@ -202,31 +198,29 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 _ways: dict[type, Callable[..., Any]] = {}
 """How operators on distributed tensors of a class are run, so that those on local ones are seen."""
+_others: set[type] = set()
+"""Classes that are not distributed."""
 
 
-def _distributed_class(types: Any) -> type | None:
+def _way_of(types: Any) -> Callable[..., Any] | None:
     for cls in types:
-        distributed = _is_distributed_class.get(cls)
-        if distributed is None:
-            distributed = hasattr(cls, "placements") and hasattr(cls, "device_mesh")
-            _is_distributed_class[cls] = distributed
-            if distributed:
-                let_run(run_local)
-                is_showing = cls.__module__.partition(".")[0] == PACKAGE
-                _ways[cls] = _showing if is_showing else _declining
-        if distributed:
-            return cls
+        if cls in _others:
+            continue
+        if cls not in _ways:
+            if not (hasattr(cls, "placements") and hasattr(cls, "device_mesh")):
+                _others.add(cls)
+                continue
+            let_run(run_local)
+            is_showing = cls.__module__.partition(".")[0] == PACKAGE
+            _ways[cls] = _showing(cls) if is_showing else _declining(cls)
+        return _ways[cls]
     return None
 
 
-def _layouts(cls: type, args: Any) -> tuple[Any, ...]:
+def _layouts(args: Any) -> tuple[Any, ...]:
     """Shape, placements and mesh of the distributed arguments that are no part of a list."""
     return tuple(
-        [
-            (arg.shape, arg.placements, arg.device_mesh)  # type: ignore[attr-defined]
-            for arg in args
-            if isinstance(arg, cls)
-        ]
+        [(arg.shape, arg.placements, arg.device_mesh) for arg in args if type(arg) in _ways]
     )
 
 

@@ -62,6 +62,7 @@ class Recorder:
         self._results: dict[int, Call] = {}
         self._announced: dict[tuple[int, str], Call] = {}
         self._contents: Contents | None = None
+        self.before_first_wait: Callable[[], None] | None = None
 
     def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
         """Report to these buffers from now on."""
@@ -100,7 +101,7 @@ class Recorder:
     ) -> Call | None:
         """The call that is about to be made; None if it is only being traced by a compiler."""
         try:
-            call = self._read(native_op, signature, args)
+            call = self._read(native_op, signature, args, state.reduce_op)
             if not call.is_computed and _is_tracing():
                 return None
             if signature.is_async is None and signature.kind in _BLOCKING_TRANSFERS:
@@ -120,7 +121,9 @@ class Recorder:
             self.failures.append(error)
             return None
 
-    def _read(self, native_op: str, signature: Signature, args: Sequence[Any]) -> Call:
+    def _read(
+        self, native_op: str, signature: Signature, args: Sequence[Any], reduce_op: str
+    ) -> Call:
         """A call as its arguments say: what one object announces is one collective, read once."""
         group = self.groups.of(resolve(args[signature.group]))
         told = announcement()
@@ -132,7 +135,7 @@ class Recorder:
         call = Call(native_op, signature)
         call.group = group
         call.announcement = told
-        read_arguments(call, args)
+        read_arguments(call, args, reduce_op)
         # Others than those of c10d are announced the same with and without data.
         if told is not None and call.is_computed and native_op.startswith("c10d::"):
             if len(self._announced) >= _MAX_ANNOUNCED:
@@ -232,6 +235,8 @@ class Recorder:
         if former is not None:
             former.is_settled = True
         results[key] = call
+        if self.before_first_wait is not None:
+            self.before_first_wait()
 
     def call_behind(self, tensor: torch.Tensor) -> Call | None:
         """The call whose result `tensor` is, if that has not been waited for yet."""

@@ -68,13 +68,15 @@ def _objects(frame: FrameType) -> Told:
 
 
 def _redistribution(frame: FrameType) -> Told:
-    found = frame.f_locals
-    source, target = found["current_spec"], found["target_spec"]
     operator, position = "redistribute", -1
     caller = frame.f_back
     if caller is not None and caller.f_code.co_name == "redistribute_local_args":
-        operator = caller.f_locals["suggested_input_schema"].op
-        position = caller.f_locals["i"]
+        found = caller.f_locals  # which to read takes longer than all else here
+        source, target = found["arg_spec"], found["reshard_arg_spec"]
+        operator, position = found["suggested_input_schema"].op, found["i"]
+    else:
+        found = frame.f_locals
+        source, target = found["current_spec"], found["target_spec"]
 
     def reason() -> Reason:
         argument = _argument_at(operator, position)

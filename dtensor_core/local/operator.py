@@ -66,6 +66,12 @@ def with_lazy_bits(run: Local) -> Local:
     return looking
 
 
+def standing_for(op: Local, function: Local) -> Local:
+    """A function that runs this one operator with other arguments; a recorder need not look in."""
+    function.runs = op  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
 def functional(op: Callable[..., Any]) -> Callable[..., Any]:
     """The operator, or for one that writes in place all overloads that return what it makes."""
     name = op._schema.name.removeprefix("aten::")  # pyright: ignore[reportFunctionMemberAccess]
@@ -165,6 +171,6 @@ def with_local_size(position: int) -> LocalMaker:
                 changed[position + 1] = stride
             return op(*changed, **kwargs)
 
-        return local
+        return standing_for(op, local)
 
     return maker

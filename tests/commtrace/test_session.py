@@ -520,7 +520,7 @@ class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]
 
 
 def test_workers_that_load_data_are_no_part_of_the_recording(world: None, tmp_path: Path) -> None:
-    loader = torch.utils.data.DataLoader(Numbers(), num_workers=2)
+    loader = torch.utils.data.DataLoader(Numbers(), num_workers=1)
     with commtrace.record(tmp_path / "run.json") as recording:
         for batch in loader:
             dist.all_reduce(batch)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.local.operator import Local, LocalMaker, with_local_size
+from dtensor_core.local.operator import Local, LocalMaker, standing_for, with_local_size
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row
@@ -21,7 +21,8 @@ from dtensor_core.rules.rule import Operand, Rule
 from dtensor_core.spec import Spec
 
 # As an operator: what is still arriving is viewed without waiting for it.
-_view_op = torch.ops.aten.view.default._op
+_VIEW = torch.ops.aten.view.default
+_view_op = _VIEW._op
 
 
 def structural(
@@ -156,7 +157,7 @@ def _reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
         except RuntimeError:
             return torch.reshape(x, size)
 
-    return reshaped
+    return standing_for(_VIEW, reshaped)
 
 
 def _permuted(call: Call, order: Sequence[int]) -> Rule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import commtrace
+from commtrace.tracefile import read_trace
 from dtensor_core import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import calls, ops
@@ -119,6 +121,36 @@ def test_an_operator_on_distributed_tensors_holds_those_on_local_ones() -> None:
     with commtrace.record() as recording:
         (left @ right).relu()
     check_spans_of_a_matmul_and_a_relu(recording)
+
+
+def test_a_view_runs_one_of_the_local_shape_and_an_inner_operator_keeps_to_its_own() -> None:
+    left, right = factors()
+    with commtrace.record() as recording:
+        right.view(2, 2, 4)
+        (left @ right).view(16)
+    spans = ops(recording)
+    held = [
+        (outer.op, inner.op)
+        for outer in spans
+        for inner in spans
+        if outer.level == "dtensor" and inner.parent == outer.id
+    ]
+    assert held == [
+        ("aten.view.default", "aten.view.default"),
+        ("aten.mm.default", "aten.mm.default"),
+        ("aten.view.default", "aten.view.default"),
+    ]
+    assert len(spans) == len({span.id for span in spans}) == 6
+
+
+def test_of_operators_beyond_the_bound_the_number_is_kept(tmp_path: Path) -> None:
+    _, right = factors()
+    with commtrace.record(tmp_path / "run.json", max_calls=1) as recording:  # ten operators
+        for _ in range(20):
+            right.view(2, 2, 4)
+    trace = read_trace(tmp_path / "run.json")
+    assert trace.num_rows("ops") == len(ops(recording)) == 10
+    assert list(trace.tables["ranks"]["num_ops_dropped"]) == [30]
 
 
 def test_so_it_is_for_the_distributed_tensors_of_torch() -> None:
