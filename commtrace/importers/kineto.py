@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -75,7 +76,9 @@ def _lacks(
     calls = [call for record in records for call in record.comm]
     counts = {
         "calls of no known group": sum(not call.group for call in calls),
-        "sizes of calls (record_shapes was off)": sum(call.payload_bytes < 0 for call in calls),
+        "sizes of calls (as where record_shapes was off)": sum(
+            call.payload_bytes < 0 for call in calls
+        ),
         "calls of which only the issue is known, not the end": sum(
             call.complete_ns < 0 for call in calls
         ),
@@ -86,7 +89,7 @@ def _lacks(
     lacks = ["why calls were needed", "parameters that calls carry"]
     if calls and not any(call.source_file for call in calls):
         lacks.append("source lines (with_stack was off)")
-    if calls and not any(call.module for call in calls):
+    if calls and not any(row.module for r in records for row in (*r.comm, *r.ops)):
         lacks.append("modules (with_stack or with_modules was off)")
     if inferred:
         lacks.append(
@@ -158,7 +161,6 @@ class _Profile:
         found, epoch = self._found, self._epoch
         calls, by_id, ops = calls_of(found)
         calls = self._with_kernels(calls, by_id)
-        _give_work(calls, found)
         record = RankRecord(
             rank,
             self.document.path,
@@ -179,6 +181,8 @@ class _Profile:
         record.ops = [self._op_row(rank, op) for op in ops]
         names = [name for name, row in record.groups.items() if rank in members_of(row)]
         self._only_group = names[0] if len(names) == 1 else ""
+        size = len(members_of(record.groups[self._only_group])) if self._only_group else 1
+        _give_work(calls, found, size)
         busy = _Busy(found.computing)
         record.comm = [
             self._row(record, call, busy)._replace(id=number) for number, call in enumerate(calls)
@@ -318,21 +322,28 @@ def _group(name: str, description: str, ranks: list[int], size: Any, backend: st
     return row if ranks else row._replace(size=known)
 
 
-def _give_work(calls: Sequence[HostCall], found: Gathered) -> None:
-    """Tell calls on gloo when their work was done: the nth of a kind did the nth work of it."""
+def _give_work(calls: Sequence[HostCall], found: Gathered, size: int) -> None:
+    """Tell calls on gloo when their work was done: works of a kind are done in the calls' order.
+
+    gloo has no reduce-scatter: it does an all-reduce instead, of a list one for each rank.
+    """
     waiting: dict[str, list[HostCall]] = {}
     for call in calls:
         if call.work is None and not call.described:
-            waiting.setdefault(call.kind, []).append(call)
+            kind = "all_reduce" if call.kind == "reduce_scatter" else call.kind
+            waiting.setdefault(kind, []).append(call)
     for kind, works in found.workers.items():
-        of_kind = waiting.get(kind, [])
         works.sort(key=lambda work: work[0])
-        fits = len(of_kind) == len(works) and all(
-            work[0] >= call.start for call, work in zip(of_kind, works, strict=True)
-        )
-        if fits:
-            for call, (start, end, args) in zip(of_kind, works, strict=True):
-                call.work, call.worker_args = (start, end), args
+        of_kind = waiting.get(kind, [])
+        nums = [size if call.name == "reduce_scatter_" else 1 for call in of_kind]
+        ends = list(accumulate(nums))
+        if not ends or ends[-1] != len(works):  # some lie outside of what was profiled
+            continue
+        parts = [works[end - num : end] for num, end in zip(nums, ends, strict=True)]
+        if all(part[0][0] >= call.start for call, part in zip(of_kind, parts, strict=True) if part):
+            for call, part in zip(of_kind, parts, strict=True):
+                call.work = part[0][0], max(end for _, end, _ in part)
+                call.worker_args = part[0][2]
 
 
 def _number_of(args: Mapping[str, Any]) -> tuple[str, str, int] | None:

@@ -36,6 +36,7 @@ def record(folder: Path) -> None:
         dist.all_reduce(values, async_op=True).wait()
         gather(gathered, values)
         dist.broadcast(values, src=1)
+        dist.reduce_scatter(values, [values] * NUM_RANKS)
         if rank == 0:
             dist.send(values, 1)
         else:
@@ -57,21 +58,23 @@ def imported(folder: Path, pattern: str) -> Frames:
     return load(import_trace(sorted(folder.glob(pattern))))
 
 
-EXPECTED = ["all_reduce", "all_reduce", "all_gather", "broadcast", "send", "barrier"]
+EXPECTED = [
+    *("all_reduce", "all_reduce", "all_gather", "broadcast", "reduce_scatter", "send", "barrier"),
+]
 
 
 def test_a_profile_tells_each_call_with_size_root_peer_and_line(recorded: Path) -> None:
     frames = imported(recorded, "trace*")
     for rank in range(NUM_RANKS):
         calls = frames.comm[frames.comm["rank"] == rank]
-        kinds = [*EXPECTED[:4], "recv" if rank else "send", "barrier"]
+        kinds = [*EXPECTED[:5], "recv" if rank else "send", "barrier"]
         assert calls["kind"].tolist() == kinds
-        assert calls["payload_bytes"].tolist() == [1024, 1024, 2048, 1024, 1024, 0]
-        assert calls["root"].tolist() == [-1, -1, -1, 1, -1, -1]
-        assert calls["peer"].tolist() == [-1, -1, -1, -1, 1 - rank, -1]
-        assert calls["seq"].tolist() == [0, 1, 2, 3, -1, 4]
+        assert calls["payload_bytes"].tolist() == [1024, 1024, 2048, 1024, 2048, 1024, 0]
+        assert calls["root"].tolist() == [-1, -1, -1, 1, -1, -1, -1]
+        assert calls["peer"].tolist() == [-1, -1, -1, -1, -1, 1 - rank, -1]
+        assert calls["seq"].tolist() == [0, 1, 2, 3, 4, -1, 5]
         assert calls["is_async"].tolist()[:4] == [False, True, False, False]
-        assert set(calls["dtype"].iloc[:5]) == {"float32"}
+        assert set(calls["dtype"].iloc[:6]) == {"float32"}
         assert set(calls["source_function"]) == {"record"}
     assert frames.groups["ranks"].tolist() == ["0,1"]
     assert frames.run["clock"] == "one clock"
@@ -91,9 +94,10 @@ def test_a_profile_tells_how_long_calls_on_gloo_took(recorded: Path) -> None:
 def test_dumps_tell_the_collectives_in_both_forms(recorded: Path) -> None:
     pickled, text = imported(recorded, "pickled_*"), imported(recorded, "text_*")
     of_rank = pickled.comm[pickled.comm["rank"] == 0]
-    kinds = [kind for kind in EXPECTED if kind != "send"]  # gloo tells its recorder of none
-    assert of_rank["kind"].tolist()[-5:] == kinds
-    assert of_rank["payload_bytes"].tolist()[-5:] == [1024, 1024, 2048, 1024, 0]
+    # gloo tells its recorder of no transfer, and reduces and scatters by an all-reduce of each part
+    kinds = [*EXPECTED[:4], "all_reduce", "all_reduce", "barrier"]
+    assert of_rank["kind"].tolist()[-7:] == kinds
+    assert of_rank["payload_bytes"].tolist()[-7:] == [1024, 1024, 2048, 1024, 1024, 1024, 0]
     assert set(of_rank["source_function"]) >= {"record"}
     assert text.comm["payload_bytes"].tolist() == pickled.comm["payload_bytes"].tolist()
     assert not CATALOG["consistency"].function(pickled)["is_fault"].any()
