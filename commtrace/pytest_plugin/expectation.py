@@ -38,6 +38,7 @@ FILTERS = {
     "module": "path of the module, or of one around it: a pattern, as for files",
     "phase": "forward, backward, recompute, optimizer or other",
     "group": "mesh axis, name or description of the group: a pattern",
+    "axis": "mesh axis of the group: a pattern",
     "op": "operator that needed it: a pattern, with or without its namespace and overload",
     "region": "what was given to comms.region(...): a pattern",
     "step": "number of the step, from 0",

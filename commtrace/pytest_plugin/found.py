@@ -174,6 +174,10 @@ def _of_group(row: Row, _: str, pattern: str) -> bool:
     return _any_match((row.group_text, row.mesh_axis, row.group, row.description), pattern)
 
 
+def _of_axis(row: Row, _: str, pattern: str) -> bool:
+    return fnmatchcase(row.mesh_axis, pattern)
+
+
 def _of_op(row: Row, _: str, pattern: str) -> bool:
     if not pattern or not row.op:
         return pattern == row.op
@@ -188,6 +192,7 @@ def _of_source(row: Row, _: str, pattern: str) -> bool:
 _MATCHES = {
     "module": _of_module,
     "group": _of_group,
+    "axis": _of_axis,
     "op": _of_op,
     "region": _like,
     "dtype": _like,
