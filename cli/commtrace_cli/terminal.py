@@ -68,6 +68,13 @@ def say(text: str, *, always: bool = False) -> None:
         console.print(Text(text))
 
 
+def colour_of_kind(kind: str) -> str:
+    """The colour of a kind of communication on a terminal, be it dark or light."""
+    from commtrace.figures.theme import THEMES, readable_anywhere
+
+    return readable_anywhere(theme.kind(kind) for theme in THEMES.values())
+
+
 def finish(files: Sequence[Path], *, then: Sequence[str | Path]) -> None:
     """End a command: the files it wrote, with their size, and the command to try next."""
     console = word_console()

@@ -18,6 +18,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from commtrace.units import text_of_value
+from commtrace_cli.terminal import colour_of_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,15 +117,13 @@ def flame_lines(rows: Sequence[Row], value: str, num_ranks: int, width: int) -> 
 
 
 def _line(row: Row, name: str, amount: str, bar: int) -> Text:
-    from commtrace.figures.theme import DARK
-
     first = min(round(row.start * bar), bar - 1)
     last = max(round((row.start + row.size) * bar), first + 1)
     line = Text(name, style="bold" if not row.depth else "")
     line.append(f"{amount:>10}{row.size:>6.0%}  ", style="dim")
     line.append(" " * first)
     return line.append(
-        "█" * (last - first), style=DARK.kind(row.kind) if row.kind else "bright_black"
+        "█" * (last - first), style=colour_of_kind(row.kind) if row.kind else "bright_black"
     )
 
 

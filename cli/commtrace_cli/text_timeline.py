@@ -15,6 +15,7 @@ import numpy as np
 from rich.text import Text
 
 from commtrace.units import text_of_duration
+from commtrace_cli.terminal import colour_of_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -160,9 +161,9 @@ def _mark(kind: str, waiting: int, transferring: int, share: float) -> tuple[str
 
 
 def _style(kind: str, *, is_waiting: bool) -> str:
-    from commtrace.figures.theme import DARK, readable_on
+    from commtrace.figures.theme import readable_on
 
-    colour = DARK.kind(kind)
+    colour = colour_of_kind(kind)
     return colour if is_waiting else f"{readable_on(colour)} on {colour}"
 
 

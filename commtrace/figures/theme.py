@@ -9,6 +9,8 @@ by looking its colours up (`recolouring`).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -164,13 +166,32 @@ def readable_on(colour: str) -> str:
     >>> readable_on("#ffcc00")
     '#000000'
     """
+    return "#000000" if _luminance(colour) > _MIDDLE else "#ffffff"
+
+
+def readable_anywhere(colours: Iterable[str]) -> str:
+    """The one of the colours that is easiest to read on black and on white alike.
+
+    A terminal does not tell which of them it is.
+
+    >>> readable_anywhere(["#ffcc00", "#777777"])
+    '#777777'
+    """
+    return min(colours, key=lambda each: abs(math.log((_luminance(each) + 0.05) / _MIDDLE_RATIO)))
+
+
+_MIDDLE_RATIO = math.sqrt(0.05 * 1.05)
+_MIDDLE = _MIDDLE_RATIO - 0.05
+"""The luminance that has the same contrast to black and to white."""
+
+
+def _luminance(colour: str) -> float:
     channels = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
     red, green, blue = (
         value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
         for value in channels
     )
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return "#000000" if (luminance + 0.05) ** 2 > 0.05 * 1.05 else "#ffffff"
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 LEGEND = {

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from commtrace.errors import TraceError, UsageError
-from commtrace_cli.terminal import check_output, fail, finish, working
+from commtrace.units import KINDS
+from commtrace_cli.terminal import check_output, colour_of_kind, fail, finish, working
+from tests.commtrace.figures.test_theme import contrast
 
 
 def test_an_error_is_its_text_on_stderr_without_wrapping(
@@ -84,3 +86,10 @@ def test_a_folder_is_no_output(tmp_path: Path, force: bool) -> None:
     assert str(refused.value) == (
         f"cannot write {tmp_path}\n  found: a folder of that name\n  try: -o {tmp_path}/FILE"
     )
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "made_up"])
+def test_a_kind_s_colour_is_readable_on_dark_and_on_light_terminals(kind: str) -> None:
+    colour = colour_of_kind(kind)
+    assert contrast(colour, "#000000") >= 2.7
+    assert contrast(colour, "#ffffff") >= 2.7

@@ -15,6 +15,7 @@ from commtrace.figures.theme import (
     MAIN_KINDS,
     THEMES,
     Theme,
+    readable_anywhere,
     readable_on,
     recolouring,
     theme_of,
@@ -158,3 +159,9 @@ def test_a_theme_goes_by_its_name() -> None:
     assert theme_of("light") is LIGHT
     assert theme_of(DARK) is DARK
     assert list(THEMES) == ["light", "dark"]
+
+
+def test_what_is_readable_on_black_and_white_alike_lies_in_between() -> None:
+    assert readable_anywhere(["#111111", "#767676", "#eeeeee"]) == "#767676"
+    assert readable_on("#767676") == "#000000"
+    assert readable_on("#747474") == "#ffffff"
