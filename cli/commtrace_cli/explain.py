@@ -126,13 +126,18 @@ def _where(story: Story) -> Iterable[Text]:
 def _why(story: Story) -> Iterable[Text]:
     why = story.why
     if why.carries:
-        whose = f" of {_listed(why.parameters)}" if why.parameters else ""
+        of = "" if why.carries == "parameters" else "of "
+        whose = f" {of}{_listed(why.parameters)}" if why.parameters else ""
         yield Text(f"it carries {why.carries}{whose}")
     if not why.op:
         yield Text(story.unknown["operator"])
         return
-    needs = f" needs its {why.argument} in another layout" if why.argument else ""
+    needs = f" needs its argument {why.argument} in another layout" if why.argument else ""
+    if why.source_spec and why.source_spec == why.target_spec:
+        needs = f" needs other parts of its argument {why.argument}" if why.argument else ""
     yield Text.assemble((why.op, "bold"), needs)
+    if why.note:
+        yield Text(f"  {why.note}")
     outer = [each.op for each in why.operators if each.op != why.op]
     if outer:
         yield Text(f"  inside of {', '.join(outer)}")

@@ -48,7 +48,7 @@ def test_the_story_goes_from_the_line_to_the_peers(commtrace: Commtrace, needed_
         "where    train.py:1 in forward\n"
         "             y = x @ w\n"
         "         module net (Net, call 0)\n"
-        "why      aten.mm.default needs its self in another layout\n"
+        "why      aten.mm.default needs its argument self in another layout\n"
         "           inside of aten.linear.default\n"
         "           from  f32[8,8] tp:S(0)\n"
         "                 dim 0 cut over tp\n"

@@ -11,6 +11,7 @@ redistribution, of one step or several, each of them a call:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ BY_NAME = {
 }
 """What stands in place of candidates where a program asks for a layout itself."""
 
+_NOTE = re.compile(r": \w+ on \S+ \((.+)\)$")
 _NOT_TOLD = "What else was considered is not known: only dtensor_core tells."
 
 _SAME_REDISTRIBUTION = (
@@ -74,11 +76,13 @@ class Step:
 class Why:
     """The reason of a call; empty text where the trace has none.
 
+    `note` is what the sentence adds to operator, argument, layouts and step.
     `operators` are those that it happened in, the outermost first; `source_words` and
     `target_words` say what the layouts mean.
     """
 
     sentence: str
+    note: str
     op: str
     operators: tuple[Operator, ...]
     argument: str
@@ -96,6 +100,7 @@ def why(frames: Frames, call: pd.Series) -> Why:
     """The reason of a row of table `comm`."""
     return Why(
         sentence=str(call["reason"]),
+        note=note_in(str(call["reason"])),
         op=str(call["op"]),
         operators=_operators(frames, call),
         argument=str(call["argument"]),
@@ -136,6 +141,12 @@ def _why_no_operator(told: Why, frames: Frames) -> str:
         "No operator on distributed tensors asked for it: the line itself, or a library that it "
         "calls, communicates."
     )
+
+
+def note_in(sentence: str) -> str:
+    """What a reason adds in parentheses at its end; mostly nothing."""
+    found = _NOTE.search(sentence)
+    return found[1] if found else ""
 
 
 def words_of(spec: str) -> str:

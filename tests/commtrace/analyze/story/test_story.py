@@ -9,7 +9,7 @@ import pytest
 
 from commtrace.analyze import Frames
 from commtrace.analyze.story import Story, explain, find_call
-from commtrace.analyze.story.why import candidates_in, words_of
+from commtrace.analyze.story.why import candidates_in, note_in, words_of
 from commtrace.errors import UsageError
 from tests.commtrace.analyze.rows import call, group, op, rank_row, run_of
 
@@ -194,6 +194,20 @@ def test_the_first_candidate_of_each_axis_was_chosen() -> None:
 )
 def test_a_layout_is_put_in_words(spec: str, words: str) -> None:
     assert words_of(spec) == words
+
+
+@pytest.mark.parametrize(
+    ("sentence", "note"),
+    [
+        ("aten.mm.default needs self A -> B: all_gather on tp (a cut that is needed)",
+         "a cut that is needed"),
+        ("aten.mm.default needs self f32[8] tp:P(sum) -> f32[8] tp:S(0): all_gather on tp", ""),
+        ("redistribute f32[8] tp:P(sum) -> f32[8] tp:S(0)", ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_what_a_reason_adds_stands_at_its_end(sentence: str, note: str) -> None:
+    assert note_in(sentence) == note
 
 
 @pytest.mark.parametrize(
