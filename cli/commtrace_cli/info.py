@@ -70,7 +70,8 @@ def _lines(told: RunInfo) -> Iterator[tuple[str, Text]]:
     yield "calls", _kept(told.num_rows["comm"], told.num_dropped)
     yield "operators", _kept(told.num_rows["ops"], told.num_ops_dropped)
     for name, value in told.others.items():
-        yield name.replace("_", " "), Text(str(value))
+        text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
+        yield name.replace("_", " "), Text(text)
 
 
 def _when(told: RunInfo) -> str:

@@ -104,12 +104,16 @@ def _dropped(frames: Frames) -> str:
     )
 
 
+def _unless_imported(frames: Frames, advice: str) -> str:
+    """What to do about it, where it was recorded here."""
+    return "" if "imported_from" in frames.run else advice
+
+
 def _no_steps(frames: Frames) -> str:
     if len(frames.steps) or not len(frames.comm):
         return ""
-    return (
-        "No steps were marked, so there are no numbers per step. Call step() on the recording "
-        "at the end of each step to have them."
+    return "No steps were marked, so there are no numbers per step." + _unless_imported(
+        frames, " Call step() on the recording at the end of each step to have them."
     )
 
 
@@ -125,8 +129,8 @@ def _no_operators(frames: Frames) -> str:
         return ""
     return (
         "Operators were not recorded, so calls cannot be traced to them, and the timeline has no "
-        'phases. Record with detail="op" to have them.'
-    )
+        "phases."
+    ) + _unless_imported(frames, ' Record with detail="op" to have them.')
 
 
 def _no_waits(frames: Frames) -> str:

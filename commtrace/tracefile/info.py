@@ -78,7 +78,7 @@ def run_info(trace: Trace) -> RunInfo:
         torn_ranks=tuple(
             rank
             for rank, complete in zip(ranks["rank"], ranks["complete"], strict=True)
-            if not complete
+            if not complete and "imported_from" not in run
         ),
         hosts=_hosts(trace),
         clock=str(run.get("clock", "")),

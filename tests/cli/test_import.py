@@ -102,3 +102,13 @@ def test_a_name_without_a_number_says_no_rank(commtrace: Commtrace, tmp_path: Pa
     ended = commtrace("import", folder, "-o", "out.json", columns=None)
     assert ended.code == 3
     assert "no rank, neither in the file nor in its name" in ended.err
+
+
+def test_info_says_where_it_comes_from_and_what_is_lacking(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    commtrace("import", write_dumps(tmp_path / "dumps", healthy(1)), "-o", "run.json")
+    told = commtrace("info", "run.json", columns=None).out
+    assert "imported from   flight recorder" in told
+    assert "roots, reductions, modules and operators; how long" in told
+    assert "not closed" not in told

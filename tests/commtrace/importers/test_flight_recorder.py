@@ -208,6 +208,8 @@ def test_what_no_dump_tells_is_told_by_a_notice(tmp_path: Path) -> None:
     assert "Imported from flight recorder, which does not tell: roots, reductions" in notice
     assert "did not close the recording" not in notice
     assert "killed" not in notice
+    assert "No steps were marked, so there are no numbers per step.\n" in notice
+    assert 'Record with detail="op" to have them' not in notice
 
 
 def test_the_analyses_serve_a_dump(tmp_path: Path) -> None:
