@@ -20,6 +20,8 @@ VALUES: dict[str, tuple[str, str]] = {
 """What the bars may be as high as: the axis' title, and its unit."""
 
 _HEIGHT = 320
+MOST_TICKS = 10
+"""Powers of two that are written below the bars, so that they stand upright in half a page."""
 
 
 def sizes(
@@ -78,7 +80,7 @@ def _places(table: pd.DataFrame) -> dict[int, int]:
 def _layout(theme: Theme, places: dict[int, int], value: str) -> go.Layout:
     made = layout(theme, height=_HEIGHT, margin={"l": 64, "r": 12, "t": 34, "b": 48})
     axis_title, unit = VALUES[value]
-    every = -(-len(places) // 16)
+    every = -(-len(places) // MOST_TICKS)
     made.update(
         barmode="stack",
         bargap=0.12,
@@ -89,6 +91,7 @@ def _layout(theme: Theme, places: dict[int, int], value: str) -> go.Layout:
             "tickmode": "array",
             "tickvals": list(places.values())[::every],
             "ticktext": [text_of_power(size) for size in places][::every],
+            "tickangle": 0,
             "showgrid": False,
             "range": [-0.6, max(len(places), 3) - 0.4],
         },

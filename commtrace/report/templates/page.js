@@ -109,6 +109,7 @@ class Tables {
     }
     document.getElementById("table").setAttribute("aria-labelledby", `tab-${name}`);
     document.getElementById("table-question").textContent = view.rows.question;
+    this.search.placeholder = name === "calls" ? "Search, or rank:3 step:7" : "Search this table";
     view.search(this.search.value);
   }
 

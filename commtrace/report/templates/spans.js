@@ -115,9 +115,10 @@ class Spans {
 
   /** The top and height of each call in its rank's band: below those that block it the others. */
   stacked(rows) {
-    const { lane } = this.calls.own;
-    const isAsync = (row) => this.calls.data.is_async[this.calls.site[row]];
-    const kinds = [rows.filter((row) => !isAsync(row)), rows.filter(isAsync)];
+    const { lane, issue_ns: start, end_ns: end, blocked_ns: blocked } = this.calls.own;
+    if (rows.every((row) => lane[row] === lane[rows[0]])) return rows.map((row) => [row, 0, 1]);
+    const isBehind = (row) => blocked[row] >= 0 && blocked[row] < (end[row] - start[row]) / 2;
+    const kinds = [rows.filter((row) => !isBehind(row)), rows.filter(isBehind)];
     const share = kinds[0].length && kinds[1].length ? BLOCKING_SHARE : Number(kinds[0].length > 0);
     return kinds.flatMap((of, place) => {
       const lanes = [...new Set(of.map((row) => lane[row]))].sort((a, b) => a - b);
