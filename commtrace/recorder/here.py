@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from commtrace.recorder.operators import OperatorMode, Where
 
 
+_NO_NODE = (-1, -1)
+
+
 class ThreadState:
     """The state of one thread.
 
@@ -25,8 +28,9 @@ class ThreadState:
     `is_passing` asks the dispatch mode to decline one operator; `looking` is the mode that wants
     to see what an operator on distributed tensors runs, and where in the program that is, and
     `inner` the latest that it ran (number, operator, start, duration), which is kept with it.
-    `optimizer_depth` counts the optimizer steps in progress, the innermost of which began in the
-    autograd task `optimizer_task`.
+    `node` is the autograd node (task, sequence number) whose operators came last, `node_call` the
+    module call that it belongs to. `optimizer_depth` counts the optimizer steps in progress, the
+    innermost of which began in the autograd task `optimizer_task`.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
     issued, and `reduce_op` is how it reduces; `num_issued` counts all calls. `last` holds the
     handle of the newest call until Python has it too.
@@ -46,6 +50,8 @@ class ThreadState:
         "mark_seqs",
         "module_call",
         "native_id",
+        "node",
+        "node_call",
         "num_issued",
         "op",
         "op_id",
@@ -73,6 +79,8 @@ class ThreadState:
         self.optimizer_task = -1
         self.is_passing = False
         self.looking: tuple[OperatorMode, Where] | None = None
+        self.node: tuple[int, int] = _NO_NODE
+        self.node_call: ModuleCall | None = None
         self.inner: tuple[int, Any, int, int] | None = None
         self.has_operator_mode = False
 
@@ -94,3 +102,4 @@ def forget_marks() -> None:
     for state in list(_states):
         state.mark_seqs.clear()
         state.mark_calls.clear()
+        state.node, state.node_call = _NO_NODE, None

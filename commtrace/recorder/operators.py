@@ -20,7 +20,7 @@ from commtrace.recorder.buffer import DTENSOR, LOCAL
 from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.modules import ModuleCall
-from commtrace.recorder.phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
+from commtrace.recorder.phases import ACCUMULATING, BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
 from commtrace.recorder.recorder import Recorder
 from commtrace.recorder.signatures import SIGNATURES
 
@@ -125,7 +125,15 @@ class OperatorMode(TorchDispatchMode):
         phase = BACKWARD
         if state.optimizer_depth and state.optimizer_task == task:
             phase = OPTIMIZER
-        return phase, None if node is None else self.recorder.locator.call_of_node(node)
+        if node is None:
+            return phase, None
+        # Asked once for all operators of a node, which come in a row; but nodes that add to
+        # gradients have one number, all of them.
+        made = task, node._sequence_nr()
+        if made != state.node or type(node) is ACCUMULATING:
+            call = self.recorder.locator.call_of_node(node)
+            state.node, state.node_call = made, call
+        return phase, state.node_call
 
 
 def _showing(cls: Any) -> Callable[..., Any]:

@@ -57,7 +57,7 @@ _FRAMES_OF_MODULES = {
     "commtrace.recorder.intercept": _OWN,
 }
 
-_Accumulating = torch._C._functions.AccumulateGrad  # pyright: ignore
+ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
 
 Stack = tuple[tuple[CodeType, int], ...]
 """Frames, the innermost first: code and line."""
@@ -220,7 +220,7 @@ class Locator:
 
 def _parameter_of(node: Any) -> Any:
     """What a node adds a gradient to; None of any other node. An attribute not there is costly."""
-    return node.variable if type(node) is _Accumulating else None
+    return node.variable if type(node) is ACCUMULATING else None
 
 
 def user_line(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:

@@ -52,6 +52,15 @@ def test_operators_of_the_backward_pass_belong_to_the_module_of_the_forward() ->
     assert ("aten.mm.default", "0") in backward
 
 
+def test_gradients_that_are_added_up_belong_to_the_modules_of_their_parameters() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model(x()).sum().backward()
+    with commtrace.record() as recording:  # the second gradient is added to the first
+        model(x()).sum().backward()
+    added = [op.module for op in ops(recording) if op.op.startswith("aten.add")]
+    assert sorted(added) == ["0", "1"]
+
+
 def test_operators_of_a_recomputation_are_told_apart() -> None:
     model = nn.Sequential(nn.Tanh())
     with commtrace.record() as recording:
