@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.findings import unanswered
+from commtrace.analyze.findings.traffic import in_module
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
@@ -118,8 +119,7 @@ def _no_steps(frames: Frames) -> str:
 
 
 def _no_modules(frames: Frames) -> str:
-    inside = (frames.comm["module"] != "") | (frames.comm["module_class"] != "")  # the outermost
-    if not len(frames.comm) or inside.any():
+    if not len(frames.comm) or in_module(frames.comm).any():
         return ""
     return "No call happened inside of a module, or modules were not tracked while recording."
 

@@ -1,6 +1,12 @@
-"""A rank that is always late: the others wait for it, and for nobody else as long."""
+"""A rank that is always late: far more often the last one than chance would have it.
+
+Of n ranks that do alike, each comes last to 1/n of the collectives. A late rank comes last to at
+least half of the rest, too, beyond three standard deviations, and that costs a share of the run.
+"""
 
 from __future__ import annotations
+
+import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
 from commtrace.analyze.findings.finding import Finding, Rule
@@ -9,7 +15,8 @@ from commtrace.analyze.measures import recorded_ns
 from commtrace.units import text_of_duration
 
 LEAST_LAST = 10
-LEAST_OFTEN = 0.5
+LEAST_BEYOND_CHANCE = 0.5
+NUM_DEVIATIONS = 3
 LEAST_SHARE = 0.01
 
 
@@ -19,14 +26,21 @@ def late_ranks(frames: Frames) -> list[Finding]:
     comm = frames.comm[(arrived["wait_ns"] >= 0) & frames.comm["kind"].isin(NEEDS_EVERYONE)]
     arrived = arrived.loc[comm.index]
     is_last = arrived["last_rank"] == comm["rank"]
-    times = is_last.groupby(comm["rank"]).agg(["sum", "size"])
+    sizes = frames.groups.set_index("name")["size"]
+    chance = 1.0 / comm["group"].astype(object).map(sizes).astype("float64")
+    times = pd.DataFrame({"last": is_last, "num": 1, "expected": chance})
+    times = times.groupby(comm["rank"]).sum()
     waited = arrived["wait_ns"].groupby(arrived["last_rank"]).sum()
     recorded = recorded_ns(frames).sum()
     found = []
-    for rank, (num_last, num) in zip(times.index, times.to_numpy(), strict=True):
+    for rank, num_last, num, expected in times.itertuples():
         caused = float(waited.get(rank, 0))
         often = num_last / num
-        if num_last < LEAST_LAST or often < LEAST_OFTEN or caused < LEAST_SHARE * recorded:
+        beyond = num_last - expected
+        deviation = (expected * (1 - expected / num)) ** 0.5
+        if num_last < LEAST_LAST or caused < LEAST_SHARE * recorded:
+            continue
+        if beyond < max(LEAST_BEYOND_CHANCE * (num - expected), NUM_DEVIATIONS * deviation):
             continue
         found.append(
             Finding(

@@ -118,16 +118,16 @@ def replicated_operators(frames: Frames) -> list[Finding]:
     ]
 
 
-def _in_module(comm: pd.DataFrame) -> pd.Series:
-    """Which calls are in a module; the outermost one has a class and no path."""
+def in_module(comm: pd.DataFrame) -> pd.Series:
+    """Which calls a module made; the root one has no path, but a class."""
     return (comm["module"] != "") | (comm["module_class"] != "")
 
 
 def outside_modules(frames: Frames) -> list[Finding]:
-    """Communication of forward and backward passes that no module made."""
+    """Communication of forward and backward passes that no module made, the root one included."""
     comm = frames.comm
     passes = comm["phase"].isin(["forward", "backward", "recompute"])
-    calls = comm[passes & ~_in_module(comm)]
+    calls = comm[passes & ~in_module(comm)]
     return [
         Finding(
             title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} were made outside of "
@@ -146,7 +146,7 @@ def outside_modules(frames: Frames) -> list[Finding]:
 
 def lacks_modules(frames: Frames) -> str:
     """Whether modules were tracked."""
-    if not len(frames.comm) or _in_module(frames.comm).any():
+    if not len(frames.comm) or in_module(frames.comm).any():
         return ""
     return "No call happened inside of a module, or modules were not tracked while recording."
 

@@ -176,6 +176,25 @@ def test_who_is_late_now_and_then_is_no_late_rank() -> None:
     assert "late_rank" not in set(table[table["num_calls"] > 10]["rule"])
 
 
+def came_last(num_of_rank_1: int, num: int) -> list[Any]:
+    """Collectives of two ranks, to some of which rank 1 comes last, else rank 0."""
+    return [
+        call(
+            rank=rank, id=n, seq=n, at=10_000 * n + 5000 * is_late, until=10_000 * n + 6000,
+            call_ns=6000 - 5000 * is_late, blocked_ns=6000 - 5000 * is_late, module="m",
+        )
+        for n in range(num)
+        for rank in range(2)
+        for is_late in [(rank == 1) == (n * num_of_rank_1 % num < num_of_rank_1)]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("num_last", "is_found"), [(20, False), (28, False), (34, True)])
+def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -> None:
+    late = found(came_last(num_last, 40), "late_rank", num_ranks=2)
+    assert [one["title"].startswith("Rank 1 ") for one in late] == [True] * is_found
+
+
 @pytest.mark.parametrize(
     ("calls", "wanted"),
     [

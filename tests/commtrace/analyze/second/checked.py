@@ -313,10 +313,12 @@ def _replicated(run: Run) -> list[Found]:
 
 
 def _outside_modules(run: Run) -> list[Found]:
-    if not any(call.module for call in run.comm):
+    if not any(call.module or call.module_class for call in run.comm):
         return []
     passes = ("forward", "backward", "recompute")
-    calls = [call for call in run.comm if call.phase in passes and not call.module]
+    calls = [
+        call for call in run.comm if call.phase in passes and not (call.module or call.module_class)
+    ]
     by = _grouped(calls, lambda call: (call.kind, call.phase, call.source_file, call.source_line))
     return [(calls, _wire(calls), _blocked(calls), "") for calls in by.values()]
 
@@ -356,7 +358,14 @@ def _late_rank(run: Run) -> list[Found]:
         own = [(call, last) for call, _, last in met if call.rank == rank]
         last_to = [call for call, last in own if last.rank == rank]
         caused = sum(wait for _, wait, last in met if last.rank == rank)
-        if len(last_to) >= 10 and 2 * len(last_to) >= len(own) and caused * 100 >= run.recorded_ns:
+        expected = sum(1 / run.groups[call.group].size for call, _ in own)
+        beyond = len(last_to) - expected
+        if (
+            len(last_to) >= 10
+            and caused * 100 >= run.recorded_ns
+            and beyond >= (len(own) - expected) / 2
+            and beyond**2 * len(own) >= 9 * expected * (len(own) - expected)
+        ):
             found.append((last_to, 0.0, float(caused), ""))
     return found
 
