@@ -25,8 +25,8 @@ Examples:
 - `commtrace timeline run.json --steps 2:3 --ranks 0-7`
 - `commtrace timeline run.json --window 1.5s:2s -o timeline.html`
 
-Of more calls than can be told apart, the picture shows shares of time; a window or steps show
-single calls again.
+Above 16,000 waits and transfers the picture shows shares of time; a window or steps show single
+calls again.
 """
 
 

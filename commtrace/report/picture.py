@@ -25,6 +25,7 @@ from commtrace.errors import UsageError
 from commtrace.figures.flame import VALUES, flame_nodes
 from commtrace.figures.pictures import PICTURES
 from commtrace.figures.theme import DARK, LIGHT, recolouring
+from commtrace.figures.timeline import MAX_MARKS
 from commtrace.report.page import content_policy, packed
 from commtrace.report.style import variables
 
@@ -89,8 +90,8 @@ def write_timeline(
     note = "Drag over a stretch to zoom in, double-click to zoom out; point at a call to read it."
     if not figure.layout.meta["single"]:
         note += (
-            " These are too many calls to draw one by one: the height of a colour is the share of"
-            " its column's time. --steps or --window show single calls."
+            f" More than {MAX_MARKS:,} waits and transfers are not drawn one by one: the height of"
+            " a colour is the share of its column's time. --steps or --window show single calls."
         )
     write_picture(figure, path, about=_about(frames, "timeline"), note=note)
 

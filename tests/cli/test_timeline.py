@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.figures.timeline import MAX_MARKS
 from commtrace.tracefile import write_trace
+from commtrace_cli.timeline import EXAMPLE
 from tests.cli.conftest import Commtrace
 from tests.commtrace.analyze.training import training_trace
 
@@ -72,6 +74,10 @@ def test_it_writes_a_page_or_plotly_s_json(commtrace: Commtrace, late_json: Path
     assert figure["layout"]["yaxis"]["ticktext"] == ["rank 0"]
     ended = commtrace("timeline", late_json, "-o", "t.html")
     assert ended.err.startswith("wrote t.html (")
+
+
+def test_the_help_names_the_picture_s_limit() -> None:
+    assert f"Above {MAX_MARKS:,} waits and transfers" in EXAMPLE
 
 
 def test_colours_are_for_terminals_only(commtrace: Commtrace, late_json: Path) -> None:
