@@ -138,24 +138,25 @@ def written(trace: Path, page: Path) -> list[Measured]:
     command = [sys.executable, "-m", "commtrace_cli", "report", str(trace), "-o", str(page)]
     begin = time.perf_counter()
     writer = subprocess.Popen([*command, "--force"], stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(writer.pid, 0)
+    _, status, resources = os.wait4(writer.pid, 0)
     took = time.perf_counter() - begin
-    if status:
-        raise SystemExit(f"commtrace report failed: {status}")
+    writer.returncode = os.waitstatus_to_exitcode(status)
+    if writer.returncode:
+        raise SystemExit(f"commtrace report failed: {writer.returncode}")
     return [
         Measured("load into tables", float(loaded.stdout)),
         Measured("write the page", took),
-        Measured("peak memory", _bytes(used)),
+        Measured("peak memory", _bytes(resources)),
         Measured("size", page.stat().st_size),
     ]
 
 
-def _bytes(used: resource.struct_rusage) -> float:
-    return used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+def _bytes(resources: resource.struct_rusage) -> float:
+    return resources.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def opened(page: Path) -> tuple[list[Measured], dict[str, float]]:
-    """What opening, zooming and filtering take; and all that was timed, by name, in seconds."""
+def in_chromium(page: Path) -> tuple[list[Measured], dict[str, float]]:
+    """What `used` says of the page in a headless Chromium."""
     from playwright.sync_api import sync_playwright
 
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
@@ -163,14 +164,19 @@ def opened(page: Path) -> tuple[list[Measured], dict[str, float]]:
         raise SystemExit("no Chromium found: install one (Debian: apt-get install chromium)")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found)
-        starts = [_opening(browser, page) for _ in range(REPEATS)]
-        shown = _page(browser, page)
-        details = {
-            name: statistics.median(each[name] for each in starts) / 1e3 for name in starts[0]
-        }
-        zooms = _timed(shown, [("timeline", act) for act in _ZOOMS], "zoom", details)
-        filters = _timed(shown, _FILTERS, "filter", details)
+        measured = used(browser, page)
         browser.close()
+    return measured
+
+
+def used(browser: Any, page: Path) -> tuple[list[Measured], dict[str, float]]:
+    """What opening, zooming and filtering take; and all that was timed, by name, in seconds."""
+    starts = [_opening(browser, page) for _ in range(REPEATS)]
+    shown = _page(browser, page)
+    details = {name: statistics.median(each[name] for each in starts) / 1e3 for name in starts[0]}
+    zooms = _timed(shown, [("timeline", act) for act in _ZOOMS], "zoom", details)
+    filters = _timed(shown, _FILTERS, "filter", details)
+    shown.close()
     return [
         Measured("open", details["opened"]),
         Measured("zoom", max(zooms)),
@@ -213,7 +219,7 @@ def main() -> None:
         trace, page = Path(folder, "run.json"), Path(folder, "report.html")
         write_trace(large_trace(Plan(num_ranks=given.ranks, num_calls=given.calls)), trace)
         measured = written(trace, page)
-        in_browser, details = opened(page)
+        in_browser, details = in_chromium(page)
     measured += in_browser
     table = Table("", "measured", "bar", title=f"{given.calls:,} calls over {given.ranks} ranks")
     for each in measured:

@@ -17,7 +17,7 @@ from commtrace.report import render_page, write_report
 from commtrace.report.page import SCRIPTS, content_policy
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import SHOWN
-from tests.commtrace.analyze.rows import call, rank_row, run_of
+from tests.commtrace.analyze.rows import call, group, rank_row, run_of
 from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.report.reading import calls, data, elements, packed, policy, text
 
@@ -113,8 +113,12 @@ def test_names_from_the_trace_are_text_wherever_they_appear() -> None:
         )
     }
     frames = run_of(
-        [call(at=0, until=1, blocked_ns=1, **hostile)],
-        ranks=[rank_row(0, host=HOSTILE, device=HOSTILE)],
+        [
+            call(at=0, until=1, blocked_ns=1, seq=0, **hostile),
+            call(rank=1, at=0, until=1, blocked_ns=1, seq=0, **hostile | {"kind": "x" + HOSTILE}),
+        ],
+        groups=[group(HOSTILE, mesh_axis=HOSTILE)],
+        ranks=[rank_row(rank, host=HOSTILE, device=HOSTILE) for rank in range(2)],
         run={"command": HOSTILE, HOSTILE: HOSTILE, "torch": HOSTILE},
     )
     hostile_page, tame_page = render_page(frames), render_page(run_of([call(at=0, until=1)]))
@@ -125,7 +129,8 @@ def test_names_from_the_trace_are_text_wherever_they_appear() -> None:
     assert "window.hacked" in text(hostile_page)
     assert HOSTILE not in hostile_page
     kinds = next(t for t in data(hostile_page)["tables"] if t["name"] == "by_kind")["data"]["kind"]
-    assert kinds["strings"] == [HOSTILE]
+    assert sorted(kinds["strings"]) == sorted([HOSTILE, "x" + HOSTILE])
+    assert "1 fault" in text(hostile_page)
 
 
 def test_our_own_script_cannot_end_itself() -> None:
