@@ -14,14 +14,16 @@ import pytest
 
 from benchmarks.large_run import large_trace
 from commtrace.analyze import CATALOG, Analysis, Frames, load
+from commtrace.analyze.diff import diff
 from commtrace.analyze.findings import RULES
 from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
 from tests.commtrace.analyze.rows import layouts_trace, random_trace, trace_of
-from tests.commtrace.analyze.second import SECOND, Run
+from tests.commtrace.analyze.second import OF_TWO_RUNS, SECOND, Run
 from tests.commtrace.analyze.second.checked import has_circle
 from tests.commtrace.analyze.second.compare import differences
+from tests.commtrace.analyze.second.differing import diff as diff_by_loops
 from tests.commtrace.analyze.training import training_trace
 
 
@@ -101,6 +103,22 @@ def test_every_rule_and_every_problem_has_something_to_compare() -> None:
     assert problems == set(["kind", "reduce_op", "root", "dtype", "size", "order", "transfer"]) | {
         "missing call"
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("random0", "random1"), ("layouts0", "layouts1"), ("training", "mesh"), ("mesh", "mesh")],
+)
+def test_the_difference_of_two_runs_agrees_with_loops(before: str, after: str) -> None:
+    first, second = TRACES[before], TRACES[after]
+    table = diff(load(first), load(second)).to_dict("records")
+    found = {tuple(row.pop(key) for key in OF_TWO_RUNS): row for row in table}
+    wanted = diff_by_loops(Run(first), Run(second))
+    assert found.keys() == wanted.keys()
+    for place, row in wanted.items():
+        change = row.pop("change")
+        assert found[place].pop("change") == change, place
+        assert found[place] == pytest.approx(row, rel=1e-9, abs=1e-6), place
 
 
 @pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)

@@ -75,3 +75,5 @@ SECOND: dict[str, Second] = {
     "calls": Second(calls, ["rank", "id"]),
     "facts": Second(facts, ["fact"]),
 }
+OF_TWO_RUNS = ["scope", "module", "op", "kind", "group", "phase"]
+"""What tells the rows of a difference apart."""

@@ -1,0 +1,53 @@
+"""The difference of two runs, by loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.commtrace.analyze.second.run import Run
+
+_SIZES = ("payload_bytes", "wire_bytes", "blocked_ns")
+
+
+def diff(before: Run, after: Run) -> dict[tuple[str, ...], dict[str, Any]]:
+    """By place what one rank does in each run, per step where both have steps."""
+    per_step = bool(before.steps) and bool(after.steps)
+    first, second = _by_place(before, per_step), _by_place(after, per_step)
+    nothing = dict.fromkeys(("calls", *_SIZES), 0.0)
+    found = {}
+    for place in first.keys() | second.keys():
+        old, new = first.get(place, nothing), second.get(place, nothing)
+        row: dict[str, Any] = {}
+        for name in nothing:
+            row[f"{name}_before"], row[f"{name}_after"] = old[name], new[name]
+            row[f"{name}_change"] = new[name] - old[name]
+        moved = max(abs(row[f"{name}_change"]) for name in ("calls", "payload_bytes", "wire_bytes"))
+        row["change"] = (
+            "added" if place not in first
+            else "removed" if place not in second
+            else "changed" if moved > 1e-9
+            else "same"
+        )  # fmt: skip
+        found[place] = row
+    return found
+
+
+def _by_place(run: Run, per_step: bool) -> dict[tuple[str, ...], dict[str, float]]:
+    num_steps = len({step.step for step in run.steps}) or 1
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for call in run.comm:
+        in_step = per_step and call.step >= 0
+        place = (
+            "step" if in_step else "run",
+            call.module,
+            call.op,
+            call.kind,
+            run.axis(call.group) or call.group,
+            call.phase,
+        )
+        cell = found.setdefault(place, dict.fromkeys(("calls", *_SIZES), 0.0))
+        share = 1 / run.num_ranks / (num_steps if in_step else 1)
+        cell["calls"] += share
+        for name in _SIZES:
+            cell[name] += max(getattr(call, name), 0) * share
+    return found
