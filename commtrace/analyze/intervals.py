@@ -16,7 +16,7 @@ def blocked_intervals(frames: Frames) -> pd.DataFrame:
     """`row rank step start end` of each stretch in which a call blocked its rank.
 
     That is in the call, and where this does not account for all of it, in a wait that ended with
-    the call's completion.
+    the call's completion, but did not begin before the call returned.
     """
     comm = frames.comm
     known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0)]
@@ -26,7 +26,9 @@ def blocked_intervals(frames: Frames) -> pd.DataFrame:
     in_wait = known["blocked_ns"] - in_call
     shared = {"row": known.index, "rank": known["rank"], "step": known["step"]}
     calls = pd.DataFrame({**shared, "start": begin, "end": begin + in_call})
-    waits = pd.DataFrame({**shared, "start": end - in_wait, "end": end})
+    waits = pd.DataFrame(
+        {**shared, "start": np.maximum(end - in_wait, begin + in_call), "end": end}
+    )
     both = pd.concat([calls, waits], ignore_index=True)
     return both[both["end"] > both["start"]].reset_index(drop=True)
 

@@ -116,3 +116,11 @@ def test_the_planted_overlap_is_found() -> None:
     inside = table[table["step"] >= 0]
     assert (inside["overlapped_ns"] > 0).all()
     assert (inside["exposed_ns"] + inside["overlapped_ns"] == inside["communication_ns"]).all()
+
+
+def test_a_wait_that_outlasts_completion_blocks_no_time_before_the_call() -> None:
+    # Issued at 100, back at 110, complete at 150; waits lasted 70 in all, beyond completion.
+    calls = [call(id=0, step=0, at=100, until=150, call_ns=10, blocked_ns=80, is_async=True)]
+    table = overlap(run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 1000)]))
+    row = table[table["step"] == 0].iloc[0]
+    assert (row["communication_ns"], row["exposed_ns"], row["overlapped_ns"]) == (50, 50, 0)

@@ -67,9 +67,10 @@ class Run:
             return []
         in_call = max(min(call.call_ns, call.blocked_ns), 0)
         end = self.end(call)
+        returned = call.issue_ns + in_call
         spans = [
-            (call.issue_ns, call.issue_ns + in_call),
-            (end - (call.blocked_ns - in_call), end),
+            (call.issue_ns, returned),
+            (max(end - (call.blocked_ns - in_call), returned), end),
         ]
         return [span for span in spans if span[0] < span[1]]
 
