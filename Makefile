@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb docs clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb docs notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
 	$(BIN)/python docs/analyses.py
 	$(BIN)/python docs/commands.py
 	$(BIN)/python docs/operators.py
+
+notebooks: $(READY) ## run the notebooks and keep what they show
+	$(BIN)/python notebooks/write.py
 
 clean: ## remove .venv and build
 	rm -rf $(VENV) build

@@ -33,6 +33,7 @@ from commtrace.recorder.facts import Facts, process_rank
 from commtrace.recorder.failures import Failures
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, RunFile, SpoolFolder, Store
+from commtrace.views.cells import with_cells
 from commtrace.views.views import Views
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ class Recording(Views, contextlib.ContextDecorator):
         from commtrace.analyze import load
 
         self._name_axes()
-        return load(self.trace())
+        return load(with_cells(self.trace()))
 
     def table(self, name: str = "comm") -> Table:
         """A table of what this rank has recorded so far: comm, ops, ..., or an analysis."""
@@ -316,7 +317,7 @@ class Recording(Views, contextlib.ContextDecorator):
     def save(self, path: Path | str) -> Path:
         """Write what this rank has recorded so far to a run file, and return its path."""
         self._name_axes()
-        return write_trace(self.trace(), path)
+        return write_trace(with_cells(self.trace()), path)
 
 
 class _Flusher(threading.Thread):

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
-from commtrace.jupyter.cells import names_of_cells, with_cells, with_names
 from commtrace.launcher import LaunchResult, Stack, run_function
 from commtrace.session import DETAILS
 from commtrace.shipping import pack, results
 from commtrace.tracefile import Trace, read_spools, write_trace
+from commtrace.views.cells import names_of_cells, with_cells, with_names
 from commtrace.views.run import Run, fields_of, load
 
 _INTERRUPTED = 128 + signal.SIGINT

@@ -17,9 +17,9 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
 
-from commtrace.jupyter.cells import with_cells
 from commtrace.session import DETAILS, record
 from commtrace.tracefile import write_trace
+from commtrace.views.cells import with_cells
 from commtrace.views.run import load
 
 

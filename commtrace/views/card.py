@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from commtrace.analyze import CATALOG, Frames, notices_of
+from commtrace.analyze.notices import EVERYTHING
 from commtrace.report.answers import Answers
 from commtrace.report.tiles import NOT_KNOWN, tiles
 from commtrace.units import text_of_value
@@ -50,7 +51,7 @@ def card(frames: Frames) -> str:
         _TEMPLATE,
         name=_name(frames),
         about=_about(frames),
-        notices=[notice.text for notice in notices_of(frames)],
+        notices=_notices(frames),
         tiles=shown,
         headings=_HEADINGS,
         rows=_kinds(frames),
@@ -72,7 +73,7 @@ def summary(frames: Frames) -> str:
                 ).rstrip()
                 for row in (table if len(table) > 1 else ())
             ),
-            *(notice.text for notice in notices_of(frames)),
+            *_notices(frames),
             f"Look at it with .{_METHODS}",
         ]
     )
@@ -88,6 +89,11 @@ def _about(frames: Frames) -> str:
         f"{num_calls:,} call{'' if num_calls == 1 else 's'} "
         f"of {num_ranks:,} rank{'' if num_ranks == 1 else 's'}"
     )
+
+
+def _notices(frames: Frames) -> list[str]:
+    """What limits all that can be asked of the run; the rest is said where it matters."""
+    return [notice.text for notice in notices_of(frames) if EVERYTHING in notice.limits]
 
 
 def _kinds(frames: Frames) -> list[tuple[str, ...]]:
