@@ -7,7 +7,8 @@ from typing import Any
 from commtrace.analyze import CATALOG, Frames, notices_of
 from commtrace.analyze.notices import EVERYTHING
 from commtrace.report.answers import Answers
-from commtrace.report.tiles import NOT_KNOWN, tiles
+from commtrace.report.cards import verdict
+from commtrace.report.tiles import NOT_KNOWN, Tile, tiles
 from commtrace.units import text_of_value
 from commtrace.views.html import html
 
@@ -45,14 +46,12 @@ _TEMPLATE = """
 
 def card(frames: Frames) -> str:
     """What one sees of a run at first: its facts, the numbers of all, and its kinds."""
-    few = len(frames.comm) <= _MOST_CALLS
-    shown = [tile for tile in tiles(Answers(frames)) if tile.value != NOT_KNOWN] if few else []
     return html(
         _TEMPLATE,
         name=_name(frames),
         about=_about(frames),
         notices=_notices(frames),
-        tiles=shown,
+        tiles=_tiles(frames),
         headings=_HEADINGS,
         rows=_kinds(frames),
         methods=_METHODS,
@@ -77,6 +76,14 @@ def summary(frames: Frames) -> str:
             f"Look at it with .{_METHODS}",
         ]
     )
+
+
+def _tiles(frames: Frames) -> list[Tile]:
+    """The page's tiles, those that say something."""
+    if len(frames.comm) > _MOST_CALLS:
+        return []
+    answers = Answers(frames)
+    return [tile for tile in tiles(answers, verdict(answers)) if tile.value != NOT_KNOWN]
 
 
 def _name(frames: Frames) -> str:
