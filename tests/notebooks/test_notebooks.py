@@ -40,7 +40,8 @@ def names_of(figure: Any) -> Any:
     """What a figure draws: the labels and values of its parts."""
     if figure is None:
         return None
-    return [[trace.get("labels"), trace.get("values"), trace.get("z")] for trace in figure["data"]]
+    drawn = [[trace.get("labels"), trace.get("values"), trace.get("z")] for trace in figure["data"]]
+    return [parts for parts in drawn if any(parts)]
 
 
 def code(notebook: Any) -> list[Any]:
