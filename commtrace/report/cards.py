@@ -109,7 +109,8 @@ def _finding(row: Mapping[Any, Any]) -> Card:
 
 
 def _problem(row: Mapping[Any, Any], evidence: str) -> Card:
-    blamed = f"blamed: {row['ranks']}" if row["ranks"] and row["is_fault"] else ""
+    ranks = f"rank{'s' if ',' in row['ranks'] else ''} {row['ranks']}"
+    blamed = f"blamed: {ranks}" if row["ranks"] and row["is_fault"] else ""
     group = f"group {row['mesh_axis'] or row['group']}" if row["group"] else ""
     number = f"collective {row['number']} of it" if group and row["number"] >= 0 else ""
     return Card(

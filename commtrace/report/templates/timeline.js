@@ -184,13 +184,15 @@ class Timeline {
     const [first, last] = this.range;
     const seen = this.steps.filter((step) => step.end > first && step.start < last);
     if (!seen.length) return [];
-    const fits = (step) => (step.end - step.start) / (last - first) > 0.04;
+    const begin = (step) => Math.max(step.start, first); // so that its name is in what is seen of it
+    const length = (step) => Math.min(step.end, last) - begin(step);
+    const fits = (step) => length(step) / (last - first) > 0.04;
     return [{
       type: "bar",
       name: "steps",
       orientation: "h",
-      base: seen.map((step) => step.start),
-      x: seen.map((step) => step.end - step.start),
+      base: seen.map(begin),
+      x: seen.map(length),
       y: seen.map(() => STEP_ROW),
       width: 0.48,
       text: seen.map((step) => (fits(step) ? `step ${step.number}` : "")),

@@ -40,7 +40,7 @@ def test_a_problem_shows_the_calls_of_its_collective() -> None:
     assert (found.word, found.is_good) == ("1 fault", False)
     (card,) = found.cards
     assert card.evidence == "0:1,1:1,2:1"
-    assert "blamed: 2" in card.facts
+    assert "blamed: rank 2" in card.facts
 
 
 def test_one_rank_or_no_call_gets_no_verdict() -> None:
