@@ -41,8 +41,8 @@ from commtrace.tracefile import Trace
 from commtrace.units import text_of_duration
 
 SCRIPTS = (
-    *("format.js", "table.js", "calls.js", "detail.js", "pictures.js", "spans.js", "timeline.js"),
-    *("cards.js", "page.js"),
+    *("format.js", "table.js", "calls.js", "detail.js", "figures.js", "pictures.js", "spans.js"),
+    *("timeline.js", "cards.js", "page.js"),
 )
 
 

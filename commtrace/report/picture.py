@@ -31,6 +31,7 @@ from commtrace.report.style import variables
 
 DRAWN = (".png", ".svg", ".pdf")
 FORMATS = (".html", ".json", *DRAWN)
+SCRIPTS = ("figures.js", "picture.js")
 WIDTH_PIXELS = 1400
 
 
@@ -146,7 +147,8 @@ def _write_page(figure: go.Figure, path: Path, page: Mapping[str, Any]) -> None:
         lstrip_blocks=True,
     )
     plotly, loader = get_plotlyjs(), PackageLoader("commtrace.report")
-    script = loader.get_source(environment, "picture.js")[0]
+    sources = [loader.get_source(environment, name)[0] for name in SCRIPTS]
+    script = "\n".join(sources)
     data = {
         "figure": figure.to_plotly_json(),
         "dark": recolouring(LIGHT, DARK),

@@ -3,23 +3,6 @@
 
 const STORED_THEME = "commtrace-theme";
 
-/** The bytes that base64 stands for. */
-function bytesOf(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const binary = atob(text);
-  const bytes = new Uint8Array(binary.length);
-  for (let place = 0; place < binary.length; place += 1) bytes[place] = binary.charCodeAt(place);
-  return bytes;
-}
-
-/** What a packed element holds: base64 of a gzip stream. */
-function unpacked(id) {
-  const holder = document.getElementById(id);
-  const bytes = bytesOf(holder.textContent.trim());
-  holder.remove();
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
-}
-
 /** Resolves once all of the page is read: the calls come last, after the script. */
 function wholePage() {
   if (document.readyState !== "loading") return Promise.resolve();

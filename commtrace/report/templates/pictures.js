@@ -1,42 +1,7 @@
 "use strict";
 /* Pictures: the figures of the page's data, the flame graph with switches, in the theme's colours. */
 
-const CONFIG = {
-  displaylogo: false,
-  responsive: true,
-  modeBarButtons: [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d", "toImage"]],
-  doubleClick: "reset",
-};
-
 const LEAST_LABELLED = 0.012; // the part of the picture's width that has room for a label
-
-/** A copy of a figure's part in which each colour is exchanged for what `colours` has for it. */
-function recoloured(part, colours) {
-  if (typeof part === "string") return colours[part] || part;
-  if (Array.isArray(part)) {
-    const isNumeric = typeof part[part.length - 1] === "number"; // [0.5, "#fff"] is of a scale
-    return isNumeric ? part : part.map((each) => recoloured(each, colours));
-  }
-  if (part === null || typeof part !== "object") return part;
-  return Object.fromEntries(
-    Object.entries(part).map(([key, value]) => [
-      key,
-      ["hovertext", "labels", "text", "ids", "parents"].includes(key)
-        ? value
-        : recoloured(value, colours),
-    ]),
-  );
-}
-
-/** Black or white, whichever is easier to read on a colour; as commtrace.figures.theme has it. */
-function readableOn(colour) {
-  const [red, green, blue] = [1, 3, 5].map((place) => {
-    const value = parseInt(colour.slice(place, place + 2), 16) / 255;
-    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-  });
-  const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-  return (luminance + 0.05) ** 2 > 0.05 * 1.05 ? "#000000" : "#ffffff";
-}
 
 /** Marks one of a group of buttons as the chosen one. */
 function press(group, value) {
