@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from commtrace.recorder.calls import Call
     from commtrace.recorder.modules import ModuleCall
-    from commtrace.recorder.operators import OperatorMode, Where
+    from commtrace.recorder.operators import OperatorMode
 
 
 _NO_NODE = (-1, -1)
@@ -26,7 +26,7 @@ class ThreadState:
     module call made the autograd nodes from a sequence number on (see `modules`). `op_id` and `op`
     are the innermost operator span, `dtensor_op` the innermost one on distributed tensors, and
     `is_passing` asks the dispatch mode to decline one operator; `looking` is the mode that wants
-    to see what an operator on distributed tensors runs, and where in the program that is, and
+    to see what an operator on distributed tensors runs, with the phase and the module call, and
     `inner` the latest that it ran (number, operator, start, duration), which is kept with it.
     `node` is the autograd node (task, sequence number) whose operators came last, `node_call` the
     module call that it belongs to. `optimizer_depth` counts the optimizer steps in progress, the
@@ -78,7 +78,7 @@ class ThreadState:
         self.optimizer_depth = 0
         self.optimizer_task = -1
         self.is_passing = False
-        self.looking: tuple[OperatorMode, Where] | None = None
+        self.looking: tuple[OperatorMode, str, ModuleCall | None] | None = None
         self.node: tuple[int, int] = _NO_NODE
         self.node_call: ModuleCall | None = None
         self.inner: tuple[int, Any, int, int] | None = None

@@ -37,10 +37,6 @@ _known_operators: list[Any] = []
 """Operators by identity, for hashing one runs Python code; the list keeps them alive."""
 
 
-Where = tuple[str, ModuleCall | None]
-"""Phase and module call."""
-
-
 class OperatorMode(TorchDispatchMode):
     """Reports each operator of the thread that it was entered on to the recorder."""
 
@@ -79,31 +75,48 @@ class OperatorMode(TorchDispatchMode):
         if _learn(func) if silent is None else silent:
             return func(*args, **kwargs) if kwargs else func(*args)
         recorder = self.recorder
-        phase, call = where = self._where(state)
-        parent, outer, inner = state.op_id, state.op, state.inner
-        state.op_id = number = recorder.num_ops
+        call, task = state.module_call, _task_id()
+        if task < 0 and call is not None:
+            phase = FORWARD
+        else:
+            phase, call = self._where(state, call, task)
+        before = state.op_id, state.op, state.inner, state.dtensor_op, state.looking
+        number = recorder.num_ops
         recorder.num_ops = number + 1
-        state.op = func
-        state.inner = None
+        state.op_id, state.op, state.inner = number, func, None
         begin = now()
         try:
-            if not way:
+            if way is None:
                 return func(*args, **kwargs) if kwargs else func(*args)
-            return way(self, where, state, func, types, args, kwargs or {})
+            state.dtensor_op = func
+            if way is _GIVING_WAY:
+                return self._give_way(func, args, kwargs or {}, state)
+            state.looking = self, phase, call
+            return way(func, types, args, kwargs)
         finally:
             duration = now() - begin
             span = (
-                self._rank, number, parent, func, DTENSOR if way else LOCAL, begin, duration, phase,
-                state.regions, call, state.native_id,
-                _layouts(args) if way and recorder.wants_layouts else (), state.inner,
+                self._rank, number, before[0], func, LOCAL if way is None else DTENSOR, begin,
+                duration, phase, state.regions, call, state.native_id,
+                _layouts(args) if way is not None and recorder.wants_layouts else (), state.inner,
             )  # fmt: skip
-            state.op_id, state.op, state.inner = parent, outer, inner
+            state.op_id, state.op, state.inner, state.dtensor_op, state.looking = before
             for keep in recorder.span_keepers:
                 keep(span)
 
-    def keep_inner(self, where: Where, state: ThreadState) -> None:
+    def _give_way(self, op: Any, args: Any, kwargs: Any, state: ThreadState) -> Any:
+        """Run an operator of torch's own class, or another's, and see what it runs."""
+        _push(self)
+        try:
+            state.is_passing = True
+            return op(*args, **kwargs)
+        finally:
+            state.is_passing = False
+            _pop(None)
+
+    def keep_inner(self, state: ThreadState) -> None:
         """Hand on an operator on local tensors that was not the last one of its operator."""
-        phase, call = where
+        _, phase, call = state.looking  # pyright: ignore[reportGeneralTypeIssues]
         number, op, begin, duration = state.inner  # pyright: ignore[reportGeneralTypeIssues]
         span = (
             self._rank, number, state.op_id, op, LOCAL, begin, duration, phase,
@@ -112,12 +125,11 @@ class OperatorMode(TorchDispatchMode):
         for keep in self.recorder.span_keepers:
             keep(span)
 
-    def _where(self, state: ThreadState) -> Where:
+    def _where(
+        self, state: ThreadState, call: ModuleCall | None, task: int
+    ) -> tuple[str, ModuleCall | None]:
         """Phase and module call, as `phases` has it but without a look at the stack."""
-        call, task = state.module_call, _task_id()
         if task < 0:
-            if call is not None:
-                return FORWARD, call
             return OPTIMIZER if state.optimizer_depth else OTHER, None
         if call is not None and call[2] == task:
             return RECOMPUTE, call
@@ -136,46 +148,6 @@ class OperatorMode(TorchDispatchMode):
         return phase, state.node_call
 
 
-def _showing(cls: Any) -> Callable[..., Any]:
-    """Runs operators of a class that asks `run_local` to run what it runs on local tensors."""
-    dispatch = cls.__torch_dispatch__
-
-    def show(mode: OperatorMode, where: Where, state: ThreadState, op: Any, *given: Any) -> Any:
-        outer, state.dtensor_op = state.dtensor_op, op
-        before, state.looking = state.looking, (mode, where)
-        try:
-            return dispatch(op, *given)
-        finally:
-            state.dtensor_op, state.looking = outer, before
-
-    return show
-
-
-def _declining(cls: Any) -> Callable[..., Any]:
-    """Runs operators of torch's own class, or another's, to which the mode gives way."""
-
-    def decline(
-        mode: OperatorMode,
-        where: Where,
-        state: ThreadState,
-        op: Any,
-        types: Any,
-        args: Any,
-        kwargs: Any,
-    ) -> Any:
-        outer, state.dtensor_op = state.dtensor_op, op
-        _push(mode)
-        try:
-            state.is_passing = True
-            return op(*args, **kwargs)
-        finally:
-            state.is_passing = False
-            _pop(None)
-            state.dtensor_op = outer
-
-    return decline
-
-
 def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Run what `op` on distributed tensors runs on local ones: mostly one operator, in C++.
 
@@ -184,11 +156,11 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
     state = HERE.state
     if state.looking is None:
         return function(*args, **kwargs)
-    mode, where = state.looking
+    mode = state.looking[0]
     runs = op if type(function) is BuiltinFunctionType else getattr(function, "runs", None)
     if runs is not None:
         if state.inner is not None:
-            mode.keep_inner(where, state)
+            mode.keep_inner(state)
         recorder = mode.recorder
         number = recorder.num_ops
         recorder.num_ops = number + 1
@@ -204,13 +176,15 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         _pop(None)
 
 
-_ways: dict[type, Callable[..., Any]] = {}
-"""How operators on distributed tensors of a class are run, so that those on local ones are seen."""
+_GIVING_WAY = object()
+_ways: dict[type, Any] = {}
+"""How operators on distributed tensors of a class are run, so that those on local ones are seen: by
+the class itself, where that asks `run_local` to run them, or else below the mode."""
 _others: set[type] = set()
 """Classes that are not distributed."""
 
 
-def _way_of(types: Any) -> Callable[..., Any] | None:
+def _way_of(types: Any) -> Any:
     for cls in types:
         if cls in _others:
             continue
@@ -220,7 +194,7 @@ def _way_of(types: Any) -> Callable[..., Any] | None:
                 continue
             let_run(run_local)
             is_showing = cls.__module__.partition(".")[0] == PACKAGE
-            _ways[cls] = _showing(cls) if is_showing else _declining(cls)
+            _ways[cls] = cls.__torch_dispatch__ if is_showing else _GIVING_WAY
         return _ways[cls]
     return None
 
