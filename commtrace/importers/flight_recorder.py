@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -275,10 +276,14 @@ def _row(record: RankRecord, entry: Entry, last: Entry) -> Any:
 
 
 def _number_rows(record: RankRecord) -> None:
-    """In order of issue; the numbers of the dump stay if they are in that order."""
-    record.comm.sort(key=lambda row: row.id)
-    if len({row.id for row in record.comm}) < len(record.comm):  # it was reset meanwhile
-        record.comm.sort(key=lambda row: row.issue_ns)
+    """In order of issue; the numbers of the dump stay if they are in that order.
+
+    They are not where the recorder was reset: it begins anew, and what it has not overwritten yet
+    of the time before has higher numbers, or the same ones.
+    """
+    record.comm.sort(key=lambda row: (row.issue_ns, row.id))
+    numbers = [row.id for row in record.comm]
+    if any(later <= earlier for earlier, later in pairwise(numbers)):
         record.comm = [row._replace(id=place) for place, row in enumerate(record.comm)]
 
 

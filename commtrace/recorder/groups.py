@@ -83,13 +83,28 @@ class Groups:
         for group in self:
             if not group.row.mesh_axis:
                 unnamed.setdefault(group.row.name, []).append(group)
-        found = gc.get_referrers(DeviceMesh) if unnamed else ()
-        for mesh in [each for each in found if type(each) is DeviceMesh]:
+        for mesh in _meshes() if unnamed else ():
             names = getattr(mesh, "_dim_group_names", ())
             axes = mesh.mesh_dim_names or [f"axis{number}" for number in range(len(names))]
             for name, axis in zip(names, axes, strict=False):
                 for group in unnamed.get(name, ()):
                     group.learn_axis(axis)
+
+
+def _meshes() -> list[DeviceMesh]:
+    """The meshes of the process, the newest first, as far as the garbage collector can tell.
+
+    Some may be left from an earlier time, when a group of the same name was another.
+    """
+    found = [each for each in gc.get_referrers(DeviceMesh) if type(each) is DeviceMesh]
+    young = [{id(each) for each in gc.get_objects(generation)} for generation in (0, 1)]
+
+    def age(place: int) -> tuple[int, int]:
+        mesh = found[place]
+        generation = next((number for number, ids in enumerate(young) if id(mesh) in ids), 2)
+        return generation, -place
+
+    return [found[place] for place in sorted(range(len(found)), key=age)]
 
 
 def _describe(process_group: Any) -> Group:

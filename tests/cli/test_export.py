@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -52,13 +53,19 @@ def test_csv_is_a_folder_of_tables(commtrace: Commtrace, run_json: Path, tmp_pat
     assert commtrace("export", run_json, "--to", "csv", "-f").code == 0
 
 
-def test_parquet_without_pyarrow_ends_with_2(
-    commtrace: Commtrace, run_json: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    ended = commtrace("export", run_json, "--to", "parquet", columns=None)
-    assert ended.code == 2
-    assert "try: `pip install 'commtrace[parquet]'`, or --to csv" in ended.err
+WITHOUT_PYARROW = """
+import sys
+sys.modules["pyarrow"] = None
+from commtrace_cli.main import main
+main()
+"""
+
+
+def test_parquet_without_pyarrow_ends_with_2(run_json: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_PYARROW, "export", str(run_json), "--to", "parquet"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "try: `pip install 'commtrace[parquet]'`, or --to csv" in " ".join(ended.stderr.split())
 
 
 def test_a_format_must_be_one_that_there_is(commtrace: Commtrace, run_json: Path) -> None:

@@ -31,9 +31,14 @@ def test_a_part_that_is_not_given_is_left_out() -> None:
     assert str(CommtraceError("cannot", why="because")) == "cannot\n  why: because"
 
 
-@pytest.mark.parametrize(
-    "cls", [cls for _, cls in inspect.getmembers(errors, inspect.isclass)], ids=lambda c: c.__name__
-)
+CLASSES = [
+    cls
+    for _, cls in inspect.getmembers(errors, inspect.isclass)
+    if cls.__module__ == errors.__name__
+]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_every_error_is_of_the_family_and_ends_the_command_line(cls: type) -> None:
     assert issubclass(cls, CommtraceError)
     assert cls.exit_code != 0  # type: ignore[attr-defined]

@@ -202,6 +202,18 @@ def test_a_rank_without_a_dump_is_a_fault(tmp_path: Path) -> None:
     assert faults(write_dumps(tmp_path, healthy()[:3])) == [("missing rank", "3")]
 
 
+def test_what_came_before_a_reset_comes_first(tmp_path: Path) -> None:
+    dump = Dump(0)
+    for name in ("all_reduce", "broadcast", "all_gather", "barrier"):
+        dump.call(name)
+    old, new = dump.entries[2:], dump.entries[:2]  # two of four are overwritten, in their places
+    for number, entry in enumerate([*old, *new]):
+        entry["time_created_ns"] = 10**18 + number
+    frames = load(import_trace([write_dumps(tmp_path, [dump])]))
+    kinds = frames.comm["kind"].tolist()
+    assert kinds == ["all_gather", "barrier", "all_reduce", "broadcast"]
+
+
 def test_what_no_dump_tells_is_told_by_a_notice(tmp_path: Path) -> None:
     frames = load(import_trace([write_dumps(tmp_path, healthy())]))
     notice = "\n".join(each.text for each in notices_of(frames))
