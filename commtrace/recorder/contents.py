@@ -46,13 +46,19 @@ class Contents:
         self._num_contents = 0
         self._lock = threading.Lock()
 
-    def of(self, tensors: Sequence[torch.Tensor]) -> int:
-        """The number of what these tensors hold now; -1 where it cannot be told."""
+    def of(self, tensors: Sequence[torch.Tensor], *, are_written: bool = False) -> int:
+        """The number of what these tensors hold now; -1 where it cannot be told.
+
+        Afterwards they hold something else, where they `are_written`.
+        """
         if not tensors:
             return _NOT_KNOWN
         with self._lock:
             try:
-                key = tuple([part for tensor in tensors for part in self._parts(tensor)])
+                if len(tensors) == 1:
+                    key = self._parts(tensors[0], are_written)
+                else:
+                    key = tuple([self._parts(tensor, are_written) for tensor in tensors])
             except (RuntimeError, NotImplementedError):  # inference tensors count no versions
                 return _NOT_KNOWN
             number = self._numbers.get(key)
@@ -74,7 +80,7 @@ class Contents:
                 if known is not None:
                     known.num_written += 1
 
-    def _parts(self, tensor: torch.Tensor) -> tuple[object, ...]:
+    def _parts(self, tensor: torch.Tensor, is_written: bool) -> tuple[object, ...]:
         storage = tensor.untyped_storage()
         address = storage._cdata
         known = self._storages.get(address)
@@ -83,16 +89,18 @@ class Contents:
                 self._storages.pop(next(iter(self._storages)))
             known = self._storages[address] = _Known(self._num_storages, storage)
             self._num_storages += 1
+        num_written = known.num_written
+        known.num_written += is_written
         return (
-            known.number, known.num_written, tensor._version, tensor.dtype,
+            known.number, num_written, tensor._version, tensor.dtype,
             tensor.storage_offset(), tensor.shape, tensor.stride(),
         )  # fmt: skip
 
 
 def identify(call: Call, args: Sequence[Any], contents: Contents) -> None:
     """Number what a call sends, and take note of what it writes into."""
-    signature = call.signature
-    if signature.sent is not None:
-        call.sent_id = contents.of(tensors_of(args[signature.sent]))
-    if signature.received is not None and signature.received != RESULT:
-        contents.write(tensors_of(args[signature.received]))
+    sent, received = call.signature.sent, call.signature.received
+    if sent is not None:
+        call.sent_id = contents.of(tensors_of(args[sent]), are_written=sent == received)
+    if received is not None and received not in (sent, RESULT):
+        contents.write(tensors_of(args[received]))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from commtrace.analyze import CATALOG, Frames, load
 from commtrace.importers import import_trace
 from dtensor_core.testing import run_processes
+from dtensor_core.testing.pool import _pool
 from tests.commtrace.importers.dumps import Dump
 
 NUM_RANKS = 2
@@ -50,6 +51,7 @@ def record(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
+    _pool.kill()  # processes that other tests have used have more in their flight recorders
     run_processes(record, NUM_RANKS, folder)
     return folder
 
