@@ -46,7 +46,7 @@ def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Tab
     if "depth" in frame:
         frame, keys = as_tree(frame), ["module"]
     else:
-        keys = [column.name for column in analysis.columns if column.type is str]
+        keys = [column.name for column in analysis.columns[: _num_keys(analysis)]]
     units = {column.name: column.unit for column in analysis.columns}
     shown = [name for name in MEASURES if name in frame and frame[name].notna().any()]
     texts = {
@@ -58,6 +58,11 @@ def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Tab
         if sum(widths.values()) - _GAP > console.width and name in shown:
             del headings[name], widths[name]
     return _drawn(analysis.title, headings, texts, MEASURES.keys())
+
+
+def _num_keys(analysis: Analysis) -> int:
+    """How many columns say what a row is about: those before the first measure."""
+    return next(i for i, column in enumerate(analysis.columns) if column.name in MEASURES)
 
 
 def _drawn(

@@ -21,6 +21,18 @@ def test_without_a_name_all_tables_are_listed(commtrace: Commtrace, run_json: Pa
         assert analysis.question in ended.out
 
 
+@pytest.mark.parametrize(
+    ("name", "key"), [("by_source", "source_line"), ("by_group", "group_size")]
+)
+def test_numbers_that_say_what_a_row_is_about_are_shown(
+    commtrace: Commtrace, run_json: Path, name: str, key: str
+) -> None:
+    ended = commtrace("table", run_json, name, columns=140)
+    assert key in ended.out
+    for value in CATALOG[name].function(load(run_json))[key]:
+        assert f" {value} " in ended.out
+
+
 @pytest.mark.parametrize("name", CATALOG)
 @pytest.mark.parametrize("columns", [80, 140])
 def test_every_table_fits_the_terminal(
