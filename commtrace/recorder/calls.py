@@ -30,7 +30,8 @@ class Call:
     """A call in progress or done. Times are of the recorder's clock; -1 is not known.
 
     `is_computed` is false of fake and meta tensors, which hold no data; `functional_op` is the
-    functional collective that issued it, where one did.
+    functional collective that issued it, where one did. While it `is_watched`, its completion will
+    be told; while it `is_owed`, how long it blocked.
 
     A call outlives the tensors that it is about. It has slots, so as to stay below 512 bytes, and
     holds nothing made in C++: what came from the allocator that tensors come from would lie in
@@ -39,10 +40,10 @@ class Call:
 
     __slots__ = (
         "announcement", "device", "dtype", "end", "functional_op", "group", "id", "is_async",
-        "is_computed", "is_settled", "is_watched", "issue", "kept_bytes", "location", "native_op",
-        "num_waits", "op", "op_id", "payload", "peer", "received", "reduce_op", "region",
-        "returned", "root", "sent", "sent_id", "seq", "signature", "stack", "thread", "waited",
-        "work",
+        "is_computed", "is_owed", "is_settled", "is_watched", "issue", "kept_bytes", "location",
+        "native_op", "num_waits", "op", "op_id", "payload", "peer", "received", "reduce_op",
+        "region", "returned", "root", "sent", "sent_id", "seq", "signature", "stack", "thread",
+        "waited", "work",
     )  # fmt: skip
 
     group: Group
@@ -69,7 +70,7 @@ class Call:
         self.device = "cpu"
         self.functional_op = ""
         self.is_computed = self.is_async = True
-        self.is_settled = self.is_watched = False
+        self.is_settled = self.is_watched = self.is_owed = False
 
     def again(self) -> Call:
         """Another call with the same arguments."""
@@ -86,7 +87,9 @@ class Call:
         """Whether nothing more will become known of the call."""
         if self.is_settled:
             return True
-        return self.work is not None and self.work() is None and not self.is_watched
+        if self.is_watched or self.is_owed:
+            return False
+        return self.work is not None and self.work() is None
 
     def blocked(self) -> int:
         """How long the thread was blocked, as far as it could be seen."""

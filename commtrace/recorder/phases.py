@@ -178,7 +178,7 @@ class Locator:
         elif not is_recomputed:
             node: Any = torch._C._current_autograd_node()
             call = None if node is None else self.call_of_node(node)
-            if is_from_engine:
+            if is_from_engine or (told is not None and told.is_reducers):
                 parameter = _parameter_of(node)
                 if node is None or (call is not None and parameter is not None):
                     call, told = self._sent_by_reducer(call, parameter, sent, dtype)
@@ -200,9 +200,9 @@ class Locator:
         if place is None:
             return (call[0].root, call[0].root.num_calls - 1, -1) if call else None, None
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-            return (place, place.num_calls - 1, -1), Told(FLAGS)
+            return (place, place.num_calls - 1, -1), Told(FLAGS, is_reducers=True)
         names = Bucket(place.module(), parameter, sum([shape.numel() for shape in sent]))
-        return (place, place.num_calls - 1, -1), Told(GRADIENTS, (), names)
+        return (place, place.num_calls - 1, -1), Told(GRADIENTS, (), names, is_reducers=True)
 
     def _line_of_task(self, task: int, frame: FrameType | None) -> tuple[CodeType | None, int]:
         """The user's line that called backward: one for all of an autograd task."""

@@ -35,6 +35,7 @@ from commtrace.recorder.failures import Failures
 from commtrace.recorder.groups import Groups, resolve
 from commtrace.recorder.here import HERE, ThreadState, forget_marks
 from commtrace.recorder.phases import Locator, is_library, stack_of
+from commtrace.recorder.reducers import Reducers
 from commtrace.recorder.signatures import Signature
 
 _MAX_RESULTS = 4096
@@ -54,6 +55,7 @@ class Recorder:
         self.locator = Locator()
         self.device = "cpu"
         self.devices = Devices()
+        self.reducers = Reducers(self._waited_unseen)
         self.failures = Failures()
         self._lock = threading.Lock()
         self._num_calls: dict[int, int] = {}
@@ -81,6 +83,7 @@ class Recorder:
         self.locator = Locator()
         self.groups = Groups()
         self.devices = Devices()
+        self.reducers = Reducers(self._waited_unseen)
         self.failures = Failures()
         self._works.clear()
         self._results.clear()
@@ -192,6 +195,9 @@ class Recorder:
             state.last = work
             if call.is_async:
                 self._await_completion(call, work)
+                told = call.location[4]
+                if told is not None and told.is_reducers:
+                    self.reducers.sent(call)
         except Exception as error:
             self.failures.append(error)
 
@@ -268,6 +274,17 @@ class Recorder:
             state = HERE.state
             if state.last is work:
                 state.last = None
+
+    def _waited_unseen(self, call: Call, begin: int, end: int) -> None:
+        """Somebody has waited from `begin` to `end`, and all is known of the call but its end."""
+        call.waited += end - begin
+        call.num_waits += 1
+        if call.device == "cpu":
+            if call.end < 0:
+                call.end = end
+            call.is_settled = True
+        else:
+            self._expect_end_on_device(call)
 
     def _expect_end_on_device(self, call: Call) -> None:
         try:

@@ -49,13 +49,15 @@ class Reason:
 @dataclass(frozen=True, slots=True)
 class Told:
     """`carries` objects, parameters, gradients, or flags which parameters a pass has used; of
-    `modules`, where these are known.
+    `modules`, where these are known. What `is_reducers`, one of DistributedDataParallel's,
+    is waited for by it.
     """
 
     carries: str
     modules: tuple[nn.Module, ...] = ()
     names: Callable[[], Sequence[str]] = _no_names
     reason: Callable[[], Reason] | None = None
+    is_reducers: bool = False
 
     def key(self) -> tuple[Any, ...]:
         """All that is told, as it is written."""
@@ -122,6 +124,10 @@ def _flat_gradients(frame: FrameType) -> Told:
     return _of_flat_handle(GRADIENTS, frame.f_locals["handle"])
 
 
+def _bucket(frame: FrameType) -> Told:
+    return _GRADIENTS_OF_REDUCER
+
+
 def _of_param_group(carries: str, group: Any) -> Told:
     names = tuple([each._param_fqn or "" for each in group.fsdp_params])
     return Told(carries, tuple(group.modules), lambda: names)
@@ -133,10 +139,11 @@ def _of_flat_handle(carries: str, handle: Any) -> Told:
 
 
 _PICKLES = Told(OBJECTS)
+_GRADIENTS_OF_REDUCER = Told(GRADIENTS, is_reducers=True)
 _C10D = "torch.distributed.distributed_c10d"
 _FSDP1 = "torch.distributed.fsdp._runtime_utils"
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
-
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
 _DTENSOR = "torch.distributed.tensor._redistribute"
 
 TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
@@ -147,6 +154,8 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
     (_C10D, "send_object_list"): _objects,
     (_C10D, "recv_object_list"): _objects,
     (_DTENSOR, "redistribute_local_tensor"): _redistribution,
+    (_HOOKS, "_allreduce_fut"): _bucket,
+    (_HOOKS, "_compress_hook"): _bucket,
     (_FSDP1, "_unshard"): _flat_parameters,
     (_FSDP1, "_reduce_grad"): _flat_gradients,
     (_FSDP2, "unshard"): _fsdp_parameters,
