@@ -5,8 +5,8 @@
 
 The script finds itself as if started directly: `__main__`, `sys.argv`, `sys.path`. If it raises,
 the recording is closed first, then the traceback, from the script's own first line on, is left in
-the folder of the spools for the launcher to tell once; this process prints nothing. A rank that a
-deadline ends leaves where it stood.
+the folder of the spools for the launcher to tell once; this process prints nothing. A rank of a
+function can be asked where it stands.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from commtrace.deadline import end_by
+from commtrace.deadline import come_under
 from commtrace.shipping import keep_result, unpack
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ SPOOLS_VARIABLE = "COMMTRACE_SPOOLS"
 DETAIL_VARIABLE = "COMMTRACE_DETAIL"
 STACKS_VARIABLE = "COMMTRACE_STACKS"
 BACKEND_VARIABLE = "COMMTRACE_BACKEND"
-TIMEOUT_VARIABLE = "COMMTRACE_TIMEOUT_S"
 CALL_OPTION = "--call"
 PARCEL_NAME = "parcel"
 
@@ -113,10 +112,8 @@ def _call(folder: Path, rank: int) -> None:
     """Call the function that was sent, and leave what it returns."""
     for stream in (sys.stdout, sys.stderr):
         _redirect(stream, output_path(folder, rank, stream.name.strip("<>")))
-    timeout = os.environ.pop(TIMEOUT_VARIABLE)
+    come_under(folder, rank)
     backend = os.environ.pop(BACKEND_VARIABLE)
-    if timeout:
-        end_by(float(timeout), folder, rank)
     if backend:
         _begin_group(backend)
     keep_result(folder, rank, unpack((folder / PARCEL_NAME).read_bytes())())

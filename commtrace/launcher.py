@@ -31,20 +31,16 @@ from commtrace.bootstrap import (
     PARCEL_NAME,
     SPOOLS_VARIABLE,
     STACKS_VARIABLE,
-    TIMEOUT_VARIABLE,
     is_own,
     output_path,
     read_failures,
 )
-from commtrace.deadline import read_stuck
+from commtrace.deadline import Stack, Verdict, deadline
 from commtrace.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.api import LogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-Stack = Sequence[tuple[str, int, str]]
-"""File, line and function of each call, the innermost last."""
 
 _MONITOR_INTERVAL_S = 0.1
 _SIGNAL_EXIT_CODE = 128
@@ -94,7 +90,8 @@ def run_script(
     _check(script, nproc)
     variables = _variables(spool_folder, nproc, detail, stacks)
     with tempfile.TemporaryDirectory(prefix="commtrace-") as logs, _environment(variables):
-        return _launch([str(script), *args], nproc, Path(spool_folder), _logs_in(logs))
+        command = [str(script), *args]
+        return _launch(command, nproc, Path(spool_folder), _logs_in(logs), Verdict())
 
 
 def run_function(
@@ -112,7 +109,7 @@ def run_function(
 
     What they return is in `spool_folder` too, for `shipping.results`. What they print is printed
     here while they do, behind the number of the rank. Each has a process group of `backend`, None
-    for none. A rank that is not done after `timeout_s` is ended.
+    for none. All ranks are ended when one is not done after `timeout_s`.
     """
     folder = Path(spool_folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,14 +117,14 @@ def run_function(
     variables = _variables(folder, nproc, detail, stacks)
     variables["PYTHONPATH"] = _with_this_package(os.environ.get("PYTHONPATH", ""))
     variables[BACKEND_VARIABLE] = backend or ""
-    variables[TIMEOUT_VARIABLE] = str(timeout_s or "")
     with (
         tempfile.TemporaryDirectory(prefix="commtrace-") as logs,
         _environment(variables),
         _own_signals(),
         _printed(folder, nproc),
+        deadline(folder, timeout_s) as verdict,
     ):
-        result = _launch([CALL_OPTION, name], nproc, folder, _logs_in(logs))
+        result = _launch([CALL_OPTION, name], nproc, folder, _logs_in(logs), verdict)
     return replace(result, output=_output(folder, nproc))
 
 
@@ -157,7 +154,9 @@ def _with_this_package(paths: str) -> str:
     return os.pathsep.join(dict.fromkeys(filter(None, [*paths.split(os.pathsep), own])))
 
 
-def _launch(arguments: list[str], nproc: int, spool_folder: Path, logs: LogsSpecs) -> LaunchResult:
+def _launch(
+    arguments: list[str], nproc: int, spool_folder: Path, logs: LogsSpecs, verdict: Verdict
+) -> LaunchResult:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous.api import RendezvousError
@@ -181,7 +180,7 @@ def _launch(arguments: list[str], nproc: int, spool_folder: Path, logs: LogsSpec
         with _quiet_launcher():
             elastic_launch(config, sys.executable)("-m", "commtrace.bootstrap", *arguments)
     except ChildFailedError as error:
-        return _failure(error, spool_folder)
+        return _failure(error, spool_folder, verdict)
     except SignalException as error:
         return LaunchResult(_SIGNAL_EXIT_CODE + int(error.sigval), spool_folder)
     except (RendezvousError, OSError) as error:
@@ -229,21 +228,20 @@ def _output(folder: Path, nproc: int) -> tuple[str, ...]:
     )
 
 
-def _failure(error: ChildFailedError, spool_folder: Path) -> LaunchResult:
+def _failure(error: ChildFailedError, spool_folder: Path, verdict: Verdict) -> LaunchResult:
     """The rank that failed first.
 
     Others fail because of it, and the launcher stops the rest. A rank that died without a word has
     left no time behind; it goes before those that raised, for a crash is what makes peers raise.
     """
     left = read_failures(spool_folder)
-    stuck = {
-        rank: [place for place in stack if not is_own(place[0])]
-        for rank, stack in read_stuck(spool_folder).items()
-    }
-    if stuck and not left:
-        rank = min(stuck)
-        return LaunchResult(1, spool_folder, rank, stuck=stuck)
-    spoke = {failure.rank for failure in left} | set(stuck)
+    if verdict.stacks and not (left and left[0].time_ns < verdict.time_ns):
+        stuck = {
+            rank: [place for place in stack if not is_own(place[0])]
+            for rank, stack in verdict.stacks.items()
+        }
+        return LaunchResult(1, spool_folder, min(stuck), stuck=stuck)
+    spoke = {failure.rank for failure in left} | set(verdict.stacks)
     for rank, failure in sorted(error.failures.items()):
         if rank not in spoke and -failure.exitcode not in _STOPPING_SIGNALS:
             return LaunchResult(_shell_code(failure.exitcode), spool_folder, rank)

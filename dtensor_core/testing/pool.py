@@ -47,6 +47,7 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 60.0
 GRACE_S = 2.0  # after the first failure, for the other ranks to say what they ran into
+ANSWER_S = 5.0  # for ranks to say where they are
 
 
 def run_processes(
@@ -105,6 +106,25 @@ class _Worker:
         self.process.join(timeout=10)
         self.tasks.close()
         self.lifeline.close()
+
+    def ask(self) -> None:
+        """Let the process write down where it is."""
+        if self.process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, worker.STACKS)
+
+    @property
+    def answers(self) -> list[str]:
+        """The stacks that it wrote; but for a crash, one is whole when the next has begun."""
+        text = self.stacks.read_text(errors="replace")
+        return text.split("(most recent call first):")[1:]
+
+    def stack(self, number: int) -> str:
+        """Where the process was, innermost first: the test's own part of one of its answers."""
+        text = self.answers[number] if self.answers else ""
+        frames = [line for line in text.splitlines() if line.lstrip().startswith("File ")]
+        ours = next((i for i, line in enumerate(frames) if worker.__file__ in line), len(frames))
+        return "\n".join(frames[:ours])
 
     @property
     def death(self) -> str:
@@ -201,6 +221,7 @@ class _Pool:
             Path(self._folder.name) / f"rank{rank}.{kind}" for kind in ("output", "stacks")
         )
         output.touch()
+        stacks.touch()
         tasks, their_tasks = context.Pipe()
         their_lifeline, lifeline = context.Pipe(duplex=False)
         process = context.Process(
@@ -252,8 +273,9 @@ class _Call:
         try:
             answer: Returned | Raised = pickle.loads(each.tasks.recv_bytes())
         except (EOFError, OSError):
-            stack = _stack(each.stacks)
-            self._fail(RankReport(rank, Outcome.DIED, each.death, stack, _read(each.output)))
+            self._fail(
+                RankReport(rank, Outcome.DIED, each.death, each.stack(-1), _read(each.output))
+            )
             return
         if isinstance(answer, Returned):
             self._values[rank] = answer.value
@@ -273,19 +295,23 @@ class _Call:
         self._deadline = min(self._deadline, time.monotonic() + GRACE_S)
 
     def _report_unfinished(self, late: str) -> None:
-        """Let the ranks that are left write down where they are."""
-        for each in self._pending.values():
-            if each.process.pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(each.process.pid, worker.STACKS)
-        if self._pending:
-            time.sleep(0.2)
+        """Let the ranks that are left write down where they are, before any of them is ended."""
+        until = time.monotonic() + ANSWER_S
+        while (unheard := self._unheard()) and time.monotonic() < until:
+            for each in unheard:
+                each.ask()
+            time.sleep(0.05)
         stuck = [
-            RankReport(rank, Outcome.UNFINISHED, late, _stack(each.stacks), _read(each.output))
+            RankReport(rank, Outcome.UNFINISHED, late, each.stack(0), _read(each.output))
             for rank, each in self._pending.items()
         ]
         stuck.sort(key=lambda report: _waits(report.detail))  # who does not wait for others first
         self.reports.extend(stuck)
+
+    def _unheard(self) -> list[_Worker]:
+        """The ranks whose first answer may be going on."""
+        alive = (each for each in self._pending.values() if each.process.is_alive())
+        return [each for each in alive if len(each.answers) < 2]
 
     def _print_output(self) -> None:
         """Print what ranks printed, unless it is part of the failure's text."""
@@ -300,14 +326,6 @@ def _read(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(errors="replace")[-8000:]
     return ""
-
-
-def _stack(path: Path) -> str:
-    """Where a rank is, innermost first, from what faulthandler wrote: the test's own part."""
-    _, _, main_thread = _read(path).rpartition("(most recent call first):")
-    frames = [line for line in main_thread.splitlines() if line.lstrip().startswith("File ")]
-    ours = next((i for i, line in enumerate(frames) if worker.__file__ in line), len(frames))
-    return "\n".join(frames[:ours])
 
 
 def _waits(stack: str) -> bool:
