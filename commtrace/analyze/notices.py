@@ -162,6 +162,18 @@ def _host_clocks(frames: Frames) -> str:
     )
 
 
+def _unseen_waits(frames: Frames) -> str:
+    comm = frames.comm
+    unseen = comm[(comm["blocked_ns"] < 0) & (comm["complete_ns"] >= 0)]
+    if unseen.empty:
+        return ""
+    kinds = ", ".join(sorted(unseen["kind"].unique()))
+    return (
+        f"Of {len(unseen):,} calls of {len(comm):,} ({kinds}) it is not known how long they blocked"
+        " their ranks: nobody was seen to wait for them. Blocked times are too short by as much."
+    )
+
+
 def _none_of(column: str, text: str) -> Rule:
     """The rule that a column of table `comm` tells something."""
 
@@ -223,6 +235,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (_OF_WAITS, _no_waits),
     (_OF_WAITS, _several_clocks),
     (("overlap", "balance"), _host_clocks),
+    (("overlap", "balance", "by_step", "by_kind", "wait_states", "rank_waits"), _unseen_waits),
 )
 
 MINOR_RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (

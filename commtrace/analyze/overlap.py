@@ -2,8 +2,9 @@
 
 Communication is under way from issue to completion of any call. *Exposed* is the time in which it
 blocks the rank, so that nothing else goes on; the rest is *overlapped* by what the rank does
-meanwhile. Calls at the same time count once. Step -1 is what happens outside of steps. What a
-device hides inside of its streams a host's clock does not see.
+meanwhile, but for the time in which only calls are under way of which the trace does not know
+whether anybody waits for them. Calls at the same time count once. Step -1 is what happens outside
+of steps. What a device hides inside of its streams a host's clock does not see.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ COLUMNS = (
     Column("communication_ns", int, "ns", "time with communication under way"),
     Column("exposed_ns", int, "ns", "time in which it blocked the rank"),
     Column("overlapped_ns", int, "ns", "time in which it did not"),
+    Column("unknown_ns", int, "ns", "time in which it is not known whether it did"),
     Column("exposed_share", float, "1", "exposed, as a part of the step"),
     Column("overlapped_share", float, "1", "overlapped, as a part of communication"),
 )
@@ -32,23 +34,28 @@ COLUMNS = (
 def overlap(frames: Frames) -> pd.DataFrame:
     """One row per step and rank."""
     by = ["step", "rank"]
-    communication, exposed = lasting(spans(frames), by), lasting(blocked_intervals(frames), by)
+    under_way = spans(frames)
+    is_known = frames.comm.loc[under_way["row"], "blocked_ns"].to_numpy() >= 0
+    communication, known = lasting(under_way, by), lasting(under_way[is_known], by)
+    exposed = lasting(blocked_intervals(frames), by)
     steps = frames.steps
     duration = (steps["end_ns"] - steps["start_ns"]).groupby([steps[name] for name in by]).sum()
     inside = duration.groupby("rank").sum()
     outside = recorded_ns(frames).sub(inside, fill_value=0).clip(lower=0)
     outside.index = pd.MultiIndex.from_product([[-1], outside.index], names=by)
     index = communication.index.union(duration.index)
-    known = pd.concat([duration, outside])
+    durations = pd.concat([duration, outside])
     table = pd.DataFrame(
         {
-            "duration_ns": known.reindex(index, fill_value=0),
+            "duration_ns": durations.reindex(index, fill_value=0),
             "communication_ns": communication.reindex(index, fill_value=0),
             "exposed_ns": exposed.reindex(index, fill_value=0),
         },
         index=index,
     ).rename_axis(by)
-    table["overlapped_ns"] = (table["communication_ns"] - table["exposed_ns"]).clip(lower=0)
+    table["unknown_ns"] = table["communication_ns"] - known.reindex(index, fill_value=0)
+    rest = table["communication_ns"] - table["exposed_ns"] - table["unknown_ns"]
+    table["overlapped_ns"] = rest.clip(lower=0)
     for part, whole in (("exposed", "duration"), ("overlapped", "communication")):
         over = table[f"{whole}_ns"].astype("float64").replace(0, np.nan)
         table[f"{part}_share"] = table[f"{part}_ns"] / over

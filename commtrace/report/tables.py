@@ -63,7 +63,7 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "overlap": (
             *("step", "rank", "duration_ns", "communication_ns", "exposed_ns", "overlapped_ns"),
-            *("exposed_share", "overlapped_share"),
+            *("exposed_share", "overlapped_share", "unknown_ns"),
         ),
     },
     "Who waits": {

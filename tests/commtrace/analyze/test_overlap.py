@@ -34,6 +34,16 @@ def test_exposed_is_blocked_and_the_rest_is_overlapped() -> None:
     assert row["overlapped_share"] == pytest.approx(28 / 60)
 
 
+def test_a_call_that_nobody_is_known_to_wait_for_is_not_taken_for_hidden() -> None:
+    calls = [
+        call(id=0, step=0, at=0, until=10, call_ns=10, blocked_ns=10),
+        call(id=1, step=0, at=5, until=65, call_ns=1, blocked_ns=-1, is_async=True),
+    ]
+    row = overlap(run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 100)])).iloc[0]
+    assert (row["communication_ns"], row["exposed_ns"]) == (65, 10)
+    assert (row["unknown_ns"], row["overlapped_ns"], row["overlapped_share"]) == (55, 0, 0)
+
+
 def test_what_a_rank_does_follows_without_gaps() -> None:
     table = activity(one_rank())
     told = list(

@@ -35,7 +35,9 @@ def overlap(run: Run) -> list[dict[str, Any]]:
             whole = max(run.ranks[rank].end_ns - run.ranks[rank].start_ns - inside, 0)
         busy = covered([(call.issue_ns, run.end(call)) for call in calls if call.issue_ns >= 0])
         exposed = covered([span for call in calls for span in run.blocks(call)])
-        hidden = max(busy - exposed, 0)
+        known = [call for call in calls if call.issue_ns >= 0 and call.blocked_ns >= 0]
+        unknown = busy - covered([(call.issue_ns, run.end(call)) for call in known])
+        hidden = max(busy - exposed - unknown, 0)
         found.append(
             {
                 "step": step,
@@ -44,6 +46,7 @@ def overlap(run: Run) -> list[dict[str, Any]]:
                 "communication_ns": busy,
                 "exposed_ns": exposed,
                 "overlapped_ns": hidden,
+                "unknown_ns": unknown,
                 "exposed_share": ratio(exposed, whole),
                 "overlapped_share": ratio(hidden, busy),
             }
