@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ from commtrace_cli.terminal import data_console, finish
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
+
+LEAST_SHARE = 0.0005
+"""What is less is no tenth of a percent."""
 
 EXAMPLE = """
 Examples:
@@ -39,12 +42,13 @@ def findings(
 ) -> None:
     """Print what could be better in a run: what it is, what it would save, and what to do.
 
-    Savings are estimates of what one rank would save, the mean over ranks. What the rules could
-    not judge, for the trace lacks what they need, is listed at the end.
+    Savings are estimates of what one rank would save, the mean over ranks. What is found again and
+    again at one line is told once; `--json` and `--csv` have each. What the rules could not judge,
+    for the trace lacks what they need, is listed at the end.
     """
     frames = load_events(trace)
     from commtrace.analyze import CATALOG
-    from commtrace.analyze.findings import unanswered
+    from commtrace.analyze.findings import by_lack, together, unanswered
 
     analysis = CATALOG["findings"]
     table = analysis.function(frames)
@@ -53,7 +57,8 @@ def findings(
     elif as_json:
         write_json(frames.run, {analysis: table})
     else:
-        _print(table, rows, unanswered(frames))
+        of_what = "of the steps" if len(frames.steps) else "of the run"
+        _print(together(table), of_what, rows, by_lack(unanswered(frames)))
         finish([], then=["commtrace", *_following(table, trace)])
 
 
@@ -64,23 +69,26 @@ def _following(table: pd.DataFrame, trace: Path) -> list[str]:
     return ["explain", str(trace), first] if first else ["report", str(trace)]
 
 
-def _print(table: pd.DataFrame, rows: int, open_questions: Mapping[str, str]) -> None:
+def _print(
+    table: pd.DataFrame, of_what: str, rows: int, open_questions: Mapping[str, Sequence[str]]
+) -> None:
     console = data_console()
     console.print(Text(f"{len(table)} finding{'' if len(table) == 1 else 's'}", style="bold"))
     for row in table.head(rows).to_dict("records"):
-        _print_one(console, row)
+        _print_one(console, row, of_what)
     if len(table) > rows:
         console.print()
         console.print(Text(f"{len(table) - rows} more: --rows {len(table)}", style="dim"))
-    for name, lack in open_questions.items():
+    for lack, names in open_questions.items():
         console.print()
-        console.print(Text.assemble((f"{name}: not judged. ", "yellow"), lack))
+        console.print(Text.assemble((f"not judged: {', '.join(names)}. ", "yellow"), lack))
 
 
-def _print_one(console: Console, row: Mapping[Any, Any]) -> None:
+def _print_one(console: Console, row: Mapping[Any, Any], of_what: str) -> None:
     costs = []
     if row["cost_ns"] > 0:
-        costs.append(f"{text_of_duration(row['cost_ns'])} ({row['share']:.1%} of the run)")
+        part = f" ({row['share']:.1%} {of_what})" if row["share"] >= LEAST_SHARE else ""
+        costs.append(f"{text_of_duration(row['cost_ns'])}{part}")
     if row["cost_bytes"] > 0:
         costs.append(text_of_bytes(row["cost_bytes"]))
     saves = f"  could save {' and '.join(costs)}" if costs else ""

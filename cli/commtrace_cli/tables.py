@@ -29,6 +29,7 @@ MEASURES = {
     "payload_bytes": "payload",
     "wire_bytes": "wire",
     "blocked_ns": "blocked",
+    "share_of_steps": "of steps",
     "share": "of run",
     "busbw_bytes_per_s": "busbw",
 }
@@ -49,6 +50,8 @@ def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Tab
         keys = [column.name for column in analysis.columns[: _num_keys(analysis)]]
     units = {column.name: column.unit for column in analysis.columns}
     shown = [name for name in MEASURES if name in frame and frame[name].notna().any()]
+    if "share_of_steps" in shown:  # a run's time has what comes before them, too
+        shown.remove("share")
     texts = {
         name: [text_of_value(value, units[name]) for value in frame[name]] for name in keys + shown
     }

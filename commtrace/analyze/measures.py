@@ -47,6 +47,14 @@ def recorded_ns(frames: Frames) -> pd.Series:
     return (spans["end_ns"] - spans["start_ns"]).clip(lower=0)
 
 
+def counted_ns(frames: Frames) -> int:
+    """The time of all ranks that costs are parts of: that of steps, or where none are marked all
+    that was recorded.
+    """
+    in_steps = (frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0).sum()
+    return int(in_steps or recorded_ns(frames).sum())
+
+
 def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
     """Sums over all ranks of what the measures are made of, for each value of the columns `by`.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import pandas as pd
 
 from commtrace.analyze import CATALOG, Frames
+from commtrace.analyze.findings import together
 
 OF_THE_WHOLE = ("consistency",)
 """What a part of a run cannot tell: a call outside of it is not a missing one."""
@@ -23,3 +26,8 @@ class Answers:
             frames = self.whole if name in OF_THE_WHOLE else self.frames
             self._tables[name] = CATALOG[name].function(frames)
         return self._tables[name]
+
+    @cached_property
+    def findings(self) -> pd.DataFrame:
+        """What could be better, alike findings as one."""
+        return together(self["findings"])

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import Frames
-from commtrace.analyze.findings import unanswered
+from commtrace.analyze.findings import by_lack, unanswered
 from commtrace.analyze.findings.finding import MAX_EVIDENCE
 from commtrace.analyze.matching import numbers
 from commtrace.report.answers import Answers
@@ -54,13 +54,14 @@ class Verdict:
 
 def finding_cards(answers: Answers) -> list[Card]:
     """The findings, the one that costs most first, `MAX_CARDS` at most."""
-    table = answers["findings"].head(MAX_CARDS)
-    return [_finding(row) for row in table.to_dict("records")]
+    table = answers.findings.head(MAX_CARDS)
+    of_what = "of its steps" if len(answers.frames.steps) else "of its time"
+    return [_finding(row, of_what) for row in table.to_dict("records")]
 
 
-def not_judged(answers: Answers) -> dict[str, str]:
-    """By name of a rule that could not be asked, what the trace lacks for it."""
-    return unanswered(answers.frames)
+def not_judged(answers: Answers) -> dict[str, list[str]]:
+    """By what the trace lacks, the rules that could not be asked for want of it."""
+    return by_lack(unanswered(answers.frames))
 
 
 def verdict(answers: Answers) -> Verdict:
@@ -88,7 +89,7 @@ def verdict(answers: Answers) -> Verdict:
     return Verdict(word, text, not num_faults, cards, len(problems) - len(rows))
 
 
-def _finding(row: Mapping[Any, Any]) -> Card:
+def _finding(row: Mapping[Any, Any], of_what: str) -> Card:
     places = (row["module"], row["op"], row["kind"], row["source"])
     axis = f"axis {row['mesh_axis']}" if row["mesh_axis"] else ""
     calls = f"{row['num_calls']:,.4g} calls per rank"
@@ -102,7 +103,7 @@ def _finding(row: Mapping[Any, Any]) -> Card:
         title=row["title"],
         advice=row["advice"],
         saves=" and ".join(costs),
-        share=f"{row['share']:.1%} of its time" if row["share"] >= 0.0005 else "",
+        share=f"{row['share']:.1%} {of_what}" if row["share"] >= 0.0005 else "",
         facts=tuple(filter(None, (*places, axis, calls))),
         evidence=row["evidence"],
     )

@@ -110,7 +110,7 @@ def render_page(
         extent=extent(answers),
         tiles=tiles(answers, found),
         findings=finding_cards(answers),
-        num_findings=len(answers["findings"]),
+        num_findings=len(answers.findings),
         not_judged=not_judged(answers),
         verdict=found,
         notices=[notice.text for notice in all_notices if not notice.is_minor],

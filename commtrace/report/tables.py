@@ -113,6 +113,7 @@ TITLES: dict[str, str] = {
     "own_blocked_ns": "Own blocked",
     "duration_ns": "Duration",
     "share": "Share",
+    "share_of_steps": "Of steps",
     "algbw_bytes_per_s": "algbw",
     "busbw_bytes_per_s": "busbw",
     "wait_ns": "Waited",
@@ -163,6 +164,8 @@ def _table(
     answers: Answers, analysis: Analysis, shown: Sequence[str], store: CallStore
 ) -> dict[str, Any]:
     is_calls = analysis.name == "calls"
+    if len(answers.frames.steps) and "share_of_steps" in {each.name for each in analysis.columns}:
+        shown = ["share_of_steps" if name == "share" else name for name in shown]
     table = store.sites if is_calls else answers[analysis.name].head(MAX_ROWS)
     num_rows = store.head["num_rows"] if is_calls else len(table)
     return {

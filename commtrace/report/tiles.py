@@ -50,7 +50,7 @@ def tiles(answers: Answers, found: Verdict) -> list[Tile]:
         _blocked(frames, ranks),
         _share(steps, ranks),
         _late(ranks),
-        _findings(answers["findings"]),
+        _findings(answers.findings),
         _verdict(found),
     ]
 

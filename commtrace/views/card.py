@@ -12,8 +12,15 @@ from commtrace.report.tiles import NOT_KNOWN, Tile, tiles
 from commtrace.units import text_of_value
 from commtrace.views.html import html
 
-_KINDS = ("kind", "num_calls", "payload_bytes", "wire_bytes", "blocked_ns", "share")
-_HEADINGS = ("kind", "calls", "payload", "sent", "blocked", "of the run")
+_KINDS = {
+    "kind": "kind",
+    "num_calls": "calls",
+    "payload_bytes": "payload",
+    "wire_bytes": "sent",
+    "blocked_ns": "blocked",
+}
+_OF_STEPS = {"share_of_steps": "of the steps"}
+_OF_RUN = {"share": "of the run"}
 _MOST_CALLS = 200_000
 """What asks every rule and every rank is left to methods above it, for a cell to be shown soon."""
 
@@ -52,7 +59,7 @@ def card(frames: Frames) -> str:
         about=_about(frames),
         notices=_notices(frames),
         tiles=_tiles(frames),
-        headings=_HEADINGS,
+        headings=tuple(_columns(frames).values()),
         rows=_kinds(frames),
         methods=_METHODS,
     )
@@ -60,8 +67,8 @@ def card(frames: Frames) -> str:
 
 def summary(frames: Frames) -> str:
     """The same as text."""
-    table = [_HEADINGS, *_kinds(frames)]
-    widths = [max(len(row[place]) for row in table) for place in range(len(_HEADINGS))]
+    table = [tuple(_columns(frames).values()), *_kinds(frames)]
+    widths = [max(map(len, texts)) for texts in zip(*table, strict=True)]
     return "\n".join(
         [
             f"{_name(frames)}, {_about(frames)}",
@@ -103,12 +110,17 @@ def _notices(frames: Frames) -> list[str]:
     return [notice.text for notice in notices_of(frames) if EVERYTHING in notice.limits]
 
 
+def _columns(frames: Frames) -> dict[str, str]:
+    """The columns of the table of kinds, and their headings."""
+    return _KINDS | (_OF_STEPS if len(frames.steps) else _OF_RUN)
+
+
 def _kinds(frames: Frames) -> list[tuple[str, ...]]:
-    analysis = CATALOG["by_kind"]
+    analysis, columns = CATALOG["by_kind"], _columns(frames)
     units = {column.name: column.unit for column in analysis.columns}
-    table = analysis.function(frames)[list(_KINDS)]
+    table = analysis.function(frames)[list(columns)]
     rows: Any = table.itertuples(index=False)
     return [
-        tuple(text_of_value(value, units[name]) for name, value in zip(_KINDS, row, strict=True))
+        tuple(text_of_value(value, units[name]) for name, value in zip(columns, row, strict=True))
         for row in rows
     ]

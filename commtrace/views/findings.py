@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import CATALOG, Frames
-from commtrace.analyze.findings import unanswered
+from commtrace.analyze.findings import by_lack, together, unanswered
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace.views.html import html
 from commtrace.views.table import Table
@@ -47,26 +47,29 @@ class Findings(Table):
         return html(
             _TEMPLATE,
             heading=self._heading(),
-            findings=[row | {"cost": _cost(row)} for row in self.to_dict("records")],
+            findings=[row | {"cost": _cost(row)} for row in self._rows()],
             unanswered=self._not_judged(),
         )
 
     def __repr__(self) -> str:
         lines = [self._heading()]
-        for row in self.to_dict("records"):
+        for row in self._rows():
             lines += [f"{row['rule']}  {_cost(row)}".rstrip(), f"  {row['title']}"]
             lines += [f"  {row['advice']}", f"  at {row['source']}"][: 1 + bool(row["source"])]
         return "\n".join(lines + self._not_judged())
 
     def _not_judged(self) -> list[str]:
         """What could not be asked of the run, by what it lacks."""
-        by_lack: dict[str, list[str]] = {}
-        for name, lack in self.attrs[_UNANSWERED].items():
-            by_lack.setdefault(lack, []).append(name)
-        return [f"Not judged: {', '.join(names)}. {lack}" for lack, names in by_lack.items()]
+        lacks = by_lack(self.attrs[_UNANSWERED])
+        return [f"Not judged: {', '.join(names)}. {lack}" for lack, names in lacks.items()]
+
+    def _rows(self) -> list[dict[Any, Any]]:
+        """The findings, alike ones as one."""
+        return together(pd.DataFrame(self)).to_dict("records")
 
     def _heading(self) -> str:
-        return f"{len(self)} finding{'' if len(self) == 1 else 's'}"
+        num = len(self._rows())
+        return f"{num} finding{'' if num == 1 else 's'}"
 
 
 def _cost(row: Mapping[Any, Any]) -> str:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from commtrace.analyze import CATALOG, load
+from commtrace.tracefile import write_trace
 from tests.cli.conftest import Commtrace
+from tests.commtrace.analyze.rows import call, trace_of
 from tests.commtrace.synthetic import TENSOR_BYTES, write_synthetic_run
 
 
@@ -63,7 +65,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut_off(
     tables = ended.out.partition("\n\n")[2]
     assert max(len(line) for line in tables.splitlines()) <= columns
     assert "…" not in tables
-    assert "of run" in tables
+    assert "of steps" in tables
 
 
 def test_a_wide_terminal_shows_more_columns(commtrace: Commtrace, run_json: Path) -> None:
@@ -136,3 +138,14 @@ def test_a_trace_without_events_gets_a_sentence(commtrace: Commtrace, silent_jso
         "  why: the recorded program communicated nothing while recording was on\n"
         "  try: record a part of the program that communicates\n"
     )
+
+
+def test_shares_are_of_the_run_where_no_steps_are_marked(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    trace = write_trace(
+        trace_of([call(id=0, until=40, blocked_ns=40)], num_ranks=1), tmp_path / "a"
+    )
+    headings = commtrace("summary", trace, "--by", "kind", columns=140).out
+    assert "of run" in headings
+    assert "of steps" not in headings

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.findings.alike import by_lack, together
 from commtrace.analyze.findings.finding import COLUMNS, Rule, table_row
 from commtrace.analyze.findings.late import LATE
 from commtrace.analyze.findings.repeated import GATHERED_AGAIN, PING_PONG, REDUCED_TO_BE_CUT
@@ -22,7 +23,7 @@ from commtrace.analyze.findings.traffic import (
 )
 from commtrace.analyze.frame import Frames
 
-__all__ = ["FINDINGS", "RULES", "Rule", "findings", "unanswered"]
+__all__ = ["FINDINGS", "RULES", "Rule", "by_lack", "findings", "together", "unanswered"]
 
 RULES: tuple[Rule, ...] = (
     *(GATHERED_AGAIN, REDUCED_TO_BE_CUT, PING_PONG, SMALL_MESSAGES, WIDE_TYPES),

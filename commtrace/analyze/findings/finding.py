@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import recorded_ns
+from commtrace.analyze.measures import counted_ns
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -23,7 +23,12 @@ COLUMNS = (
     Column("num_calls", float, "", "calls that it is about; mean over ranks"),
     Column("cost_bytes", float, "bytes", "wire bytes that could be saved; mean over ranks"),
     Column("cost_ns", float, "ns", "blocked time that could be saved; mean over ranks"),
-    Column("share", float, "1", "that time as a part of the recorded time of all ranks"),
+    Column(
+        "share",
+        float,
+        "1",
+        "the part of it in steps, of the steps' time; where none are marked, of the recorded time",
+    ),
     Column("evidence", str, "", "the first of these calls, as rank:id, by `,`"),
 )
 
@@ -72,7 +77,7 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
     num_ranks = max(frames.num_ranks, 1)
     rows = frames.comm.loc[finding.rows].sort_values(["id", "rank"])
     first = rows.iloc[0]
-    recorded = recorded_ns(frames).sum() or float("nan")
+    in_steps = (rows["step"] >= 0).mean() if len(frames.steps) else 1.0
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
     place = f"{first['source_file']}:{first['source_line']}" if first["source_file"] else ""
     few = rows.head(MAX_EVIDENCE)
@@ -88,7 +93,7 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
         "num_calls": len(rows) / num_ranks,
         "cost_bytes": finding.cost_bytes / num_ranks,
         "cost_ns": finding.cost_ns / num_ranks,
-        "share": finding.cost_ns / recorded,
+        "share": finding.cost_ns * in_steps / (counted_ns(frames) or float("nan")),
         "evidence": ",".join(f"{r}:{i}" for r, i in zip(few["rank"], few["id"], strict=True)),
     }
 

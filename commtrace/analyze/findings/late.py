@@ -1,7 +1,8 @@
 """A rank that is always late: far more often the last one than chance would have it.
 
 Of n ranks that do alike, each comes last to 1/n of the collectives. A late rank comes last to at
-least half of the rest, too, beyond three standard deviations, and that costs a share of the run.
+least half of the rest, too, beyond three standard deviations, and that costs a share of the steps'
+time, or of the run where none are marked.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pandas as pd
 from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
 from commtrace.analyze.findings.finding import Finding, Rule
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import recorded_ns
+from commtrace.analyze.measures import counted_ns
 from commtrace.units import text_of_duration
 
 LEAST_LAST = 10
@@ -21,7 +22,7 @@ LEAST_SHARE = 0.01
 
 
 def late_ranks(frames: Frames) -> list[Finding]:
-    """Ranks that come last to most of their collectives and cost a share of the run."""
+    """Ranks that come last to most of their collectives and cost a share of the steps' time."""
     arrived = arrivals(frames)
     comm = frames.comm[(arrived["wait_ns"] >= 0) & frames.comm["kind"].isin(NEEDS_EVERYONE)]
     arrived = arrived.loc[comm.index]
@@ -31,14 +32,14 @@ def late_ranks(frames: Frames) -> list[Finding]:
     times = pd.DataFrame({"last": is_last, "num": 1, "expected": chance})
     times = times.groupby(comm["rank"]).sum()
     waited = arrived["wait_ns"].groupby(arrived["last_rank"]).sum()
-    recorded = recorded_ns(frames).sum()
+    counted = counted_ns(frames)
     found = []
     for rank, num_last, num, expected in times.itertuples():
         caused = float(waited.get(rank, 0))
         often = num_last / num
         beyond = num_last - expected
         deviation = (expected * (1 - expected / num)) ** 0.5
-        if num_last < LEAST_LAST or caused < LEAST_SHARE * recorded:
+        if num_last < LEAST_LAST or caused < LEAST_SHARE * counted:
             continue
         if beyond < max(LEAST_BEYOND_CHANCE * (num - expected), NUM_DEVIATIONS * deviation):
             continue

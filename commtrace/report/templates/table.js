@@ -188,7 +188,7 @@ class TableView {
     const column = this.rows.byName.get(name);
     const value = this.rows.value(row, name);
     const cell = element("td", column.type === "str" ? "text" : "number");
-    if (name === "share" && value !== null) {
+    if ((name === "share" || name === "share_of_steps") && value !== null) {
       cell.append(this.meter(value, formatted(value, column)));
     } else if (name === "module" && this.isTree) {
       cell.append(this.branch(row));

@@ -14,7 +14,7 @@ def test_a_finding_says_what_it_saves_and_which_calls_it_is_about() -> None:
     assert [card.title for card in cards] == table["title"].tolist()
     late = next(card for card in cards if card.name == "late rank")
     assert late.saves.endswith(" ms")
-    assert late.share.endswith("% of its time")
+    assert late.share.endswith("% of its steps")
     assert late.num_evidence == 20
     assert set(late.evidence.split(",")) <= {f"2:{each}" for each in frames.comm["id"]}
 

@@ -164,7 +164,10 @@ def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module
         "num_calls": len(calls) / run.num_ranks,
         "cost_bytes": size / run.num_ranks,
         "cost_ns": time / run.num_ranks,
-        "share": ratio(time, run.recorded_ns),
+        "share": ratio(
+            time * sum(call.step >= 0 or not run.steps for call in calls) / len(calls),
+            run.counted_ns,
+        ),
         "evidence": ",".join(f"{call.rank}:{call.id}" for call in calls[:20]),
     }
 
@@ -362,7 +365,7 @@ def _late_rank(run: Run) -> list[Found]:
         beyond = len(last_to) - expected
         if (
             len(last_to) >= 10
-            and caused * 100 >= run.recorded_ns
+            and caused * 100 >= run.counted_ns
             and beyond >= (len(own) - expected) / 2
             and beyond**2 * len(own) >= 9 * expected * (len(own) - expected)
         ):

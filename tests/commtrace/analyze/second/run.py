@@ -35,6 +35,10 @@ class Run:
         return sum(rank.end_ns - rank.start_ns for rank in self.ranks.values())
 
     @cached_property
+    def counted_ns(self) -> int:
+        return sum(step.end_ns - step.start_ns for step in self.steps) or self.recorded_ns
+
+    @cached_property
     def waits(self) -> list[tuple[int, Any] | None]:
         """Of each call its wait and the call that ended it; None where it is not known."""
         return waits_and_last_calls_of(self.trace)

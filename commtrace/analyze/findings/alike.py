@@ -1,0 +1,65 @@
+"""Findings that are alike, as one: what a rule finds at one line in 80 layers is said once.
+
+The table of findings comes in, and goes out with the same columns and fewer rows: those of one rule
+with one advice at one line become one, with the costs of all, in the words of the costliest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze.findings.finding import COLUMNS, MAX_EVIDENCE
+
+_SAME = ["rule", "advice", "source"]
+_SUMS = ["num_calls", "cost_bytes", "cost_ns", "share"]
+_PLACES = ["module", "op", "kind", "mesh_axis"]
+_MOST_NAMED = 3
+
+
+def together(table: pd.DataFrame) -> pd.DataFrame:
+    """The findings, alike ones as one, the one that costs most time first."""
+    rows = [_united(rows) for _, rows in table.groupby(_SAME, sort=False)]
+    united = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
+    united = united.astype(table.dtypes)
+    by = ["cost_ns", "cost_bytes", "rule", "title"]
+    return united.sort_values(by, ascending=[False, False, True, True]).reset_index(drop=True)
+
+
+def by_lack(unanswered: Mapping[str, str]) -> dict[str, list[str]]:
+    """By what they lack, the rules that a trace cannot answer."""
+    told: dict[str, list[str]] = {}
+    for name, lack in unanswered.items():
+        told.setdefault(lack, []).append(name)
+    return told
+
+
+def _united(rows: pd.DataFrame) -> dict[Any, Any]:
+    first = rows.iloc[0].to_dict()
+    if len(rows) == 1:
+        return first
+    same = {name: first[name] if rows[name].nunique() == 1 else "" for name in _PLACES}
+    calls = [each for evidence in rows["evidence"] for each in evidence.split(",")]
+    return (
+        first
+        | same
+        | {name: rows[name].sum() for name in _SUMS}
+        | {"title": f"{first['title']} {_likewise(rows)}", "evidence": _some_of(calls)}
+    )
+
+
+def _likewise(rows: pd.DataFrame) -> str:
+    """Where else it is so."""
+    others = [module for module in rows["module"].iloc[1:].unique() if module]
+    num_others = len(rows) - 1
+    if len(others) == num_others and rows["module"].is_unique:
+        named = ", ".join(others[:_MOST_NAMED])
+        more = f" and {num_others - _MOST_NAMED} more" if num_others > _MOST_NAMED else ""
+        return f"Likewise in {named}{more}."
+    return f"Likewise {num_others} {'time' if num_others == 1 else 'times'} more at this line."
+
+
+def _some_of(calls: list[str]) -> str:
+    return ",".join(list(dict.fromkeys(calls))[:MAX_EVIDENCE])

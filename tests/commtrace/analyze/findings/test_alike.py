@@ -1,0 +1,68 @@
+"""What one rule finds again and again at one line is told once, with the costs of all."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from commtrace.analyze.findings import by_lack, findings, together
+from tests.commtrace.analyze.rows import call, run_of, step
+
+PADDED = {
+    "kind": "all_gather",
+    "payload_bytes": 40,
+    "wire_bytes": 20,
+    "source_spec": "f32[9] tp:S(0)",
+}
+
+
+def padded(modules: list[str], lines: list[int]) -> pd.DataFrame:
+    """The findings of gathers of nine numbers in ten places, 100 ns the first, 10 less each."""
+    calls = [
+        call(
+            id=i, seq=i, step=0, at=200 * i, until=200 * i + 100 - 10 * i, blocked_ns=100 - 10 * i,
+            module=module, source_file="a.py", source_line=line, **PADDED,
+        )
+        for i, (module, line) in enumerate(zip(modules, lines, strict=True))
+    ]  # fmt: skip
+    table = findings(run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 1000)]))
+    return table[table["rule"] == "padded_shards"]
+
+
+def test_findings_of_one_line_become_one_with_the_costs_of_all() -> None:
+    table = padded(["a", "b", "c"], [7, 7, 7])
+    assert len(table) == 3
+    (one,) = together(table).to_dict("records")
+    assert one["title"] == f"{table['title'].iloc[0]} Likewise in b, c."
+    assert one["cost_ns"] == pytest.approx(table["cost_ns"].sum())
+    assert one["share"] == pytest.approx(table["share"].sum()) == pytest.approx(0.027)
+    assert one["num_calls"] == 3
+    assert one["evidence"] == "0:0,0:1,0:2"
+    assert (one["module"], one["kind"]) == ("", "all_gather")
+
+
+@pytest.mark.parametrize(
+    ("modules", "likewise"),
+    [
+        (["a", "b", "c", "d", "e", "f"], "Likewise in b, c, d and 2 more."),
+        (["", "a"], "Likewise in a."),
+        (["a", ""], "Likewise 1 time more at this line."),
+    ],
+)
+def test_where_else_it_is_so_is_told(modules: list[str], likewise: str) -> None:
+    (title,) = together(padded(modules, [7] * len(modules)))["title"]
+    assert title.endswith(f" {likewise}")
+
+
+def test_other_lines_and_rules_stay_apart_and_in_order() -> None:
+    table = padded(["a", "b", "c"], [7, 8, 8])
+    assert together(table)["source"].tolist() == ["a.py:8", "a.py:7"]
+    assert together(table).columns.tolist() == table.columns.tolist()
+    assert together(table.head(0)).empty
+
+
+def test_rules_are_told_by_what_they_lack() -> None:
+    told = by_lack(
+        {"ping_pong": "no layouts", "wide_types": "no halves", "replicated": "no layouts"}
+    )
+    assert told == {"no layouts": ["ping_pong", "replicated"], "no halves": ["wide_types"]}
