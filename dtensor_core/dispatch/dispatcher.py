@@ -83,7 +83,7 @@ def dispatch(
     """
     op_id = id(op)
     if rewrites and op_id in rewrites and _applies(_rewriting):
-        result = rewrites[op_id](*args, **(kwargs or {}))
+        result = _seen(op, rewrites[op_id], args, kwargs or {})
         if result is not NotImplemented:
             return result
     key: list[Any] = [op_id]

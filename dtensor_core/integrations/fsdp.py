@@ -7,6 +7,7 @@ package, once.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from functools import wraps
 from typing import Any
@@ -46,9 +47,10 @@ def teach() -> None:
         return
     either = _OfEither("DTensor", (), {"theirs": common.DTensor})
     spec = _spec_of_either(common.DTensorSpec)
+    changed = {**_OURS, "DTensor": either, "DTensorSpec": spec, "replace": _replace}
     for name in _MODULES:
         module = importlib.import_module(f"{_PACKAGE}.{name}")
-        for known, replaced in {**_OURS, "DTensor": either, "DTensorSpec": spec}.items():
+        for known, replaced in changed.items():
             if hasattr(module, known):
                 setattr(module, known, replaced)
 
@@ -63,6 +65,13 @@ class _OfEither(type):
 
     def __call__(cls, local: Any, spec: Any, **how: Any) -> Any:
         return (DTensor if isinstance(spec, Spec) else cls.theirs)(local, spec, **how)
+
+
+def _replace(value: Any, **changes: Any) -> Any:
+    """`dataclasses.replace`, and a spec of ours with other metadata, as mixed precision needs it."""
+    if isinstance(value, Spec):
+        return Spec(value.mesh, value.placements, TensorMeta(*changes["tensor_meta"]))
+    return dataclasses.replace(value, **changes)
 
 
 def _spec_of_either(theirs: Any) -> Any:

@@ -5,7 +5,7 @@ reduced once, however often the update reads it, and state that is made like the
 SGD's momentum) lies like the parameter.
 
 The norm of gradients on several meshes, or of plain ones too, is put together from one norm per
-mesh: each is one reduction of one number. Installed by the package, once.
+mesh and way of lying on it: one number is reduced along each axis. Installed by the package, once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from torch import nn
 from torch.nn.utils import clip_grad
 from torch.utils import _foreach_utils as torch_foreach
 
+from dtensor_core.placement import Replicate
 from dtensor_core.tensor import DTensor, _Redistribute
+
+_Axes = frozenset[int]
 
 
 def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -38,32 +41,81 @@ def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> 
                 )
 
 
-def _norm_by_mesh(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The function of torch, called for every mesh, and for plain tensors, alone."""
+def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The function of torch, called alone for plain tensors, and for all that need one reduction.
+
+    The norms of one mesh are reduced axis by axis, and those that then lie alike go on as one.
+    """
 
     @wraps(total_norm)
-    def by_mesh(
+    def by_layout(
         tensors: torch.Tensor | Iterable[torch.Tensor],
         norm_type: float = 2.0,
         error_if_nonfinite: bool = False,
         foreach: bool | None = None,
     ) -> torch.Tensor:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        groups: dict[Any, list[torch.Tensor]] = {}
+        meshes: dict[Any, dict[_Axes, list[torch.Tensor]]] = {}
         for tensor in tensors:
             mesh = tensor._spec.mesh if isinstance(tensor, DTensor) else None
-            groups.setdefault(mesh, []).append(tensor)
-        if len(groups) <= 1:
+            meshes.setdefault(mesh, {}).setdefault(_axes_of(tensor), []).append(tensor)
+        if not any(meshes):
             return total_norm(tensors, norm_type, error_if_nonfinite, foreach)
-        norms: list[torch.Tensor] = []
-        for group in groups.values():
-            norm = total_norm(group, norm_type, False, foreach)
-            norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-        if norm_type == 0:  # the number of tensors that are not zero
-            return torch.stack(norms).sum()
-        return total_norm(norms, norm_type, error_if_nonfinite, foreach)
 
-    return by_mesh
+        def joined(norms: list[Any]) -> Any:
+            if len(norms) == 1:
+                return norms[0]
+            if norm_type == 0:  # the number of tensors that are not zero
+                return torch.stack(norms).sum()
+            return total_norm(norms, norm_type, False, foreach)
+
+        alone: list[Any] = []
+        for mesh, groups in meshes.items():
+            norms = {axes: [total_norm(g, norm_type, False, foreach)] for axes, g in groups.items()}
+            for axis in reversed(range(0 if mesh is None else mesh.ndim)):
+                for axes in [axes for axes in norms if axis in axes]:
+                    norm = _whole_along(axis, joined(norms.pop(axes)))
+                    norms.setdefault(axes - {axis}, []).append(norm)
+            alone.append(joined(norms[frozenset()]))
+        if len(alone) > 1:
+            alone = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in alone]
+        if error_if_nonfinite:
+            total_norm(alone, norm_type, error_if_nonfinite, foreach)  # raises
+        return joined(alone)
+
+    return by_layout
+
+
+def _axes_of(tensor: torch.Tensor) -> _Axes:
+    """The axes along which the norm of a tensor has to be reduced."""
+    placements = tensor._spec.placements if isinstance(tensor, DTensor) else ()
+    return frozenset(axis for axis, each in enumerate(placements) if not each.is_replicate())
+
+
+def _whole_along(axis: int, norm: DTensor) -> DTensor:
+    placements = list(norm._spec.placements)
+    placements[axis] = Replicate()
+    return norm.redistribute(placements=placements)
+
+
+def _with_whole_addends(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The norm of gradients that are about to be clipped: those with a pending sum get it now.
+
+    Otherwise the sum would be made once for the norm, and once more for the optimizer.
+    """
+
+    @wraps(total_norm)
+    def of_whole(tensors: Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+        tensors = list(tensors)
+        for tensor in tensors:
+            if isinstance(tensor, DTensor) and tensor._spec.sums:
+                whole = [Replicate() if p.is_partial() else p for p in tensor.placements]
+                tensor.data = _Redistribute.apply(  # pyright: ignore
+                    tensor.detach(), tuple(whole), None, None, False, "clip_grad_norm_"
+                )
+        return total_norm(tensors, *args, **kwargs)
+
+    return of_whole
 
 
 def install() -> None:
@@ -71,4 +123,5 @@ def install() -> None:
     torch_optimizer.register_optimizer_step_pre_hook(lay_gradients_like_parameters)
     for types in (torch_optimizer._foreach_supported_types, torch_foreach._foreach_supported_types):
         types.append(DTensor)
-    clip_grad._get_total_norm = nn.utils.get_total_norm = _norm_by_mesh(clip_grad._get_total_norm)
+    nn.utils.get_total_norm = _norm_by_layout(clip_grad._get_total_norm)
+    clip_grad._get_total_norm = _with_whole_addends(nn.utils.get_total_norm)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dtensor_core import DTensor, Replicate, Shard, distribute_tensor
+from dtensor_core import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.debug import CommDebugMode
 from dtensor_core.parallel import loss_parallel
+from dtensor_core.testing.pool import run_processes
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.drop_in.counted import RANKS, functional
 
@@ -58,6 +59,19 @@ def test_counts_and_values_are_those_that_programs_pin(ndim, reduction, weighted
         torch.testing.assert_close(x.grad.full_tensor(), plain.grad)
 
     body()
+
+
+def _count_where_groups_are_asked_directly() -> None:
+    mesh = init_device_mesh("cpu", (2,))
+    logits, target = data(2)
+    x = distribute_tensor(logits, mesh, [Shard(1)])
+    with loss_parallel(), CommDebugMode() as counter:
+        F.cross_entropy(x, target)
+    assert counter.get_comm_counts() == {functional.all_reduce: 3}
+
+
+def test_counts_are_those_of_functional_collectives_on_processes_too() -> None:
+    run_processes(_count_where_groups_are_asked_directly, 2)
 
 
 def smoothed(x: Any, y: Any) -> Any:

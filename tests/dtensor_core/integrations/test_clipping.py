@@ -11,6 +11,7 @@ from torch import nn
 
 from dtensor_core import (
     DTensor,
+    Partial,
     Placement,
     Replicate,
     Shard,
@@ -18,6 +19,7 @@ from dtensor_core import (
     init_device_mesh,
     observe,
 )
+from dtensor_core.debug import CommDebugMode
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.works_with.layouts import assert_close, numbers
@@ -111,6 +113,40 @@ def test_a_norm_that_is_no_number_raises_on_every_rank(kind: str) -> None:
     body()
 
 
+def _told_of_clipping(mine: list[nn.Parameter]) -> list[tuple[str, int]]:
+    told: list[observe.Announcement] = []
+    with observe.listening(told.append):
+        nn.utils.clip_grad_norm_(mine, 1.0)
+    return [(news.step, news.payload_bytes) for news in told]
+
+
+def test_each_axis_reduces_one_number_however_many_gradients_there_are() -> None:
+    with fake_world(4):
+        mesh = init_device_mesh("cpu", (2, 2))
+        layouts = [(Shard(0), Shard(0)), (Shard(0), Replicate()), (Replicate(), Replicate())] * 2
+        mine = _with_gradients([distribute_tensor(torch.ones(8), mesh, p) for p in layouts])
+        assert _told_of_clipping(mine) == [("all_reduce", 4)] * 2
+
+
+def test_pending_sums_are_made_once_for_the_norm_and_the_optimizer() -> None:
+    @on_threads(4)
+    def body() -> None:
+        mesh, value = kept_mesh((4,)), numbers(6, seed=1) * 5
+        given = DTensor.from_local(value, mesh, [Replicate()])
+        parameter = nn.Parameter(torch.zeros_like(given))
+        parameter.grad = DTensor.from_local(value / 4, mesh, [Partial()])
+        assert_close(nn.utils.get_total_norm([parameter.grad]), value.norm())
+        assert parameter.grad.placements == (Partial(),)
+        with CommDebugMode() as counter:
+            assert_close(nn.utils.clip_grad_norm_([parameter], 1.0), value.norm())
+            torch.optim.SGD([parameter], lr=1.0).step()
+        assert counter.get_total_counts() == 1
+        assert parameter.grad.placements == (Replicate(),)
+        assert_close(parameter, -value / (value.norm() + 1e-6))
+
+    body()
+
+
 def test_each_mesh_reduces_one_number() -> None:
     with fake_world(4):
         gradients = [torch.ones(8)]
@@ -119,7 +155,4 @@ def test_each_mesh_reduces_one_number() -> None:
             layout = [Shard(0), Replicate()][: mesh.ndim]
             gradients.append(distribute_tensor(torch.ones(8), mesh, layout))
         mine = _with_gradients(gradients)
-        told: list[observe.Announcement] = []
-        with observe.listening(told.append):
-            nn.utils.clip_grad_norm_(mine, 1.0)
-    assert [(news.step, news.payload_bytes) for news in told] == [("all_reduce", 4)] * 2
+        assert _told_of_clipping(mine) == [("all_reduce", 4)] * 2

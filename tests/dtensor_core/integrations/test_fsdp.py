@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed.tensor as theirs
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from dtensor_core import DTensor, Shard, _StridedShard, init_device_mesh
 from dtensor_core.testing.pool import run_processes
@@ -49,6 +49,17 @@ def _train() -> None:
     both.load_state_dict({name: value * 2 for name, value in state.items()})
     assert_close(both[0].weight, whole.get_submodule("0").weight * 2)  # pyright: ignore
     alone(mine).sum().backward()  # what was sharded before runs on
+
+    mixed = parallel(mesh["tp"])
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
+    fully_shard(mixed, mesh=mesh["dp"], mp_policy=policy)
+    dtypes: list[torch.dtype] = []
+    mixed[0].register_forward_hook(lambda module, args, out: dtypes.append(module.weight.dtype))
+    wanted = model()(mine)
+    torch.testing.assert_close(mixed(mine), wanted, rtol=0.05, atol=0.05)
+    assert dtypes == [torch.bfloat16]
+    mixed(mine).sum().backward()
+    assert all(each.grad.dtype == torch.float64 for each in mixed.parameters())
 
 
 def test_it_trains_like_one_process() -> None:
