@@ -24,7 +24,7 @@ class LayoutError(DTensorError, ValueError):
     """Integers that describe no shard: a coordinate outside of the axis, a bad shape."""
 
 
-class MeshError(DTensorError, ValueError):
+class MeshError(DTensorError, ValueError, RuntimeError):
     """Tensors of different meshes, or a mesh that can't serve the request."""
 
 

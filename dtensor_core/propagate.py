@@ -160,7 +160,7 @@ def _common_mesh(call: Call):
         if spec.mesh is not mesh and spec.mesh != mesh:
             raise MeshError(
                 four_parts(
-                    asked=f"{call.op} on tensors of two meshes",
+                    asked=f"{call.op} on inputs with different meshes",
                     found=f"{mesh} and {spec.mesh}",
                     why="one operator runs on the ranks of one mesh",
                     hint="redistribute the tensors to a common mesh before",

@@ -135,6 +135,15 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             )
             if dual is not None:
                 return dual
+        if isinstance(local_tensor, DTensor):
+            raise MixedTensorError(
+                four_parts(
+                    asked="DTensor.from_local of a DTensor",
+                    found=local_tensor._spec.text,
+                    why="the local_tensor argument only accepts torch.Tensor: what a rank holds",
+                    hint="redistribute it, or give its to_local()",
+                )
+            )
         normal = normalize_placements(placements, mesh, local_tensor.ndim)
         grads = (
             None

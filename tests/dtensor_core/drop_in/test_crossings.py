@@ -32,6 +32,14 @@ def test_shape_and_stride_go_together() -> None:
 
 
 @on_threads(RANKS)
+def test_only_plain_tensors_are_local() -> None:
+    mesh = kept_mesh((RANKS,))
+    x = distribute_tensor(torch.ones(4), mesh, [Shard(0)])
+    with pytest.raises(RuntimeError, match=r"local_tensor argument only accepts torch\.Tensor"):
+        DTensor.from_local(x, mesh, [Shard(0)])
+
+
+@on_threads(RANKS)
 def test_ranks_outside_of_the_mesh_know_the_shape_and_hold_nothing() -> None:
     mesh = DeviceMesh("cpu", [0, 2])
     inside = dist.get_rank() in (0, 2)
