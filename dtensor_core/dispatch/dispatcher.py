@@ -385,9 +385,9 @@ def _finish(
 ) -> Any:
     """DTensors for local results; what was written in place is the argument itself."""
     if entry.outs:
-        return fill_outs(entry.outs, op, result, kwargs)
+        return _seen(op, fill_outs, (entry.outs, op, result, kwargs), {})
     if entry.backs:
-        bring_back(entry.backs, (args, kwargs), (local, local_kwargs))
+        _seen(op, bring_back, (entry.backs, (args, kwargs), (local, local_kwargs)), {})
     if entry.reshapes:
         with torch._C._DisableTorchDispatch():
             op(*args, **kwargs)

@@ -68,7 +68,7 @@ class _OfEither(type):
 
 
 def _replace(value: Any, **changes: Any) -> Any:
-    """`dataclasses.replace`, and a spec of ours with other metadata, as mixed precision needs it."""
+    """`dataclasses.replace`, and a spec of ours of another dtype, as mixed precision has it."""
     if isinstance(value, Spec):
         return Spec(value.mesh, value.placements, TensorMeta(*changes["tensor_meta"]))
     return dataclasses.replace(value, **changes)
