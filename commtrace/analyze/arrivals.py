@@ -22,6 +22,7 @@ import pandas as pd
 
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
+from commtrace.analyze.once import once
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -46,6 +47,7 @@ def end_ns(comm: pd.DataFrame) -> pd.Series:
     )
 
 
+@once
 def arrivals(frames: Frames) -> pd.DataFrame:
     """Wait and transfer of every call, in the order of table `comm`; columns as in `COLUMNS`."""
     comm, base = frames.comm, frames.start_ns

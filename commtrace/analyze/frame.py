@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from commtrace.tracefile import StringColumn, Trace, read_trace
 DTYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "category"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots, for what is known of a run to be kept with it
 class Frames:
     """One run: `run` holds facts about it, the others are the tables of the schema."""
 
@@ -39,7 +40,7 @@ class Frames:
         """How many ranks were recorded, which can be fewer than ran."""
         return len(self.ranks) or int(self.comm["rank"].nunique())
 
-    @property
+    @cached_property
     def start_ns(self) -> int:
         """When the first rank began; 0 in a trace without any event."""
         starts = [self.ranks["start_ns"], self.comm["issue_ns"], self.ops["start_ns"]]

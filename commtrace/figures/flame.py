@@ -16,6 +16,7 @@ from commtrace.analyze.by_module import ancestors, natural_key, parts
 from commtrace.analyze.by_phase import PHASES
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import totals
+from commtrace.analyze.once import once
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.theme import (
@@ -51,6 +52,7 @@ _Place = tuple[tuple[str, str], ...]
 _ROLE_ORDER = {_PHASE: 0, _OP: 1, _KIND: 1, _MODULE: 2}
 
 
+@once
 def flame_nodes(frames: Frames) -> pd.DataFrame:
     """The nodes of the tree, each before its children.
 

@@ -22,6 +22,7 @@ from commtrace.analyze.findings.traffic import (
     WIDE_TYPES,
 )
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.once import once
 
 __all__ = ["FINDINGS", "RULES", "Rule", "by_lack", "findings", "together", "unanswered"]
 
@@ -33,10 +34,11 @@ RULES: tuple[Rule, ...] = (
 
 def findings(frames: Frames) -> pd.DataFrame:
     """One row per finding, the one that costs most time first."""
+    lacking = unanswered(frames)
     rows = [
         table_row(frames, rule, finding)
         for rule in RULES
-        if not rule.lacks(frames)
+        if rule.name not in lacking
         for finding in rule.find(frames)
     ]
     table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
@@ -44,6 +46,7 @@ def findings(frames: Frames) -> pd.DataFrame:
     return typed(table.sort_values(by, ascending=[False, False, True, True]), COLUMNS)
 
 
+@once
 def unanswered(frames: Frames) -> dict[str, str]:
     """By name of a rule that this trace cannot answer, what it lacks."""
     told = {rule.name: rule.lacks(frames) for rule in RULES}
