@@ -1,27 +1,11 @@
-"""One HTML file out of a run: the shell from a template, everything else carried inside.
-
-The tables, the calls, the figures and plotly.js (whole, for none of its smaller bundles draws an
-icicle) travel deflated (`packed`) and are unpacked by the browser;
-plotly.js and our own script are each named by their hash in the page's content policy, which
-allows nothing else to run and nothing to be fetched, so that even a name that slipped through
-escaping could do no harm.
-"""
+"""One HTML file out of a run: what it says, its tables, all calls, and its figures."""
 
 from __future__ import annotations
 
-import base64
-import gzip
-import hashlib
-import json
-import os
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from commtrace.analyze import Frames, Notice, load, notices_of
 from commtrace.analyze.by_phase import PHASES
@@ -33,12 +17,14 @@ from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
 from commtrace.report.call_store import CallStore, call_store
 from commtrace.report.cards import finding_cards, not_judged, verdict
+from commtrace.report.offline import offline_page
 from commtrace.report.stretches import stretches
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import tables
 from commtrace.report.tiles import extent, tiles
 from commtrace.tracefile import Trace
 from commtrace.units import text_of_duration
+from commtrace.writing import whole
 
 SCRIPTS = (
     *("format.js", "table.js", "calls.js", "detail.js", "figures.js", "pictures.js", "spans.js"),
@@ -63,47 +49,33 @@ def write_report(
     """
     path = Path(path)
     text = render_page(load(source), window_ns=window_ns, steps=steps)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with whole(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
     return path
 
 
 def render_page(
-    whole: Frames,
+    run: Frames,
     *,
     window_ns: tuple[int, int] | None = None,
     steps: tuple[int, int] | None = None,
 ) -> str:
     """The page of a run, or of a part of it, as HTML."""
-    frames = whole
+    frames = run
     if steps is not None:
         frames = of_steps(frames, *steps)
     if window_ns is not None:
         frames = within(frames, window_ns)
-    answers = Answers(frames, whole)
-    script = "\n".join(_template(name) for name in SCRIPTS)
-    plotly = get_plotlyjs()
+    answers = Answers(frames, run)
     all_notices = notices_of(frames)
     found = verdict(answers)
     store = call_store(frames)
     data = page_data(answers, store, all_notices)
-    environment = Environment(
-        loader=PackageLoader("commtrace.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html").render(
-        policy=content_policy(script, plotly),
-        style=Markup(style_sheet()),
-        script=Markup(script),
-        plotly=packed(plotly),
-        data=packed(json.dumps(data, separators=(",", ":"))),
+    return offline_page(
+        "page.html",
+        style=style_sheet(),
+        scripts=SCRIPTS,
+        data=data,
         calls=store.packed(),
         title=_title(frames),
         run=frames.run,
@@ -168,29 +140,6 @@ def _in_columns(figures: dict[str, Any]) -> list[list[Picture]]:
         columns[shorter].append(PICTURES[name])
         heights[shorter] += figure["layout"]["height"] + HEAD_PIXELS
     return columns
-
-
-def packed(text: str) -> str:
-    """`text`, deflated and in base64: the same for the same text.
-
-    >>> gzip.decompress(base64.b64decode(packed("a text"))).decode()
-    'a text'
-    """
-    return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
-
-
-def content_policy(*scripts: str) -> str:
-    """A policy under which nothing but these scripts runs, and nothing is loaded from anywhere."""
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
-    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _template(name: str) -> str:
-    return (files("commtrace.report") / "templates" / name).read_text("utf-8")
 
 
 def _title(frames: Frames) -> str:

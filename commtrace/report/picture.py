@@ -7,17 +7,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from commtrace.analyze import Frames, notices_of
 from commtrace.analyze.notices import notices_on
@@ -26,8 +21,9 @@ from commtrace.figures.flame import VALUES, flame_nodes
 from commtrace.figures.pictures import PICTURES
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.figures.timeline import MAX_MARKS
-from commtrace.report.page import content_policy, packed
-from commtrace.report.style import variables
+from commtrace.report.offline import offline_page
+from commtrace.report.style import picture_style
+from commtrace.writing import whole
 
 DRAWN = (".png", ".svg", ".pdf")
 FORMATS = (".html", ".json", *DRAWN)
@@ -116,12 +112,8 @@ def write_picture(
     check_format(path)
     write = _WRITERS.get(path.suffix.lower(), _write_drawn)
     page = {"about": about, "note": note, "measures": dict(measures or {}), "chosen": chosen}
-    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
+    with whole(path) as unfinished:
         write(figure, unfinished, page)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _about(frames: Frames, name: str) -> list[str]:
@@ -139,29 +131,17 @@ def _write_drawn(figure: Any, path: Path, page: Mapping[str, Any]) -> None:
 
 
 def _write_page(figure: go.Figure, path: Path, page: Mapping[str, Any]) -> None:
-    environment = Environment(
-        loader=PackageLoader("commtrace.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    plotly, loader = get_plotlyjs(), PackageLoader("commtrace.report")
-    sources = [loader.get_source(environment, name)[0] for name in SCRIPTS]
-    script = "\n".join(sources)
     data = {
         "figure": figure.to_plotly_json(),
         "dark": recolouring(LIGHT, DARK),
         "measures": page["measures"],
         "chosen": page["chosen"],
     }
-    text = environment.get_template("picture.html").render(
-        policy=content_policy(script, plotly),
-        light=Markup(variables(LIGHT)),
-        dark=Markup(variables(DARK)),
-        script=Markup(script),
-        plotly=packed(plotly),
-        data=packed(json.dumps(data, separators=(",", ":"), default=_plain)),
+    text = offline_page(
+        "picture.html",
+        style=picture_style(),
+        scripts=SCRIPTS,
+        data=data,
         title=page["about"][0] if page["about"] else "commtrace",
         about=page["about"],
         note=page["note"],
@@ -169,11 +149,6 @@ def _write_page(figure: go.Figure, path: Path, page: Mapping[str, Any]) -> None:
         chosen=page["chosen"],
     )
     path.write_text(text, encoding="utf-8", newline="\n")
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has for a number of numpy."""
-    return value.item()
 
 
 _WRITERS: dict[str, Callable[[go.Figure, Path, Mapping[str, Any]], None]] = {

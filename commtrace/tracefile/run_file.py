@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
 import zlib
 from array import array
 from collections.abc import Mapping
@@ -32,6 +31,7 @@ from commtrace.tracefile.encoding import (
     not_known,
 )
 from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable, Table, Trace
+from commtrace.writing import whole
 
 _COMPRESSION = 6
 _OPENING = '{"format":"commtrace"'
@@ -49,12 +49,8 @@ def write_trace(trace: Trace, path: Path | str) -> Path:
         "strings": strings.strings,
         "tables": tables,
     }
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with whole(path) as unfinished:
         unfinished.write_text(json.dumps(document, separators=(",", ":")), encoding="ascii")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
     return path
 
 

@@ -14,7 +14,8 @@ from plotly.offline import get_plotlyjs
 from commtrace.analyze import load, notices_of
 from commtrace.figures.flame import flame
 from commtrace.report import render_page, write_report
-from commtrace.report.page import SCRIPTS, content_policy
+from commtrace.report.offline import content_policy
+from commtrace.report.page import SCRIPTS
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import SHOWN
 from tests.commtrace.analyze.rows import call, group, rank_row, run_of
