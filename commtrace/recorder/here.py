@@ -6,9 +6,11 @@ what most of the recorder's work is made of.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from commtrace.recorder.calls import Call
@@ -17,6 +19,26 @@ if TYPE_CHECKING:
 
 
 _NO_NODE = (-1, -1)
+
+Stack = tuple[tuple[CodeType, int], ...]
+"""Frames, the innermost first: code and line."""
+
+
+class Task(NamedTuple):
+    """A backward pass: the user's line that called it.
+
+    Where the autograd engine runs it on a thread of its own, also the thread that called it, if
+    that is known, with its stack and its regions.
+    """
+
+    code: CodeType | None = None
+    line: int = -1
+    caller: ThreadState | None = None
+    stack: Stack = ()
+    regions: tuple[str, ...] = ()
+
+
+_NO_TASK = Task()
 
 
 class ThreadState:
@@ -30,7 +52,9 @@ class ThreadState:
     `inner` the latest that it ran (number, operator, start, duration), which is kept with it.
     `node` is the autograd node (task, sequence number) whose operators came last, `node_call` the
     module call that it belongs to. `optimizer_depth` counts the optimizer steps in progress, the
-    innermost of which began in the autograd task `optimizer_task`.
+    innermost of which began in the autograd task `optimizer_task`. `task` is the autograd task that
+    was at work last on the thread, and `backward` is what is known of it; `is_of_engine` is true of
+    threads that C++ has started.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
     issued, and `reduce_op` is how it reduces; `num_issued` counts all calls. `last` holds the
     handle of the newest call until Python has it too.
@@ -38,11 +62,14 @@ class ThreadState:
 
     __slots__ = (
         "__weakref__",
+        "backward",
         "dtensor_op",
         "functional",
         "functional_op",
         "has_operator_mode",
+        "ident",
         "inner",
+        "is_of_engine",
         "is_passing",
         "last",
         "looking",
@@ -59,10 +86,13 @@ class ThreadState:
         "optimizer_task",
         "reduce_op",
         "regions",
+        "task",
     )
 
     def __init__(self) -> None:
         self.native_id = threading.get_native_id()
+        self.ident = threading.get_ident()
+        self.is_of_engine = not _is_started_in_python()
         self.module_call: ModuleCall | None = None
         self.mark_seqs: list[int] = []
         self.mark_calls: list[ModuleCall | None] = []
@@ -83,6 +113,18 @@ class ThreadState:
         self.node_call: ModuleCall | None = None
         self.inner: tuple[int, Any, int, int] | None = None
         self.has_operator_mode = False
+        self.task = -1
+        self.backward = _NO_TASK
+
+
+def _is_started_in_python() -> bool:
+    """Whether this is the main thread, or one that `threading` has started."""
+    if threading.get_ident() == threading.main_thread().ident:
+        return True
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") == threading.__name__
 
 
 _states: weakref.WeakSet[ThreadState] = weakref.WeakSet()
@@ -103,3 +145,9 @@ def forget_marks() -> None:
         state.mark_seqs.clear()
         state.mark_calls.clear()
         state.node, state.node_call = _NO_NODE, None
+        state.task, state.backward = -1, _NO_TASK
+
+
+def state_of_thread(ident: int) -> ThreadState | None:
+    """The state of another thread; None of one that the recorder has not met."""
+    return next((state for state in list(_states) if state.ident == ident), None)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -95,12 +96,20 @@ def _next_kernel(name: str) -> Kernel:
     return getattr(getattr(torch.ops, namespace), op).default._handle.redispatch_boxed
 
 
+def _caller() -> FrameType | None:
+    """The frame that called a kernel; None on a thread of C++, such as the autograd engine has."""
+    try:
+        return sys._getframe(2)
+    except ValueError:
+        return None
+
+
 def _native(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if not recorder.buffers:  # in a forked process, or at the very end
             return pass_on(keyset & _BELOW, *args, **kwargs)
         state = HERE.state
-        call = recorder.issue(name, signature, args, sys._getframe(1), state)
+        call = recorder.issue(name, signature, args, _caller(), state)
         if call is None:
             return pass_on(keyset & _BELOW, *args, **kwargs)
         try:
@@ -121,7 +130,7 @@ def _issuing(recorder: Recorder) -> Kernel:
         if not recorder.buffers:
             return function(*args)
         state = HERE.state
-        call = recorder.issue(native_op, SIGNATURES[native_op], given, sys._getframe(1), state)
+        call = recorder.issue(native_op, SIGNATURES[native_op], given, _caller(), state)
         if call is None:
             return function(*args)
         try:
@@ -152,7 +161,7 @@ def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Ke
         try:
             result = pass_on(keyset & _BELOW, *args, **kwargs)
             if state.num_issued == before:
-                call = recorder.issue(name, signature, args, sys._getframe(1), state)
+                call = recorder.issue(name, signature, args, _caller(), state)
                 if call is not None:
                     call.issue = begin
                     recorder.returned(call, result, state)
@@ -173,7 +182,7 @@ def _batched(recorder: Recorder, pass_on: Kernel) -> Kernel:
         before = state.num_issued
         result = pass_on(keyset & _BELOW, names, peers, tags, tensors, group)
         if state.num_issued == before and recorder.buffers:
-            frame = sys._getframe(1)
+            frame = _caller()
             for name, peer, tensor in zip(names, peers, tensors, strict=True):
                 args = (tensor, group, peer)
                 call = recorder.issue(BATCH, TRANSFERS[name], args, frame, state)

@@ -201,9 +201,12 @@ class ModuleTracker:
             for place in (root, *(part for part in list(root.parts.values()) if part is not root))
         ]
 
-    def call_that_made(self, node: Any) -> ModuleCall | None:
-        """The module call of the forward pass that made an autograd node; None if none did."""
-        seqs, calls = self._marks()
+    def call_that_made(self, node: Any, state: ThreadState) -> ModuleCall | None:
+        """The module call of the forward pass that made an autograd node; None if none did.
+
+        `state` is that of the thread that called backward.
+        """
+        seqs, calls = self._marks(state)
         position = bisect_right(seqs, node._sequence_nr()) - 1
         return calls[position] if position >= 0 else None
 
@@ -245,9 +248,8 @@ class ModuleTracker:
             return inner
         return (unit[0], unit[1] + 1, -1) if is_ahead else unit
 
-    def _marks(self) -> tuple[list[int], list[ModuleCall | None]]:
-        """The marks of this thread, or where it ran no module, those of the thread that did."""
-        state = HERE.state
+    def _marks(self, state: ThreadState) -> tuple[list[int], list[ModuleCall | None]]:
+        """The marks of a thread, or where it ran no module, those of the thread that did."""
         if not state.mark_seqs and self._newest_state is not None:
             state = self._newest_state
         return state.mark_seqs, state.mark_calls

@@ -20,7 +20,15 @@ from commtrace.recorder.buffer import DTENSOR, LOCAL
 from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.modules import ModuleCall
-from commtrace.recorder.phases import ACCUMULATING, BACKWARD, FORWARD, OPTIMIZER, OTHER, RECOMPUTE
+from commtrace.recorder.phases import (
+    ACCUMULATING,
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    RECOMPUTE,
+    begin_task,
+)
 from commtrace.recorder.recorder import Recorder
 from commtrace.recorder.signatures import SIGNATURES
 
@@ -133,6 +141,8 @@ class OperatorMode(TorchDispatchMode):
             return OPTIMIZER if state.optimizer_depth else OTHER, None
         if call is not None and call[2] == task:
             return RECOMPUTE, call
+        if state.task != task:
+            begin_task(state, task)
         node = _current_node()
         phase = BACKWARD
         if state.optimizer_depth and state.optimizer_task == task:
@@ -143,7 +153,7 @@ class OperatorMode(TorchDispatchMode):
         # gradients have one number, all of them.
         made = task, node._sequence_nr()
         if made != state.node or type(node) is ACCUMULATING:
-            call = self.recorder.locator.call_of_node(node)
+            call = self.recorder.locator.call_of_node(node, state)
             state.node, state.node_call = made, call
         return phase, state.node_call
 

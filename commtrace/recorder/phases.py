@@ -25,9 +25,18 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from commtrace.recorder.here import HERE, ThreadState
+from commtrace.recorder.here import HERE, Stack, Task, ThreadState, state_of_thread
 from commtrace.recorder.modules import ModuleCall, ModuleTracker
-from commtrace.recorder.told import FLAGS, GRADIENTS, TELLING, Bucket, Told, told_by
+from commtrace.recorder.told import (
+    FLAGS,
+    GRADIENTS,
+    TELLING,
+    Bucket,
+    Named,
+    Told,
+    given_bucket,
+    told_by,
+)
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
     "forward",
@@ -58,9 +67,6 @@ _FRAMES_OF_MODULES = {
 }
 
 ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
-
-Stack = tuple[tuple[CodeType, int], ...]
-"""Frames, the innermost first: code and line."""
 
 _kinds: dict[int, int] = {}
 _codes_known: list[CodeType] = []
@@ -94,8 +100,6 @@ class Locator:
     def __init__(self) -> None:
         self.modules = ModuleTracker()
         self._optimizer_hooks: list[Any] = []
-        self._task = -1
-        self._task_line: tuple[CodeType | None, int] = (None, -1)
 
     def install(self) -> None:
         """Begin to follow module calls and optimizer steps."""
@@ -131,10 +135,23 @@ class Locator:
         told = None if telling is None else told_by(telling)
         if told is not None and told.modules:
             call = self.modules.call_of_unit(told.modules, call, is_ahead=True)
+        elif call is None and state.is_of_engine and told is not None and told.carries == GRADIENTS:
+            return self._locate_in_callback(told)
         if call is not None:
             return FORWARD, call, code, line, told
         phase = OPTIMIZER if state.optimizer_depth and _is_in_step(frame, state) else OTHER
         return phase, None, code, line, told
+
+    def _locate_in_callback(self, told: Told) -> Location:
+        """Of a hook, what goes on when a message is there, on a thread of the backend.
+
+        Another thread is in the backward pass.
+        """
+        _, frame = _calling_thread(HERE.state)
+        code, line, _ = user_line(frame)
+        place = self.modules.wrapper_of(None, DistributedDataParallel)
+        call = None if place is None else (place, place.num_calls - 1, -1)
+        return BACKWARD, call, code, line, told
 
     def _locate_in_backward(
         self,
@@ -144,10 +161,12 @@ class Locator:
         sent: Sequence[torch.Size],
         dtype: torch.dtype | None,
     ) -> Location:
+        if state.task != task:
+            begin_task(state, task)
         is_from_engine = True
         is_in_checkpoint = is_in_step = False
         code, line = None, -1
-        telling = None
+        telling = outermost = None
         kinds = _kinds
         while frame is not None:
             kind = kinds.get(id(frame.f_code))
@@ -157,6 +176,7 @@ class Locator:
                 break
             if kind != _OWN:
                 is_from_engine = False
+                outermost = frame
             if kind:  # most frames are a library's
                 if kind == _USER and code is None:
                     code, line = frame.f_code, frame.f_lineno
@@ -166,7 +186,7 @@ class Locator:
                 is_in_step = is_in_step or kind == _OPTIMIZER
             frame = frame.f_back
         if code is None:
-            code, line = self._line_of_task(task, frame)
+            code, line = state.backward.code, state.backward.line
         told = None if telling is None else told_by(telling)
         call = state.module_call
         is_recomputed = call is not None and call[2] == task
@@ -177,11 +197,13 @@ class Locator:
             call = self.modules.call_of_unit(told.modules, call, is_ahead=False)
         elif not is_recomputed:
             node: Any = torch._C._current_autograd_node()
-            call = None if node is None else self.call_of_node(node)
-            if is_from_engine or (told is not None and told.is_reducers):
-                parameter = _parameter_of(node)
-                if node is None or (call is not None and parameter is not None):
+            call = None if node is None else self.call_of_node(node, state)
+            parameter = _parameter_of(node)
+            if node is None or (call is not None and parameter is not None):
+                if is_from_engine:
                     call, told = self._sent_by_reducer(call, parameter, sent, dtype)
+                elif bucket := given_bucket(outermost):
+                    call, told = self._sent_by_hook(call, bucket, told)
         return phase, call, code, line, told
 
     def _sent_by_reducer(
@@ -204,18 +226,62 @@ class Locator:
         names = Bucket(place.module(), parameter, sum([shape.numel() for shape in sent]))
         return (place, place.num_calls - 1, -1), Told(GRADIENTS, (), names, is_reducers=True)
 
-    def _line_of_task(self, task: int, frame: FrameType | None) -> tuple[CodeType | None, int]:
-        """The user's line that called backward: one for all of an autograd task."""
-        if task != self._task:
-            self._task, self._task_line = task, user_line(frame)[:2]
-        return self._task_line
+    def _sent_by_hook(
+        self, call: ModuleCall | None, bucket: Sequence[torch.Tensor], told: Told | None
+    ) -> tuple[ModuleCall | None, Told | None]:
+        """What a communication hook sends, which DistributedDataParallel has given a bucket."""
+        owner = call or self.modules.owner_of(bucket[0])
+        place = self.modules.wrapper_of(owner[0] if owner else None, DistributedDataParallel)
+        model: Any = place.module() if place else None
+        if place is None or model is None:
+            return call, told
+        carries = told.carries if told else GRADIENTS
+        names = Named(model.module, bucket)
+        told = Told(carries, (), names, is_reducers=carries == GRADIENTS)
+        return (place, place.num_calls - 1, -1), told
 
-    def call_of_node(self, node: Any) -> ModuleCall | None:
+    def call_of_node(self, node: Any, state: ThreadState) -> ModuleCall | None:
         """The module call that an autograd node belongs to: its maker, or its leaf's holder."""
         parameter = _parameter_of(node)
         if parameter is None:
-            return self.modules.call_that_made(node)
+            return self.modules.call_that_made(node, state.backward.caller or state)
         return self.modules.owner_of(parameter)
+
+
+def begin_task(state: ThreadState, number: int) -> None:
+    """Find out who called the backward pass that this thread is at work on, and where.
+
+    That is the thread itself, unless the engine runs it on one of its own, as it does for
+    accelerators and where many are nested: such a thread takes over the regions of the caller.
+    """
+    here = _engine_frame(sys._getframe())
+    code, line, _ = user_line(here)
+    task = Task(code, line)
+    if state.is_of_engine:
+        caller, there = _calling_thread(state)
+        if code is None:
+            code, line, _ = user_line(there)
+        regions = caller.regions if caller else ()
+        task = Task(code, line, None if here else caller, stack_of(there), regions)
+        if state.regions is state.backward.regions:  # and not in a region that was entered here
+            state.regions = regions
+    state.task, state.backward = number, task
+
+
+def _calling_thread(state: ThreadState) -> tuple[ThreadState | None, FrameType | None]:
+    """Another thread that has called backward, and its frame that did; of several, none."""
+    threads = [(each, _engine_frame(top)) for each, top in sys._current_frames().items()]
+    calling = [(each, at) for each, at in threads if at is not None and each != state.ident]
+    if len(calling) != 1:
+        return None, None
+    ident, frame = calling[0]
+    return state_of_thread(ident), frame
+
+
+def _engine_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and _kind(frame) != _ENGINE:
+        frame = frame.f_back
+    return frame
 
 
 def _parameter_of(node: Any) -> Any:
@@ -241,8 +307,14 @@ def user_line(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType 
     return None, -1, telling
 
 
+def whole_stack(frame: FrameType | None, state: ThreadState) -> Stack:
+    """The stack, and where the engine runs the backward pass, that of the thread that called it."""
+    task = torch._C._current_graph_task_id()
+    return stack_of(frame) + (state.backward.stack if task == state.task >= 0 else ())
+
+
 def stack_of(frame: FrameType | None) -> Stack:
-    """The whole stack, without the recorder's own frames."""
+    """The stack of a thread, without the recorder's own frames."""
     frames = []
     while frame is not None:
         if _kind(frame) != _OWN:

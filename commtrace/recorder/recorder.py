@@ -34,7 +34,7 @@ from commtrace.recorder.device_events import Devices
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.groups import Groups, resolve
 from commtrace.recorder.here import HERE, ThreadState, forget_marks
-from commtrace.recorder.phases import Locator, is_library, stack_of
+from commtrace.recorder.phases import Locator, is_library, whole_stack
 from commtrace.recorder.reducers import Reducers
 from commtrace.recorder.signatures import Signature
 
@@ -149,7 +149,7 @@ class Recorder:
     def _place(self, call: Call, frame: FrameType | None, state: ThreadState) -> None:
         call.location = self.locator.locate(frame, state, call.sent, call.dtype)
         if self.wants_stacks:
-            call.stack = stack_of(frame)
+            call.stack = whole_stack(frame, state)
         told = call.announcement
         if told is not None and not call.group.row.mesh_axis:
             call.group.learn_axis(told.axis)

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils._dtype_abbrs import dtype_abbrs
 
@@ -67,6 +68,14 @@ class Told:
 
 def _objects(frame: FrameType) -> Told:
     return _PICKLES
+
+
+def _parameters(frame: FrameType) -> Told:
+    return _PARAMETERS
+
+
+def _gradients(frame: FrameType) -> Told:
+    return _GRADIENTS
 
 
 def _redistribution(frame: FrameType) -> Told:
@@ -124,10 +133,6 @@ def _flat_gradients(frame: FrameType) -> Told:
     return _of_flat_handle(GRADIENTS, frame.f_locals["handle"])
 
 
-def _bucket(frame: FrameType) -> Told:
-    return _GRADIENTS_OF_REDUCER
-
-
 def _of_param_group(carries: str, group: Any) -> Told:
     names = tuple([each._param_fqn or "" for each in group.fsdp_params])
     return Told(carries, tuple(group.modules), lambda: names)
@@ -138,12 +143,14 @@ def _of_flat_handle(carries: str, handle: Any) -> Told:
     return Told(carries, (handle._fully_sharded_module,), lambda: names)
 
 
-_PICKLES = Told(OBJECTS)
-_GRADIENTS_OF_REDUCER = Told(GRADIENTS, is_reducers=True)
+_PICKLES, _PARAMETERS, _GRADIENTS = Told(OBJECTS), Told(PARAMETERS), Told(GRADIENTS)
 _C10D = "torch.distributed.distributed_c10d"
 _FSDP1 = "torch.distributed.fsdp._runtime_utils"
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
-_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks"
+
+_DDP = "torch.nn.parallel.distributed"
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+_ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
 _DTENSOR = "torch.distributed.tensor._redistribute"
 
 TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
@@ -154,12 +161,18 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
     (_C10D, "send_object_list"): _objects,
     (_C10D, "recv_object_list"): _objects,
     (_DTENSOR, "redistribute_local_tensor"): _redistribution,
-    (_HOOKS, "_allreduce_fut"): _bucket,
-    (_HOOKS, "_compress_hook"): _bucket,
     (_FSDP1, "_unshard"): _flat_parameters,
     (_FSDP1, "_reduce_grad"): _flat_gradients,
     (_FSDP2, "unshard"): _fsdp_parameters,
     (_FSDP2, "post_backward"): _fsdp_gradients,
+    ("torch.distributed.utils", "_sync_module_states"): _parameters,
+    (_DDP, "_match_all_reduce_for_bwd_pass"): _gradients,
+    # What goes on with a bucket when its first message is there, on whatever thread that is.
+    (f"{_HOOKS}.powerSGD_hook", "unpack_uncompressed_tensors_and_allreduce_ps"): _gradients,
+    (f"{_HOOKS}.powerSGD_hook", "compute_qs"): _gradients,
+    (f"{_HOOKS}.ddp_zero_hook", "_broadcast_bucket"): _parameters,
+    (_ZERO, "_broadcast_params_from_rank"): _parameters,
+    (_ZERO, "_broadcast_object"): _objects,
 }
 """Functions that tell of the calls below them, and how to read that from their frame."""
 
@@ -169,11 +182,30 @@ def told_by(frame: FrameType) -> Told:
     return TELLING[frame.f_globals["__name__"], frame.f_code.co_name](frame)
 
 
+def given_bucket(frame: FrameType | None) -> Sequence[torch.Tensor]:
+    """The parameters of what a communication hook was called with; its argument has this name."""
+    bucket = frame.f_locals.get("bucket") if frame is not None else None
+    return bucket.parameters() if isinstance(bucket, dist.GradBucket) else ()
+
+
+class Named:
+    """The names that parameters have in a model."""
+
+    def __init__(self, model: nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        self._model = model
+        self._parameters = parameters
+
+    def __call__(self) -> Sequence[str]:
+        """The names."""
+        names = {id(each): name for name, each in self._model.named_parameters()}
+        return [names.get(id(each), "") for each in self._parameters]
+
+
 class Bucket:
     """The names of the parameters in a bucket of DistributedDataParallel.
 
-    Known are how many numbers it has and which parameter completed it. It keeps the model alive
-    until the call is written, a moment later.
+    Known are how many numbers it has and which parameter completed it, if it was not put off to the
+    end of the backward pass. It keeps the model alive until the call is written, a moment later.
     """
 
     def __init__(self, wrapper: Any, parameter: torch.Tensor | None, numel: int) -> None:
@@ -193,11 +225,14 @@ class Bucket:
         ]
         position = next((i for i, (_, each) in enumerate(named) if each is parameter), None)
         everything = list(range(len(named)))
-        for indices in (*_rebuilt(wrapper), everything, *_initial(wrapper, named)):
-            numels = [named[i][1].numel() for i in indices if i < len(named)]
-            if position in indices and sum(numels) == self._numel:
-                return [named[i][0] for i in indices]
-        return ()
+        found = [
+            [named[i][0] for i in indices]
+            for indices in (*_rebuilt(wrapper), everything, *_initial(wrapper, named))
+            if position in (None, *indices)
+            and sum(named[i][1].numel() for i in indices if i < len(named)) == self._numel
+        ]
+        is_certain = position is not None or all(sorted(each) == sorted(found[0]) for each in found)
+        return found[0] if found and is_certain else ()
 
 
 def _initial(wrapper: Any, named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:

@@ -16,7 +16,14 @@ from torch.utils.checkpoint import checkpoint
 
 import commtrace
 from dtensor_core.testing import fake_world
-from tests.commtrace.recorder.recorded import Linear, ReduceForward, call, calls, ops
+from tests.commtrace.recorder.recorded import (
+    Linear,
+    ReduceForward,
+    call,
+    calls,
+    on_a_thread_of_the_engine,
+    ops,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -265,6 +272,49 @@ def test_a_line_of_the_users_in_the_backward_pass_is_told() -> None:
     events = recorded(lambda: layer(x()).sum().backward())
     assert (events[-1].phase, events[-1].source_function) == ("backward", "backward")
     assert events[-1].source_file.endswith("recorded.py")
+
+
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_a_backward_pass_on_a_thread_of_the_engine_is_placed_as_on_the_callers(detail: str) -> None:
+    def run() -> None:
+        with recording.region("here"):
+            on_a_thread_of_the_engine(loss.backward)
+        with recording.region("there"):
+            on_a_thread_of_the_engine(again.backward)
+        dist.barrier()
+
+    model = nn.Sequential(Linear(4, 4), Linear(4, 4))
+    recording = commtrace.record(detail=detail)
+    with recording:
+        loss, again = model(x()).sum(), model(x()).sum()
+        run()
+    *_, first, second, third, fourth, last = calls(recording)
+    assert {event.thread for event in (first, fourth)} != {last.thread}
+    assert [(each.phase, each.module, each.module_call) for each in (first, second)] == [
+        ("backward", "1", 0), ("backward", "0", 0),
+    ]  # fmt: skip
+    assert [(each.phase, each.module, each.module_call) for each in (third, fourth)] == [
+        ("backward", "1", 1), ("backward", "0", 1),
+    ]  # fmt: skip
+    assert [each.region for each in (first, second, third, fourth)] == ["here"] * 2 + ["there"] * 2
+    spans = [each for each in ops(recording) if each.phase == "backward" and each.module]
+    assert {each.region for each in spans} == ({"here", "there"} if detail == "op" else set())
+
+
+def test_a_checkpoint_on_a_thread_of_the_engine_does_not_confuse_modules() -> None:
+    model = nn.Sequential(Checkpointed(True), Linear(4, 4), Checkpointed(False))
+    with commtrace.record(detail="collective", stacks=True) as recording:
+        loss = model(x()).sum()
+        on_a_thread_of_the_engine(loss.backward)  # here
+    found = [event for event in calls(recording) if event.phase != "forward"]
+    assert phases(found) == [
+        ("recompute", "2.inner.0"),  # which ends with what is needed again
+        ("backward", "2.inner.1"), ("backward", "2.inner.0"), ("backward", "1"),
+        ("recompute", "0.inner.0"), ("recompute", "0.inner.1"),
+        ("backward", "0.inner.1"), ("backward", "0.inner.0"),
+    ]  # fmt: skip
+    name = "test_a_checkpoint_on_a_thread_of_the_engine_does_not_confuse_modules"
+    assert all(name in event.stack for event in found)
 
 
 def test_a_thread_that_runs_torchs_code_only_has_no_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.tensor as theirs
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
@@ -18,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 import commtrace
 from dtensor_core import init_device_mesh
 from dtensor_core.testing import fake_world, run_processes, run_threads
-from tests.commtrace.recorder.recorded import call, calls
+from tests.commtrace.recorder import recorded
+from tests.commtrace.recorder.recorded import call, calls, on_a_thread_of_the_engine
 
 CPU = torch.device("cpu")
 
@@ -192,6 +196,99 @@ def test_a_bucket_of_ddp_is_named_by_its_parameters() -> None:
             for carries, parameters, payload in rows:
                 assert carries == "gradients"
                 assert payload == 4 * sum(numels[name] for name in parameters.split(","))
+
+
+def halved(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0] / 2)
+
+
+# DistributedDataParallel wants its own class there, or nothing, and no string.
+halved.__annotations__.clear()
+
+
+def buckets_of_hooks() -> list[list[tuple[str, str, str, str, int]]]:
+    hooks: list[tuple[Any, Any]] = [
+        (None, fp16_compress_hook),
+        (None, halved),
+        (PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.1), powerSGD_hook),
+    ]
+    rows = []
+    for state, hook in hooks:
+        wrapped = DistributedDataParallel(Model())
+        wrapped.register_comm_hook(state, hook)
+        with commtrace.record(detail="collective") as recording:
+            for _ in range(3):
+                wrapped(torch.ones(2, 8)).sum().backward()
+        found = [each for each in calls(recording) if each.phase == "backward"]
+        rows.append(
+            [
+                (each.carries, each.parameters, each.module, each.module_class, each.module_call)
+                for each in found
+            ]
+        )
+        assert {each.source_function for each in found} <= {"buckets_of_hooks", "halved"}
+        assert {each.phase for each in calls(recording)} == {"backward"} | (
+            {"forward"} if len(found) < len(calls(recording)) else set()
+        )
+    return rows
+
+
+def test_what_a_hook_of_ddp_sends_is_the_bucket_that_it_was_given() -> None:
+    names = sorted(name for name, _ in Model().named_parameters())
+    for compressed, own, factored in run_processes(buckets_of_hooks, 2):
+        for rows in (compressed, own):
+            assert [row[4] for row in rows] == [0, 1, 2]
+        # A bucket is reduced whole at first, then in two factors; the second one is sent on a
+        # thread of the backend, or at once, where the first one is there already.
+        assert [row[4] for row in factored] == [0, 1, 2, 2, 2]
+        for rows in (compressed, own, factored):
+            assert {row[0] for row in rows} == {"gradients"}
+            assert {row[2:4] for row in rows} == {("", "DistributedDataParallel")}
+        for _, parameters, *_ in (*compressed, *own, *factored[:3]):
+            assert sorted(parameters.split(",")) == names
+
+
+def buckets_sent_by_the_engine(detail: str) -> list[tuple[str, ...]]:
+    wrapped = DistributedDataParallel(Model())
+    with commtrace.record(detail=detail) as recording, recording.region("here"):
+        on_a_thread_of_the_engine(wrapped(torch.ones(2, 8)).sum().backward)
+    (found,) = [each for each in calls(recording) if each.carries == "gradients"]
+    return [found.phase, found.module_class, found.region, found.source_file, found.parameters]
+
+
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_a_bucket_may_be_sent_by_a_thread_that_has_no_frame_of_python(detail: str) -> None:
+    names = ",".join(name for name, _ in Model().named_parameters())
+    for found in run_processes(buckets_sent_by_the_engine, 2, detail):
+        assert found[:3] == ["backward", "DistributedDataParallel", "here"]
+        assert found[3:] == [recorded.__file__, names]
+
+
+def shadows_of_a_join() -> list[tuple[str, str]]:
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    wrapped = DistributedDataParallel(Model(), bucket_cap_mb=0.0001)
+    optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.SGD, lr=0.1)
+    rank = dist.get_rank()
+    with commtrace.record(detail="collective") as recording:
+        with wrapped.join():
+            for _ in range(1 + rank):
+                wrapped(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        optimizer.consolidate_state_dict()
+    found = [each for each in calls(recording) if each.carries]
+    return [(each.phase, each.carries) for each in found]
+
+
+def test_a_rank_that_has_joined_reduces_gradients_too_and_an_optimizer_sends_parameters() -> None:
+    first, second = run_processes(shadows_of_a_join, 2)
+    assert Counter(carries for _, carries in first) == Counter(carries for _, carries in second)
+    assert {phase for phase, carries in first if carries == "gradients"} == {"backward", "other"}
+    assert {phase for phase, carries in second if carries == "gradients"} == {"backward"}
+    for rows in (first, second):
+        assert ("optimizer", "parameters") in rows
+        assert ("other", "objects") in rows
 
 
 class Around(nn.Module):
