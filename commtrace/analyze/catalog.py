@@ -16,6 +16,7 @@ from commtrace.analyze.calls import CALLS
 from commtrace.analyze.consistency import CONSISTENCY
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.findings import FINDINGS
+from commtrace.analyze.latecomers import LATECOMERS
 from commtrace.analyze.matrix import MATRIX
 from commtrace.analyze.overlap import OVERLAP
 from commtrace.analyze.rank_waits import RANK_WAITS
@@ -27,7 +28,7 @@ CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
         *(BY_KIND, BY_PHASE, BY_MODULE, BY_OP, *FLAT, BY_STEP, BY_RANK),
-        *(OVERLAP, BALANCE, WAIT_STATES, RANK_WAITS, SKEW, SIZES, MATRIX),
+        *(OVERLAP, BALANCE, WAIT_STATES, RANK_WAITS, SKEW, LATECOMERS, SIZES, MATRIX),
         *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }

@@ -218,7 +218,9 @@ def _unanswered_rules(frames: Frames) -> str:
 
 
 _OF_TIMES = ("overlap", "balance", "activity", "timeline", "wait_states", "skew")
-_OF_WAITS = ("by_rank", "timeline", "wait_states", "rank_waits", "skew", "activity")
+_OF_WAITS = (
+    *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "latecomers", "activity"),
+)
 
 
 RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (

@@ -12,7 +12,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.findings.alike import by_lack, together
 from commtrace.analyze.findings.finding import COLUMNS, Rule, table_row
-from commtrace.analyze.findings.late import LATE
+from commtrace.analyze.findings.late import LATE, STALL, UNEVEN
 from commtrace.analyze.findings.repeated import GATHERED_AGAIN, PING_PONG, REDUCED_TO_BE_CUT
 from commtrace.analyze.findings.traffic import (
     OUTSIDE,
@@ -28,7 +28,7 @@ __all__ = ["FINDINGS", "RULES", "Rule", "by_lack", "findings", "together", "unan
 
 RULES: tuple[Rule, ...] = (
     *(GATHERED_AGAIN, REDUCED_TO_BE_CUT, PING_PONG, SMALL_MESSAGES, WIDE_TYPES),
-    *(REPLICATED, OUTSIDE, PADDED, LATE),
+    *(REPLICATED, OUTSIDE, PADDED, LATE, STALL, UNEVEN),
 )
 
 

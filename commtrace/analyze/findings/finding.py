@@ -22,7 +22,7 @@ COLUMNS = (
     Column("source", str, "", "the user's line of the first call"),
     Column("num_calls", float, "", "calls that it is about; mean over ranks"),
     Column("cost_bytes", float, "bytes", "wire bytes that could be saved; mean over ranks"),
-    Column("cost_ns", float, "ns", "blocked time that could be saved; mean over ranks"),
+    Column("cost_ns", float, "ns", "time that could be saved; mean over ranks"),
     Column(
         "share",
         float,

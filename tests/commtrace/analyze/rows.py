@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from commtrace.analyze import Frames, load
@@ -209,3 +209,43 @@ def layouts_trace(seed: int, num_ranks: int = 2, num_calls: int = 120) -> Trace:
         for number in range(2)
     ]
     return trace_of(comm, num_ranks=num_ranks, steps=steps)
+
+
+def late_trace(lateness: Callable[[int, int], int], num_ranks: int = 3, num: int = 20) -> Trace:
+    """All-reduces every 10 µs, to the nth of which each rank comes that late, in ns.
+
+    They are over 9 µs after the first rank came, and half of them make a step.
+    """
+    comm = []
+    for n in range(num):
+        for rank in range(num_ranks):
+            at = lateness(n, rank)
+            comm.append(
+                call(
+                    rank=rank, id=n, seq=n, at=10_000 * n + at, until=10_000 * n + 9_000,
+                    call_ns=9_000 - at, blocked_ns=9_000 - at, module="m", source_file="train.py",
+                    source_line=3, phase="forward", step=2 * n // num,
+                )
+            )  # fmt: skip
+    steps = [
+        step(rank, number, 5_000 * num * number, 5_000 * num * (number + 1))
+        for rank in range(num_ranks)
+        for number in range(2)
+    ]
+    ranks = [rank_row(rank, end_ns=START_NS + 10_000 * num) for rank in range(num_ranks)]
+    return trace_of(comm, num_ranks=num_ranks, ranks=ranks, steps=steps)
+
+
+def stalled_once(n: int, rank: int) -> int:
+    """Rank 1 is late once; else everybody is a little, in turn."""
+    return 8_000 if (n, rank) == (15, 1) else 10 * ((n + rank) % 3)
+
+
+def late_in_turn(n: int, rank: int) -> int:
+    """Each rank is late to every third one."""
+    return 4_000 * (n % 3 == rank)
+
+
+def late_at_every_other(n: int, rank: int) -> int:
+    """Rank 2 is late to every other one."""
+    return 3_000 * (rank == 2 and n % 2) + 10 * (n % 3 == rank)

@@ -19,7 +19,14 @@ from commtrace.analyze.findings import RULES
 from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
-from tests.commtrace.analyze.rows import layouts_trace, random_trace, trace_of
+from tests.commtrace.analyze.rows import (
+    late_in_turn,
+    late_trace,
+    layouts_trace,
+    random_trace,
+    stalled_once,
+    trace_of,
+)
 from tests.commtrace.analyze.second import OF_TWO_RUNS, SECOND, Run
 from tests.commtrace.analyze.second.checked import has_circle
 from tests.commtrace.analyze.second.compare import differences
@@ -59,6 +66,8 @@ TRACES: dict[str, Trace] = {
     **{f"layouts{seed}": layouts_trace(seed) for seed in range(2)},
     "training": training_trace(late_rank=2),
     "mesh": large_trace(PLAN),
+    "stalled": late_trace(stalled_once),
+    "in turn": late_trace(late_in_turn),
 }
 
 

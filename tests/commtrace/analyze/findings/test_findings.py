@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,16 @@ from benchmarks.large_run import large_trace
 from commtrace.analyze import load
 from commtrace.analyze.findings import RULES, findings, unanswered
 from tests.benchmarks.test_large_run import PLAN
-from tests.commtrace.analyze.rows import LASTS_NS, call, run_of, step
+from tests.commtrace.analyze.rows import (
+    LASTS_NS,
+    call,
+    late_at_every_other,
+    late_in_turn,
+    late_trace,
+    run_of,
+    stalled_once,
+    step,
+)
 from tests.commtrace.analyze.training import training_trace
 
 WHOLE, CUT, SUM = "f32[8,16] tp:R", "f32[8,16] tp:S(0)", "f32[8,16] tp:P(sum)"
@@ -164,6 +174,32 @@ def test_the_planted_straggler_is_the_late_rank() -> None:
     late = table[table["rule"] == "late_rank"]
     assert late["title"].str.startswith(f"Rank {PLAN.late_rank} ").tolist() == [True]
     assert findings(load(training_trace(late_rank=2)))["rule"].tolist()[0] == "late_rank"
+
+
+@pytest.mark.parametrize(
+    ("lateness", "rule", "rank", "saved_ns"),
+    [
+        (late_at_every_other, "late_rank", "Rank 2", 10 * 3_000),
+        (stalled_once, "stall", "Rank 1", 8_000 - 20),
+        (late_in_turn, "uneven_work", "All ranks", 20 * 4_000),
+    ],
+)
+def test_who_is_late_is_told_with_what_the_run_would_gain(
+    lateness: Callable[[int, int], int], rule: str, rank: str, saved_ns: int
+) -> None:
+    table = findings(load(late_trace(lateness)))
+    (told,) = table.to_dict("records")
+    assert told["rule"] == rule
+    assert told["title"].startswith(rank)
+    assert "before all_reduce in forward of m (train.py:3)" in told["title"]
+    assert told["cost_ns"] == pytest.approx(saved_ns, rel=0.01)
+
+
+def test_a_rank_that_is_late_to_few_of_many_calls_is_found_by_what_it_costs() -> None:
+    trace = late_trace(lambda n, rank: 6_000 * (rank == 0 and n % 4 == 1) + 10 * (n % 3 == rank))
+    (told,) = findings(load(trace)).to_dict("records")
+    assert told["rule"] == "late_rank"
+    assert "to which it comes 6.99 µs after its last call and the others 1 µs" in told["title"]
 
 
 def test_who_is_late_now_and_then_is_no_late_rank() -> None:

@@ -18,6 +18,7 @@ from tests.commtrace.analyze.second.told import calls, facts, matrix, sizes
 from tests.commtrace.analyze.second.waited import (
     activity,
     balance,
+    latecomers,
     overlap,
     rank_waits,
     skew,
@@ -59,6 +60,10 @@ SECOND: dict[str, Second] = {
     "wait_states": Second(wait_states, ["state", "kind", "mesh_axis"]),
     "rank_waits": Second(rank_waits, ["rank", "state"]),
     "skew": Second(skew, ["group", "kind"]),
+    "latecomers": Second(
+        latecomers,
+        ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line"],
+    ),
     "sizes": Second(sizes, ["kind", "group", "from_bytes"]),
     "matrix": Second(matrix, ["source", "target"]),
     "consistency": Second(

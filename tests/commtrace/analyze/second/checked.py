@@ -6,10 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from math import prod
+from statistics import median
 from typing import Any
 
 from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS, duration_of
 from tests.commtrace.analyze.second.run import Run, ratio
+from tests.commtrace.analyze.second.waited import held_up
 
 Row = dict[str, Any]
 
@@ -350,27 +352,80 @@ def _padded_shards(run: Run) -> list[Found]:
     ]
 
 
-def _late_rank(run: Run) -> list[Found]:
-    met = [
-        (call, *wait)
-        for call, wait in zip(run.comm, run.waits, strict=True)
-        if wait is not None and call.kind in EVERYONE
+def _delays(run: Run) -> list[tuple[Any, int, int]]:
+    """Collectives of all that one member held up: its call, the delay, and the ranks it cost."""
+    return [
+        (last, min(wait for _, wait in others), len(others) + 1)
+        for last, others in held_up(run)
+        if last.kind in EVERYONE and (last.step >= 0 or not run.steps)
     ]
-    found: list[Found] = []
+
+
+def _cost(events: list[tuple[Any, int, int]]) -> float:
+    return float(sum(delay * num for _, delay, num in events))
+
+
+def _always_late(run: Run) -> set[int]:
+    found = set()
+    events = _delays(run)
     for rank in run.ranks:
-        own = [(call, last) for call, _, last in met if call.rank == rank]
-        last_to = [call for call, last in own if last.rank == rank]
-        caused = sum(wait for _, wait, last in met if last.rank == rank)
-        expected = sum(1 / run.groups[call.group].size for call, _ in own)
-        beyond = len(last_to) - expected
-        if (
-            len(last_to) >= 10
-            and caused * 100 >= run.counted_ns
-            and beyond >= (len(own) - expected) / 2
-            and beyond**2 * len(own) >= 9 * expected * (len(own) - expected)
-        ):
-            found.append((last_to, 0.0, float(caused), ""))
+        own = [event for event in events if event[0].rank == rank]
+        cost, squares = _cost(own), sum((delay * num) ** 2 for _, delay, num in own)
+        rest = _cost(events) - cost
+        is_dear = cost > 0 and cost * 50 >= run.counted_ns
+        if is_dear and cost * (run.num_ranks - 1) >= 5 * rest and cost**2 >= 4 * squares:
+            found.add(rank)
     return found
+
+
+def _stalled(run: Run) -> list[tuple[Any, int, int]]:
+    events = _delays(run)
+    steps = sorted({step.step for step in run.steps})
+    usual = median([delay for _, delay, _ in events] or [0])
+    numbers = {
+        (call.rank, call.id): number for call, number in zip(run.comm, run.numbers, strict=True)
+    }
+    return [
+        (last, delay, num)
+        for last, delay, num in events
+        if numbers[last.rank, last.id] > 0
+        and last.step != (steps[0] if len(steps) > 1 else -1)
+        and delay * num * 50 >= run.counted_ns
+        and delay >= 10 * usual
+        and last.rank not in _always_late(run)
+    ]
+
+
+def _place(call: Any) -> tuple[Any, ...]:
+    return call.kind, call.phase, call.module, call.source_file, call.source_line
+
+
+def _late_rank(run: Run) -> list[Found]:
+    found: list[Found] = []
+    for rank in _always_late(run):
+        own = [event for event in _delays(run) if event[0].rank == rank]
+        places = _grouped(own, lambda event: _place(event[0]))
+        most = max(places.values(), key=_cost)
+        found.append(([last for last, *_ in most], 0.0, _cost(own), ""))
+    return found
+
+
+def _stall(run: Run) -> list[Found]:
+    by = _grouped(_stalled(run), lambda event: event[0].rank)
+    return [([last for last, *_ in own], 0.0, _cost(own), "") for own in by.values()]
+
+
+def _uneven_work(run: Run) -> list[Found]:
+    out = {(last.rank, last.id) for last, *_ in _stalled(run)}
+    late = _always_late(run)
+    rest = [
+        event
+        for event in _delays(run)
+        if event[0].rank not in late and (event[0].rank, event[0].id) not in out
+    ]
+    is_much = _cost(rest) >= 0.15 * run.counted_ns
+    several = len({last.rank for last, *_ in rest}) > 1
+    return [([last for last, *_ in rest], 0.0, _cost(rest), "")] if is_much and several else []
 
 
 RULES: dict[str, Callable[[Run], list[Found]]] = {
@@ -383,4 +438,6 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "outside_modules": _outside_modules,
     "padded_shards": _padded_shards,
     "late_rank": _late_rank,
+    "stall": _stall,
+    "uneven_work": _uneven_work,
 }

@@ -164,6 +164,69 @@ def skew(run: Run) -> list[dict[str, Any]]:
     return found
 
 
+def held_up(run: Run) -> list[tuple[Any, list[tuple[Any, int]]]]:
+    """Each call that others waited for, with these and their waits, if all of them waited."""
+    met: dict[tuple[int, int], tuple[Any, list[tuple[Any, int]]]] = {}
+    for call, wait in zip(run.comm, run.waits, strict=True):
+        if wait is not None and wait[1].rank != call.rank:
+            last = wait[1]
+            met.setdefault((last.rank, last.id), (last, []))[1].append((call, wait[0]))
+    return [(last, others) for last, others in met.values() if min(w for _, w in others) > 0]
+
+
+def work_before(run: Run, call: Any) -> float:
+    """How long before a call its rank was through with all earlier ones; nan of the first."""
+    ends = [
+        run.end(each)
+        for each in run.comm
+        if each.rank == call.rank and each.id < call.id and each.issue_ns >= 0
+    ]
+    return float(max(call.issue_ns - max(ends), 0)) if ends else float("nan")
+
+
+def latecomers(run: Run) -> list[dict[str, Any]]:
+    """Who was waited for, by place."""
+    cells: dict[tuple[Any, ...], list[tuple[Any, list[tuple[Any, int]]]]] = {}
+    for last, others in held_up(run):
+        place = last.phase, last.module, last.source_file, last.source_line
+        key = last.rank, last.kind, run.axis(last.group), *place
+        cells.setdefault(key, []).append((last, others))
+    names = ("rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line")
+    found = []
+    for key, events in cells.items():
+        delays = [min(wait for _, wait in others) for _, others in events]
+        longest = max(delays)
+        worst = min(
+            (last for (last, _), delay in zip(events, delays, strict=True) if delay == longest),
+            key=lambda last: last.id,
+        )
+        works = [mean_known([work_before(run, call) for call, _ in others]) for _, others in events]
+        found.append(
+            dict(zip(names, key, strict=True))
+            | {
+                "num_late": len(events),
+                "delay_ns": sum(delays),
+                "wait_ns": sum(wait for _, others in events for _, wait in others),
+                "max_delay_ns": longest,
+                "worst_step": worst.step,
+                "worst_call": f"{worst.rank}:{worst.id}",
+                "work_ns": mean_known([work_before(run, last) for last, _ in events]),
+                "others_work_ns": mean_known(works),
+            }
+        )
+    most: list[dict[str, Any]] = []
+    for rank in run.ranks:
+        own = [row for row in found if row["rank"] == rank]
+        own.sort(key=lambda row: (-row["delay_ns"], *[row[name] for name in names]))
+        most += own[:16]
+    return most
+
+
+def mean_known(values: list[float]) -> float:
+    known = [value for value in values if value == value]
+    return ratio(sum(known), len(known))
+
+
 def activity(run: Run) -> list[dict[str, Any]]:
     """Moment by moment: between two edges, the first of the intervals that are open counts."""
     found = []
