@@ -30,6 +30,7 @@ _TOLD_IN_PLACE = ("operator", "layouts", "candidates", "source")
 """What is said not to be known where it would stand; the rest comes as notes at the end."""
 
 _MARGIN = 9  # as wide as the longest heading, and a gap
+_WIDE = 72  # for a table with that margin
 
 
 def explain(
@@ -78,7 +79,7 @@ def _print(story: Story, rows: int) -> None:
             grid.add_row("" if number else heading, line)
     console.print(grid)
     if len(story.peers) > 1:
-        console.print(_arrivals(story, rows))
+        console.print(_arrivals(story, rows, console.width))
     for each in story.findings:
         console.print()
         console.print(Text.assemble((each.rule, "bold yellow"), "  ", each.title))
@@ -251,14 +252,14 @@ def _peers(story: Story) -> Iterable[Text]:
         yield Text("all came at once")
 
 
-def _arrivals(story: Story, rows: int) -> Table:
+def _arrivals(story: Story, rows: int, width: int) -> Table:
     """When each peer came, how long it waited, and what was left for transfer."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column(" " * (_MARGIN - 2))
-    table.add_column("call")
+    table.add_column(" " * (_MARGIN - 2) if width >= _WIDE else "")
+    table.add_column("call", no_wrap=True)
     for heading in ("arrived", "blocked", "waited", "transfer"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
     shown = _few(story.peers, rows)
     for peer in shown:
         cells = (peer.after_ns, peer.blocked_ns, peer.wait_ns, peer.transfer_ns)

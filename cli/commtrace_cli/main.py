@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from commtrace.errors import CommtraceError, UsageError
 from commtrace_cli import (
@@ -21,13 +23,14 @@ from commtrace_cli import (
     import_,
     info,
     merge,
+    options,
     report,
     run,
     summary,
     table,
     timeline,
 )
-from commtrace_cli.terminal import ClosedOutput, fail
+from commtrace_cli.terminal import ClosedOutput, fail, spare_letters
 
 EXIT_CODES = {
     "0": "done",
@@ -47,7 +50,28 @@ COMMANDS: dict[str, tuple[ModuleType, ...]] = {
 """The commands by what they are for. A module has a function of its own name, `EXAMPLE`, and
 perhaps `SETTINGS`."""
 
+
+class _FlagsAreNoValues:
+    """Says nothing of the type of an option that takes no value, as --help."""
+
+    def get_params(self, ctx: Any) -> Any:
+        params = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+
+class _Group(_FlagsAreNoValues, TyperGroup):
+    pass
+
+
+class _Command(_FlagsAreNoValues, TyperCommand):
+    pass
+
+
 app = typer.Typer(
+    cls=_Group,
     help="Shows where a distributed PyTorch program communicates, how much, and why.",
     epilog="Exit codes:\n\n" + "\n".join(f"- `{code}` {how}" for code, how in EXIT_CODES.items()),
     no_args_is_help=True,
@@ -63,7 +87,14 @@ for _purpose, _modules in COMMANDS.items():
             epilog=_module.EXAMPLE,
             context_settings=getattr(_module, "SETTINGS", None),
             rich_help_panel=_purpose,
+            cls=_Command,
         )(getattr(_module, _function))
+
+
+@app.callback()
+def _commtrace(version: options.Version = False) -> None:
+    """What comes before a command; `version` has been told by then."""
+
 
 CLOSED = 128 + 13  # as a shell has it of one that SIGPIPE ended
 
@@ -72,6 +103,7 @@ def main() -> None:
     """Run the command line and exit."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - closed by who started it
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    spare_letters(sys.stdout, sys.stderr)
     try:
         try:
             app(prog_name="commtrace")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from commtrace import __version__
+from commtrace.errors import UsageError
 from commtrace.schema import TABLES
 
 
@@ -36,6 +38,18 @@ def _raw_tables(incomplete: str) -> list[str]:
 
 def _calls(incomplete: str) -> list[str]:
     return [name for name in ("longest", "biggest") if name.startswith(incomplete)]
+
+
+def _one_format(context: typer.Context, value: bool) -> bool:
+    if value and (context.params.get("as_json") or context.params.get("as_csv")):
+        raise UsageError("cannot print JSON and CSV at once", attempt="one of --json and --csv")
+    return value
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"commtrace {__version__}")
+        raise typer.Exit
 
 
 _TRACE_SUFFIXES = (".json", ".spools", ".spool")
@@ -282,7 +296,19 @@ Steps = Annotated[
 Rows = Annotated[
     int, typer.Option("--rows", metavar="N", min=1, help="At most so many rows of a table.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Exact numbers as JSON.")]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", metavar="", callback=_one_format, help="Exact numbers as JSON."),
+]
 AsCsv = Annotated[
-    bool, typer.Option("--csv", metavar="", help="Exact numbers as CSV, of one table.")
+    bool,
+    typer.Option(
+        "--csv", metavar="", callback=_one_format, help="Exact numbers as CSV, of one table."
+    ),
+]
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", metavar="", callback=_version, is_eager=True, help="Print the version and end."
+    ),
 ]

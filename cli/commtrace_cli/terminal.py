@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -16,6 +20,9 @@ from commtrace.errors import CommtraceError, UsageError
 from commtrace.units import text_of_bytes
 
 PIPED_WIDTH = 160
+
+
+_SPARED = str.maketrans("█▁▂▃▄–›…·µ×", "#__==->~.ux")  # noqa: RUF001
 
 
 class ClosedOutput(Exception):
@@ -28,9 +35,27 @@ class _DataConsole(Console):
         raise ClosedOutput
 
 
+class _Trimmed(io.TextIOBase):
+    """stdout, without the blanks that fill cells up to the end of a line."""
+
+    def write(self, text: str) -> int:
+        sys.stdout.write(re.sub(" +$", "", text, flags=re.MULTILINE))
+        return len(text)
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return sys.stdout.encoding
+
+
 def data_console() -> Console:
     """Where results go: stdout, as wide as the terminal, or wide enough for a pipe."""
-    return _DataConsole(width=None if _has_width(sys.stdout.isatty()) else PIPED_WIDTH)
+    is_terminal = sys.stdout.isatty()
+    width = None if _has_width(is_terminal) else PIPED_WIDTH
+    file = None if is_terminal else cast("IO[str]", _Trimmed())
+    return _DataConsole(width=width, file=file)
 
 
 def write(text: str) -> None:
@@ -43,6 +68,21 @@ def write(text: str) -> None:
 
 def _has_width(is_terminal: bool) -> bool:
     return is_terminal or os.environ.get("COLUMNS", "").isdigit()
+
+
+def spare_letters(*streams: TextIO) -> None:
+    """Have streams whose encoding lacks the letters of bars and dashes write plain ones instead."""
+    codecs.register_error("spare", _spared)
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="spare")
+
+
+def _spared(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    plain = error.object[error.start : error.end].translate(_SPARED)
+    return "".join(letter if letter.isascii() else "?" for letter in plain), error.end
 
 
 def word_console() -> Console:

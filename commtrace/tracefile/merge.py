@@ -47,6 +47,13 @@ def merge_spools(folder: Path | str, out_path: Path | str) -> Path:
 def read_spools(folder: Path) -> Trace:
     """The trace of a folder with spools, as `merge_spools` would write it."""
     paths = sorted(folder.glob(f"*{SPOOL_SUFFIX}"))
+    if not folder.is_dir():
+        raise TraceError(
+            f"cannot read the trace {folder}",
+            found="a file" if folder.exists() else "no such folder",
+            why=f"spools are *{SPOOL_SUFFIX} files of one folder",
+            attempt="name the folder that the run left behind, run.json.spools",
+        )
     if not paths:
         raise EmptyTraceError(
             f"cannot read the trace {folder}",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from commtrace import __version__
 from commtrace_cli.main import COMMANDS, EXIT_CODES
 from tests.cli.conftest import Commtrace, start
 
@@ -165,3 +166,47 @@ def test_the_completion_of_a_shell_can_be_shown(
     ended = commtrace("--show-completion", shell)
     assert ended.code == 0
     assert "_COMMTRACE_COMPLETE" in ended.out
+
+
+def test_the_version_is_told(commtrace: Commtrace) -> None:
+    ended = commtrace("--version")
+    assert (ended.code, ended.out) == (0, f"commtrace {__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["summary"], ["demo"]])
+def test_help_names_no_type_of_an_option_without_a_value(
+    commtrace: Commtrace, arguments: list[str]
+) -> None:
+    assert "bool" not in commtrace(*arguments, "--help", columns=140).out
+
+
+@pytest.mark.parametrize("command", ["summary", "findings", "check"])
+def test_json_and_csv_at_once_are_refused(
+    commtrace: Commtrace, run_json: Path, command: str
+) -> None:
+    ended = commtrace(command, run_json, "--json", "--csv")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        "error: cannot print JSON and CSV at once\n  try: one of --json and --csv\n"
+    )
+
+
+def test_an_encoding_without_bars_gets_plain_letters(
+    run_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    for command in ("flame", "timeline", "summary"):
+        process = start(command, run_json)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, b"Traceback" in err) == (0, False)
+        assert out.isascii()
+        assert command == "summary" or b"###" in out or b" __" in out
+
+
+@pytest.mark.parametrize("command", ["summary", "explain", "flame", "timeline", "info"])
+def test_lines_of_a_pipe_have_no_blanks_at_their_end(
+    commtrace: Commtrace, run_json: Path, command: str
+) -> None:
+    more = ["longest"] if command == "explain" else []
+    lines = commtrace(command, run_json, *more).out.split("\n")
+    assert [line for line in lines if line != line.rstrip()] == []

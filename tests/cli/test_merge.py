@@ -43,5 +43,17 @@ def test_a_folder_without_spools_is_told_to_have_none(commtrace: Commtrace, tmp_
     ended = commtrace("merge", tmp_path / "empty")
     assert ended.code == 3
     assert "a folder without a *.spool file" in ended.err
-    assert commtrace("merge", tmp_path / "nowhere").code == 3
     assert not (tmp_path / "run.json").exists()
+
+
+def test_what_is_no_folder_is_told_so(commtrace: Commtrace, tmp_path: Path) -> None:
+    ended = commtrace("merge", "nowhere")
+    assert (ended.code, ended.err) == (
+        3,
+        "error: cannot read the trace nowhere\n"
+        "  found: no such folder\n"
+        "  why: spools are *.spool files of one folder\n"
+        "  try: name the folder that the run left behind, run.json.spools\n",
+    )
+    (tmp_path / "run.json").touch()
+    assert "  found: a file\n" in commtrace("merge", "run.json", "-o", "other.json").err
