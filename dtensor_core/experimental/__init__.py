@@ -1,12 +1,14 @@
-"""Functions on local tensors, rules of one's own, plain tensors among DTensors, speeds of links."""
+"""Functions on local tensors, rules of one's own, parts of sequences, plain tensors, links."""
 
 from dtensor_core.dispatch.dispatcher import implicit_replication
+from dtensor_core.experimental.attention import context_parallel
 from dtensor_core.experimental.local_map import local_map
 from dtensor_core.experimental.sharding import register_sharding
 from dtensor_core.redistribute.cost import Link, link_of, set_link
 
 __all__ = [
     "Link",
+    "context_parallel",
     "implicit_replication",
     "link_of",
     "local_map",

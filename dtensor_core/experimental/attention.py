@@ -1,0 +1,218 @@
+"""Context parallelism: attention of plain tensors whose sequence is cut over the ranks of a mesh.
+
+Inside of `context_parallel` each rank holds a part of every sequence. Attention gathers keys and
+values, and each rank attends with its own queries; the gradients of keys and values are scattered
+back. Causal attention of the last queries takes longer than that of the first, so a sequence is
+cut into twice as many pieces as there are ranks, and a rank holds one of the head and its
+counterpart of the tail: rank r of n has the pieces r and 2n - 1 - r.
+
+Shapes: queries, keys and values are [..., L / n, E] on each rank, B batches and heads before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from dtensor_core.errors import MeshError, PlacementError, RuleError, four_parts
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.placement import Partial, Replicate, Shard
+from dtensor_core.random import per_rank
+from dtensor_core.tensor import DTensor
+
+_ROTATIONS = ("allgather", "alltoall")
+
+
+@dataclass(slots=True)
+class _Options:
+    """What programs set before they enter a context."""
+
+    enable_load_balance: bool = True
+    rotate_method: str = _ROTATIONS[0]
+
+
+_cp_options = _Options()
+
+
+class UnsupportedAttentionError(RuleError, NotImplementedError):
+    """Attention that parts of a sequence can't do."""
+
+
+def set_rotate_method(rotate_method: str) -> None:
+    """Say how keys and values travel, "allgather" or "alltoall"; today both gather them.
+
+    Raises UnsupportedAttentionError (a NotImplementedError) for another name.
+    """
+    if rotate_method not in _ROTATIONS:
+        raise UnsupportedAttentionError(
+            four_parts(
+                asked=f"keys and values to travel by {rotate_method!r}",
+                found=f"the ways {', '.join(_ROTATIONS)}",
+            )
+        )
+    _cp_options.rotate_method = rotate_method
+
+
+@contextmanager
+def context_parallel(
+    mesh: DeviceMesh,
+    *,
+    buffers: Sequence[torch.Tensor] | None = None,
+    buffer_seq_dims: Sequence[int] | None = None,
+    no_restore_buffers: set[torch.Tensor] | None = None,
+) -> Iterator[None]:
+    """Cut `buffers` along their sequence, in place, and let attention work on such parts.
+
+    Forward and backward go inside; `F.scaled_dot_product_attention` of plain tensors, causal or
+    not, then means that of the whole sequence. Afterwards the buffers are whole again, as they
+    were, but those of `no_restore_buffers`. Nothing is sent but keys, values and their gradients.
+
+    Raises PlacementError (a ValueError) for lists that don't go together and for a sequence that
+    the ranks can't share evenly, MeshError (a ValueError) for a mesh of several axes.
+    """
+    cut, dims, left = list(buffers or ()), list(buffer_seq_dims or ()), no_restore_buffers or set()
+    _check(mesh, cut, dims, left)
+    is_paired = _cp_options.enable_load_balance and all(
+        buffer.shape[dim] % (2 * mesh.size()) == 0 for buffer, dim in zip(cut, dims, strict=True)
+    )
+    before: list[tuple[torch.Tensor, torch.Tensor]] = []
+    with torch.no_grad():
+        for buffer, dim in zip(cut, dims, strict=True):
+            if not any(buffer is each for each in left):
+                before.append((buffer, buffer.clone()))
+            pieces = buffer.chunk(mesh.size() * (1 + is_paired), dim)
+            part = torch.cat([pieces[number] for number in _numbers(mesh, is_paired)], dim)
+            buffer.resize_(part.shape).copy_(part)
+    try:
+        with _Attention(mesh, is_paired):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, whole in before:
+                buffer.resize_(whole.shape).copy_(whole)
+
+
+@torch.no_grad()
+def context_parallel_unshard(
+    mesh: DeviceMesh, buffers: Sequence[torch.Tensor], seq_dims: Sequence[int]
+) -> list[torch.Tensor]:
+    """The whole of tensors that `context_parallel` has cut, or that were made of such."""
+    is_paired = _cp_options.enable_load_balance and buffers[0].shape[seq_dims[0]] % 2 == 0
+    return [
+        _gathered(buffer, dim, mesh, is_paired)
+        for buffer, dim in zip(buffers, seq_dims, strict=True)
+    ]
+
+
+def _check(
+    mesh: DeviceMesh, buffers: list[torch.Tensor], dims: list[int], left: set[torch.Tensor]
+) -> None:
+    if mesh.ndim != 1:
+        raise MeshError(
+            four_parts(
+                asked="context_parallel",
+                found=f"{mesh}",
+                why="a sequence is cut along one axis",
+                hint='one axis of it: mesh["cp"], or several: mesh["dp", "cp"]._flatten()',
+            )
+        )
+    if len(buffers) != len(dims):
+        raise PlacementError(
+            "`seq_dims` must have the same number of elements as `buffers`: "
+            f"{len(dims)} dims, {len(buffers)} buffers"
+        )
+    if any(not any(each is buffer for buffer in buffers) for each in left):
+        raise PlacementError("`no_restore_buffers` must be a subset of `buffers`.")
+    for buffer, dim in zip(buffers, dims, strict=True):
+        if buffer.shape[dim] % mesh.size():
+            raise PlacementError(
+                four_parts(
+                    asked=f"a sequence of {buffer.shape[dim]} over {mesh.size()} ranks",
+                    found=f"a buffer of shape {tuple(buffer.shape)}, its sequence in dim {dim}",
+                    why="every rank holds as much of it",
+                    hint="pad the sequence to a multiple of the ranks, or of twice as many",
+                )
+            )
+
+
+def _numbers(mesh: DeviceMesh, is_paired: bool) -> list[int]:
+    """The numbers of the pieces that this rank holds, in their order."""
+    coord = mesh.get_local_rank()
+    return [coord, 2 * mesh.size() - 1 - coord] if is_paired else [coord]
+
+
+def _gathered(part: torch.Tensor, dim: int, mesh: DeviceMesh, is_paired: bool) -> torch.Tensor:
+    """The whole sequence, in its order; what ranks give as its gradient is added up."""
+    cut = DTensor.from_local(part, mesh, [Shard(dim)])
+    whole = cut.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+    if not is_paired:
+        return whole
+    pieces = whole.chunk(2 * mesh.size(), dim)
+    return torch.cat([*pieces[::2], *reversed(pieces[1::2])], dim)
+
+
+class _Attention(TorchFunctionMode):
+    """Attention of plain tensors is that of the parts of a sequence."""
+
+    def __init__(self, mesh: DeviceMesh, is_paired: bool) -> None:
+        super().__init__()
+        self._mesh = mesh
+        self._is_paired = is_paired
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not F.scaled_dot_product_attention or any(
+            isinstance(each, DTensor) for each in (*args, *(kwargs or {}).values())
+        ):
+            return func(*args, **(kwargs or {}))
+        return self._attend(*args, **(kwargs or {}))
+
+    def _attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> torch.Tensor:
+        if attn_mask is not None:
+            raise UnsupportedAttentionError(
+                four_parts(
+                    asked="attention with a mask inside of context_parallel",
+                    found=f"a mask of shape {tuple(attn_mask.shape)}",
+                    why="it is of a part of the queries, or of the keys, or of neither",
+                    hint="is_causal=True, or attention of DTensors outside of it",
+                )
+            )
+        options["dropout_p"] = dropout_p
+        whole = [
+            _gathered(each, each.ndim - 2, self._mesh, self._is_paired) for each in (key, value)
+        ]
+        with per_rank(self._mesh) if dropout_p else nullcontext():
+            if not is_causal:
+                return F.scaled_dot_product_attention(query, *whole, **options)
+            numbers = _numbers(self._mesh, self._is_paired)
+            parts = [
+                _causal(part, number * part.shape[-2], *whole, **options)
+                for number, part in zip(numbers, query.chunk(len(numbers), -2), strict=True)
+            ]
+            return torch.cat(parts, -2)
+
+
+def _causal(
+    query: torch.Tensor, before: int, key: torch.Tensor, value: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    """Attention of queries behind which, in their sequence, lie the first `before` positions."""
+    end = before + query.shape[-2]
+    seen = key[..., :end, :], value[..., :end, :]
+    if not before:
+        return F.scaled_dot_product_attention(query, *seen, is_causal=True, **options)
+    mask = query.new_ones(query.shape[-2], end, dtype=torch.bool).tril(before)
+    return F.scaled_dot_product_attention(query, *seen, attn_mask=mask, **options)
