@@ -192,15 +192,14 @@ class _Attention(TorchFunctionMode):
                 )
             )
         options["dropout_p"] = dropout_p
-        whole = [
-            _gathered(each, each.ndim - 2, self._mesh, self._is_paired) for each in (key, value)
-        ]
-        with per_rank(self._mesh) if dropout_p else nullcontext():
+        dim, mesh, is_paired = query.ndim - 2, self._mesh, self._is_paired
+        key, value = (_gathered(each, dim, mesh, is_paired) for each in (key, value))
+        with per_rank(mesh) if dropout_p else nullcontext():
             if not is_causal:
-                return F.scaled_dot_product_attention(query, *whole, **options)
-            numbers = _numbers(self._mesh, self._is_paired)
+                return F.scaled_dot_product_attention(query, key, value, **options)
+            numbers = _numbers(mesh, is_paired)
             parts = [
-                _causal(part, number * part.shape[-2], *whole, **options)
+                _causal(part, number * part.shape[-2], key, value, **options)
                 for number, part in zip(numbers, query.chunk(len(numbers), -2), strict=True)
             ]
             return torch.cat(parts, -2)
@@ -211,8 +210,8 @@ def _causal(
 ) -> torch.Tensor:
     """Attention of queries behind which, in their sequence, lie the first `before` positions."""
     end = before + query.shape[-2]
-    seen = key[..., :end, :], value[..., :end, :]
+    key, value = key[..., :end, :], value[..., :end, :]
     if not before:
-        return F.scaled_dot_product_attention(query, *seen, is_causal=True, **options)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, **options)
     mask = query.new_ones(query.shape[-2], end, dtype=torch.bool).tril(before)
-    return F.scaled_dot_product_attention(query, *seen, attn_mask=mask, **options)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **options)

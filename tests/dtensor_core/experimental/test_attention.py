@@ -28,7 +28,7 @@ def data(length: int) -> list[torch.Tensor]:
     return [torch.randn(2, h, length, SIZE, generator=generator) for h in (HEADS, 2, 2)]
 
 
-def attend(q: Any, k: Any, v: Any, is_causal: bool) -> torch.Tensor:
+def attend(q: Any, k: Any, v: Any, *, is_causal: bool) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)
 
 
@@ -36,7 +36,7 @@ def attend(q: Any, k: Any, v: Any, is_causal: bool) -> torch.Tensor:
 @pytest.mark.parametrize("length", [12, 9])
 def test_parts_attend_as_the_whole_does(length: int, is_causal: bool) -> None:
     wholes = [each.requires_grad_() for each in data(length)]
-    wanted = attend(*wholes, is_causal)
+    wanted = attend(*wholes, is_causal=is_causal)
     wanted.square().sum().backward()
 
     @on_threads(RANKS)
@@ -46,7 +46,7 @@ def test_parts_attend_as_the_whole_does(length: int, is_causal: bool) -> None:
             mine = [each.clone().requires_grad_() for each in parts]
             assert [each.shape[2] for each in mine] == [length // RANKS] * 3
             with CommDebugMode() as counter:
-                out = attend(*mine, is_causal)
+                out = attend(*mine, is_causal=is_causal)
                 out.square().sum().backward()
             found = [out, *(each.grad for each in mine)]
         assert counter.get_comm_counts() == {
