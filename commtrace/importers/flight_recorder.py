@@ -12,6 +12,7 @@ Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp.
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import prod
@@ -39,6 +40,7 @@ from commtrace.importers.recorded import (
     members_of,
     ranks_of,
 )
+from commtrace.importers.worlds import numbered, with_names, worlds_of
 
 Entry = Mapping[str, Any]
 
@@ -55,7 +57,14 @@ _NO_FRAMES = "source lines: a dump in JSON has none, one in pickle has"
 def read_dumps(documents: Sequence[Document]) -> tuple[list[RankRecord], list[str]]:
     """What the dumps tell, rank by rank, and what they lack."""
     ranks = ranks_of(documents, [NOT_KNOWN] * len(documents))
-    dumps = [document.content for document in documents]
+    worlds = []
+    for document in documents:
+        with _read(document):
+            worlds.append(worlds_of(document.content))
+    dumps = [
+        with_names(document.content, numbers)
+        for document, numbers in zip(documents, numbered(worlds), strict=True)
+    ]
     records = [
         RankRecord(rank, document.path, groups=_groups(dump, document))
         for rank, document, dump in zip(ranks, documents, dumps, strict=True)
@@ -74,21 +83,24 @@ def read_dumps(documents: Sequence[Document]) -> tuple[list[RankRecord], list[st
     seqs = [_seq(batch[-1]) for of_rank in batches for batch in of_rank if not _is_p2p(batch[-1])]
     first_seq = min([1, *seqs])  # torch's own backends count from 1
     for record, document, of_rank in zip(records, documents, batches, strict=True):
-        try:
+        with _read(document):
             record.comm = [row for batch in of_rank for row in _rows(record, batch, first_seq)]
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise _malformed(document, f"{type(error).__name__}: {error}") from error
         _number_rows(record)
         _bound(record)
     return records, _lacks(dumps, inferred)
 
 
-def _malformed(document: Document, found: str) -> NotATraceError:
-    return NotATraceError(
-        f"cannot import {document.path}",
-        found=found,
-        why="its entries are not those of a flight recorder's dump of version 2",
-    )
+@contextlib.contextmanager
+def _read(document: Document) -> Iterator[None]:
+    """Say of what the body fails with that the document is none of ours."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, SyntaxError) as error:
+        raise NotATraceError(
+            f"cannot import {document.path}",
+            found=f"{type(error).__name__}: {error}",
+            why="its entries are not those of a flight recorder's dump of version 2",
+        ) from error
 
 
 def _lacks(dumps: Sequence[Mapping[str, Any]], inferred: list[str]) -> list[str]:
@@ -105,7 +117,7 @@ def _lacks(dumps: Sequence[Mapping[str, Any]], inferred: list[str]) -> list[str]
 
 def _groups(dump: Mapping[str, Any], document: Document) -> dict[str, Any]:
     entries = dump.get("entries") or []
-    try:
+    with _read(document):
         backend = str(entries[0]["profiling_name"]).partition(":")[0] if entries else ""
         named = {_group_name(entry): str(entry["process_group"][1]) for entry in entries}
         groups = {
@@ -117,9 +129,7 @@ def _groups(dump: Mapping[str, Any], document: Document) -> dict[str, Any]:
             if ranks:
                 described = _description(str(about["desc"]))
                 groups[str(name)] = group_row(str(name), described, ranks, backend)
-    except (KeyError, TypeError, ValueError, IndexError, SyntaxError) as error:
-        raise _malformed(document, f"{type(error).__name__}: {error}") from error
-    return groups
+        return groups
 
 
 def _description(text: str) -> str:
@@ -150,14 +160,12 @@ def _batches(dump: Mapping[str, Any], document: Document) -> list[list[Entry]]:
     """
     entries: Sequence[Entry] = dump.get("entries") or []
     batches: dict[tuple[str, bool, int], list[Entry]] = {}
-    try:
+    with _read(document):
         for entry in entries:
             batches.setdefault(_key(entry), []).append(entry)
         cut = batches[_key(entries[0])] if entries and entries[0]["record_id"] else []
         if cut and _is_closing(cut) and not _is_p2p(cut[-1]):
             del cut[:-1]
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise _malformed(document, f"{type(error).__name__}: {error}") from error
     return list(batches.values())
 
 

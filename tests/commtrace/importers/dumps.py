@@ -27,6 +27,13 @@ class Dump:
         self.ranks: dict[str, list[int]] = ranks or RANKS
         self.entries: list[dict[str, Any]] = []
         self._seqs: dict[tuple[str, bool], int] = {}
+        self._first_group = 0
+
+    def anew(self) -> Dump:
+        """Destroy all groups and make others of the same names."""
+        self._seqs.clear()
+        self._first_group += len(RANKS)
+        return self
 
     def call(self, name: str, group: str = ALL, **given: Any) -> Dump:
         """One collective or transfer; `state`, `sizes` (of inputs), `out`, `dtype` as given."""
@@ -72,7 +79,7 @@ class Dump:
                     {"name": "<module>", "filename": "/home/user/train.py", "line": 99},
                 ],
                 "record_id": number,
-                "pg_id": int(group),
+                "pg_id": self._first_group + int(group),
                 "process_group": (group, _DESCRIPTIONS.get(group, "undefined")),
                 "thread_name": "python",
                 "thread_id": "1401",

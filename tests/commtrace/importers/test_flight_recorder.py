@@ -214,6 +214,61 @@ def test_what_came_before_a_reset_comes_first(tmp_path: Path) -> None:
     assert kinds == ["all_gather", "barrier", "all_reduce", "broadcast"]
 
 
+def two_worlds(**last: Any) -> list[Dump]:
+    """Four ranks that make their groups twice, with three calls each and then two."""
+    dumps = [Dump(rank) for rank in range(4)]
+    for dump in dumps:
+        half = LEFT if dump.rank < 2 else RIGHT
+        dump.call("broadcast").call("all_reduce", half).call("all_reduce", half)
+        dump.anew().call("all_reduce", **last).call("barrier", half, **last)
+    return dumps
+
+
+def test_groups_that_are_made_anew_are_others(tmp_path: Path) -> None:
+    frames = load(import_trace([write_dumps(tmp_path, two_worlds())]))
+    calls = frames.comm[frames.comm["rank"] == 3][["group", "seq", "kind"]]
+    assert calls.to_numpy().tolist() == [
+        ["0", 0, "broadcast"],
+        [RIGHT, 0, "all_reduce"],
+        [RIGHT, 1, "all_reduce"],
+        ["0#2", 0, "all_reduce"],
+        [f"{RIGHT}#2", 0, "barrier"],
+    ]
+    ranks = frames.groups.set_index("name")["ranks"]
+    assert ranks.to_dict() == {
+        **{"0": "0,1,2,3", "0#2": "0,1,2,3"},
+        **{LEFT: "0,1", f"{LEFT}#2": "0,1", RIGHT: "2,3", f"{RIGHT}#2": "2,3"},
+    }
+    assert faults(tmp_path) == []
+
+
+def test_a_rank_whose_ring_has_lost_the_first_groups_has_the_second(tmp_path: Path) -> None:
+    """The others' are in dumps that have both; the numbers of the groups can't tell."""
+    whole, short = two_worlds()[:3], two_worlds()[3:]
+    write_dumps(tmp_path, whole)
+    write_dumps(tmp_path, short, last=2)
+    comm = load(import_trace([tmp_path])).comm
+    assert comm[comm["rank"] == 3]["group"].tolist() == ["0#2", f"{RIGHT}#2"]
+    assert faults(tmp_path) == []
+
+
+def test_a_rank_that_hangs_before_it_calls_on_the_second_groups_has_the_first(
+    tmp_path: Path,
+) -> None:
+    dumps = two_worlds(state="started")
+    del dumps[3].entries[3:]
+    write_dumps(tmp_path, dumps)
+    comm = load(import_trace([tmp_path])).comm
+    assert comm[comm["rank"] == 3]["group"].tolist() == ["0", RIGHT, RIGHT]
+    assert [row["group"] for row in problems(tmp_path) if row["is_fault"]] == ["0#2", f"{RIGHT}#2"]
+
+
+def test_a_default_group_without_calls_begins_no_groups_anew(tmp_path: Path) -> None:
+    dump = Dump(0).call("all_reduce", LEFT).call("all_reduce").call("all_reduce", LEFT)
+    comm = load(import_trace([write_dumps(tmp_path, [dump])])).comm
+    assert comm["group"].tolist() == [LEFT, ALL, LEFT]
+
+
 def test_what_no_dump_tells_is_told_by_a_notice(tmp_path: Path) -> None:
     frames = load(import_trace([write_dumps(tmp_path, healthy())]))
     notice = "\n".join(each.text for each in notices_of(frames))

@@ -1,0 +1,109 @@
+"""Groups of one name that a process made one after the other, told apart in dumps.
+
+A process that destroys its groups and makes others begins anew with their names: its buffer then
+has calls of two groups `0`, of which only `pg_id` differs, the number of a group among all that the
+backend has made on this rank. What is made between two such ends is a *world*. The ranks begin it
+together, so worlds are the same on all of them, but a rank's ring may have lost the first ones, and
+a rank that hangs may not have come to the last: then time tells which of them a rank has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Dump = Mapping[str, Any]
+_Groups = dict[tuple[str, int], int]
+"""By backend and `pg_id`, a world's number from 0."""
+
+
+@dataclass(slots=True)
+class World:
+    """The groups of a backend between two ends, and when a rank called on them."""
+
+    groups: dict[int, str] = field(default_factory=dict)
+    first_ns: int = 0
+    last_ns: int = 0
+
+    def gap_ns(self, other: World) -> int:
+        """How far it is from another one, 0 where they overlap."""
+        return max(0, other.first_ns - self.last_ns, self.first_ns - other.last_ns)
+
+
+def worlds_of(dump: Dump) -> dict[str, list[World]]:
+    """The worlds of one rank by backend, in their order.
+
+    Raises KeyError, TypeError or ValueError where entries are not those of a flight recorder.
+    """
+    calls: dict[str, dict[int, list[Any]]] = {}
+    for entry in dump.get("entries") or []:
+        calls.setdefault(_backend(entry), {}).setdefault(_pg_id(entry), []).append(entry)
+    return {backend: _in_order(of_group) for backend, of_group in calls.items()}
+
+
+def _in_order(calls: Mapping[int, Sequence[Any]]) -> list[World]:
+    """The first group of each world is the default one, which may have no calls."""
+    worlds = [World()]
+    for pg_id, entries in sorted(calls.items()):
+        name, description = map(str, entries[0]["process_group"])
+        known = worlds[-1].groups.values()
+        if name in known or (known and description == "default_pg"):
+            worlds.append(World())
+        worlds[-1].groups[pg_id] = name
+    for world in worlds:
+        times = [int(entry["time_created_ns"]) for each in world.groups for entry in calls[each]]
+        world.first_ns, world.last_ns = min(times), max(times)
+    return worlds
+
+
+def numbered(ranks: Sequence[Mapping[str, Sequence[World]]]) -> list[_Groups]:
+    """For each rank, which of all worlds its groups are of."""
+    numbers: list[_Groups] = [{} for _ in ranks]
+    for backend in {backend for of_rank in ranks for backend in of_rank}:
+        most = max((of_rank.get(backend, ()) for of_rank in ranks), key=len)
+        for found, of_rank in zip(numbers, ranks, strict=True):
+            own = of_rank.get(backend, ())
+            for world, number in zip(own, _places(own, most), strict=True):
+                found |= {(backend, pg_id): number for pg_id in world.groups}
+    return numbers
+
+
+def _places(own: Sequence[World], most: Sequence[World]) -> list[int]:
+    """Which of the worlds of the rank with most of them a rank's are: the nearest, in order."""
+    places = [-1]
+    for left, world in zip(range(len(own), 0, -1), own, strict=True):
+        among = range(places[-1] + 1, len(most) - left + 1)
+        places.append(min(among, key=lambda place: world.gap_ns(most[place])))
+    return places[1:]
+
+
+def with_names(dump: Dump, numbers: _Groups) -> Dump:
+    """The dump with groups of the second world named `0#2`, and so on.
+
+    `pg_config` has one group of a name, the newest.
+    """
+    if not any(numbers.values()):
+        return dump
+    newest: dict[str, int] = {}
+    entries = []
+    for entry in dump["entries"]:
+        name, description = entry["process_group"]
+        number = numbers[_backend(entry), _pg_id(entry)]
+        newest[name] = max(number, newest.get(name, 0))
+        entries.append({**entry, "process_group": (_name(name, number), description)})
+    config = (dump.get("pg_config") or {}).items()
+    config = {_name(name, newest.get(name, 0)): about for name, about in config}
+    return {**dump, "entries": entries, "pg_config": config}
+
+
+def _name(name: str, number: int) -> str:
+    return f"{name}#{number + 1}" if number else name
+
+
+def _backend(entry: Mapping[str, Any]) -> str:
+    return str(entry["profiling_name"]).partition(":")[0]
+
+
+def _pg_id(entry: Mapping[str, Any]) -> int:
+    return int(entry.get("pg_id", 0))
