@@ -120,20 +120,13 @@ def _groups(dump: Mapping[str, Any], document: Document) -> dict[str, Any]:
     with _read(document):
         backend = str(entries[0]["profiling_name"]).partition(":")[0] if entries else ""
         named = {_group_name(entry): str(entry["process_group"][1]) for entry in entries}
-        groups = {
-            name: group_row(name, _description(text), (), backend) for name, text in named.items()
-        }
+        groups = {name: group_row(name, text, (), backend) for name, text in named.items()}
         for name, about in (dump.get("pg_config") or {}).items():
             ranks = about["ranks"]
             ranks = ast.literal_eval(ranks) if isinstance(ranks, str) else ranks
             if ranks:
-                described = _description(str(about["desc"]))
-                groups[str(name)] = group_row(str(name), described, ranks, backend)
+                groups[str(name)] = group_row(str(name), str(about["desc"]), ranks, backend)
         return groups
-
-
-def _description(text: str) -> str:
-    return "" if text == "undefined" else text
 
 
 def _group_name(entry: Entry) -> str:

@@ -9,15 +9,23 @@ Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from math import prod
 from typing import Any
 
 from commtrace.event import CommEvent, OpEvent, StepRow
 from commtrace.importers.documents import Document
+from commtrace.importers.kineto_arguments import (
+    is_async,
+    message_of,
+    number_of,
+    peer_of,
+    ranks_in,
+    reduction_of,
+    root_of,
+    seq_of,
+)
 from commtrace.importers.kineto_events import Events
 from commtrace.importers.kineto_spans import (
     COLLECTIVE_NAME,
@@ -28,12 +36,9 @@ from commtrace.importers.kineto_spans import (
 )
 from commtrace.importers.names import (
     NOT_KNOWN,
-    ROOTED,
     TRANSFERS,
     dtype_of,
-    kind_of,
     payload_of,
-    shapes_text,
     wire_of,
 )
 from commtrace.importers.recorded import (
@@ -44,14 +49,6 @@ from commtrace.importers.recorded import (
     number_by_order,
     ranks_of,
 )
-
-_RECEIVES_FIRST = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-"""Kinds whose operator takes what is received as its first argument, what is sent as its second."""
-
-_ROOT_AT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}
-_PEER_AT = {"send": 2, "recv": 2}
-_REDUCTION = re.compile(r"_(Sum|Prod|Max|Min|Avg|PreMulSum|SumPostDiv)_", re.IGNORECASE)
-_REDUCTIONS = {"prod": "product", "premulsum": "premul_sum", "sumpostdiv": "avg"}
 
 
 def read_profiles(documents: Sequence[Document]) -> tuple[list[RankRecord], list[str]]:
@@ -199,13 +196,13 @@ class _Profile:
         for about in self._distributed.get("pg_config") or ():
             name, description = str(about.get("pg_name")), str(about.get("pg_desc") or "")
             ranks = about.get("ranks")
-            ranks = ranks if isinstance(ranks, list) else _ranks_in(str(ranks), about)
+            ranks = ranks if isinstance(ranks, list) else ranks_in(str(ranks), about)
             groups[name] = _group(name, description, ranks, about.get("pg_size"), backend)
         for call in calls:
             args = call.described
             name = str(args.get("Process Group Name") or "")
             if name and (name not in groups or not groups[name].ranks):
-                ranks = _ranks_in(str(args.get("Process Group Ranks") or ""), args)
+                ranks = ranks_in(str(args.get("Process Group Ranks") or ""), args)
                 description = str(args.get("Process Group Description") or "")
                 size = args.get("Group size")
                 groups[name] = _group(name, description, ranks, size, backend)
@@ -213,14 +210,14 @@ class _Profile:
 
     def _with_kernels(self, calls: list[HostCall], by_id: Mapping[Any, HostCall]) -> list[HostCall]:
         """The calls with the times of their kernels, and calls of which only these are there."""
-        by_number = {_number_of(call.described): call for call in calls if call.described}
+        by_number = {number_of(call.described): call for call in calls if call.described}
         by_number.pop(None, None)
         for start, end, name, args in self._found.kernels:
-            call = by_id.get(args.get("External id")) or by_number.get(_number_of(args))
+            call = by_id.get(args.get("External id")) or by_number.get(number_of(args))
             if call is None and args.get(COLLECTIVE_NAME):
                 call = HostCall(start, start, NOT_KNOWN, str(args[COLLECTIVE_NAME]), {}, args)
                 calls.append(call)
-                if (number := _number_of(args)) is not None:
+                if (number := number_of(args)) is not None:
                     by_number[number] = call
             if call is None:
                 self.num_strays += 1
@@ -259,29 +256,26 @@ class _Profile:
         row = record.groups.get(group)
         ranks = members_of(row) if row is not None else ()
         size = len(ranks) or (row.size if row is not None else NOT_KNOWN)
-        sent, received, dtype, shapes = _message(call, kind)
+        sent, received, dtype, shapes = message_of(call, kind)
         name, itemsize = dtype_of(dtype) if dtype else ("", NOT_KNOWN)
         payload = payload_of(kind, sent, received, itemsize, size)
-        root = _member(ranks, args.get("Rank") if args else _input(call, _ROOT_AT.get(kind)))
-        root = root if kind in ROOTED else NOT_KNOWN
+        root = root_of(call, kind, ranks)
         source = call.place.get("source", ("", NOT_KNOWN, ""))
-        reduction = _REDUCTION.search(call.kernel) if "reduce" in kind else None
-        told = reduction.group(1).lower() if reduction else ""
         return CommEvent(
             rank=record.rank,
             kind=kind,
             native_op=f"c10d::{call.name}" if call.args else call.name,
             group=group,
-            seq=_seq(args) if kind not in TRANSFERS else NOT_KNOWN,
-            reduce_op=_REDUCTIONS.get(told, told),
+            seq=seq_of(args) if kind not in TRANSFERS else NOT_KNOWN,
+            reduce_op=reduction_of(call, kind),
             root=root,
-            peer=_peer(call, kind, ranks),
+            peer=peer_of(call, kind, ranks),
             dtype=name if kind != "barrier" else "",
             input_shapes=shapes[0],
             output_shapes=shapes[1],
             payload_bytes=payload,
             wire_bytes=wire_of(kind, payload, ranks, record.rank, root),
-            is_async=_is_async(call),
+            is_async=is_async(call),
             step=self._step_of(call.start),
             phase=call.place.get("phase", ""),
             module=call.place.get("module", ""),
@@ -311,13 +305,13 @@ class _Profile:
         return {
             "issue_ns": call.start + epoch,
             "call_ns": call.end - call.start,
-            "blocked_ns": NOT_KNOWN if _is_async(call) else end - call.start,
+            "blocked_ns": NOT_KNOWN if is_async(call) else end - call.start,
             "complete_ns": end + epoch,
         }
 
 
 def _group(name: str, description: str, ranks: list[int], size: Any, backend: str) -> Any:
-    row = group_row(name, "" if description == "undefined" else description, ranks, backend)
+    row = group_row(name, description, ranks, backend)
     known = int(size) if isinstance(size, (int, float)) and size > 0 else NOT_KNOWN
     return row if ranks else row._replace(size=known)
 
@@ -344,97 +338,3 @@ def _give_work(calls: Sequence[HostCall], found: Gathered, size: int) -> None:
             for call, part in zip(of_kind, parts, strict=True):
                 call.work = part[0][0], max(end for _, end, _ in part)
                 call.worker_args = part[0][2]
-
-
-def _number_of(args: Mapping[str, Any]) -> tuple[str, str, int] | None:
-    """What tells a described collective from any other of its rank; None without a number."""
-    seq = _seq(args)
-    if seq < 0:
-        return None
-    return str(args.get("Process Group Name")), kind_of(str(args.get(COLLECTIVE_NAME))), seq
-
-
-def _seq(args: Mapping[str, Any]) -> int:
-    """Numbers of NCCL begin with 1."""
-    seq = args.get("Seq")
-    return int(seq) - 1 if isinstance(seq, (int, float)) and seq >= 1 else NOT_KNOWN
-
-
-def _ranks_in(text: str, about: Mapping[str, Any]) -> list[int]:
-    """The ranks of a group of which a trace may list only the first ones and the last."""
-    listed = [int(number) for number in re.findall(r"\d+", text)]
-    if listed and "..." not in text:
-        return listed
-    start, stride, size = (
-        about.get(name, 0) for name in ("Global rank start", "Global rank stride", "Group size")
-    )
-    if size and stride > 0 and start >= 0:
-        ranks = [start + place * stride for place in range(size)]
-        if set(listed) <= set(ranks):
-            return ranks
-    return []
-
-
-def _member(ranks: tuple[int, ...], place: Any) -> int:
-    """The global rank of a place in a group."""
-    known = isinstance(place, (int, float)) and 0 <= place < len(ranks)
-    return ranks[int(place)] if known else NOT_KNOWN
-
-
-def _peer(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
-    if kind not in TRANSFERS:
-        return NOT_KNOWN
-    told = call.described.get("Dst Rank" if kind == "send" else "Src Rank")
-    if isinstance(told, (int, float)):
-        return int(told)
-    return _member(ranks, _input(call, _PEER_AT[kind]))
-
-
-def _input(call: HostCall, place: int | None) -> int | None:
-    """An integer argument of the operator, where the trace has it."""
-    values = call.args.get("Concrete Inputs") or ()
-    if place is None or place >= len(values) or not str(values[place]).lstrip("-").isdigit():
-        return None
-    return int(values[place])
-
-
-def _is_async(call: HostCall) -> bool:
-    values = call.args.get("Concrete Inputs") or ()
-    if len(values) >= 2 and values[-2] in ("True", "False"):
-        return values[-2] == "True"
-    return bool(call.described.get("Is asynchronized op", not call.described))
-
-
-def _message(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str]]:
-    """Elements sent and received, element type, and both shapes as text."""
-    args = call.described
-    if "In msg nelems" in args:
-        sent, received = int(args["In msg nelems"]), int(args.get("Out msg nelems", NOT_KNOWN))
-        flat = ("", "") if kind in ("gather", "scatter") else (f"[{sent}]", f"[{received}]")
-        return sent, received, str(args.get("dtype") or ""), flat
-    dims, types = call.args.get("Input Dims") or (), call.args.get("Input type") or ()
-    of_worker = call.worker_args.get("Input type") or ()
-    dtype = next((t for t in (*of_worker, *types[:2]) if dtype_of(str(t))[1] > 0), "")
-    both = [_shapes(dims[place]) if place < len(dims) else [] for place in (0, 1)]
-    if kind in _RECEIVES_FIRST:
-        out, into = both
-    else:
-        out = into = both[0]
-    if kind == "recv":
-        into = []
-    elif kind == "send":
-        out = []
-    return _numel(into), _numel(out), str(dtype), (shapes_text(into), shapes_text(out))
-
-
-def _shapes(dims: Any) -> list[list[int]]:
-    """The shapes of an argument: of a tensor, or of a list of them."""
-    if not isinstance(dims, list) or not dims:
-        return []
-    if all(isinstance(size, int) for size in dims):
-        return [dims]
-    return [each for each in dims if isinstance(each, list)]
-
-
-def _numel(shapes: list[list[int]]) -> int:
-    return sum(prod(shape) for shape in shapes) if shapes else NOT_KNOWN

@@ -95,7 +95,7 @@ def group_row(name: str, description: str, ranks: Sequence[int], backend: str) -
     """The row of a group; no ranks are ranks not known."""
     return GroupRow(
         name=name,
-        description=description,
+        description="" if description == "undefined" else description,  # torch's word for none
         ranks=",".join(map(str, ranks)),
         size=len(ranks) or -1,
         mesh_axis=mesh_axis_of(description),

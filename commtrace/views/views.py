@@ -6,6 +6,7 @@ neither pandas nor plotly.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from commtrace.views.table import Table
 
 
-class Views:
+class Views(ABC):
     """The methods; `frames()` gives what they look at."""
 
     __slots__ = ()
 
+    @abstractmethod
     def frames(self) -> Frames:
         """The tables of the trace."""
-        raise NotImplementedError
 
     def table(self, name: str) -> Table:
         """A table by name: comm, ops, groups, ranks, steps, or an analysis such as by_module.

@@ -1,0 +1,141 @@
+"""What the arguments of a profiled call say, its operator's or those of its description.
+
+A description (`record_param_comms`) has names for what it tells, an operator's arguments are told
+apart by their places: its shapes are in `Input Dims`, its numbers and flags in `Concrete Inputs`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from commtrace.importers.kineto_spans import COLLECTIVE_NAME, HostCall
+from commtrace.importers.names import (
+    NOT_KNOWN,
+    ROOTED,
+    TRANSFERS,
+    dtype_of,
+    kind_of,
+    shapes_text,
+)
+
+_RECEIVES_FIRST = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+"""Kinds whose operator takes what is received as its first argument, what is sent as its second."""
+
+_ROOT_AT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}
+_PEER_AT = {"send": 2, "recv": 2}
+_REDUCTION = re.compile(r"_(Sum|Prod|Max|Min|Avg|PreMulSum|SumPostDiv)_", re.IGNORECASE)
+_REDUCTIONS = {"prod": "product", "premulsum": "premul_sum", "sumpostdiv": "avg"}
+
+
+def number_of(args: Mapping[str, Any]) -> tuple[str, str, int] | None:
+    """What tells a described collective from any other of its rank; None without a number."""
+    seq = seq_of(args)
+    if seq < 0:
+        return None
+    return str(args.get("Process Group Name")), kind_of(str(args.get(COLLECTIVE_NAME))), seq
+
+
+def seq_of(args: Mapping[str, Any]) -> int:
+    """Numbers of NCCL begin with 1."""
+    seq = args.get("Seq")
+    return int(seq) - 1 if isinstance(seq, (int, float)) and seq >= 1 else NOT_KNOWN
+
+
+def ranks_in(text: str, about: Mapping[str, Any]) -> list[int]:
+    """The ranks of a group of which a trace may list only the first ones and the last."""
+    listed = [int(number) for number in re.findall(r"\d+", text)]
+    if listed and "..." not in text:
+        return listed
+    start, stride, size = (
+        about.get(name, 0) for name in ("Global rank start", "Global rank stride", "Group size")
+    )
+    if size and stride > 0 and start >= 0:
+        ranks = [start + place * stride for place in range(size)]
+        if set(listed) <= set(ranks):
+            return ranks
+    return []
+
+
+def _member(ranks: tuple[int, ...], place: Any) -> int:
+    """The global rank of a place in a group."""
+    known = isinstance(place, (int, float)) and 0 <= place < len(ranks)
+    return ranks[int(place)] if known else NOT_KNOWN
+
+
+def root_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
+    """The global rank of the root, of kinds that have one."""
+    if kind not in ROOTED:
+        return NOT_KNOWN
+    args = call.described
+    return _member(ranks, args.get("Rank") if args else _input(call, _ROOT_AT.get(kind)))
+
+
+def reduction_of(call: HostCall, kind: str) -> str:
+    """What a kernel on the device reduces by, of which its name tells."""
+    found = _REDUCTION.search(call.kernel) if "reduce" in kind else None
+    told = found.group(1).lower() if found else ""
+    return _REDUCTIONS.get(told, told)
+
+
+def peer_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
+    """The global rank of the other end of a transfer."""
+    if kind not in TRANSFERS:
+        return NOT_KNOWN
+    told = call.described.get("Dst Rank" if kind == "send" else "Src Rank")
+    if isinstance(told, (int, float)):
+        return int(told)
+    return _member(ranks, _input(call, _PEER_AT[kind]))
+
+
+def _input(call: HostCall, place: int | None) -> int | None:
+    """An integer argument of the operator, where the trace has it."""
+    values = call.args.get("Concrete Inputs") or ()
+    if place is None or place >= len(values) or not str(values[place]).lstrip("-").isdigit():
+        return None
+    return int(values[place])
+
+
+def is_async(call: HostCall) -> bool:
+    """Whether the program could go on before the call was done."""
+    values = call.args.get("Concrete Inputs") or ()
+    if len(values) >= 2 and values[-2] in ("True", "False"):
+        return values[-2] == "True"
+    return bool(call.described.get("Is asynchronized op", not call.described))
+
+
+def message_of(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str]]:
+    """Elements sent and received, element type, and both shapes as text."""
+    args = call.described
+    if "In msg nelems" in args:
+        sent, received = int(args["In msg nelems"]), int(args.get("Out msg nelems", NOT_KNOWN))
+        flat = ("", "") if kind in ("gather", "scatter") else (f"[{sent}]", f"[{received}]")
+        return sent, received, str(args.get("dtype") or ""), flat
+    dims, types = call.args.get("Input Dims") or (), call.args.get("Input type") or ()
+    of_worker = call.worker_args.get("Input type") or ()
+    dtype = next((t for t in (*of_worker, *types[:2]) if dtype_of(str(t))[1] > 0), "")
+    both = [_shapes(dims[place]) if place < len(dims) else [] for place in (0, 1)]
+    if kind in _RECEIVES_FIRST:
+        out, into = both
+    else:
+        out = into = both[0]
+    if kind == "recv":
+        into = []
+    elif kind == "send":
+        out = []
+    return _numel(into), _numel(out), str(dtype), (shapes_text(into), shapes_text(out))
+
+
+def _shapes(dims: Any) -> list[list[int]]:
+    """The shapes of an argument: of a tensor, or of a list of them."""
+    if not isinstance(dims, list) or not dims:
+        return []
+    if all(isinstance(size, int) for size in dims):
+        return [dims]
+    return [each for each in dims if isinstance(each, list)]
+
+
+def _numel(shapes: list[list[int]]) -> int:
+    return sum(prod(shape) for shape in shapes) if shapes else NOT_KNOWN
