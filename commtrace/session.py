@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import inspect
 import os
 import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from commtrace.errors import RecordingError, TraceError, UsageError
 from commtrace.recorder import HERE, RECORDER, Buffer, Listening, is_heard, listen
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from commtrace.views.table import Table
 
 DETAILS = ("op", "collective")
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _FLUSH_INTERVAL_S = 0.25
 _GRACE_S = 0.1
@@ -112,6 +116,39 @@ class Recording(Views, contextlib.ContextDecorator):
         self._flusher: _Flusher
         self._listening: Listening
         self._pid: int
+
+    def __call__(self, function: _Function) -> _Function:
+        """Record each call of a function; of a coroutine and a generator, until it has ended.
+
+        Raises UsageError for an asynchronous generator.
+        """
+        if inspect.isasyncgenfunction(function):
+            raise UsageError(
+                f"cannot record the asynchronous generator {function.__qualname__}()",
+                why="nobody knows when it ends",
+                attempt="use `with commtrace.record(...)` inside of it or around its loop",
+            )
+        if inspect.iscoroutinefunction(function):
+            return self._around_coroutine(function)
+        if inspect.isgeneratorfunction(function):
+            return self._around_generator(function)
+        return super().__call__(function)
+
+    def _around_coroutine(self, function: Any) -> Any:
+        @functools.wraps(function)
+        async def recorded(*args: Any, **kwargs: Any) -> Any:
+            with self._recreate_cm():
+                return await function(*args, **kwargs)
+
+        return recorded
+
+    def _around_generator(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            with self._recreate_cm():
+                return (yield from function(*args, **kwargs))
+
+        return recorded
 
     def _recreate_cm(self) -> Recording:
         """What one call of a decorated function is recorded in."""
@@ -251,12 +288,11 @@ class Recording(Views, contextlib.ContextDecorator):
     def region(self, name: str) -> Iterator[None]:
         """Put what the body communicates, on this thread, under `name`."""
         state = HERE.state
-        outer = state.regions
-        state.regions = (*outer, name)
+        state.regions = (*state.regions, name)
         try:
             yield
-        finally:
-            state.regions = outer
+        finally:  # of generators, the one that began first may end first
+            state.regions = _without_last(state.regions, name)
 
     @property
     def is_on(self) -> bool:
@@ -318,6 +354,14 @@ class Recording(Views, contextlib.ContextDecorator):
         """Write what this rank has recorded so far to a run file, and return its path."""
         self._name_axes()
         return write_trace(with_cells(self.trace()), path)
+
+
+def _without_last(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The names without the last one that is `name`."""
+    kept = list(names[::-1])
+    with contextlib.suppress(ValueError):
+        kept.remove(name)
+    return tuple(kept[::-1])
 
 
 class _Flusher(threading.Thread):

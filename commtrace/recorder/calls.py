@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from json import dumps
+from types import CodeType
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from commtrace.recorder.signatures import RECEIVED, RESULT, SENT, Signature
 from commtrace.units import wire_bytes
 
 _UNKNOWN = -1
+_RESUMED = "torch_dynamo_resume_in_"
 _Tensor = torch.Tensor
 
 Shapes = tuple[torch.Size, ...]
@@ -169,7 +171,7 @@ class Call:
             numbering.op_id(self.op_id),
             code.co_filename if code else "",
             line,
-            code.co_name if code else "",
+            _name_of_function(code) if code else "",
             why.sentence if why else "",
             why.argument if why else "",
             why.source if why else "",
@@ -316,6 +318,12 @@ def _kept_bytes(call: Call, args: Sequence[Any]) -> int:
         return _UNKNOWN
     tensor = tensors_of(sent)[own]
     return tensor.numel() * tensor.itemsize
+
+
+def _name_of_function(code: CodeType) -> str:
+    """What a function is called, also one that torch.compile makes of the rest of it."""
+    rest = code.co_name.removeprefix(_RESUMED)
+    return code.co_name if rest == code.co_name else rest.rpartition("_at_")[0]
 
 
 @lru_cache(maxsize=64)

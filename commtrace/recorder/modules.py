@@ -17,6 +17,7 @@ forward, where it is a module too, stands for the one that calls it.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ from commtrace.recorder.here import HERE, ThreadState
 
 _MAX_MARKS = 1 << 17
 _NO_RANK = -1
+_PACKAGE = __name__.partition(".")[0]
+_COMPILER = ("torch._dynamo", "torch._functorch", "torch._inductor")
 
 ModuleCall = tuple["Place", int, int]
 """A place, the number of the call, and the autograd task in which it was entered (-1: none)."""
@@ -157,6 +160,8 @@ class ModuleTracker:
                 return self._place_at(_join(parent.path, name), module, parent.root)
             if isinstance(module, GraphModule):
                 return _stand_in(parent, module)
+        elif isinstance(module, GraphModule) and _is_run_by_compiler():
+            return Place("", module, None, 0)  # of a function; the first model keeps this path
         here = _rank_here()
         for rank, root in self._roots:
             name = root.name_of(module) if rank in (here, _NO_RANK) else None
@@ -269,6 +274,19 @@ def _stand_in(parent: Place, module: nn.Module) -> Place:
     place = Place(parent.path, module, parent.root, parent.num_calls - 1)
     place.class_name = parent.class_name
     return place
+
+
+def _is_run_by_compiler() -> bool:
+    """Whether the module that is being called was made by torch.compile, which calls it itself."""
+    frame = sys._getframe()
+    while frame is not None:
+        name = frame.f_globals.get("__name__") or ""
+        if name.startswith(_COMPILER):
+            return True
+        if not name.startswith(("torch.", _PACKAGE)):
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _rank_here() -> int:

@@ -54,6 +54,9 @@ _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "commtrace",
     "typing_extensions",  # wraps what torch deprecates
 }
+_GENERATED = ("<eval_with_key>", *torch.__path__)
+"""How the file names of the code begin that torch makes up, which is in no module."""
+
 _FRAMES_OF_FUNCTIONS = {
     ("torch.autograd.graph", "_engine_run_backward"): _ENGINE,
     ("torch.optim.optimizer", "wrapper"): _OPTIMIZER,
@@ -88,7 +91,9 @@ def _learn_kind(frame: FrameType) -> int:
     module = frame.f_globals.get("__name__") or ""
     kind = _FRAMES_OF_FUNCTIONS.get((module, frame.f_code.co_name), _FRAMES_OF_MODULES.get(module))
     if kind is None:
-        kind = _LIBRARY if module.partition(".")[0] in _LIBRARIES else _USER
+        is_generated = not module and frame.f_code.co_filename.startswith(_GENERATED)
+        is_known = is_generated or module.partition(".")[0] in _LIBRARIES
+        kind = _LIBRARY if is_known else _USER
     _codes_known.append(frame.f_code)
     _kinds[id(frame.f_code)] = kind
     return kind
@@ -263,7 +268,7 @@ def begin_task(state: ThreadState, number: int) -> None:
             code, line, _ = user_line(there)
         regions = caller.regions if caller else ()
         task = Task(code, line, None if here else caller, stack_of(there), regions)
-        if state.regions is state.backward.regions:  # and not in a region that was entered here
+        if state.regions == state.backward.regions:  # and not in a region that was entered here
             state.regions = regions
     state.task, state.backward = number, task
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,20 @@ def test_regions_name_what_is_in_them_and_nest(world: None) -> None:
     assert [event.region for event in calls(recording)] == ["inner", "outer", ""]
 
 
+def test_regions_of_generators_end_in_any_order(world: None) -> None:
+    def batches(name: str) -> Iterator[None]:
+        with recording.region(name):
+            yield
+
+    with commtrace.record() as recording:
+        first, second = batches("first"), batches("second")
+        next(first), next(second)
+        for ended in (first, second):
+            list(ended)
+            dist.barrier()
+    assert [event.region for event in calls(recording)] == ["second", ""]
+
+
 def test_a_region_that_is_left_by_an_exception_is_left(world: None) -> None:
     with commtrace.record() as recording:
         with pytest.raises(KeyError), recording.region("outer"):
@@ -191,6 +206,38 @@ def test_a_decorated_function_is_recorded_at_each_call(world: None) -> None:
     assert train(2) == 2
     assert train(1) == 1
     assert recording.total() == 3
+
+
+def test_a_decorated_coroutine_and_generator_are_recorded_until_they_end(world: None) -> None:
+    waited, begun = commtrace.record(), commtrace.record()
+
+    @waited
+    async def train() -> int:
+        dist.barrier()
+        await asyncio.sleep(0)
+        dist.barrier()
+        return 2
+
+    @begun
+    def batches() -> Iterator[int]:
+        yield 0
+        dist.barrier()
+        yield 1
+
+    assert asyncio.run(train()) == 2
+    assert list(batches()) == [0, 1]
+    assert (waited.total(), begun.total()) == (2, 1)
+    assert not waited.is_on
+    assert not begun.is_on
+
+
+def test_an_asynchronous_generator_is_no_function_to_be_decorated() -> None:
+    async def batches() -> AsyncIterator[int]:
+        yield 0
+
+    with pytest.raises(UsageError) as raised:
+        commtrace.record()(batches)
+    assert "inside of it or around its loop" in str(raised.value)
 
 
 def test_a_function_decorated_with_a_file_writes_it_at_each_call(

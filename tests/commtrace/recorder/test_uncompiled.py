@@ -136,6 +136,38 @@ def test_a_compiled_part_of_a_model_is_booked_as_a_part(backend: str, mode: str)
     assert {event.module_class for event in calls(recording)} == {"Reduced"}
 
 
+def reduced_twice(x: torch.Tensor) -> torch.Tensor:
+    y = funcol.all_reduce(x.sin(), "sum", [0, 1])
+    dynamo.graph_break()
+    return funcol.all_reduce(y.cos(), "sum", [0, 1])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_the_line_of_what_is_compiled_is_the_users(backend: str) -> None:
+    def run() -> None:
+        torch.compile(reduced_twice, backend=backend)(x()).sum().backward()
+
+    with commtrace.record(detail="collective") as recording:
+        run()
+    first = reduced_twice.__code__.co_firstlineno
+    names = [(each.source_function, each.source_file) for each in calls(recording)]
+    lines = [each.source_line for each in calls(recording)]
+    assert names == [(name, __file__) for name in ("reduced_twice", "reduced_twice", "run", "run")]
+    # A compiled function is at its first line, what is left of one where it goes on.
+    assert first <= lines[0] < lines[1] <= first + 3
+    assert lines[2:] == [run.__code__.co_firstlineno + 1] * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_function_takes_no_models_name() -> None:
+    with commtrace.record(detail="collective") as recording:
+        torch.compile(reduced_twice, backend="aot_eager")(x())
+        nn.Sequential(Reduced())(x())
+    *_, last = calls(recording)
+    assert (last.module, last.module_class) == ("0", "Reduced")
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_compiled_model_has_one_name_in_a_mode() -> None:
     model = torch.compile(Reduced(), backend="aot_eager")
