@@ -27,13 +27,17 @@ class BlindError(ExpectationError):
     """What a test communicated was not seen, or not all of it."""
 
 
+_LINES = "the lines below made these calls; --comms-report=DIR keeps the whole trace"
+_NOTHING = "look whether the test comes to the code that should communicate; nothing did"
+
+
 def check(
     claims: Sequence[Claim], found: Found, *, said: str, rows: int = DEFAULT_ROWS
 ) -> ExpectationError | None:
     """The failure, where a claim does not hold; None where all do."""
     lines: list[tuple[str, ...]] = []
     told: list[str] = []
-    why, attempt = "", "the lines below made these calls; --comms-report=DIR keeps the whole trace"
+    why, attempt = "", _LINES if found.rows else _NOTHING
     for claim in claims:
         unknown = unknown_modules(found, claim)
         if unknown:

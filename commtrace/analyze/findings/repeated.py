@@ -24,7 +24,7 @@ def gathered_again(frames: Frames) -> list[Finding]:
         _again(
             frames,
             rows,
-            f"The same parameters are gathered {{}} times more than once a step, "
+            f"The same parameters are gathered again within a step, {{}} in all, "
             f"unchanged: {_few(str(names))}.",
             "Keep them gathered between forward and backward (reshard_after_forward=False) "
             "where memory allows.",
@@ -38,7 +38,7 @@ def gathered_again(frames: Frames) -> list[Finding]:
             _again(
                 frames,
                 rows,
-                f"The same tensors are gathered {{}} times more in {where}, though "
+                f"The same tensors are gathered again, {{}} in all, in {where}, though "
                 "nothing was written into them on any rank since the last time.",
                 "Keep the gathered tensor and hand it on to its other uses, where memory allows.",
             )
@@ -48,12 +48,16 @@ def gathered_again(frames: Frames) -> list[Finding]:
 
 def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Finding:
     return Finding(
-        title=title.format(per_rank(frames, len(rows))),
+        title=title.format(_times(per_rank(frames, len(rows)))),
         advice=advice,
         rows=rows.index,
         cost_bytes=known(rows["wire_bytes"]).sum(),
         cost_ns=known(rows["blocked_ns"]).sum(),
     )
+
+
+def _times(number: str) -> str:
+    return "once" if number == "1" else f"{number} times"
 
 
 def _parameters_again(frames: Frames) -> pd.Index:

@@ -171,6 +171,13 @@ def test_the_whole_text() -> None:
     )
 
 
+def test_where_nothing_was_recorded_no_lines_are_promised() -> None:
+    text = verdict(found(), total=1)
+    assert "try: look whether the test comes to the code that should communicate" in text
+    assert "lines below" not in text
+    assert "recorded: no communication" in text
+
+
 def test_what_is_too_long_is_cut_and_says_so() -> None:
     many = found(*(call(source_line=line) for line in range(30)))
     text = text_of_found(many, 5)
