@@ -56,8 +56,9 @@ class ThreadState:
     was at work last on the thread, and `backward` is what is known of it; `is_of_engine` is true of
     threads that C++ has started.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
-    issued, and `reduce_op` is how it reduces; `num_issued` counts all calls. `last` holds the
-    handle of the newest call until Python has it too.
+    issued, and `reduce_op` is how it reduces; `num_issued` counts all calls. `unseen` collects
+    those that the function in progress waits for in C++. `last` holds the handle of the newest call
+    until Python has it too.
     """
 
     __slots__ = (
@@ -87,6 +88,7 @@ class ThreadState:
         "reduce_op",
         "regions",
         "task",
+        "unseen",
     )
 
     def __init__(self) -> None:
@@ -101,6 +103,7 @@ class ThreadState:
         self.dtensor_op: Any = None
         self.functional: list[Call] | None = None
         self.functional_op = ""
+        self.unseen: list[Call] | None = None
         self.reduce_op = ""
         self.num_issued = 0
         self.last: Any = None

@@ -12,7 +12,7 @@ it tells of them, and they go to the backend at once.
 
 An operator of another namespace than `c10d` is recorded itself only where it issues none of that.
 Waiting is seen at `wait_tensor`, whose kernel is put in when there is a first result to be waited
-for, and at `torch.distributed.Work.wait`, which is replaced.
+for, and at `torch.distributed.Work.wait`, which is replaced; so are functions that wait in C++.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from commtrace.recorder.calls import Call
 from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE
 from commtrace.recorder.recorder import Recorder
+from commtrace.recorder.reducers import WAITING, waiting
 from commtrace.recorder.signatures import BATCH, SIGNATURES, TRANSFERS, WAIT, Signature
 
 _KEY = "BackendSelect"
@@ -47,6 +48,7 @@ class Interception:
         self._recorder = recorder
         self._libraries: dict[str, Library] = {}
         self._work_wait: Kernel | None = None
+        self._waiting: list[tuple[Any, str, Kernel]] = []
         self._lock = threading.Lock()
 
     def install(self) -> None:
@@ -60,6 +62,10 @@ class Interception:
         self._work_wait = vars(dist.Work)["wait"]
         let_issue(_issuing(self._recorder))
         dist.Work.wait = _work_waiting(self._recorder, self._work_wait)  # type: ignore[method-assign]
+        for owner, name in WAITING:
+            if function := vars(owner).get(name) if owner else None:
+                self._waiting.append((owner, name, function))
+                setattr(owner, name, waiting(function, self._recorder))
 
     def uninstall(self) -> None:
         """Take them out."""
@@ -70,6 +76,8 @@ class Interception:
             self._libraries = {}
         let_issue(None)
         dist.Work.wait = self._work_wait  # type: ignore[method-assign]
+        while self._waiting:
+            setattr(*self._waiting.pop())
 
     def _put_in(self, name: str, kernel: Kernel | None) -> None:
         if kernel is not None:

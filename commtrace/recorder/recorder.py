@@ -55,7 +55,7 @@ class Recorder:
         self.locator = Locator()
         self.device = "cpu"
         self.devices = Devices()
-        self.reducers = Reducers(self._waited_unseen)
+        self.reducers = Reducers(self.waited_unseen)
         self.failures = Failures()
         self._lock = threading.Lock()
         self._num_calls: dict[int, int] = {}
@@ -83,7 +83,7 @@ class Recorder:
         self.locator = Locator()
         self.groups = Groups()
         self.devices = Devices()
-        self.reducers = Reducers(self._waited_unseen)
+        self.reducers = Reducers(self.waited_unseen)
         self.failures = Failures()
         self._works.clear()
         self._results.clear()
@@ -198,6 +198,9 @@ class Recorder:
                 told = call.location[4]
                 if told is not None and told.is_reducers:
                     self.reducers.sent(call)
+                elif state.unseen is not None:
+                    call.is_owed = True
+                    state.unseen.append(call)
         except Exception as error:
             self.failures.append(error)
 
@@ -275,7 +278,7 @@ class Recorder:
             if state.last is work:
                 state.last = None
 
-    def _waited_unseen(self, call: Call, begin: int, end: int) -> None:
+    def waited_unseen(self, call: Call, begin: int, end: int) -> None:
         """Somebody has waited from `begin` to `end`, and all is known of the call but its end."""
         call.waited += end - begin
         call.num_waits += 1

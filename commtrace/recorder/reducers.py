@@ -7,21 +7,33 @@ one of ours, which comes before the reducer's and hands in another, which comes 
     engine    ... last node | ours: begin | the reducer's: bucket 0, 1, ... | ours: end
 
 A bucket blocks from the end of the one before it to its own completion. What is sent in a callback,
-as all buckets of a static graph's first pass, is waited for there, once the last one has been sent.
+as all buckets of a static graph's first pass, is waited for there.
+
+Other functions of C++ wait for all that they send before they return: those in `WAITING`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.autograd import Variable
 
 from commtrace.recorder.calls import Call
 from commtrace.recorder.clock import now
+from commtrace.recorder.here import HERE
 
 _UNKNOWN = -1
+
+WAITING: tuple[tuple[Any, str], ...] = (
+    (dist, "_broadcast_coalesced"),
+    (dist, "_verify_params_across_processes"),
+    (getattr(dist, "Reducer", None), "_rebuild_buckets"),
+)
+"""Functions of C++ that wait for all that they send: parameters, buffers and their sizes, when a
+model is wrapped, and before its forward passes."""
 
 
 class Reducers:
@@ -61,18 +73,43 @@ class _Pass:
 
     def end(self) -> None:
         """The reducer has waited for all of its buckets."""
-        ended, begin = now(), max(self._begun, *[call.returned for call in self.calls])
-        for call in self.calls:
-            end = ended if call.end < 0 else max(begin, min(call.end, ended))
-            self._waited(call, begin, end)
-            begin = end
-        self.give_up()
+        settle(self.calls, self._waited, self._begun)
+        self.calls = []
 
     def give_up(self) -> None:
         """Nothing more will become known of the calls."""
         for call in self.calls:
             call.is_owed = False
         self.calls = []
+
+
+def waiting(function: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
+    """A function of C++ that waits for all that it sends, and is known to."""
+
+    def seen(*args: Any, **kwargs: Any) -> Any:
+        if not recorder.buffers:
+            return function(*args, **kwargs)
+        state = HERE.state
+        outer, state.unseen = state.unseen, []
+        try:
+            return function(*args, **kwargs)
+        finally:
+            calls, state.unseen = state.unseen, outer
+            settle(calls, recorder.waited_unseen)
+
+    return seen
+
+
+def settle(
+    calls: Sequence[Call], waited: Callable[[Call, int, int], None], begun: int = -1
+) -> None:
+    """The calls have been waited for, one after the other, and not before `begun`."""
+    ended, through = now(), begun
+    for call in calls:
+        begin = max(through, call.returned)
+        through = ended if call.end < 0 else max(begin, min(call.end, ended))
+        waited(call, begin, through)
+        call.is_owed = False
 
 
 def _hand_in(callback: Callable[[], None]) -> None:

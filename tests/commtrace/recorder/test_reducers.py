@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import commtrace
 from commtrace.recorder.recorder import RECORDER
+from commtrace.recorder.reducers import WAITING
 from dtensor_core.testing import run_processes
 from tests.commtrace.recorder.recorded import calls
 
@@ -106,3 +107,35 @@ def with_a_hook(hook: Any) -> list[tuple[Any, ...]]:
 def test_what_torchs_hooks_send_is_the_reducers(hook: Any) -> None:
     bucket = ("DistributedDataParallel", "gradients", 8, True)
     assert run_processes(with_a_hook, 2, hook) == [[bucket], [bucket]]
+
+
+class WithBuffers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(x))
+
+
+def blocked_by_a_late_root() -> tuple[list[tuple[str, int]], list[Any]]:
+    """What ranks are blocked for by what DDP sends on its own, of which rank 0 is late to some."""
+    functions = [vars(owner)[name] for owner, name in WAITING]
+    wrapped: Any = None
+    with commtrace.record(detail="collective") as recording:
+        wrapped = DistributedDataParallel(WithBuffers())
+        wrapped(torch.ones(2, 8)).sum().backward()
+        time.sleep(LATE_S * (1 - dist.get_rank()))
+        wrapped(torch.ones(2, 8)).sum().backward()
+    same = [vars(owner)[name] is old for (owner, name), old in zip(WAITING, functions, strict=True)]
+    return [(each.kind, each.blocked_ns) for each in calls(recording)], same
+
+
+def test_what_ddp_waits_for_in_one_function_is_known() -> None:
+    late, punctual = run_processes(blocked_by_a_late_root, 2)
+    for rows, same in (late, punctual):
+        assert {kind for kind, _ in rows} == {"all_gather", "broadcast", "all_reduce"}
+        assert min(blocked for _, blocked in rows) >= 0
+        assert all(same), "the functions were not put back"
+    assert max(blocked for kind, blocked in punctual[0] if kind == "broadcast") > 0.8 * LATE_S * 1e9
+    assert sum(blocked for _, blocked in late[0]) < 0.5 * LATE_S * 1e9

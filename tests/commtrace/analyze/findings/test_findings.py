@@ -51,7 +51,9 @@ def test_parameters_gathered_twice_in_a_step_are_found_once_for_the_second_time(
     assert (one["num_calls"], one["cost_bytes"], one["cost_ns"]) == (2, 200, 100)
     assert one["evidence"] == "0:1,0:3"
     assert one["share"] == 100 / LASTS_NS
-    assert one["title"].startswith("The same parameters are gathered again within a step, 2 times in all")
+    assert one["title"].startswith(
+        "The same parameters are gathered again within a step, 2 times in all"
+    )
 
 
 def test_a_new_step_s_parameters_are_others() -> None:
