@@ -19,10 +19,11 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commtrace.bootstrap import (
     BACKEND_VARIABLE,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 _MONITOR_INTERVAL_S = 0.1
+_LAST_WORDS_S = 0.4  # what a rank has called is in its spool a quarter of a second later
 _SIGNAL_EXIT_CODE = 128
 _STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGABRT)
 _HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -177,7 +179,7 @@ def _launch(
         logs_specs=logs,
     )
     try:
-        with _quiet_launcher():
+        with _quiet_launcher(), _last_words():
             elastic_launch(config, sys.executable)("-m", "commtrace.bootstrap", *arguments)
     except ChildFailedError as error:
         return _failure(error, spool_folder, verdict)
@@ -269,6 +271,25 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _last_words() -> Iterator[None]:
+    """When a rank fails, let the others write what they called before they are ended."""
+    from torch.distributed.elastic.multiprocessing.api import SubprocessContext
+
+    close = SubprocessContext._close
+
+    def close_later(self: Any, *args: Any, **kwargs: Any) -> None:
+        if any(each.proc.poll() is None for each in self.subprocess_handlers.values()):
+            time.sleep(_LAST_WORDS_S)
+        close(self, *args, **kwargs)
+
+    SubprocessContext._close = close_later
+    try:
+        yield
+    finally:
+        SubprocessContext._close = close
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from commtrace.recorder.buffer import NOBODY
 from commtrace.recorder.clock import epoch_ns, now
 from commtrace.recorder.facts import Facts, process_rank
 from commtrace.recorder.failures import Failures
+from commtrace.recorder.last_words import forget_words, say_before_abort
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, RunFile, SpoolFolder, Store
 from commtrace.views.cells import with_cells
@@ -191,6 +192,8 @@ class Recording(Views, contextlib.ContextDecorator):
         if self._detail == "op":
             self._listening.see_operators(self._facts.rank)
         self._flusher = _Flusher(self._flush)
+        if not isinstance(self._store, Memory):
+            say_before_abort(self._flush)
         _open.add(self)
         if self is not _launched:
             self._begin_steps()
@@ -198,6 +201,8 @@ class Recording(Views, contextlib.ContextDecorator):
     def _end(self) -> Failures:
         """Write what is left, and return what went wrong: no reason for the program to fail too."""
         _open.discard(self)
+        if not isinstance(self._store, Memory):
+            forget_words(self._flush)
         self._listening.stop()
         failures = Failures()
         failures.extend(RECORDER.failures)

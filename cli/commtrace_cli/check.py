@@ -69,8 +69,19 @@ def _print(frames: Frames, problems: pd.DataFrame) -> None:
     else:
         count = f"{len(faults)} fault{'' if len(faults) == 1 else 's'}"
         console.print(Text(f"{count} in {of_what}", style="bold red"))
+    for text in _lacks(frames):
+        console.print(Text(f"note: {text}", style="yellow"))
     for row in problems.to_dict("records"):
         _print_one(console, row)
+
+
+def _lacks(frames: Frames) -> list[str]:
+    """What the trace lacks, so that no fault in it does not mean that there was none."""
+    from commtrace.analyze import notices_of
+    from commtrace.analyze.notices import EVERYTHING
+
+    notices = [each for each in notices_of(frames) if not each.is_minor]
+    return [each.text for each in notices if EVERYTHING in each.limits]
 
 
 def _print_one(console: Console, row: Mapping[Any, Any]) -> None:

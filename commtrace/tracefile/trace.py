@@ -137,6 +137,7 @@ def require_events(trace: Trace) -> Trace:
     raise EmptyTraceError(
         f"nothing to show of the trace {trace.path or 'in memory'}",
         found="no communication call and no operator",
-        why="the recorded program communicated nothing while recording was on",
+        why="the recorded program communicated nothing while recording was on"
+        + (", or was ended before it was written" if trace.run.get("torn_ranks") else ""),
         attempt="record a part of the program that communicates",
     )

@@ -55,6 +55,15 @@ def test_what_was_lost_is_told_and_is_no_fault(commtrace: Commtrace, tmp_path: P
     assert "it went beyond the memory bound" in ended.out
 
 
+def test_what_the_trace_lacks_is_told_beside_no_fault(commtrace: Commtrace, tmp_path: Path) -> None:
+    program = training(num_ranks=4, tp=4)
+    ranks = [rank_row(rank, complete=rank != 2) for rank in range(4)]
+    trace = trace_of(program.rows, groups=program.groups, ranks=ranks)
+    ended = commtrace("check", write_trace(trace, tmp_path / "cut.json"))
+    assert (ended.code, ended.out.splitlines()[0]) == (0, "no fault in 76 calls of 4 ranks")
+    assert "note: Rank 2 did not close the recording" in ended.out
+
+
 def test_json_and_csv_hold_the_problems_and_end_with_the_same_code(
     commtrace: Commtrace, broken_json: Path
 ) -> None:

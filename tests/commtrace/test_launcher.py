@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from commtrace.analyze import CATALOG, load
 from commtrace.errors import UsageError
 from commtrace.event import CommEvent
 from commtrace.launcher import LaunchResult, run_script
@@ -155,6 +156,14 @@ def test_the_trace_of_a_rank_that_died_is_kept(run: Any) -> None:
     assert list(trace.tables["ranks"]["rank"]) == [0, 1]
     assert 1 in trace.run["torn_ranks"]
     assert list(trace.tables["comm"]["rank"]).count(1) == 1
+
+
+def test_what_ranks_called_right_before_one_was_aborted_is_kept(run: Any) -> None:
+    result = run("dist.all_reduce(torch.ones(64 if rank == 2 else 4))", nproc=3)
+    assert result.exit_code != 0
+    problems = CATALOG["consistency"].function(load(result.spool_folder))
+    told = problems[["problem", "number", "ranks"]].values.tolist()
+    assert told[0] == ["size", 1, "2"]
 
 
 def test_a_script_that_does_not_compile_is_told_with_its_line(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""What is to be written before C++ ends the process: an exception that no thread catches.
+
+That is how gloo says that ranks disagree on a size and how NCCL's watchdog ends a rank that hangs,
+so that what was called last is what matters most. The C++ runtime calls a handler of ours, on the
+thread that threw, and that goes on to the one before it, which aborts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+_Handler = ctypes.CFUNCTYPE(None)
+_SET_TERMINATE = "_ZSt13set_terminatePFvvE"
+
+_last_words: list[Callable[[], None]] = []
+_before: Any = None
+
+
+def say_before_abort(write: Callable[[], None]) -> None:
+    """Call `write` should C++ end the process, until `forget_words`; where it lets us."""
+    global _before
+    if not _last_words and _set_terminate is not None:
+        _before = _set_terminate(_ours)
+    _last_words.append(write)
+
+
+def forget_words(write: Callable[[], None]) -> None:
+    """Call it no longer."""
+    global _before
+    _last_words.remove(write)
+    if not _last_words and _before is not None:
+        _set_terminate(_before)
+        _before = None
+
+
+def _terminating() -> None:
+    for write in list(_last_words):
+        with contextlib.suppress(Exception):
+            write()
+    _Handler(_before)()
+
+
+def _setter() -> Any:
+    """`std::set_terminate` of the runtime that torch is linked to; None where there is no such."""
+    try:
+        setter = ctypes.CDLL("libstdc++.so.6")[_SET_TERMINATE]
+    except (OSError, AttributeError):
+        return None
+    setter.argtypes, setter.restype = [ctypes.c_void_p], ctypes.c_void_p
+    return setter
+
+
+_set_terminate = _setter()
+_ours = ctypes.cast(_kept := _Handler(_terminating), ctypes.c_void_p)
