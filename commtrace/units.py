@@ -31,7 +31,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-GIGABYTE = 1_000_000_000
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
 

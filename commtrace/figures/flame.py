@@ -145,42 +145,46 @@ def flame(
         uniformtext={"mode": "hide", "minsize": 10},
     )
     figure = go.Figure(layout=titled(made, title))
-    kinds = nodes.loc[nodes["role"] == _KIND, "name"].drop_duplicates().tolist()
-    colours = _colours(nodes, theme)
-    figure.add_trace(
-        go.Icicle(
-            ids=nodes["id"].astype(str).tolist(),
-            parents=["" if parent < 0 else str(parent) for parent in nodes["parent"]],
-            labels=[
-                _label(role, name) for role, name in zip(nodes["role"], nodes["name"], strict=True)
-            ],
-            values=nodes[value].tolist(),
-            level=str(level),
-            branchvalues="total",
-            sort=False,
-            hovertext=_hover_texts(nodes, max(frames.num_ranks, 1)),
-            hoverinfo="text",
-            textinfo="label",
-            textposition="middle center",
-            textfont={"color": [readable_on(colour) for colour in colours]},
-            marker={
-                "colors": colours,
-                "line": {"width": 1, "color": theme.surface},
-            },
-            tiling={"orientation": "v", "pad": 0},
-            pathbar={"visible": True, "thickness": PATH_BAR - 8, "edgeshape": "/"},
-            leaf={"opacity": 1},
-        )
-    )
+    figure.add_trace(_blocks(nodes, value, level, max(frames.num_ranks, 1), theme))
     if title:
-        figure.add_traces(
-            [legend_entry(plain(kind), {"color": theme.kind(kind)}) for kind in kinds]
-        )
-        figure.update_layout(showlegend=True, legend=LEGEND | {"y": 0, "yanchor": "top"})
-        figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
-        figure.update_layout(height=made["height"] + LEGEND_PIXELS)
-        figure.update_layout(margin={"b": 8 + LEGEND_PIXELS})
+        _add_legend(figure, nodes, theme)
     return figure
+
+
+def _blocks(nodes: pd.DataFrame, value: str, level: int, num_ranks: int, theme: Theme) -> Any:
+    colours = _colours(nodes, theme)
+    return go.Icicle(
+        ids=nodes["id"].astype(str).tolist(),
+        parents=["" if parent < 0 else str(parent) for parent in nodes["parent"]],
+        labels=[_label(*named) for named in zip(nodes["role"], nodes["name"], strict=True)],
+        values=nodes[value].tolist(),
+        level=str(level),
+        branchvalues="total",
+        sort=False,
+        hovertext=_hover_texts(nodes, num_ranks),
+        hoverinfo="text",
+        textinfo="label",
+        textposition="middle center",
+        textfont={"color": [readable_on(colour) for colour in colours]},
+        marker={"colors": colours, "line": {"width": 1, "color": theme.surface}},
+        tiling={"orientation": "v", "pad": 0},
+        pathbar={"visible": True, "thickness": PATH_BAR - 8, "edgeshape": "/"},
+        leaf={"opacity": 1},
+    )
+
+
+def _add_legend(figure: Any, nodes: pd.DataFrame, theme: Theme) -> None:
+    """A line for each kind, below."""
+    kinds = nodes.loc[nodes["role"] == _KIND, "name"].drop_duplicates()
+    figure.add_traces([legend_entry(plain(kind), {"color": theme.kind(kind)}) for kind in kinds])
+    figure.update_layout(
+        showlegend=True,
+        legend=LEGEND | {"y": 0, "yanchor": "top"},
+        xaxis={"visible": False},
+        yaxis={"visible": False},
+        height=figure.layout.height + LEGEND_PIXELS,
+        margin={"b": 8 + LEGEND_PIXELS},
+    )
 
 
 def first_value(nodes: pd.DataFrame) -> str:

@@ -22,7 +22,6 @@ from commtrace.errors import UsageError
 from commtrace.units import KINDS, bytes_of_text, text_of_bytes
 
 SIZES = ("payload", "wire", "largest")
-COUNTS = (*KINDS, "total")
 QUANTITIES = {
     **{kind: f"calls of kind {kind}" for kind in KINDS},
     "total": "calls of any kind",

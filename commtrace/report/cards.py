@@ -35,11 +35,6 @@ class Card:
     evidence: str
     is_fault: bool = False
 
-    @property
-    def num_evidence(self) -> int:
-        """How many calls the timeline can show for it."""
-        return self.evidence.count(",") + 1 if self.evidence else 0
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.consistency.circle import shortest_circle
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text, ranks_text
 
@@ -47,7 +48,8 @@ def crossed_orders(covered: Coverage, until: dict[str, int]) -> Iterator[Problem
         seen[groups] += 1
         if groups not in kept:
             first = min(knot, key=lambda each: (place[each], each))
-            kept[groups] = (_circle(edges, knot, first), here.assign(node=node[here.index]))
+            circle = shortest_circle(first, lambda at: edges.get(at, ()))
+            kept[groups] = (circle, here.assign(node=node[here.index]))
     for groups, (circle, here) in kept.items():
         yield _problem(covered, edges, circle, here, seen[groups])
 
@@ -119,27 +121,6 @@ def _knots(edges: Edges) -> list[list[int]]:
                     if len(knot) > 1:
                         knots.append(knot)
     return knots
-
-
-def _circle(edges: Edges, knot: list[int], start: int) -> list[int]:
-    """The shortest way from a call of a knot back to itself."""
-    inside = set(knot)
-    came_from: dict[int, int] = {}
-    frontier = [start]
-    while frontier:
-        further = []
-        for at in frontier:
-            for then in edges.get(at, ()):
-                if then == start:
-                    circle = [at]
-                    while circle[-1] != start:
-                        circle.append(came_from[circle[-1]])
-                    return circle[::-1]
-                if then in inside and then not in came_from:
-                    came_from[then] = at
-                    further.append(then)
-        frontier = further
-    raise AssertionError("a knot without a circle")  # by its definition there is one
 
 
 def _turns(edges: Edges, circle: list[int]) -> list[tuple[int, int, int]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from commtrace.analyze.consistency.absences import Absence
+from commtrace.analyze.consistency.circle import shortest_circle
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
@@ -95,24 +96,12 @@ def circles(all_waits: list[Wait]) -> list[list[Wait]]:
 
 def _circle_from(start: Wait, of_rank: dict[int, list[Wait]]) -> list[Wait]:
     """The shortest way along waits from a rank back to itself; empty if there is none."""
-    came_from: dict[int, tuple[int, Wait]] = {}
-    frontier = [start.rank]
-    while frontier:
-        further = []
-        for rank in frontier:
-            for wait in of_rank.get(rank, []) if rank != start.rank else [start]:
-                for other in wait.others:
-                    if other == start.rank:
-                        circle = [wait]
-                        while rank != start.rank:
-                            rank, before = came_from[rank]
-                            circle.append(before)
-                        return circle[::-1]
-                    if other not in came_from:
-                        came_from[other] = (rank, wait)
-                        further.append(other)
-        frontier = further
-    return []
+
+    def following(wait: Wait) -> Iterator[Wait]:
+        for other in wait.others:
+            yield from [start] if other == start.rank else of_rank.get(other, [])
+
+    return shortest_circle(start, following)
 
 
 def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:

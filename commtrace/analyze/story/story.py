@@ -108,7 +108,7 @@ def explain(frames: Frames, call: pd.Series) -> Story:
     """The story of a row of table `comm`, as `find_call` gives it."""
     told, met, group = why(frames, call), meeting(frames, call), _group(frames, call)
     time = _time(frames, call, met, len(group.ranks))
-    unknown = what_is_unknown(told, frames, call) | _unknown_of_time(call, time, met)
+    unknown = what_is_unknown(told, frames) | _unknown_of_time(call, time, met)
     if not call["source_file"]:
         unknown["source"] = "No line of the program is on the stack of the thread that made it."
     return Story(

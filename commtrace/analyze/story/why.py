@@ -115,7 +115,7 @@ def why(frames: Frames, call: pd.Series) -> Why:
     )
 
 
-def what_is_unknown(told: Why, frames: Frames, call: pd.Series) -> dict[str, str]:
+def what_is_unknown(told: Why, frames: Frames) -> dict[str, str]:
     """Which parts of the reason the trace does not have, and why not."""
     if not told.op:
         return {"operator": _why_no_operator(told, frames)}
