@@ -182,6 +182,7 @@ class ModuleTracker:
 
     def _new_root(self, module: nn.Module, here: int) -> Place:
         """The place of one more outermost module: that of a dead one of its class, or a new one."""
+        self._num_strangers = 0  # its parts are worth a look
         taken = set()
         class_name = type(module).__name__
         for i, (rank, root) in enumerate(self._roots):

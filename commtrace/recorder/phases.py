@@ -142,10 +142,10 @@ class Locator:
             call = self.modules.call_of_unit(told.modules, call, is_ahead=True)
         elif call is None and state.is_of_engine and told is not None and told.carries == GRADIENTS:
             return self._locate_in_callback(told)
-        if call is not None:
+        if state.module_call is not None:
             return FORWARD, call, code, line, told
         phase = OPTIMIZER if state.optimizer_depth and _is_in_step(frame, state) else OTHER
-        return phase, None, code, line, told
+        return phase, call, code, line, told
 
     def _locate_in_callback(self, told: Told) -> Location:
         """Of a hook, what goes on when a message is there, on a thread of the backend.

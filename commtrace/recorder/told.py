@@ -134,8 +134,10 @@ def _flat_gradients(frame: FrameType) -> Told:
 
 
 def _of_param_group(carries: str, group: Any) -> Told:
-    names = tuple([each._param_fqn or "" for each in group.fsdp_params])
-    return Told(carries, tuple(group.modules), lambda: names)
+    def names() -> Sequence[str]:  # which FSDP finds out in the first forward
+        return [each._param_fqn for each in group.fsdp_params if each._param_fqn]
+
+    return Told(carries, tuple(group.modules), names)
 
 
 def _of_flat_handle(carries: str, handle: Any) -> Told:

@@ -118,6 +118,23 @@ def test_a_unit_that_is_gathered_ahead_is_told_by_the_call_that_it_is_gathered_f
         assert {event.module_call for event in events} == {0}
 
 
+def test_what_is_gathered_outside_of_the_forward_is_in_no_phase_of_it() -> None:
+    def body() -> list[Any]:
+        model = sharded_model(2)
+        with commtrace.record(detail="collective") as recording:
+            ahead = model.layers[1].unshard(async_op=True)
+            model(torch.ones(4, 8))
+            ahead.wait()
+            model.layers[2].unshard()
+        return calls(recording)
+
+    for first, *_, last in run_threads(body, 2):
+        assert (first.phase, first.carries) == ("other", "parameters")
+        assert first.parameters == parameters_of("layers.1")
+        assert (last.phase, last.module, last.module_call) == ("other", "layers.2", 1)
+        assert last.parameters == parameters_of("layers.2")
+
+
 def test_replicas_of_a_sharded_model_reduce_the_gradients_of_the_same_units() -> None:
     def body() -> list[Any]:
         model = sharded_model(2, 2)
