@@ -403,7 +403,7 @@ def _moved(
     before = tensor._local_tensor
     run = execute_async if async_op else execute
     local = run(before, tensor._spec, plan, cause_of(operator))
-    if local is before:
+    if local is before and local.requires_grad:
         local = local.detach()
     moved = _new(DTensor, local, goal, requires_grad=False)
     if async_op and type(local) is Pending:
@@ -473,7 +473,8 @@ class _ToLocal(torch.autograd.Function):
         goal = gradient_spec(ctx.spec, ctx.placements, grad.stride(), grad.dtype)
         if torch.is_grad_enabled() and grad.requires_grad:
             return _FromLocal.apply(grad, goal, None), None
-        return _new(DTensor, grad.detach(), goal, requires_grad=False), None
+        local = grad.detach() if grad.requires_grad else grad
+        return _new(DTensor, local, goal, requires_grad=False), None
 
 
 class _Redistribute(torch.autograd.Function):

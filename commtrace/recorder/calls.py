@@ -287,7 +287,7 @@ def read_result(call: Call, result: Any) -> None:
 
 def _read_tensors(call: Call, argument: Any, is_payload: bool) -> Shapes:
     """The shapes of an argument's tensors; adds up their bytes and notes what they are."""
-    tensors = tensors_of(argument)
+    tensors = (argument,) if type(argument) is _Tensor else tensors_of(argument)
     if not tensors:
         return ()
     first = tensors[0]

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from commtrace.recorder.operators import OperatorMode
 
 
-_NO_NODE = (-1, -1)
-
 Stack = tuple[tuple[CodeType, int], ...]
 """Frames, the innermost first: code and line."""
 
@@ -48,13 +46,13 @@ class ThreadState:
     module call made the autograd nodes from a sequence number on (see `modules`). `op_id` and `op`
     are the innermost operator span, `dtensor_op` the innermost one on distributed tensors, and
     `is_passing` asks the dispatch mode to decline one operator; `looking` is the mode that wants
-    to see what an operator on distributed tensors runs, with the phase and the module call, and
-    `inner` the latest that it ran (number, operator, start, duration), which is kept with it.
-    `node` is the autograd node (task, sequence number) whose operators came last, `node_call` the
-    module call that it belongs to. `optimizer_depth` counts the optimizer steps in progress, the
-    innermost of which began in the autograd task `optimizer_task`. `task` is the autograd task that
-    was at work last on the thread, and `backward` is what is known of it; `is_of_engine` is true of
-    threads that C++ has started.
+    to see what an operator on distributed tensors runs, and `inner` the latest that it ran (number,
+    operator, start, duration), which is kept with it. `made_by` is the module call that made the
+    autograd nodes with numbers from `made_from` to before `made_until`, where one was looked up
+    last. `optimizer_depth` counts the optimizer steps in progress, the innermost of which began in
+    the autograd task `optimizer_task`. `task` is the autograd task that was at work last on the
+    thread, and `backward` is what is known of it; `is_of_engine` is true of threads that C++ has
+    started.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
     issued, and `reduce_op` is how it reduces; `num_issued` counts all calls. `unseen` collects
     those that the function in progress waits for in C++. `last` holds the handle of the newest call
@@ -74,12 +72,13 @@ class ThreadState:
         "is_passing",
         "last",
         "looking",
+        "made_by",
+        "made_from",
+        "made_until",
         "mark_calls",
         "mark_seqs",
         "module_call",
         "native_id",
-        "node",
-        "node_call",
         "num_issued",
         "op",
         "op_id",
@@ -111,9 +110,9 @@ class ThreadState:
         self.optimizer_depth = 0
         self.optimizer_task = -1
         self.is_passing = False
-        self.looking: tuple[OperatorMode, str, ModuleCall | None] | None = None
-        self.node: tuple[int, int] = _NO_NODE
-        self.node_call: ModuleCall | None = None
+        self.looking: OperatorMode | None = None
+        self.made_from = self.made_until = 0
+        self.made_by: ModuleCall | None = None
         self.inner: tuple[int, Any, int, int] | None = None
         self.has_operator_mode = False
         self.task = -1
@@ -147,7 +146,8 @@ def forget_marks() -> None:
     for state in list(_states):
         state.mark_seqs.clear()
         state.mark_calls.clear()
-        state.node, state.node_call = _NO_NODE, None
+        state.made_from = state.made_until = 0
+        state.made_by = None
         state.task, state.backward = -1, _NO_TASK
 
 

@@ -36,9 +36,20 @@ from commtrace.recorder.reducers import WAITING, waiting
 from commtrace.recorder.signatures import BATCH, SIGNATURES, TRANSFERS, WAIT, Signature
 
 _KEY = "BackendSelect"
-_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+_AFTER_KEY = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 
 Kernel = Callable[..., Any]
+
+
+class _Below(dict[int, Any]):
+    """The keys of a call that are left below ours, by all of its keys; each set is made once."""
+
+    def __missing__(self, keys: int) -> Any:
+        self[keys] = below = torch._C.DispatchKeySet.from_raw_repr(keys) & _AFTER_KEY
+        return below
+
+
+_BELOW = _Below()
 
 
 class Interception:
@@ -113,15 +124,15 @@ def _caller() -> FrameType | None:
 
 
 def _native(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
-    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+    def kernel(keyset: Any, *args: Any) -> Any:
         if not recorder.buffers:  # in a forked process, or at the very end
-            return pass_on(keyset & _BELOW, *args, **kwargs)
+            return pass_on(_BELOW[keyset.raw_repr()], *args)
         state = HERE.state
         call = recorder.issue(name, signature, args, _caller(), state)
         if call is None:
-            return pass_on(keyset & _BELOW, *args, **kwargs)
+            return pass_on(_BELOW[keyset.raw_repr()], *args)
         try:
-            result = pass_on(keyset & _BELOW, *args, **kwargs)
+            result = pass_on(_BELOW[keyset.raw_repr()], *args)
         except BaseException:
             recorder.raised(call)
             raise
@@ -158,7 +169,7 @@ def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Ke
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if not recorder.buffers:
-            return pass_on(keyset & _BELOW, *args, **kwargs)
+            return pass_on(_BELOW[keyset.raw_repr()], *args, **kwargs)
         state = HERE.state
         outer, begin = (state.functional, state.functional_op, state.reduce_op), now()
         calls: list[Call] = []
@@ -167,7 +178,7 @@ def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Ke
         state.reduce_op = "" if reduce_op is None else args[reduce_op]
         before = state.num_issued
         try:
-            result = pass_on(keyset & _BELOW, *args, **kwargs)
+            result = pass_on(_BELOW[keyset.raw_repr()], *args, **kwargs)
             if state.num_issued == before:
                 call = recorder.issue(name, signature, args, _caller(), state)
                 if call is not None:
@@ -188,7 +199,7 @@ def _batched(recorder: Recorder, pass_on: Kernel) -> Kernel:
     def kernel(keyset: Any, names: Any, peers: Any, tags: Any, tensors: Any, group: Any) -> Any:
         state = HERE.state
         before = state.num_issued
-        result = pass_on(keyset & _BELOW, names, peers, tags, tensors, group)
+        result = pass_on(_BELOW[keyset.raw_repr()], names, peers, tags, tensors, group)
         if state.num_issued == before and recorder.buffers:
             frame = _caller()
             for name, peer, tensor in zip(names, peers, tensors, strict=True):
@@ -205,9 +216,9 @@ def _waiting(recorder: Recorder, pass_on: Kernel) -> Kernel:
     def kernel(keyset: Any, tensor: torch.Tensor) -> torch.Tensor:
         call = recorder.call_behind(tensor)
         if call is None:
-            return pass_on(keyset & _BELOW, tensor)
+            return pass_on(_BELOW[keyset.raw_repr()], tensor)
         begin = now()
-        result = pass_on(keyset & _BELOW, tensor)
+        result = pass_on(_BELOW[keyset.raw_repr()], tensor)
         recorder.waited(call, begin)
         return result
 

@@ -210,11 +210,16 @@ class ModuleTracker:
     def call_that_made(self, node: Any, state: ThreadState) -> ModuleCall | None:
         """The module call of the forward pass that made an autograd node; None if none did.
 
-        `state` is that of the thread that called backward.
+        `state` is that of this thread, which may work for one that has called backward.
         """
-        seqs, calls = self._marks(state)
-        position = bisect_right(seqs, node._sequence_nr()) - 1
-        return calls[position] if position >= 0 else None
+        seqs, calls = self._marks(state.backward.caller or state)
+        seq = node._sequence_nr()
+        position = bisect_right(seqs, seq)
+        call = calls[position - 1] if position else None
+        if 0 < position < len(seqs):  # the next nodes are likely to be of the same call
+            state.made_from, state.made_until = seqs[position - 1], seqs[position]
+            state.made_by = call
+        return call
 
     def owner_of(self, part: Any) -> ModuleCall | None:
         """The module that a parameter is held by, or that is meant itself, as its latest call."""

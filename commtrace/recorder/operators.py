@@ -21,7 +21,6 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.modules import ModuleCall
 from commtrace.recorder.phases import (
-    ACCUMULATING,
     BACKWARD,
     FORWARD,
     OPTIMIZER,
@@ -88,27 +87,41 @@ class OperatorMode(TorchDispatchMode):
             phase = FORWARD
         else:
             phase, call = self._where(state, call, task)
-        before = state.op_id, state.op, state.inner, state.dtensor_op, state.looking
         number = recorder.num_ops
         recorder.num_ops = number + 1
-        state.op_id, state.op, state.inner = number, func, None
+        parent, op = state.op_id, state.op
+        state.op_id, state.op = number, func
+        if way is None:
+            begin = now()
+            try:
+                return func._op(*args, **kwargs) if kwargs else func._op(*args)
+            finally:
+                duration = now() - begin
+                state.op_id, state.op = parent, op
+                span = (
+                    self._rank, number, parent, func, LOCAL, begin, duration, phase,
+                    state.regions, call, state.native_id, (), None,
+                )  # fmt: skip
+                for keep in recorder.span_keepers:
+                    keep(span)
+        before = state.dtensor_op, state.looking, state.inner
+        state.dtensor_op = func
+        state.looking = None if way is _GIVING_WAY else self
+        state.inner = None
         begin = now()
         try:
-            if way is None:
-                return func(*args, **kwargs) if kwargs else func(*args)
-            state.dtensor_op = func
             if way is _GIVING_WAY:
                 return self._give_way(func, args, kwargs or {}, state)
-            state.looking = self, phase, call
             return way(func, types, args, kwargs)
         finally:
             duration = now() - begin
             span = (
-                self._rank, number, before[0], func, LOCAL if way is None else DTENSOR, begin,
-                duration, phase, state.regions, call, state.native_id,
-                _layouts(args) if way is not None and recorder.wants_layouts else (), state.inner,
+                self._rank, number, parent, func, DTENSOR, begin, duration, phase, state.regions,
+                call, state.native_id, _layouts(args) if recorder.wants_layouts else (),
+                state.inner,
             )  # fmt: skip
-            state.op_id, state.op, state.inner, state.dtensor_op, state.looking = before
+            state.op_id, state.op = parent, op
+            state.dtensor_op, state.looking, state.inner = before
             for keep in recorder.span_keepers:
                 keep(span)
 
@@ -124,7 +137,7 @@ class OperatorMode(TorchDispatchMode):
 
     def keep_inner(self, state: ThreadState) -> None:
         """Hand on an operator on local tensors that was not the last one of its operator."""
-        _, phase, call = state.looking  # pyright: ignore[reportGeneralTypeIssues]
+        phase, call = self._where(state, state.module_call, _task_id())
         number, op, begin, duration = state.inner  # pyright: ignore[reportGeneralTypeIssues]
         span = (
             self._rank, number, state.op_id, op, LOCAL, begin, duration, phase,
@@ -138,24 +151,22 @@ class OperatorMode(TorchDispatchMode):
     ) -> tuple[str, ModuleCall | None]:
         """Phase and module call, as `phases` has it but without a look at the stack."""
         if task < 0:
+            if call is not None:
+                return FORWARD, call
             return OPTIMIZER if state.optimizer_depth else OTHER, None
         if call is not None and call[2] == task:
             return RECOMPUTE, call
         if state.task != task:
             begin_task(state, task)
-        node = _current_node()
         phase = BACKWARD
         if state.optimizer_depth and state.optimizer_task == task:
             phase = OPTIMIZER
+        node = _current_node()
         if node is None:
             return phase, None
-        # Asked once for all operators of a node, which come in a row; but nodes that add to
-        # gradients have one number, all of them.
-        made = task, node._sequence_nr()
-        if made != state.node or type(node) is ACCUMULATING:
-            call = self.recorder.locator.call_of_node(node, state)
-            state.node, state.node_call = made, call
-        return phase, state.node_call
+        if state.made_from <= node._sequence_nr() < state.made_until:
+            return phase, state.made_by
+        return phase, self.recorder.locator.call_of_node(node, state)
 
 
 def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -164,9 +175,9 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
     Such a one is kept in `state.inner`, until the operator that it belongs to has ended too.
     """
     state = HERE.state
-    if state.looking is None:
+    mode = state.looking
+    if mode is None:
         return function(*args, **kwargs)
-    mode = state.looking[0]
     runs = op if type(function) is BuiltinFunctionType else getattr(function, "runs", None)
     if runs is not None:
         if state.inner is not None:

@@ -174,8 +174,9 @@ class Locator:
         telling = outermost = None
         kinds = _kinds
         while frame is not None:
-            kind = kinds.get(id(frame.f_code))
-            if kind is None:
+            try:
+                kind = kinds[id(frame.f_code)]
+            except KeyError:
                 kind = _learn_kind(frame)
             if kind == _ENGINE:
                 break
@@ -249,7 +250,7 @@ class Locator:
         """The module call that an autograd node belongs to: its maker, or its leaf's holder."""
         parameter = _parameter_of(node)
         if parameter is None:
-            return self.modules.call_that_made(node, state.backward.caller or state)
+            return self.modules.call_that_made(node, state)
         return self.modules.owner_of(parameter)
 
 
@@ -271,6 +272,7 @@ def begin_task(state: ThreadState, number: int) -> None:
         if state.regions == state.backward.regions:  # and not in a region that was entered here
             state.regions = regions
     state.task, state.backward = number, task
+    state.made_from = state.made_until = 0
 
 
 def _calling_thread(state: ThreadState) -> tuple[ThreadState | None, FrameType | None]:
@@ -299,13 +301,13 @@ def user_line(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType 
     kinds = _kinds
     telling = None
     while frame is not None:
-        code = frame.f_code
-        kind = kinds.get(id(code))
-        if kind is None:
+        try:
+            kind = kinds[id(frame.f_code)]
+        except KeyError:
             kind = _learn_kind(frame)
         if kind:  # most frames are a library's
             if kind == _USER:
-                return code, frame.f_lineno, telling
+                return frame.f_code, frame.f_lineno, telling
             if kind == _TELLING:
                 telling = frame
         frame = frame.f_back

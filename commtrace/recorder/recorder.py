@@ -7,7 +7,6 @@ recording ends; it never reaches the recorded program.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -57,8 +56,7 @@ class Recorder:
         self.devices = Devices()
         self.reducers = Reducers(self.waited_unseen)
         self.failures = Failures()
-        self._lock = threading.Lock()
-        self._num_calls: dict[int, int] = {}
+        self._num_calls: dict[int, list[int]] = {}
         self.num_ops = 0
         self._works: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
@@ -92,7 +90,8 @@ class Recorder:
     def numbering(self, *, with_ops: bool) -> Numbering:
         """Numbers and names that begin now."""
         seqs = {group: group.seq for group in self.groups}
-        return Numbering(dict(self._num_calls), seqs, self.num_ops if with_ops else None)
+        calls = {rank: count[0] for rank, count in list(self._num_calls.items())}
+        return Numbering(calls, seqs, self.num_ops if with_ops else None)
 
     def issue(
         self,
@@ -161,12 +160,14 @@ class Recorder:
         call.op_id = state.op_id
 
     def _number(self, call: Call) -> None:
+        """Give a call the next numbers: no other thread gets in where no function is called."""
         group = call.group
-        with self._lock:
-            call.id = number = self._num_calls.get(group.rank, 0)
-            self._num_calls[group.rank] = number + 1
-            call.seq = group.seq
-            group.seq += 1
+        numbers = self._num_calls
+        count = numbers.get(group.rank) or numbers.setdefault(group.rank, [0])
+        call.id = count[0]
+        count[0] += 1
+        call.seq = group.seq
+        group.seq += 1
 
     def raised(self, call: Call) -> None:
         """The operator raised: nothing more will become of the call."""

@@ -12,7 +12,7 @@ not asked from inside of a backward pass, where the reducer holds the lock that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -78,16 +78,27 @@ def _gradients(frame: FrameType) -> Told:
     return _GRADIENTS
 
 
+_OPERATOR_ARGUMENTS = "redistribute_local_args"
+_SPECS = {
+    _OPERATOR_ARGUMENTS: ("arg_spec", "reshard_arg_spec"),
+    "forward": ("current_spec", "target_spec"),
+    "backward": ("current_spec", "target_spec"),
+    "_redistribute_backward": ("current_spec", "previous_spec"),
+}
+"""Callers of a redistribution, which has many local variables: to read those of one of these takes
+less time, and that is longer than all else here."""
+
+
 def _redistribution(frame: FrameType) -> Told:
-    operator, position = "redistribute", -1
     caller = frame.f_back
-    if caller is not None and caller.f_code.co_name == "redistribute_local_args":
-        found = caller.f_locals  # which to read takes longer than all else here
-        source, target = found["arg_spec"], found["reshard_arg_spec"]
+    names = None if caller is None else _SPECS.get(caller.f_code.co_name)
+    found: Mapping[str, Any] = {} if caller is None or names is None else caller.f_locals
+    source, target = found.get(names[0]) if names else None, found.get(names[1]) if names else None
+    if source is None or target is None:
+        source, target = frame.f_locals["current_spec"], frame.f_locals["target_spec"]
+    operator, position = "redistribute", -1
+    if names is _SPECS[_OPERATOR_ARGUMENTS]:
         operator, position = found["suggested_input_schema"].op, found["i"]
-    else:
-        found = frame.f_locals
-        source, target = found["current_spec"], found["target_spec"]
 
     def reason() -> Reason:
         argument = _argument_at(operator, position)
