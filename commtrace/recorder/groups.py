@@ -20,20 +20,27 @@ from torch.distributed.device_mesh import DeviceMesh
 from commtrace.event import GroupRow
 
 _Box = torch.ScriptObject
+_BACKENDS_IN_CPP = frozenset({"fake", "gloo", "mpi"})
 _MESH_PREFIX = "mesh_"
 
 
 class Group:
-    """One process group as one rank of it sees it; `seq` counts this rank's calls."""
+    """One process group as one rank of it sees it; `seq` counts this rank's calls.
 
-    __slots__ = ("group_rank", "is_fake", "rank", "ranks", "row", "seq")
+    What one that `is_in_cpp` does with tensors of the CPU runs no Python.
+    """
 
-    def __init__(self, row: Any, ranks: tuple[int, ...], group_rank: int) -> None:
+    __slots__ = ("group_rank", "is_fake", "is_in_cpp", "rank", "ranks", "row", "seq")
+
+    def __init__(
+        self, row: Any, ranks: tuple[int, ...], group_rank: int, *, is_in_cpp: bool
+    ) -> None:
         self.row = row
         self.ranks = ranks
         self.group_rank = group_rank
         self.rank = ranks[group_rank]
         self.is_fake = row.backend == "fake"
+        self.is_in_cpp = is_in_cpp
         self.seq = 0
 
     def global_rank(self, group_rank: int) -> int:
@@ -121,7 +128,8 @@ def _describe(process_group: Any) -> Group:
         mesh_axis=_mesh_axis(description),
         backend=_backend(process_group),
     )
-    return Group(row, ranks, process_group.rank())
+    is_in_cpp = type(process_group) is dist.ProcessGroup and row.backend in _BACKENDS_IN_CPP
+    return Group(row, ranks, process_group.rank(), is_in_cpp=is_in_cpp)
 
 
 def _mesh_axis(description: str) -> str:

@@ -54,9 +54,9 @@ class ThreadState:
     thread, and `backward` is what is known of it; `is_of_engine` is true of threads that C++ has
     started.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
-    issued, and `reduce_op` is how it reduces; `num_issued` counts all calls. `unseen` collects
-    those that the function in progress waits for in C++. `last` holds the handle of the newest call
-    until Python has it too.
+    issued, and `reduce_op` is how it reduces; `num_issued` counts all calls, `issued` is the
+    operator of the newest. `unseen` collects those that the function in progress waits for in C++.
+    `last` holds the handle of the newest call until Python has it too.
     """
 
     __slots__ = (
@@ -70,6 +70,7 @@ class ThreadState:
         "inner",
         "is_of_engine",
         "is_passing",
+        "issued",
         "last",
         "looking",
         "made_by",
@@ -105,6 +106,7 @@ class ThreadState:
         self.unseen: list[Call] | None = None
         self.reduce_op = ""
         self.num_issued = 0
+        self.issued = ""
         self.last: Any = None
         self.regions: tuple[str, ...] = ()
         self.optimizer_depth = 0

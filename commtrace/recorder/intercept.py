@@ -36,7 +36,12 @@ from commtrace.recorder.reducers import WAITING, waiting
 from commtrace.recorder.signatures import BATCH, SIGNATURES, TRANSFERS, WAIT, Signature
 
 _KEY = "BackendSelect"
-_AFTER_KEY = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+_OUR_KEY, _CPU_KEY = torch._C.DispatchKey.BackendSelect, torch._C.DispatchKey.CPU
+_AFTER_KEY = torch._C._dispatch_keyset_full_after(_OUR_KEY)
+_exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+_include = torch._C._dispatch_tls_set_dispatch_key_included
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_is_included = torch._C._dispatch_tls_is_dispatch_key_included
 
 Kernel = Callable[..., Any]
 
@@ -105,7 +110,10 @@ class Interception:
     def _kernel(self, name: str, signature: Signature) -> Kernel | None:
         if not torch._C._dispatch_has_kernel(name):  # an operator that this torch does not have
             return None
-        make = _native if name.startswith("c10d::") else _functional
+        if name.startswith("c10d::"):
+            make = _native
+        else:
+            make = _straight if _is_awaited(name) else _functional
         return make(self._recorder, name, signature, _next_kernel(name))
 
 
@@ -163,8 +171,12 @@ def _issuing(recorder: Recorder) -> Kernel:
     return issue
 
 
+def _is_awaited(name: str) -> bool:
+    return name.partition("::")[0] == WAIT.partition("::")[0]
+
+
 def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
-    is_awaited = name.partition("::")[0] == WAIT.partition("::")[0]
+    is_awaited = _is_awaited(name)
     reduce_op = signature.reduce_op if is_awaited else None
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -185,6 +197,55 @@ def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Ke
                     call.issue = begin
                     recorder.returned(call, result, state)
         finally:
+            state.functional, state.functional_op, state.reduce_op = outer
+        if calls:
+            recorder.returned_functional(calls, result)
+        return result
+
+    return kernel
+
+
+def _straight(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
+    """Records a functional collective as it is called, once it is known what it issues.
+
+    The operator of c10d below it then passes no second kernel, which costs more than all else here.
+    For that the key of our kernels is left out on the way down, and the one that it would choose
+    for new tensors is put in. Only where no Python runs down there, on plain tensors of the CPU.
+    """
+    usual = _functional(recorder, name, signature, pass_on)
+    group, reduce_op = signature.group, signature.reduce_op
+    issued = ""
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal issued
+        if not recorder.buffers or not recorder.runs_in_cpp(args[0], args[group]):
+            return usual(keyset, *args, **kwargs)
+        state = HERE.state
+        if not issued:
+            before = state.num_issued
+            result = usual(keyset, *args, **kwargs)
+            issued = state.issued if state.num_issued == before + 1 else ""
+            return result
+        calls: list[Call] = []
+        outer = state.functional, state.functional_op, state.reduce_op
+        state.functional, state.functional_op = calls, name
+        state.reduce_op = "" if reduce_op is None else args[reduce_op]
+        call = recorder.issue(issued, signature, args, _caller(), state)
+        had = _is_excluded(_OUR_KEY), _is_included(_CPU_KEY)
+        _exclude(_OUR_KEY, True)
+        _include(_CPU_KEY, True)
+        try:
+            result = pass_on(_BELOW[keyset.raw_repr()], *args, **kwargs)
+        except BaseException:
+            if call is not None:
+                recorder.raised(call)
+            raise
+        else:
+            if call is not None:
+                recorder.returned(call, result, state)
+        finally:
+            _exclude(_OUR_KEY, had[0])
+            _include(_CPU_KEY, had[1])
             state.functional, state.functional_op, state.reduce_op = outer
         if calls:
             recorder.returned_functional(calls, result)

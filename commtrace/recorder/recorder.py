@@ -115,6 +115,7 @@ class Recorder:
                 identify(call, args, self._contents)
             self._number(call)
             state.num_issued += 1
+            state.issued = native_op
             for buffer in self.buffers:
                 buffer.add(call)
             call.issue = now()
@@ -122,6 +123,15 @@ class Recorder:
         except Exception as error:
             self.failures.append(error)
             return None
+
+    def runs_in_cpp(self, tensor: Any, group: Any) -> bool:
+        """Whether no Python runs in a functional collective: of a plain tensor of the CPU."""
+        if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.is_complex():
+            return False
+        try:
+            return tensor.layout is torch.strided and self.groups.of(resolve(group)).is_in_cpp
+        except Exception:  # no group of that name: the operator says so
+            return False
 
     def _read(
         self, native_op: str, signature: Signature, args: Sequence[Any], reduce_op: str

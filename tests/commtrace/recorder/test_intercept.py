@@ -67,20 +67,21 @@ def functional_all_reduce(tensor: torch.Tensor) -> torch.Tensor:
     return functional.wait_tensor(functional.all_reduce(tensor, "max", "0"))
 
 
-@pytest.mark.parametrize(
-    ("functional_op", "args", "kind"),
-    [
-        (functional.all_reduce, ("sum", "0"), "all_reduce"),
-        (functional.all_reduce_, ("sum", "0"), "all_reduce"),
-        (functional.all_gather_into_tensor, (4, "0"), "all_gather"),
-        (functional.reduce_scatter_tensor, ("sum", 4, "0"), "reduce_scatter"),
-        (functional.all_to_all_single, ([2] * 4, [2] * 4, "0"), "all_to_all"),
-        (functional.broadcast, (2, "0"), "broadcast"),
-        (functional.broadcast_, (2, "0"), "broadcast"),
-        (functional.isend, (2, 0, "0"), "send"),
-        (functional.irecv, (2, 0, "0"), "recv"),
-    ],
-)
+FUNCTIONAL = [
+    (functional.all_reduce, ("sum", "0"), "all_reduce"),
+    (functional.all_reduce_, ("sum", "0"), "all_reduce"),
+    (functional.all_gather_into_tensor, (4, "0"), "all_gather"),
+    (functional.reduce_scatter_tensor, ("sum", 4, "0"), "reduce_scatter"),
+    (functional.all_to_all_single, ([2] * 4, [2] * 4, "0"), "all_to_all"),
+    (functional.broadcast, (2, "0"), "broadcast"),
+    (functional.broadcast_, (2, "0"), "broadcast"),
+    (functional.isend, (2, 0, "0"), "send"),
+    (functional.irecv, (2, 0, "0"), "recv"),
+]
+"""Operator, what it is called with but for a tensor of 8 numbers, and its kind."""
+
+
+@pytest.mark.parametrize(("functional_op", "args", "kind"), FUNCTIONAL)
 @pytest.mark.parametrize("tensors", ["real", "meta", "fake"])
 def test_a_functional_collective_is_one_call(
     functional_op: Any, args: tuple[Any, ...], kind: str, tensors: str, world: None
@@ -97,6 +98,52 @@ def test_a_functional_collective_is_one_call(
     assert event.reduce_op == ("sum" if "reduce" in kind else "")
     assert event.root == (2 if kind == "broadcast" else -1)
     assert event.peer == (2 if kind in ("send", "recv") else -1)
+
+
+TIMES = ("issue_ns", "call_ns", "blocked_ns", "complete_ns")
+
+
+@pytest.mark.parametrize(("functional_op", "args", "kind"), FUNCTIONAL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_a_functional_collective_is_recorded_alike_by_the_long_way_and_the_short_one(
+    functional_op: Any,
+    args: tuple[Any, ...],
+    kind: str,
+    dtype: torch.dtype,
+    world: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The short one is taken from the second call on: what a call issues is then known."""
+    rows = []
+    for ways in (["long", "short"], ["long", "long"]):
+        if ways[1] == "long":
+            monkeypatch.setattr(RECORDER, "runs_in_cpp", lambda *_: False)
+        with commtrace.record() as recording:
+            for _ in ways:
+                functional.wait_tensor(functional_op(torch.ones(8, dtype=dtype), *args))
+        rows.append([each._replace(**dict.fromkeys(TIMES, 0)) for each in calls(recording)])
+    assert rows[0] == rows[1]
+    assert [row.kind for row in rows[0]] == [kind, kind]
+
+
+def test_what_a_functional_collective_runs_finds_the_dispatcher_as_ever(world: None) -> None:
+    """Also one that raises: tensors made afterwards are still made where they are to be."""
+
+    def keys_of_the_thread() -> tuple[str, str]:
+        return (
+            str(torch._C._dispatch_tls_local_include_set()),
+            str(torch._C._dispatch_tls_local_exclude_set()),
+        )
+
+    with commtrace.record() as recording:
+        before = keys_of_the_thread()
+        for _ in range(2):
+            functional.all_reduce(torch.ones(8), "sum", "0")
+        with pytest.raises(RuntimeError, match="Unrecognized reduce_op"):
+            functional.all_reduce(torch.ones(8), "no such reduction", "0")
+        assert torch.empty(2, device="meta").is_meta
+        assert keys_of_the_thread() == before
+    assert recording.total() == 3
 
 
 @pytest.mark.parametrize("tensors", ["real", "meta", "fake"])
