@@ -13,6 +13,7 @@ from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.findings.alike import by_lack, together
 from commtrace.analyze.findings.finding import COLUMNS, Rule, table_row
 from commtrace.analyze.findings.late import LATE, STALL, UNEVEN
+from commtrace.analyze.findings.reduced import REDUCED_AGAIN
 from commtrace.analyze.findings.repeated import GATHERED_AGAIN, PING_PONG, REDUCED_TO_BE_CUT
 from commtrace.analyze.findings.traffic import (
     OUTSIDE,
@@ -28,7 +29,7 @@ __all__ = ["FINDINGS", "RULES", "Rule", "by_lack", "findings", "together", "unan
 
 RULES: tuple[Rule, ...] = (
     *(GATHERED_AGAIN, REDUCED_TO_BE_CUT, PING_PONG, SMALL_MESSAGES, WIDE_TYPES),
-    *(REPLICATED, OUTSIDE, PADDED, LATE, STALL, UNEVEN),
+    *(REPLICATED, OUTSIDE, PADDED, REDUCED_AGAIN, LATE, STALL, UNEVEN),
 )
 
 

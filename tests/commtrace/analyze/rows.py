@@ -249,3 +249,26 @@ def late_in_turn(n: int, rank: int) -> int:
 def late_at_every_other(n: int, rank: int) -> int:
     """Rank 2 is late to every other one."""
     return 3_000 * (rank == 2 and n % 2) + 10 * (n % 3 == rank)
+
+
+def accumulated(num_passes: int = 2, *, by_hand: bool = False, num_steps: int = 2) -> list[Any]:
+    """Calls of a rank that reduces two buckets in each of several passes a step, and by hand."""
+    comm: list[Any] = []
+
+    def reduces(**given: Any) -> None:
+        n = len(comm)
+        times = {"at": 100 * n, "until": 100 * n + 50, "call_ns": 50, "blocked_ns": 50}
+        known = {"id": n, "seq": n, "module": "m", "source_file": "train.py", "wire_bytes": 12}
+        comm.append(call(**known, **times, **given))
+
+    for number in range(num_steps):
+        for _ in range(num_passes):
+            for names in ("w,b", "v"):
+                reduces(
+                    step=number, payload_bytes=16, carries="gradients", parameters=names,
+                    phase="backward", source_line=3,
+                )  # fmt: skip
+        for _ in range(4 * by_hand):
+            reduces(step=number, payload_bytes=8, phase="other", source_line=5)
+        reduces(step=number, payload_bytes=8, phase="other", source_line=6)  # a loss, say
+    return comm

@@ -20,6 +20,7 @@ from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
 from tests.commtrace.analyze.rows import (
+    accumulated,
     late_in_turn,
     late_trace,
     layouts_trace,
@@ -68,6 +69,7 @@ TRACES: dict[str, Trace] = {
     "mesh": large_trace(PLAN),
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),
+    "accumulated": trace_of(accumulated(by_hand=True), num_ranks=1),
 }
 
 

@@ -13,6 +13,7 @@ from commtrace.analyze.findings import RULES, findings, unanswered
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.rows import (
     LASTS_NS,
+    accumulated,
     call,
     late_at_every_other,
     late_in_turn,
@@ -169,6 +170,19 @@ def test_padding_is_what_a_payload_has_more_than_its_tensor() -> None:
     (one,) = found([call_], "padded_shards")
     assert one["cost_bytes"] == pytest.approx(192 * 64 / 384)
     assert found([call_._replace(payload_bytes=320)], "padded_shards") == []
+
+
+def test_gradients_reduced_after_each_of_several_passes_are_told_once() -> None:
+    (one,) = found(accumulated(num_passes=3), "reduced_again")
+    assert one["title"].startswith("Gradients of the same parameters are reduced 8 times")
+    assert (one["num_calls"], one["cost_bytes"], one["cost_ns"]) == (8, 8 * 12, 8 * 50)
+    assert found(accumulated(num_passes=1), "reduced_again") == []
+
+
+def test_gradients_reduced_by_hand_behind_a_library_are_told_with_their_line() -> None:
+    (one,) = found(accumulated(num_passes=1, by_hand=True), "reduced_again")
+    assert one["title"].endswith("are all-reduced once more, in 8 calls at train.py:5.")
+    assert (one["source"], one["cost_ns"]) == ("train.py:5", 8 * 50)
 
 
 def test_the_planted_straggler_is_the_late_rank() -> None:

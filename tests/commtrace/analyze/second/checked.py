@@ -352,6 +352,32 @@ def _padded_shards(run: Run) -> list[Found]:
     ]
 
 
+def _reduced_again(run: Run) -> list[Found]:
+    seen: set[Any] = set()
+    again: list[Any] = []
+    sizes: dict[Any, int] = {}
+    others: list[Any] = []
+    for call in sorted(run.comm, key=lambda call: call.id):
+        if call.kind not in ("all_reduce", "reduce_scatter") or call.step < 0:
+            continue
+        where = call.rank, call.group, call.step
+        if call.carries == "gradients" and call.parameters:
+            if (where, call.parameters) in seen:
+                again.append(call)
+            else:
+                sizes[where] = sizes.get(where, 0) + call.payload_bytes
+            seen.add((where, call.parameters))
+        elif call.kind == "all_reduce" and not call.carries and call.phase != "forward":
+            others.append(call)
+    lines = _grouped(others, lambda c: ((c.rank, c.group, c.step), (c.source_file, c.source_line)))
+    once_more: dict[Any, list[Any]] = {}
+    for (where, line), calls in lines.items():
+        if 0 < sum(call.payload_bytes for call in calls) == sizes.get(where, -1):
+            once_more.setdefault(line, []).extend(calls)
+    groups = [each for each in (again, *once_more.values()) if each]
+    return [(calls, _wire(calls), _blocked(calls), "") for calls in groups]
+
+
 def _delays(run: Run) -> list[tuple[Any, int, int]]:
     """Collectives of all that one member held up: its call, the delay, and the ranks it cost."""
     return [
@@ -437,6 +463,7 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "replicated": _replicated,
     "outside_modules": _outside_modules,
     "padded_shards": _padded_shards,
+    "reduced_again": _reduced_again,
     "late_rank": _late_rank,
     "stall": _stall,
     "uneven_work": _uneven_work,

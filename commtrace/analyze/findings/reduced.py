@@ -1,0 +1,82 @@
+"""Gradients that are reduced more than once a step: after each pass, or by two who do not know."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.findings.finding import Finding, Rule, known, per_rank
+from commtrace.analyze.frame import Frames
+
+_REDUCTIONS = ("all_reduce", "reduce_scatter")
+_STEP = ["rank", "group", "step"]
+
+
+def reduced_again(frames: Frames) -> list[Finding]:
+    """Reductions of gradients that the step has reduced before, by their parameters' names; and
+    all-reduces at one line of as many bytes as a library has reduced gradients in the step.
+    """
+    comm = frames.comm
+    calls = comm[comm["kind"].isin(_REDUCTIONS) & (comm["step"] >= 0)].sort_values(["rank", "id"])
+    gradients = calls[(calls["carries"] == "gradients") & (calls["parameters"] != "")]
+    is_again = gradients.duplicated([*_STEP, "parameters"])
+    found = []
+    if is_again.any():
+        rows = gradients[is_again]
+        num = per_rank(frames, len(rows))
+        found.append(
+            _again(
+                rows,
+                f"Gradients of the same parameters are reduced {num} times more than once a step.",
+                "If passes add up to one step, reduce after the last one only: no_sync() of "
+                "DistributedDataParallel, set_requires_gradient_sync(False) of FSDP.",
+            )
+        )
+    for (file, line), rows in _of_as_many_bytes(calls, gradients[~is_again]).groupby(
+        ["source_file", "source_line"], observed=True
+    ):
+        where = f" at {file}:{line}" if file else ""
+        found.append(
+            _again(
+                rows,
+                "As many bytes as gradients have been reduced in the step are all-reduced once "
+                f"more, in {per_rank(frames, len(rows))} calls{where}.",
+                "If these are the gradients again, leave it out: the library has them reduced when "
+                "the backward pass returns.",
+            )
+        )
+    return found
+
+
+def _again(rows: pd.DataFrame, title: str, advice: str) -> Finding:
+    return Finding(
+        title=title,
+        advice=advice,
+        rows=rows.index,
+        cost_bytes=known(rows["wire_bytes"]).sum(),
+        cost_ns=known(rows["blocked_ns"]).sum(),
+    )
+
+
+def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFrame:
+    """The all-reduces at one line that, in their step, have the bytes that gradients have."""
+    others = calls[
+        (calls["kind"] == "all_reduce") & (calls["carries"] == "") & (calls["phase"] != "forward")
+    ]
+    reduced = gradients.groupby(_STEP, observed=True)["payload_bytes"].sum()
+    own = others.groupby([*_STEP, "source_file", "source_line"], observed=True)["payload_bytes"]
+    sizes = own.transform("sum")
+    wanted = pd.MultiIndex.from_frame(others[_STEP]).map(reduced.to_dict())
+    return others[(sizes > 0) & (sizes.to_numpy() == pd.Series(wanted, dtype="float64").to_numpy())]
+
+
+def lacks_gradients(frames: Frames) -> str:
+    """Whether any reduction says that it carries gradients."""
+    reductions = frames.comm[frames.comm["kind"].isin(_REDUCTIONS)]
+    if reductions.empty or (reductions["carries"] == "gradients").any():
+        return ""
+    return "No reduction says that it carries gradients, as those of DDP and FSDP do."
+
+
+REDUCED_AGAIN = Rule(
+    "reduced_again", "gradients reduced more than once a step", reduced_again, lacks_gradients
+)
