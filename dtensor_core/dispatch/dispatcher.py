@@ -28,6 +28,7 @@ from dtensor_core.dispatch.copied import (
 )
 from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.dispatch.missing import meet, refuse_collective
+from dtensor_core.dispatch.packing import reduced_together
 from dtensor_core.dispatch.plain import is_whole, refuse_mixed
 from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
 from dtensor_core.local.operator import argument_names
@@ -338,6 +339,12 @@ def _redistribute(
     guard = observe.guard()
     if guard is not None:
         guard(str(op), _as_moves(entry, mesh, args, kwargs))
+    if len(moves) > 1:
+        tensors = _inputs(entry, args, kwargs)
+        parts = _inputs(entry, local, local_kwargs)
+        sends = [(parts[n], spec_on(mesh, tensors[n]), *moves[n]) for n in moves]
+        keys = [(id(tensors[n]), id(plan)) for n, (plan, _) in moves.items()]
+        done = {keys[place]: whole for place, whole in reduced_together(sends).items()}
 
     def moved(given: Any, value: Any) -> Any:
         if isinstance(given, (list, tuple)):
@@ -360,12 +367,17 @@ def _redistribute(
             local_kwargs[name] = moved(given, local_kwargs[name])
 
 
+def _inputs(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors that are read, as moves number them."""
+    inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.written})
+    return [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
+
+
 def _as_moves(
     entry: Entry, mesh: DeviceMesh, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[observe.Move]:
     """What `_redistribute` is about to do, for a guard."""
-    inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.written})
-    tensors = [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
+    tensors = _inputs(entry, args, kwargs)
     there = [
         observe.Move(cause.argument, spec_on(mesh, tensors[number]), plan.steps, cause.candidates)
         for number, plan, cause in entry.moves

@@ -98,9 +98,11 @@ def _nll_loss(
     if reduction == _NONE:
         losses = _whole(losses)
         return losses, full((), 0.0, dtype=losses.dtype, device_mesh=losses.device_mesh)
-    total = _whole(weights.sum())
-    loss = losses.sum() if reduction == _SUM else losses.sum() / total
-    return _whole_over_classes(loss, log_probabilities), total
+    total = weights.sum()
+    if reduction == _SUM:
+        return _whole_over_classes(losses.sum(), log_probabilities), total
+    total = _whole(total)
+    return _whole_over_classes(losses.sum() / total, log_probabilities), total
 
 
 def _nll_loss_backward(

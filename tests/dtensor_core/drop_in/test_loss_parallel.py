@@ -61,6 +61,17 @@ def test_counts_and_values_are_those_that_programs_pin(ndim, reduction, weighted
     body()
 
 
+@on_threads(RANKS)
+def test_a_sum_over_a_batch_that_is_cut_too_takes_no_further_reduction() -> None:
+    mesh, (logits, target) = kept_mesh((2, 2)), data(2)
+    x = distribute_tensor(logits, mesh, [Shard(0), Shard(1)])
+    y = distribute_tensor(target, mesh, [Shard(0), Replicate()])
+    with loss_parallel(), CommDebugMode() as counter:
+        loss = F.cross_entropy(x, y, reduction="sum")
+    assert counter.get_comm_counts() == {functional.all_reduce: 3}
+    torch.testing.assert_close(loss.full_tensor(), F.cross_entropy(logits, target, reduction="sum"))
+
+
 def _count_where_groups_are_asked_directly() -> None:
     mesh = init_device_mesh("cpu", (2,))
     logits, target = data(2)

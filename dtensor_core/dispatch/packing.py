@@ -1,0 +1,44 @@
+"""Small arguments of one operator that are to be reduced alike go in one collective.
+
+A list of norms, as the norm of all gradients is made of, would else send one number each. What is
+packed together depends on layouts and sizes only. Called by `dispatcher` before it moves the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.plan import Plan, plan_between
+from dtensor_core.spec import Spec, TensorMeta
+
+# Elements of an argument, up to which a collective takes as long as one of a single number.
+SMALL = 1024
+
+Move = tuple[torch.Tensor, Spec, Plan, Cause]
+
+
+def reduced_together(moves: Sequence[Move]) -> dict[int, torch.Tensor]:
+    """The whole local tensors of those moves that are made together, by their place."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for place, (_, spec, plan, _) in enumerate(moves):
+        is_sum = spec.sums and not spec.is_sharded() and spec.replicated().placements == plan.target
+        if is_sum and spec.shape.numel() <= SMALL:
+            groups.setdefault((spec.placements, spec.dtype), []).append(place)
+    done: dict[int, torch.Tensor] = {}
+    for places in groups.values():
+        if len(places) > 1:
+            done.update(zip(places, _reduced([moves[place] for place in places]), strict=True))
+    return done
+
+
+def _reduced(moves: Sequence[Move]) -> list[torch.Tensor]:
+    locals_, (_, first, _, cause) = [local for local, *_ in moves], moves[0]
+    size = sum(spec.shape.numel() for _, spec, *_ in moves)
+    spec = Spec(first.mesh, first.placements, TensorMeta(torch.Size([size]), (1,), first.dtype))
+    packed = torch.cat([local.reshape(-1) for local in locals_])
+    whole = execute(packed, spec, plan_between(spec, spec.replicated()), cause)
+    parts = whole.split([local.numel() for local in locals_])
+    return [part.view(local.shape) for part, local in zip(parts, locals_, strict=True)]
