@@ -339,7 +339,7 @@ def _redistribute(
     guard = observe.guard()
     if guard is not None:
         guard(str(op), _as_moves(entry, mesh, args, kwargs))
-    if len(moves) > 1:
+    if len(moves) > 1 and any(isinstance(each, (list, tuple)) for each in args):
         tensors = _inputs(entry, args, kwargs)
         parts = _inputs(entry, local, local_kwargs)
         sends = [(parts[n], spec_on(mesh, tensors[n]), *moves[n]) for n in moves]

@@ -6,8 +6,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import _api as torch_api
 
-from dtensor_core import DeviceMesh, DTensor, Partial, Replicate, Shard, distribute_tensor
+from dtensor_core import (
+    DeviceMesh,
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    _api,
+    _dtensor_spec,
+    distribute_tensor,
+)
 from dtensor_core._utils import compute_global_tensor_info, compute_local_shape_and_global_offset
 from dtensor_core.debug import CommDebugMode
 from dtensor_core.testing.threads import kept_mesh, on_threads
@@ -29,6 +39,15 @@ def test_shape_and_stride_go_together() -> None:
             RuntimeError, match=r"Please pass both shape and stride at the same time\."
         ):
             DTensor.from_local(torch.zeros(3, 3), mesh, [Shard(0)], **half)
+
+
+@on_threads(RANKS)
+def test_specs_and_what_makes_tensors_have_the_names_of_torchs_modules() -> None:
+    assert all(hasattr(torch_api, name) for name in _api.__all__)
+    meta = _dtensor_spec.TensorMeta(torch.Size([4]), (1,), torch.float32)
+    spec = _dtensor_spec.DTensorSpec(kept_mesh((RANKS,)), (Replicate(),), tensor_meta=meta)
+    made = _api.DTensor(torch.ones(4), spec, requires_grad=False)
+    assert made._spec is distribute_tensor(torch.ones(4), kept_mesh((RANKS,)), [Replicate()])._spec
 
 
 @on_threads(RANKS)
