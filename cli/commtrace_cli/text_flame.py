@@ -88,7 +88,7 @@ class Tree:
         return chain
 
     def _name(self, chain: Sequence[int], above: str) -> str:
-        from commtrace.figures.flame import NO_MODULE, NO_OPERATOR
+        from commtrace.figures.flame import NO_MODULE
 
         texts: list[str] = []
         for node in map(self.nodes.__getitem__, chain):
@@ -98,7 +98,7 @@ class Tree:
                 path = node.name.removeprefix(f"{above}.") if above else node.name
                 texts = [path or NO_MODULE]
             elif node.role == "op":
-                texts.append(node.name or NO_OPERATOR)
+                texts.append(node.name)
             else:
                 texts.append(node.name)
         return JOINED.join(texts)

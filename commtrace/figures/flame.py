@@ -43,7 +43,6 @@ VALUES: dict[str, str] = {
 SMALLEST = 1 / 4000
 PATH_BAR = 32
 """Pixels above the blocks for the bar that leads back out of a zoomed one."""
-NO_OPERATOR = "(no operator)"
 NO_MODULE = "(outside of modules)"
 
 _KEYS = ["phase", "module", "module_class", "op", "kind"]
@@ -92,12 +91,13 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
 def _places(phase: str, module: str, module_class: str, op: str, kind: str) -> list[_Place]:
     """Every node that a call counts for, from the whole run to the call's kind.
 
-    The root module has no path, so it goes by its class.
+    The root module has no path, so it goes by its class. What no operator needed stands right in
+    its module.
     """
     steps = [
         (_PHASE, phase),
         *((_MODULE, path) for path in ancestors(module)[1:] or [module_class]),
-        (_OP, op),
+        *([(_OP, op)] if op else []),
         (_KIND, kind),
     ]
     return [tuple(steps[:length]) for length in range(len(steps) + 1)]
@@ -236,7 +236,7 @@ def _label(role: str, name: str) -> str:
         return "all communication"
     if role == _MODULE:
         return plain(_short(name)) if name else NO_MODULE
-    return plain(name) if name else NO_OPERATOR
+    return plain(name)
 
 
 def _short(path: str) -> str:
