@@ -118,6 +118,8 @@ class ModuleTracker:
         self._roots: list[tuple[int, Place]] = []
         self._replaced: tuple[Callable[..., Any], Callable[..., Any]] | None = None
         self._newest_state: ThreadState | None = None
+        self._is_newest_used = True
+        self._num_new = 0
         self._owners: dict[int, tuple[weakref.ref[Any], Place]] = {}
         self._num_strangers = 0
 
@@ -149,8 +151,12 @@ class ModuleTracker:
         except Exception:  # a model's own `named_modules` may fail, or a module be half made
             place = Place(type(module).__name__, module, None, 0)
         parent.adopt(module, place)
-        self._newest_state = HERE.state
         return place
+
+    def meet(self, state: ThreadState) -> None:
+        """A thread runs its first module."""
+        self._num_new = 1 if self._is_newest_used else self._num_new + 1
+        self._newest_state, self._is_newest_used = state, False
 
     def _find(self, outer: ModuleCall | None, module: nn.Module) -> Place:
         if outer is not None:
@@ -260,9 +266,13 @@ class ModuleTracker:
         return (unit[0], unit[1] + 1, -1) if is_ahead else unit
 
     def _marks(self, state: ThreadState) -> tuple[list[int], list[ModuleCall | None]]:
-        """The marks of a thread, or where it ran no module, those of the thread that did."""
-        if not state.mark_seqs and self._newest_state is not None:
-            state = self._newest_state
+        """The marks of a thread, or where it ran no module, those of the thread that did.
+
+        Of several that did since the last backward pass it can't be told which: each counts its
+        own autograd nodes.
+        """
+        if not state.mark_seqs and self._newest_state is not None and self._num_new == 1:
+            state, self._is_newest_used = self._newest_state, True
         return state.mark_seqs, state.mark_calls
 
     def _learn_owners(self) -> None:
@@ -341,6 +351,8 @@ def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable
         place.num_calls = number + 1
         state.module_call = call = (place, number, task_id())
         seqs, calls = state.mark_seqs, state.mark_calls
+        if not seqs:
+            tracker.meet(state)
         seqs.append(next_seq())
         calls.append(call)
         try:

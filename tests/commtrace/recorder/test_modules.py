@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -362,6 +363,38 @@ def test_a_backward_on_another_thread_finds_the_modules_of_the_forward() -> None
         thread.start()
         thread.join()
     assert where(calls(recording)) == [(FORWARD, "0", 0), (BACKWARD, "0", 0)]
+
+
+def on_threads_of_their_own(functions: list[Callable[[], Any]]) -> list[Any]:
+    with ThreadPoolExecutor(len(functions)) as threads:
+        all_there = threading.Barrier(len(functions))
+        return [each.result() for each in [threads.submit(_met, all_there, f) for f in functions]]
+
+
+def _met(all_there: threading.Barrier, function: Callable[[], Any]) -> Any:
+    all_there.wait()
+    return function()
+
+
+def test_forwards_on_threads_that_follow_each_other_are_told_apart() -> None:
+    model = nn.Sequential(Linear(4, 4))
+    with commtrace.record(detail="collective") as recording:
+        for _ in range(2):
+            (loss,) = on_threads_of_their_own([lambda: model(x()).sum()])
+            loss.backward()
+    assert where(calls(recording)) == [
+        (FORWARD, "0", 0), (BACKWARD, "0", 0), (FORWARD, "0", 1), (BACKWARD, "0", 1),
+    ]  # fmt: skip
+
+
+def test_which_of_several_threads_made_a_node_is_not_guessed() -> None:
+    models = [nn.Sequential(Linear(4, 4)) for _ in range(2)]
+    with commtrace.record(detail="collective") as recording:
+        for loss in on_threads_of_their_own([lambda m=m: m(x()).sum() for m in models]):
+            loss.backward()
+    assert [(each.phase, each.module_class) for each in calls(recording)[2:]] == [
+        (BACKWARD, ""), (BACKWARD, ""),
+    ]  # fmt: skip
 
 
 def test_a_hook_of_a_parameter_is_booked_to_the_module_that_holds_it() -> None:
