@@ -5,16 +5,33 @@ from __future__ import annotations
 from commtrace.figures.theme import DARK, LIGHT, Theme
 from commtrace.report.offline import source
 
+_OF_THE_PAGE = {
+    "back": ("#f4f6f9", "#0d1117"),
+    "shadow": ("0 1px 2px rgb(20 30 50 / 6%), 0 4px 16px rgb(20 30 50 / 4%)", "none"),
+    "warn-back": ("#fff6e3", "#2d2412"),
+    "warn-line": ("#e9c46f", "#6b5420"),
+    "warn-ink": ("#5f4409", "#f0d595"),
+    "good": ("#1c7a4a", "#5fcf95"),
+    "bad": ("#b3401f", "#f0926b"),
+}
+"""What no picture has: in light, and in dark."""
+
 
 def style_sheet() -> str:
     """All CSS of the page; the system's theme holds until `data-theme` on the root says another."""
+    own_light, own_dark = (
+        "".join(f" --{name}: {values[place]};" for name, values in _OF_THE_PAGE.items())
+        for place in (0, 1)
+    )
+    light = f"{_variables(LIGHT)}{own_light} color-scheme: light;"
+    dark = f"{_variables(DARK)}{own_dark} color-scheme: dark;"
     return "\n".join(
         [
-            f":root {{ {_variables(LIGHT)} color-scheme: light; }}",
+            f":root {{ {light} }}",
             "@media (prefers-color-scheme: dark) {",
-            f"  :root:not([data-theme=light]) {{ {_variables(DARK)} color-scheme: dark; }}",
+            f"  :root:not([data-theme=light]) {{ {dark} }}",
             "}",
-            f":root[data-theme=dark] {{ {_variables(DARK)} color-scheme: dark; }}",
+            f":root[data-theme=dark] {{ {dark} }}",
             *(f".kind-{kind} {{ --own: var(--kind-{kind}); }}" for kind in LIGHT.kinds),
             *(f".phase-{phase} {{ --own: var(--phase-{phase}); }}" for phase in LIGHT.phases),
             source("page.css"),

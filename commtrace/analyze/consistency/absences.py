@@ -119,14 +119,11 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
             is_fault=covered.imported_from != PROFILER,  # of which one may profile any ranks
             group=names[0],
             mesh_axis=covered.axes.get(names[0], ""),
-            number=-1,
             ranks=str(rank),
             expected="a recording",
             found="none",
-            source="",
             explanation=f"Rank {rank} left no recording, though {len(names)} of the groups that "
             "communicated count it as a member: whether it came cannot be told.",
-            at_ns=-1,
         )
 
 
@@ -144,16 +141,10 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
         yield Problem(
             problem="lost calls",
             is_fault=False,
-            group="",
-            mesh_axis="",
-            number=-1,
             ranks=str(rank),
-            expected="",
             found=found,
-            source="",
             explanation=f"The trace has lost {found} of rank {rank}: {reason}. "
             "These were not checked, and their absence is held against nobody.",
-            at_ns=-1,
         )
 
 
@@ -177,14 +168,8 @@ def not_compared(covered: Coverage) -> Iterator[Problem]:
     yield Problem(
         problem="not compared",
         is_fault=False,
-        group="",
-        mesh_axis="",
-        number=-1,
         ranks=numbers_text(covered.unnumbered),
-        expected="",
         found=f"{num} collectives",
-        source="",
         explanation=f"{num} collectives of {ranks_text(set(covered.unnumbered))} have no number "
         "within their group, or no known group: they could not be compared across ranks.",
-        at_ns=-1,
     )

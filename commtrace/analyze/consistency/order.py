@@ -169,7 +169,6 @@ def _problem(
         mesh_axis=covered.axes.get(group, ""),
         number=int(call["number"]),
         ranks=numbers_text(blamed),
-        expected="",
         found="; ".join(ways),
         source=source_of((source if len(source) else here).iloc[0]),
         explanation=text,

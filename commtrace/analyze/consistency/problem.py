@@ -22,21 +22,21 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """The fields are the columns, in order."""
 
     problem: str
     is_fault: bool
-    group: str
-    mesh_axis: str
-    number: int
+    group: str = ""
+    mesh_axis: str = ""
+    number: int = -1
     ranks: str
-    expected: str
+    expected: str = ""
     found: str
-    source: str
+    source: str = ""
     explanation: str
-    at_ns: int
+    at_ns: int = -1
 
     def row(self) -> tuple[object, ...]:
         """The values of the columns."""

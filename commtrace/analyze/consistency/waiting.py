@@ -119,7 +119,6 @@ def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:
             mesh_axis=covered.axes.get(group, ""),
             number=next((wait.number for wait in circle if wait.group == group), -1),
             ranks=numbers_text({wait.rank for wait in circle}),
-            expected="",
             found="; ".join(wait.text for wait in circle),
             source=circle[0].source,
             explanation=f"A circle that cannot end: {'; '.join(links)}.",
