@@ -79,7 +79,11 @@ class _CutStyle(ParallelStyle):
             return (brought_to(first, (cut.needs,)), *inputs[1:])
 
         def finish(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
-            return local_if(brought_to(output, self.output_layouts), self.use_local_output)
+            found = brought_to(output, self.output_layouts)
+            if found is output and output.requires_grad and not self.use_local_output:
+                # Its gradient is cut as it is, then, and so is the work for that of the weight.
+                found = output.redistribute(placements=output.placements)
+            return local_if(found, self.use_local_output)
 
         return distribute_module(module, device_mesh, partition, prepare, finish)
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from dtensor_core import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
+from dtensor_core.debug import CommDebugMode
 from dtensor_core.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -59,6 +60,18 @@ def test_a_colwise_linear_reduces_the_gradient_of_its_input(run) -> None:
             expect(counter, all_gather_into_tensor=1, reduce_scatter_tensor=1)
 
     run(body)
+
+
+@on_threads(RANKS)
+def test_a_colwise_linear_cuts_the_gradient_of_the_output_that_it_hands_on() -> None:
+    style = ColwiseParallel(use_local_output=False)
+    linear = parallelize_module(nn.Linear(4, 8), kept_mesh((RANKS,)), style)
+    with CommDebugMode() as counter:
+        linear(torch.ones(2, 4)).sum().backward()
+    assert counter.get_total_counts() == 0
+    for parameter in linear.parameters():
+        assert parameter.grad.placements == (Shard(0),)  # pyright: ignore
+        assert torch.equal(parameter.grad.full_tensor(), torch.full(parameter.shape, 2.0))  # pyright: ignore
 
 
 @with_each_counter
