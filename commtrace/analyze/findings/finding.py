@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
 from commtrace.schema import Column
@@ -106,6 +107,15 @@ def _common(values: pd.Series) -> str:
 def known(values: pd.Series) -> pd.Series:
     """Numbers, of which those that are not known count nothing."""
     return values.clip(lower=0).astype("float64")
+
+
+def transfer(frames: Frames, rows: pd.DataFrame) -> pd.Series:
+    """How long calls block, but for the time before their peers come, where that is known.
+
+    Without the call, who is late is waited for at the next one.
+    """
+    moved = arrivals(frames).loc[rows.index, "transfer_ns"]
+    return known(moved.where(moved >= 0, rows["blocked_ns"]))
 
 
 def per_rank(frames: Frames, num: float) -> str:

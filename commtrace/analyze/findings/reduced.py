@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.findings.finding import Finding, Rule, known, per_rank
+from commtrace.analyze.findings.finding import (
+    Finding,
+    Rule,
+    known,
+    nothing_lacks,
+    per_rank,
+    transfer,
+)
 from commtrace.analyze.frame import Frames
 
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
@@ -25,6 +32,7 @@ def reduced_again(frames: Frames) -> list[Finding]:
         num = per_rank(frames, len(rows))
         found.append(
             _again(
+                frames,
                 rows,
                 f"Gradients of the same parameters are reduced {num} times more than once a step.",
                 "If passes add up to one step, reduce after the last one only: no_sync() of "
@@ -37,6 +45,7 @@ def reduced_again(frames: Frames) -> list[Finding]:
         where = f" at {file}:{line}" if file else ""
         found.append(
             _again(
+                frames,
                 rows,
                 "As many bytes as gradients have been reduced in the step are all-reduced once "
                 f"more, in {per_rank(frames, len(rows))} calls{where}.",
@@ -47,13 +56,13 @@ def reduced_again(frames: Frames) -> list[Finding]:
     return found
 
 
-def _again(rows: pd.DataFrame, title: str, advice: str) -> Finding:
+def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Finding:
     return Finding(
         title=title,
         advice=advice,
         rows=rows.index,
         cost_bytes=known(rows["wire_bytes"]).sum(),
-        cost_ns=known(rows["blocked_ns"]).sum(),
+        cost_ns=transfer(frames, rows).sum(),
     )
 
 
@@ -69,14 +78,6 @@ def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFr
     return others[(sizes > 0) & (sizes.to_numpy() == pd.Series(wanted, dtype="float64").to_numpy())]
 
 
-def lacks_gradients(frames: Frames) -> str:
-    """Whether any reduction says that it carries gradients."""
-    reductions = frames.comm[frames.comm["kind"].isin(_REDUCTIONS)]
-    if reductions.empty or (reductions["carries"] == "gradients").any():
-        return ""
-    return "No reduction says that it carries gradients, as those of DDP and FSDP do."
-
-
 REDUCED_AGAIN = Rule(
-    "reduced_again", "gradients reduced more than once a step", reduced_again, lacks_gradients
+    "reduced_again", "gradients reduced more than once a step", reduced_again, nothing_lacks
 )

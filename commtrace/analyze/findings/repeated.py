@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.findings.finding import Finding, Rule, known, lacks_layouts, per_rank
+from commtrace.analyze.findings.finding import (
+    Finding,
+    Rule,
+    known,
+    lacks_layouts,
+    per_rank,
+    transfer,
+)
 from commtrace.analyze.findings.layouts import Layout, layout
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import numbers
@@ -52,7 +59,7 @@ def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Findi
         advice=advice,
         rows=rows.index,
         cost_bytes=known(rows["wire_bytes"]).sum(),
-        cost_ns=known(rows["blocked_ns"]).sum(),
+        cost_ns=transfer(frames, rows).sum(),
     )
 
 
@@ -141,11 +148,13 @@ def ping_pong(frames: Frames) -> list[Finding]:
     ]
     return [
         *_pairs(
+            frames,
             undone,
             "goes back to the layout that the call before it came from",
             "Leave the tensor as it is between the two: let both sides agree on one layout.",
         ),
         *_pairs(
+            frames,
             again,
             "gathers the same layouts as the call right before: one tensor that was cut again or "
             "gathered for each of several uses, or several tensors that one call could gather",
@@ -154,7 +163,7 @@ def ping_pong(frames: Frames) -> list[Finding]:
     ]
 
 
-def _pairs(calls: pd.DataFrame, what: str, advice: str) -> list[Finding]:
+def _pairs(frames: Frames, calls: pd.DataFrame, what: str, advice: str) -> list[Finding]:
     by = ["module", "source_spec", "target_spec"]
     return [
         Finding(
@@ -162,7 +171,7 @@ def _pairs(calls: pd.DataFrame, what: str, advice: str) -> list[Finding]:
             advice=advice,
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum(),
-            cost_ns=known(rows["blocked_ns"]).sum(),
+            cost_ns=transfer(frames, rows).sum(),
             module=str(module),
         )
         for (module, source, target), rows in calls.groupby(by, observed=True)
@@ -191,7 +200,7 @@ def reduced_to_be_cut(frames: Frames) -> list[Finding]:
             "(output_layouts=Shard(...) in place of Replicate()).",
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum() / 2,
-            cost_ns=known(rows["blocked_ns"]).sum() / 2,
+            cost_ns=transfer(frames, rows).sum() / 2,
             module=str(module),
         )
         for (module, spec), rows in reduces.groupby(["module", "target_spec"], observed=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
@@ -13,6 +12,7 @@ from commtrace.analyze.findings.finding import (
     lacks_layouts,
     nothing_lacks,
     per_rank,
+    transfer,
 )
 from commtrace.analyze.findings.layouts import layout
 from commtrace.analyze.frame import Frames
@@ -29,13 +29,13 @@ def small_messages(frames: Frames) -> list[Finding]:
     small = comm[(comm["payload_bytes"] > 0) & (comm["payload_bytes"] < SMALL_BYTES)]
     small = small[small["step"] >= 0] if len(frames.steps) else small
     by = ["rank", "step", "group", "kind", "phase"]
-    small = small.assign(lasted=(end_ns(small) - small["issue_ns"]).clip(lower=0))
+    small = small.assign(cost=transfer(frames, small))
     small["times"] = small.groupby(by, observed=True)["id"].transform("size")
     small = small[small["times"] >= MANY_PER_STEP]
     found = []
     for (group, kind, phase), rows in small.groupby(["group", "kind", "phase"], observed=True):
         bundles = rows.groupby(["rank", "step"])
-        saved = ((bundles["id"].size() - 1) * bundles["lasted"].min()).sum()
+        saved = rows["cost"].sum() - bundles["cost"].max().sum()
         mean = text_of_bytes(rows["payload_bytes"].mean())
         found.append(
             Finding(
@@ -44,7 +44,7 @@ def small_messages(frames: Frames) -> list[Finding]:
                 advice="Send them together: coalesced or in buckets, or less often.",
                 rows=rows.index,
                 cost_bytes=0.0,
-                cost_ns=float(min(saved, known(rows["blocked_ns"]).sum())),
+                cost_ns=float(saved),
             )
         )
     return found
@@ -71,7 +71,7 @@ def wide_types(frames: Frames) -> list[Finding]:
             advice="Reduce or gather in 16 bits (reduce_dtype, or cast before) if sums bear it.",
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum() / 2,
-            cost_ns=known(rows["blocked_ns"]).sum() / 2,
+            cost_ns=transfer(frames, rows).sum() / 2,
             module=str(module),
         )
         for (module, kind, phase), rows in wide.groupby(
@@ -110,7 +110,7 @@ def replicated_operators(frames: Frames) -> list[Finding]:
             "register_sharding.",
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum(),
-            cost_ns=known(rows["blocked_ns"]).sum(),
+            cost_ns=transfer(frames, rows).sum(),
         )
         for (op, module, argument, source, target), rows in calls.groupby(
             ["op", "module", "argument", "source_spec", "target_spec"], observed=True
@@ -136,7 +136,7 @@ def outside_modules(frames: Frames) -> list[Finding]:
             "that they are meant.",
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum(),
-            cost_ns=known(rows["blocked_ns"]).sum(),
+            cost_ns=transfer(frames, rows).sum(),
         )
         for (kind, phase, file, line), rows in calls.groupby(
             ["kind", "phase", "source_file", "source_line"], observed=True
@@ -177,7 +177,7 @@ def padded_shards(frames: Frames) -> list[Finding]:
             advice="Make the dimension a multiple of the number of ranks, or cut another one.",
             rows=each.index,
             cost_bytes=(known(each["wire_bytes"]) * each["part"]).sum(),
-            cost_ns=(known(each["blocked_ns"]) * each["part"]).sum(),
+            cost_ns=(transfer(frames, each) * each["part"]).sum(),
         )
         for (kind, spec, module), each in rows.groupby(
             ["kind", specs[rows.index].rename("spec"), "module"], observed=True

@@ -266,6 +266,20 @@ def test_what_a_trace_lacks_for_a_rule_is_said(calls: list[Any], wanted: set[str
     assert findings(frames).empty
 
 
+def test_waiting_for_a_late_rank_is_not_saved_by_a_call_less() -> None:
+    calls = [
+        call(
+            rank=rank, id=n, seq=n, step=0, kind="all_gather", carries="parameters",
+            parameters="w", module="m", at=1_000 * n + 600 * rank, until=1_000 * n + 700,
+            call_ns=700 - 600 * rank, blocked_ns=700 - 600 * rank,
+        )
+        for n in range(2)
+        for rank in range(2)
+    ]  # fmt: skip
+    (one,) = found(calls, "gathered_again", num_ranks=2)
+    assert one["cost_ns"] == 100
+
+
 def test_costs_are_means_over_ranks_and_the_dearest_comes_first() -> None:
     calls = [call(rank=r, module="m") for r in range(2)]
     calls += [call(rank=r, id=1, wire_bytes=8, blocked_ns=6 * r) for r in range(2)]

@@ -9,7 +9,7 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS, duration_of
+from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS
 from tests.commtrace.analyze.second.run import Run, ratio
 from tests.commtrace.analyze.second.waited import held_up
 
@@ -178,8 +178,14 @@ def _wire(calls: list[Any]) -> float:
     return float(sum(max(call.wire_bytes, 0) for call in calls))
 
 
-def _blocked(calls: list[Any]) -> float:
-    return float(sum(max(call.blocked_ns, 0) for call in calls))
+def _transfer(run: Run, call: Any) -> int:
+    """How long a call blocks once its peers have come, or at all, where that is not known."""
+    wait = run.wait_of[call.rank, call.id]
+    return max(call.blocked_ns, 0) if wait is None else call.blocked_ns - wait[0]
+
+
+def _blocked(run: Run, calls: list[Any]) -> float:
+    return float(sum(_transfer(run, call) for call in calls))
 
 
 def _grouped(calls: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
@@ -207,7 +213,7 @@ def _gathered_again(run: Run) -> list[Found]:
     groups = [*_grouped(again, lambda call: call.parameters).values()]
     where = _grouped(same, lambda c: (c.module, c.op, c.source_file, c.source_line))
     groups += where.values()
-    return [(calls, _wire(calls), _blocked(calls), "") for calls in groups]
+    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in groups]
 
 
 def _same_again(run: Run) -> list[Any]:
@@ -251,7 +257,7 @@ def _ping_pong(run: Run) -> list[Found]:
         and (a.source_spec, a.target_spec) == (b.source_spec, b.target_spec)
     ]  # fmt: skip
     return [
-        (calls, _wire(calls), _blocked(calls), module)
+        (calls, _wire(calls), _blocked(run, calls), module)
         for rows in (undone, again)
         for (module, *_), calls in _grouped(
             rows, lambda call: (call.module, call.source_spec, call.target_spec)
@@ -271,7 +277,8 @@ def _reduced_to_be_cut(run: Run) -> list[Found]:
             reduces.append(before)
     by = _grouped(reduces, lambda call: (call.module, call.target_spec))
     return [
-        (calls, _wire(calls) / 2, _blocked(calls) / 2, module) for (module, _), calls in by.items()
+        (calls, _wire(calls) / 2, _blocked(run, calls) / 2, module)
+        for (module, _), calls in by.items()
     ]
 
 
@@ -287,8 +294,10 @@ def _small_messages(run: Run) -> list[Found]:
     for name in {key[:3] for key in many}:
         own = [calls for key, calls in many.items() if key[:3] == name]
         calls = [call for bundle in own for call in bundle]
-        saved = sum((len(bundle) - 1) * min(map(duration_of, bundle)) for bundle in own)
-        found.append((calls, 0.0, min(saved, _blocked(calls)), ""))
+        saved = _blocked(run, calls) - sum(
+            max(_transfer(run, call) for call in bundle) for bundle in own
+        )
+        found.append((calls, 0.0, saved, ""))
     return found
 
 
@@ -303,7 +312,9 @@ def _wide_types(run: Run) -> list[Found]:
         if call.dtype == "float32" and call.payload_bytes >= 64_000 and top(call) in halves
     ]
     by = _grouped(wide, lambda call: (top(call), call.kind, call.phase))
-    return [(calls, _wire(calls) / 2, _blocked(calls) / 2, key[0]) for key, calls in by.items()]
+    return [
+        (calls, _wire(calls) / 2, _blocked(run, calls) / 2, key[0]) for key, calls in by.items()
+    ]
 
 
 def _replicated(run: Run) -> list[Found]:
@@ -314,7 +325,7 @@ def _replicated(run: Run) -> list[Found]:
         if is_operator and source and target and source[2][0] == "S" and target[2] == "R":
             fell.append(call)
     by = _grouped(fell, lambda c: (c.op, c.module, c.argument, c.source_spec, c.target_spec))
-    return [(calls, _wire(calls), _blocked(calls), "") for calls in by.values()]
+    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in by.values()]
 
 
 def _outside_modules(run: Run) -> list[Found]:
@@ -325,7 +336,7 @@ def _outside_modules(run: Run) -> list[Found]:
         call for call in run.comm if call.phase in passes and not (call.module or call.module_class)
     ]
     by = _grouped(calls, lambda call: (call.kind, call.phase, call.source_file, call.source_line))
-    return [(calls, _wire(calls), _blocked(calls), "") for calls in by.values()]
+    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in by.values()]
 
 
 def _padded_shards(run: Run) -> list[Found]:
@@ -345,7 +356,7 @@ def _padded_shards(run: Run) -> list[Found]:
         (
             [call for call, _ in pairs],
             sum(max(call.wire_bytes, 0) * part for call, part in pairs),
-            sum(max(call.blocked_ns, 0) * part for call, part in pairs),
+            sum(_transfer(run, call) * part for call, part in pairs),
             "",
         )
         for pairs in cells.values()
@@ -375,7 +386,7 @@ def _reduced_again(run: Run) -> list[Found]:
         if 0 < sum(call.payload_bytes for call in calls) == sizes.get(where, -1):
             once_more.setdefault(line, []).extend(calls)
     groups = [each for each in (again, *once_more.values()) if each]
-    return [(calls, _wire(calls), _blocked(calls), "") for calls in groups]
+    return [(calls, _wire(calls), _blocked(run, calls), "") for calls in groups]
 
 
 def _delays(run: Run) -> list[tuple[Any, int, int]]:

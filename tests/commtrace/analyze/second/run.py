@@ -44,6 +44,12 @@ class Run:
         return waits_and_last_calls_of(self.trace)
 
     @cached_property
+    def wait_of(self) -> dict[tuple[int, int], tuple[int, Any] | None]:
+        """The same, by rank and number of the call."""
+        calls = [(call.rank, call.id) for call in self.comm]
+        return dict(zip(calls, self.waits, strict=True))
+
+    @cached_property
     def numbers(self) -> list[int]:
         """Which of its group's collectives on its rank each call is; -1 of transfers."""
         made: dict[tuple[int, str], int] = {}
