@@ -19,6 +19,9 @@ FORMAT_VERSION = 3
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
 
+PHASES = ("forward", "backward", "recompute", "optimizer", "other")
+"""The parts of a training step, in the order of a step."""
+
 MAY_BE_NEGATIVE = ("step",)
 """Integer columns in which -1 is a value; elsewhere it is what is not known."""
 

@@ -7,14 +7,12 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import MEASURES, table_by
-from commtrace.schema import Column
+from commtrace.schema import PHASES, Column
 
 COLUMNS = (
     Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
     *MEASURES,
 )
-
-PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 
 
 def by_phase(frames: Frames) -> pd.DataFrame:

@@ -13,7 +13,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from commtrace.analyze.by_module import ancestors, natural_key, parts
-from commtrace.analyze.by_phase import PHASES
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import totals
 from commtrace.analyze.once import once
@@ -31,6 +30,7 @@ from commtrace.figures.theme import (
     theme_of,
     titled,
 )
+from commtrace.schema import PHASES
 from commtrace.units import text_of_bytes, text_of_duration
 
 VALUES: dict[str, str] = {

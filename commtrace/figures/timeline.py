@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.analyze.by_phase import PHASES
 from commtrace.analyze.calls import calls
 from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
@@ -31,6 +30,7 @@ from commtrace.figures.theme import (
     theme_of,
     titled,
 )
+from commtrace.schema import PHASES
 from commtrace.units import text_of_bytes, text_of_duration
 
 MAX_MARKS = 16_000

@@ -1,6 +1,6 @@
 """What a test expects of its communication: the arguments of the marker and of `comms.expect`.
 
-Keyword arguments come in, `Claims` go out: bounds on quantities, each over the calls that pass the
+Keyword arguments come in, claims go out: bounds on quantities, each over the calls that pass the
 same filters. One rank's calls are meant, and every rank has to keep to it, unless `ranks` says
 otherwise.
 
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commtrace.errors import UsageError
+from commtrace.schema import PHASES
 from commtrace.units import KINDS, bytes_of_text, text_of_bytes
 
 SIZES = ("payload", "wire", "largest")
@@ -46,7 +47,6 @@ FILTERS = {
 }
 """Which calls are meant; several values mean any of them."""
 
-PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 SUM = "sum"
 _OTHERS = ("none", "exact", "ranks")
 KNOWN = (

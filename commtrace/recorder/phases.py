@@ -37,14 +37,9 @@ from commtrace.recorder.told import (
     given_bucket,
     told_by,
 )
+from commtrace.schema import PHASES
 
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = (
-    "forward",
-    "backward",
-    "recompute",
-    "optimizer",
-    "other",
-)
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
 
 _LIBRARY, _USER, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER, _TELLING = range(7)
 

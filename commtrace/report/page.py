@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import Frames, Notice, load, notices_of
-from commtrace.analyze.by_phase import PHASES
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.window import of_steps, within
 from commtrace.figures import PICTURES, Picture
@@ -22,6 +21,7 @@ from commtrace.report.stretches import stretches
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import tables
 from commtrace.report.tiles import extent, tiles
+from commtrace.schema import PHASES
 from commtrace.tracefile import Trace
 from commtrace.units import text_of_duration
 from commtrace.writing import whole
