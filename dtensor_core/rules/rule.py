@@ -85,8 +85,9 @@ class Rule:
     numbers; with `algebra`, words of `PASSING`, they say which Partials pass: one argument of each
     term is Partial, all others are whole. `extra` are candidates that this does not say, and all
     whole is one unless `offers_whole` is false. Results that are `settled` are whole whatever is
-    cut: the local operator sees to it, or nobody reads them. `local` may replace the local operator
-    once layouts are known.
+    cut: the local operator sees to it, or nobody reads them; of arguments that are `unread` nobody
+    reads the values, and they stay as they are where a factor is cut. `local` may replace the local
+    operator once layouts are known.
     """
 
     inputs: tuple[Operand, ...]
@@ -100,13 +101,14 @@ class Rule:
     extra: tuple[Candidate, ...] = ()
     offers_whole: bool = True
     settled: frozenset[int] = frozenset()
+    unread: frozenset[int] = frozenset()
 
     @property
     def form(self) -> Form:
         """What there is of this rule besides sizes and the local operator; it has a hash."""
         return (
             self.inputs, self.outputs, tuple(self.sizes), self.blocked, self.reduce, self.terms,
-            self.algebra, self.extra, self.offers_whole, self.settled,
+            self.algebra, self.extra, self.offers_whole, self.settled, self.unread,
         )  # fmt: skip
 
     @staticmethod
@@ -137,7 +139,7 @@ def candidates(
     shared = {name for operand in operands for dim in operand if len(dim) > 1 for name in dim}
     for cutting in _cuttings(rule, sizes, present):
         if _fits(cutting, shared, sizes, ranks):
-            yield from _cut(rule, cutting, sizes)
+            yield from _cut(rule, cutting, sizes, present)
     waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
     for reduce_op in waiting if rule.terms else ():
         for word in rule.algebra.split():
@@ -196,7 +198,9 @@ def _cut_placement(
     return None
 
 
-def _cut(rule: Rule, cutting: Cutting, sizes: Mapping[str, int]) -> Iterator[Candidate]:
+def _cut(
+    rule: Rule, cutting: Cutting, sizes: Mapping[str, int], present: Sequence[Placement]
+) -> Iterator[Candidate]:
     """Cut one factor: arguments without it are whole, or addends if their term lacks it."""
     outputs = [_cut_placement(operand, cutting, sizes) for operand in rule.outputs]
     inputs = [_cut_placement(operand, cutting, sizes) for operand in rule.inputs]
@@ -207,8 +211,9 @@ def _cut(rule: Rule, cutting: Cutting, sizes: Mapping[str, int]) -> Iterator[Can
         for term in rule.terms:
             if all(inputs[number] is None for number in term):
                 inputs[term[0]] = addends
+    as_it_is = {number: present[number] for number in rule.unread}
     yield Candidate(
-        tuple(placement or Replicate() for placement in inputs),
+        tuple(p or as_it_is.get(number, Replicate()) for number, p in enumerate(inputs)),
         tuple(
             placement or (Replicate() if number in rule.settled else addends)
             for number, placement in enumerate(outputs)

@@ -165,6 +165,7 @@ def _nll_backward(call: Call) -> Rule:
         terms=((0,),),
         algebra="linear",
         local=local,
+        unread=frozenset(() if reduction == _MEAN else (len(call.specs) - 1,)),
     )
 
 

@@ -101,11 +101,11 @@ GATHER, REDUCE = {"all_gather_into_tensor": 1}, {"all_reduce": 1}
     ("reduction", "cut", "forward", "backward"),
     [
         # Samples that are cut have losses of their own; a mean counts them, in one number.
-        # A sum's weight is asked for by its gradient.
-        ("sum", Shard(0), {}, REDUCE),
+        # Nobody reads the weight of a sum.
+        ("sum", Shard(0), {}, {}),
         ("mean", Shard(0), REDUCE, {}),
         # Classes that are cut share a logarithm of a sum of each sample, and the gradient one sum.
-        ("sum", Shard(1), GATHER, GATHER | REDUCE),
+        ("sum", Shard(1), GATHER, GATHER),
         ("mean", Shard(1), GATHER, GATHER),
     ],
 )
