@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
@@ -27,6 +28,11 @@ Examples:
 Exit codes: `0` done, `1` something grew that must not, `2` the command cannot be met, `3` a trace
 cannot be read.
 """
+
+_TOTALS = (("calls", "", "calls"), ("wire_bytes", "bytes", "sent"), ("blocked_ns", "ns", "blocked"))
+
+LEAST_PART = 0.005
+"""What is less would be told as no percent."""
 
 GREW = 1
 
@@ -87,6 +93,8 @@ def _print(table: pd.DataFrame, rows: int, told: list[str]) -> None:
     counts = changes["change"].value_counts()
     summary = ", ".join(f"{num} {change}" for change, num in counts.items())
     console.print(Text(f"{summary}, {len(table) - len(changes)} the same", style="bold"))
+    for line in _totals(table):
+        console.print(line)
     names = (
         "change",
         "module",
@@ -109,3 +117,18 @@ def _print(table: pd.DataFrame, rows: int, told: list[str]) -> None:
         console.print(
             Text(f"in a wider terminal or with --csv: {', '.join(left_out)}", style="dim")
         )
+
+
+def _totals(table: pd.DataFrame) -> Iterator[Text]:
+    """What changed in all, in steps and outside of them: calls, bytes sent and time blocked."""
+    sums = table.groupby("scope").sum(numeric_only=True).sort_index(ascending=False)
+    for scope, row in sums.iterrows():
+        parts = []
+        for name, unit, what in _TOTALS:
+            old, new = row[f"{name}_before"], row[f"{name}_after"]
+            part = new / old - 1 if old else 0.0
+            change = f" ({part:+.0%})" if abs(part) >= LEAST_PART else ""
+            texts = (text_of_value(old, unit), text_of_value(new, unit))
+            parts.append(f"{' -> '.join(texts)} {what}{change}")
+        where = "in a step" if scope == "step" else "outside of steps"
+        yield Text(f"{where if len(sums) > 1 or scope == 'step' else 'in all'}: {', '.join(parts)}")

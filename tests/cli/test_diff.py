@@ -37,6 +37,20 @@ def test_what_was_added_is_listed_within_the_terminal(
     assert max(len(line) for line in ended.out.splitlines()) <= columns
 
 
+def test_what_changed_in_all_comes_before_the_places(
+    commtrace: Commtrace, run_json: Path, longer_json: Path
+) -> None:
+    ended = commtrace("diff", run_json, longer_json, columns=160)
+    first, total, title = ended.out.split("\n")[:3]
+    assert first == "5 added, 10 the same"
+    assert re.fullmatch(
+        r"in a step: 10 -> 15 calls \(\+50%\), 6.14 kB -> 9.22 kB sent \(\+50%\), "
+        r"\S+ .s -> \S+ .s blocked \(\+\d+%\)",
+        total,
+    )
+    assert title == "Difference"
+
+
 @pytest.mark.parametrize(
     ("metric", "told"),
     [

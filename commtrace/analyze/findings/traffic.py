@@ -33,14 +33,16 @@ def small_messages(frames: Frames) -> list[Finding]:
     small["times"] = small.groupby(by, observed=True)["id"].transform("size")
     small = small[small["times"] >= MANY_PER_STEP]
     found = []
+    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
     for (group, kind, phase), rows in small.groupby(["group", "kind", "phase"], observed=True):
         bundles = rows.groupby(["rank", "step"])
         saved = rows["cost"].sum() - bundles["cost"].max().sum()
         mean = text_of_bytes(rows["payload_bytes"].mean())
         found.append(
             Finding(
-                title=f"{per_rank(frames, len(rows))} calls of {kind} on group {group} in {phase} "
-                f"carry {mean} on average, less than a link needs to reach its speed.",
+                title=f"{per_rank(frames, len(rows))} calls of {kind} on "
+                f"{axes.get(group) or f'group {group}'} in {phase} carry {mean} on average, less "
+                "than a link needs to reach its speed.",
                 advice="Send them together: coalesced or in buckets, or less often.",
                 rows=rows.index,
                 cost_bytes=0.0,
