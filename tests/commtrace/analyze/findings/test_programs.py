@@ -49,6 +49,15 @@ def data_parallel(path: str) -> None:
     trained(DistributedDataParallel(blocks(), find_unused_parameters=True), path)
 
 
+def accumulating(path: str) -> None:
+    model = DistributedDataParallel(blocks())
+    with commtrace.record(path) as recording:
+        for _ in range(NUM_STEPS):
+            for _ in range(2):
+                model(torch.randn(8, 32)).pow(2).mean().backward()
+            recording.step()
+
+
 def fully_sharded(path: str, *, keeps: bool = False) -> None:
     model, mesh = blocks(), init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
     for block in (model[0], model[1], model):
@@ -84,6 +93,7 @@ def one_weight_for_all_steps(path: str) -> None:
     ("program", "wanted"),
     [
         (data_parallel, {}),
+        (accumulating, {"reduced_again": 1}),
         (fully_sharded, {"gathered_again": 3}),  # a unit each
         (fully_sharded_and_kept, {}),
         (pipeline, {}),
