@@ -11,6 +11,7 @@ function can be asked where it stands.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -21,6 +22,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -41,6 +43,7 @@ PARCEL_NAME = "parcel"
 _FAILURE_SUFFIX = ".failure.json"
 _PR_SET_PDEATHSIG = 1
 _INTERRUPTED = 128 + signal.SIGINT
+_ABORTED = 128 + signal.SIGABRT
 _PACKAGE = Path(__file__).parent
 _RUNPY = {runpy.__file__, "<frozen runpy>"}
 _PARENT_POLL_INTERVAL_S = 1.0
@@ -80,7 +83,7 @@ def main() -> None:
     sys.argv = sys.argv[1 + is_call :]
     run = functools.partial(_call, folder, rank) if is_call else _run_script
     try:
-        with _recorded(folder, detail, stacks):
+        with _recorded(folder, detail, stacks), _aborting_tells(folder, rank):
             run()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
@@ -100,6 +103,19 @@ def _recorded(folder: Path, detail: str, stacks: bool) -> Recording:
     from commtrace.session import record_launched
 
     return record_launched(folder, detail, stacks=stacks)
+
+
+@contextlib.contextmanager
+def _aborting_tells(folder: Path, rank: int) -> Iterator[None]:
+    """Say that C++ ends the process, should it do so in the body: before its peers lose it."""
+    from commtrace.recorder.last_words import forget_words, say_before_abort
+
+    tell = functools.partial(_leave_failure, folder, rank, _ABORTED, "")
+    say_before_abort(tell)
+    try:
+        yield
+    finally:
+        forget_words(tell)
 
 
 def _run_script() -> None:

@@ -138,11 +138,6 @@ class ModuleTracker:
                 nn.Module.__call__ = original  # type: ignore[method-assign]
         self._replaced = None
 
-    @property
-    def is_installed(self) -> bool:
-        """Whether module calls are being followed."""
-        return self._replaced is not None
-
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place:
         """The place of a module that is called inside of `outer` for the first time."""
         parent = outer[0] if outer else self._outside
