@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
-import inspect
 import os
 import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from commtrace.decorating import Decorating
 from commtrace.errors import RecordingError, TraceError, UsageError
 from commtrace.recorder import HERE, RECORDER, Buffer, Listening, is_heard, listen
 from commtrace.recorder.buffer import NOBODY
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
 DETAILS = ("op", "collective")
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _FLUSH_INTERVAL_S = 0.25
 _GRACE_S = 0.1
@@ -93,7 +91,7 @@ def record_launched(folder: Path, detail: str, *, stacks: bool) -> Recording:
     return _launched
 
 
-class Recording(Views, contextlib.ContextDecorator):
+class Recording(Views, Decorating):
     """What is recorded between entering and leaving it; made by `record`.
 
     It may be entered again: inside itself that changes nothing, afterwards it goes on where it
@@ -117,39 +115,6 @@ class Recording(Views, contextlib.ContextDecorator):
         self._flusher: _Flusher
         self._listening: Listening
         self._pid: int
-
-    def __call__(self, function: _Function) -> _Function:
-        """Record each call of a function; of a coroutine and a generator, until it has ended.
-
-        Raises UsageError for an asynchronous generator.
-        """
-        if inspect.isasyncgenfunction(function):
-            raise UsageError(
-                f"cannot record the asynchronous generator {function.__qualname__}()",
-                why="nobody knows when it ends",
-                attempt="use `with commtrace.record(...)` inside of it or around its loop",
-            )
-        if inspect.iscoroutinefunction(function):
-            return self._around_coroutine(function)
-        if inspect.isgeneratorfunction(function):
-            return self._around_generator(function)
-        return super().__call__(function)
-
-    def _around_coroutine(self, function: Any) -> Any:
-        @functools.wraps(function)
-        async def recorded(*args: Any, **kwargs: Any) -> Any:
-            with self._recreate_cm():
-                return await function(*args, **kwargs)
-
-        return recorded
-
-    def _around_generator(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            with self._recreate_cm():
-                return (yield from function(*args, **kwargs))
-
-        return recorded
 
     def _recreate_cm(self) -> Recording:
         """What one call of a decorated function is recorded in."""

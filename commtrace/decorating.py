@@ -1,0 +1,57 @@
+"""Context managers that can stand above functions too: also above coroutines and generators.
+
+`contextlib.ContextDecorator` ends with the call, which of these only makes an object: nothing of
+what they do would happen in the context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from commtrace.errors import UsageError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Decorating(contextlib.ContextDecorator):
+    """A context manager; each call of a function runs in the one that `_recreate_cm` gives."""
+
+    def _recreate_cm(self) -> Any:
+        return self
+
+    def __call__(self, function: _Function) -> _Function:
+        """Record each call of a function; of a coroutine and a generator, until it has ended.
+
+        Raises UsageError for an asynchronous generator.
+        """
+        if inspect.isasyncgenfunction(function):
+            raise UsageError(
+                f"cannot record the asynchronous generator {function.__qualname__}()",
+                why="nobody knows when it ends",
+                attempt="use `with commtrace.record(...)` inside of it or around its loop",
+            )
+        if inspect.iscoroutinefunction(function):
+            return self._around_coroutine(function)
+        if inspect.isgeneratorfunction(function):
+            return self._around_generator(function)
+        return super().__call__(function)
+
+    def _around_coroutine(self, function: Any) -> Any:
+        @functools.wraps(function)
+        async def recorded(*args: Any, **kwargs: Any) -> Any:
+            with self._recreate_cm():
+                return await function(*args, **kwargs)
+
+        return recorded
+
+    def _around_generator(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            with self._recreate_cm():
+                return (yield from function(*args, **kwargs))
+
+        return recorded
