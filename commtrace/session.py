@@ -174,6 +174,8 @@ class Recording(Views, Decorating):
         failures.extend(self._flusher.stop())
         self._end_steps()
         self._buffer.await_ends(_GRACE_S, RECORDER.ask_devices)
+        if not RECORDER.buffers:
+            RECORDER.await_callbacks(_GRACE_S)
         self._is_over = not isinstance(self._store, Memory)
         for part in (self._flush_last, self._flush_end, self._close):
             try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from time import sleep
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -36,10 +37,37 @@ from commtrace.recorder.here import HERE, ThreadState, forget_marks
 from commtrace.recorder.phases import Locator, is_library, whole_stack
 from commtrace.recorder.reducers import Reducers
 from commtrace.recorder.signatures import Signature
+from commtrace.units import NANOSECONDS_PER_SECOND
 
+_POLL_S = 0.001
 _MAX_RESULTS = 4096
 _MAX_ANNOUNCED = 4096
 _BLOCKING_TRANSFERS = frozenset({"send", "recv"})
+
+
+class Completion:
+    """Learns of the completion of a call on a thread of the backend, which keeps it until then.
+
+    To let go of it that thread needs the interpreter. It aborts the process if that has begun to
+    end meanwhile; so `kept` has, by identity, those that are to be waited for.
+    """
+
+    __slots__ = ("_call",)
+    kept: ClassVar[set[int]] = set()
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        call.is_watched = True
+        self.kept.add(id(self))
+
+    def __call__(self, _: Any) -> None:
+        """The call is complete."""
+        if self._call.end < 0:
+            self._call.end = now()
+
+    def __del__(self) -> None:
+        self._call.is_watched = False
+        self.kept.discard(id(self))
 
 
 class Recorder:
@@ -223,17 +251,20 @@ class Recorder:
         if call.device != "cpu":
             return
 
-        def complete(_: Any) -> None:
-            if call.end < 0:
-                call.end = now()
-            call.is_watched = False
-
         try:
             future = work.get_future()
         except RuntimeError:  # the backend has none
             return
-        call.is_watched = True
-        future.add_done_callback(complete)
+        future.add_done_callback(Completion(call))
+
+    def await_callbacks(self, timeout_s: float) -> None:
+        """Give backends that much time to let go of the completions that they have told."""
+        deadline = now() + round(timeout_s * NANOSECONDS_PER_SECOND)
+        while Completion.kept:
+            if now() > deadline:  # of calls that are still in progress
+                Completion.kept.clear()
+            else:
+                sleep(_POLL_S)
 
     def returned_functional(self, calls: Sequence[Call], result: Any) -> None:
         """A functional collective that issued `calls` returned tensors to be waited for."""

@@ -22,7 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import commtrace
 import dtensor_core as ours
-from commtrace.recorder import RECORDER
+from commtrace.recorder import RECORDER, Call
+from commtrace.recorder.recorder import Completion
 from commtrace.recorder.signatures import SIGNATURES, WAIT
 from dtensor_core import init_device_mesh, parallel
 from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -448,6 +449,28 @@ def overlap() -> tuple[int, int, int]:
         time.sleep(0.2)
     waited, forgotten = calls(recording)
     return waited.blocked_ns, waited.complete_ns - waited.issue_ns, forgotten.blocked_ns
+
+
+def unwaited_calls() -> int:
+    """How many completions the backend still holds when a recording has ended."""
+    with commtrace.record(detail="collective"):
+        for _ in range(50):
+            dist.all_reduce(torch.ones(4), async_op=True)
+        dist.barrier()
+    return len(Completion.kept)
+
+
+def test_no_thread_of_the_backend_needs_the_interpreter_after_a_recording() -> None:
+    assert run_processes(unwaited_calls, 2) == [0, 0]
+
+
+def test_what_the_backend_does_not_let_go_of_is_waited_for_once() -> None:
+    held = Completion(Call("c10d::allreduce_", SIGNATURES["c10d::allreduce_"]))
+    assert len(Completion.kept) == 1
+    RECORDER.await_callbacks(0.01)
+    assert not Completion.kept
+    del held
+    assert not Completion.kept
 
 
 def test_completion_is_seen_where_it_is_and_not_where_it_is_waited_for() -> None:

@@ -492,19 +492,20 @@ def test_a_finding_leads_to_its_calls_in_the_timeline(open_page: Open) -> None:
     opened = open_page(training_trace(num_steps=9))
     page = opened.page
     before = x_range(page)
-    button = page.locator("#finding-list .answer", has_text="Rank 2 came last").locator("button")
+    answer = page.locator("#finding-list .answer", has_text="Rank 2 keeps the others waiting")
+    button = answer.locator("button")
     button.click()
     page.locator("#marked").wait_for()
-    assert "Rank 2 came last" in page.inner_text("#marked-title")
+    assert "Rank 2 keeps the others waiting" in page.inner_text("#marked-title")
     page.wait_for_function(
         "a => document.getElementById('timeline-picture').data.length > 0", arg=0
     )
     start, end = x_range(page)
     assert end - start < (before[1] - before[0]) / 3
-    assert marked(page) == 20
-    assert page.inner_text("#marked-place") == "1 of 20"
+    assert marked(page) == 9
+    assert page.inner_text("#marked-place") == "1 of 9"
     page.click("#marked-after")
-    assert page.inner_text("#marked-place") == "2 of 20"
+    assert page.inner_text("#marked-place") == "2 of 9"
     page.wait_for_function(
         "a => document.getElementById('timeline-picture').layout.xaxis.range[0] > a", arg=start
     )
