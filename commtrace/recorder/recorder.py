@@ -82,7 +82,7 @@ class Recorder:
         self.locator = Locator()
         self.device = "cpu"
         self.devices = Devices()
-        self.reducers = Reducers(self.waited_unseen)
+        self.reducers = Reducers(self.blocked)
         self.failures = Failures()
         self._num_calls: dict[int, list[int]] = {}
         self.num_ops = 0
@@ -109,7 +109,7 @@ class Recorder:
         self.locator = Locator()
         self.groups = Groups()
         self.devices = Devices()
-        self.reducers = Reducers(self.waited_unseen)
+        self.reducers = Reducers(self.blocked)
         self.failures = Failures()
         self._works.clear()
         self._results.clear()
@@ -305,7 +305,15 @@ class Recorder:
 
     def waited(self, call: Call, begin: int, work: Any = None) -> None:
         """A wait that began at `begin` has come to its end, and so has the call."""
-        end = now()
+        self.blocked(call, begin, now())
+        if work is not None:
+            self._works.pop(id(work), None)
+            state = HERE.state
+            if state.last is work:
+                state.last = None
+
+    def blocked(self, call: Call, begin: int, end: int) -> None:
+        """A call was waited for from `begin` to `end`, and all is known of it but its end."""
         call.waited += end - begin
         call.num_waits += 1
         if call.device == "cpu":
@@ -313,22 +321,6 @@ class Recorder:
                 call.end = end
             call.is_settled = True
         elif call.num_waits == 1:  # the program has not waited, its stream does
-            self._expect_end_on_device(call)
-        if work is not None:
-            self._works.pop(id(work), None)
-            state = HERE.state
-            if state.last is work:
-                state.last = None
-
-    def waited_unseen(self, call: Call, begin: int, end: int) -> None:
-        """Somebody has waited from `begin` to `end`, and all is known of the call but its end."""
-        call.waited += end - begin
-        call.num_waits += 1
-        if call.device == "cpu":
-            if call.end < 0:
-                call.end = end
-            call.is_settled = True
-        else:
             self._expect_end_on_device(call)
 
     def _expect_end_on_device(self, call: Call) -> None:

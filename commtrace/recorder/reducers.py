@@ -95,7 +95,7 @@ def waiting(function: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
             return function(*args, **kwargs)
         finally:
             calls, state.unseen = state.unseen, outer
-            settle(calls, recorder.waited_unseen)
+            settle(calls, recorder.blocked)
 
     return seen
 
