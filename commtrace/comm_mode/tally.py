@@ -58,9 +58,9 @@ class Tally:
 
     def add(self, call: Call) -> None:
         """Count a call; one that a functional collective issues is a call of that."""
-        if self.rank is not None and call.group.rank != self.rank:
+        if self.rank is not None and call.request.group.rank != self.rank:
             return
-        native_op = call.functional_op or call.native_op
+        native_op = call.functional_op or call.request.native_op
         operator = str(HERE.state.op)
         if operator == _CUT_TO_CUT:
             native_op = operator.removesuffix(".default").replace(".", "::")

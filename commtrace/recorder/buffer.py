@@ -126,7 +126,7 @@ class Buffer:
 
     def add(self, call: Call) -> None:
         """Keep a call, from the moment it is issued."""
-        if self.rank is not None and call.group.rank != self.rank:
+        if self.rank is not None and call.request.group.rank != self.rank:
             return
         if self._max_calls is not None and self._num_kept >= self._max_calls:
             self.num_dropped += 1
@@ -291,7 +291,7 @@ class Buffer:
     def _new_groups(self, entries: list[tuple[Call, int]]) -> list[Any]:
         """The rows of groups that came up for the first time, or of which more is known now."""
         rows = {}
-        self._groups_seen.update(dict.fromkeys([call.group for call, _ in entries]))
+        self._groups_seen.update(dict.fromkeys([call.request.group for call, _ in entries]))
         for group in self._groups_seen:
             row = group.row._replace(name=self._numbering.name(group))
             if self._groups.get(row.name) != row:

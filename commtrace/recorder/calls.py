@@ -1,7 +1,8 @@
 """One communication call: what its arguments say, what became of it, and its row in table `comm`.
 
 `issue` makes a `Call` when the operator is called and reads only what would be gone later; text is
-made when the call is written (`row`), which is not in the way of the program.
+made when the call is written (`row`), which is not in the way of the program. What the arguments
+say is a `Request`, and calls that are known to be alike have one together.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.recorder.groups import Group
-from commtrace.recorder.phases import Location, Stack, text_of_stack
+from commtrace.recorder.here import Stack, ThreadState
+from commtrace.recorder.phases import Location, line_of, text_of_stack
 from commtrace.recorder.signatures import RECEIVED, RESULT, SENT, Signature
 from commtrace.units import wire_bytes
 
@@ -28,12 +30,59 @@ _Tensor = torch.Tensor
 Shapes = tuple[torch.Size, ...]
 
 
+class Request:
+    """What the arguments of a call say; the same object for all calls that one object announces.
+
+    `is_computed` is false of fake and meta tensors, which hold no data. Ranks are those within the
+    group, -1 where there is none.
+    """
+
+    __slots__ = (
+        "announcement", "device", "dtype", "group", "is_async", "is_computed", "is_shared",
+        "kept_bytes", "native_op", "payload", "peer", "received", "reduce_op", "root", "sent",
+        "signature",
+    )  # fmt: skip
+
+    def __init__(
+        self, native_op: str, signature: Signature, group: Group, announcement: Any = None
+    ) -> None:
+        self.native_op = native_op
+        self.signature = signature
+        self.group = group
+        self.announcement = announcement
+        self.sent: Shapes = ()
+        self.received: Shapes = ()
+        self.payload = 0
+        self.kept_bytes = self.root = self.peer = _UNKNOWN
+        self.dtype: Any = None
+        self.reduce_op = ""
+        self.device = "cpu"
+        self.is_computed = self.is_async = True
+        self.is_shared = False
+
+    def identity(self) -> Any:
+        """What is equal where all of its columns are; by identity what is costly to hash."""
+        if self.is_shared:
+            return id(self)
+        return (
+            self.native_op, self.group, self.reduce_op, self.root, self.peer, self.dtype, self.sent,
+            self.received, self.payload, self.kept_bytes, self.is_async, id(self.announcement),
+        )  # fmt: skip
+
+    def wire_bytes(self) -> int:
+        """The bytes that this rank puts on the wire."""
+        if self.kept_bytes >= 0:
+            return self.payload - self.kept_bytes
+        group = self.group
+        distance = group.distance(max(self.root, 0))
+        return wire_bytes(self.signature.kind, self.payload, len(group.ranks), distance=distance)
+
+
 class Call:
     """A call in progress or done. Times are of the recorder's clock; -1 is not known.
 
-    `is_computed` is false of fake and meta tensors, which hold no data; `functional_op` is the
-    functional collective that issued it, where one did. While it `is_watched`, its completion will
-    be told; while it `is_owed`, how long it blocked.
+    `functional_op` is the functional collective that issued it, where one did. While it
+    `is_watched`, its completion will be told; while it `is_owed`, how long it blocked.
 
     A call outlives the tensors that it is about. It has slots, so as to stay below 512 bytes, and
     holds nothing made in C++: what came from the allocator that tensors come from would lie in
@@ -41,49 +90,27 @@ class Call:
     """
 
     __slots__ = (
-        "announcement", "device", "dtype", "end", "functional_op", "group", "id", "is_async",
-        "is_computed", "is_owed", "is_settled", "is_watched", "issue", "kept_bytes", "location",
-        "native_op", "num_waits", "op", "op_id", "payload", "peer", "received", "reduce_op",
-        "region", "returned", "root", "sent", "sent_id", "seq", "signature", "stack", "thread",
-        "waited", "work",
+        "end", "functional_op", "id", "is_owed", "is_settled", "is_watched", "issue", "location",
+        "num_waits", "op", "op_id", "region", "request", "returned", "sent_id", "seq", "stack",
+        "thread", "waited", "work",
     )  # fmt: skip
 
-    group: Group
-    location: Location
     id: int
     seq: int
-    op_id: int
-    thread: int
 
-    def __init__(self, native_op: str, signature: Signature) -> None:
-        self.native_op = native_op
-        self.signature = signature
-        self.sent: Shapes = ()
-        self.received: Shapes = ()
+    def __init__(self, request: Request, location: Location, state: ThreadState) -> None:
+        self.request = request
+        self.location = location
+        self.thread = state.native_id
+        self.region = state.regions[-1] if state.regions else ""
+        self.functional_op = state.functional_op
+        self.op = state.dtensor_op or state.op
+        self.op_id = state.op_id
         self.stack: Stack = ()
-        self.payload = self.waited = self.num_waits = 0
-        self.kept_bytes = self.root = self.peer = self.sent_id = _UNKNOWN
-        self.issue = self.returned = self.end = _UNKNOWN
-        self.dtype: Any = None
-        self.reduce_op = self.region = ""
+        self.waited = self.num_waits = 0
+        self.issue = self.returned = self.end = self.sent_id = _UNKNOWN
         self.work: Any = None
-        self.announcement: Any = None
-        self.op: Any = None
-        self.device = "cpu"
-        self.functional_op = ""
-        self.is_computed = self.is_async = True
         self.is_settled = self.is_watched = self.is_owed = False
-
-    def again(self) -> Call:
-        """Another call with the same arguments."""
-        call = Call(self.native_op, self.signature)
-        call.group, call.announcement = self.group, self.announcement
-        call.sent, call.received = self.sent, self.received
-        call.payload, call.kept_bytes = self.payload, self.kept_bytes
-        call.root, call.peer, call.reduce_op = self.root, self.peer, self.reduce_op
-        call.dtype, call.device = self.dtype, self.device
-        call.is_computed, call.is_async = self.is_computed, self.is_async
-        return call
 
     def is_over(self) -> bool:
         """Whether nothing more will become known of the call."""
@@ -97,65 +124,67 @@ class Call:
         """How long the thread was blocked, as far as it could be seen."""
         if self.returned < 0:
             return _UNKNOWN
-        if not self.is_async:
+        if not self.request.is_async:
             return self.returned - self.issue + self.waited
         return self.waited if self.num_waits else _UNKNOWN
 
     def site(self) -> tuple[Any, ...]:
-        """What decides its row but for the numbers; by identity what is costly to hash."""
-        phase, module_call, code, line, told = self.location
+        """What decides its row but for the numbers."""
+        phase, module_call, code, instruction, told = self.location
         return (
-            self.native_op, self.group, self.reduce_op, self.root, self.peer, self.dtype, self.sent,
-            self.received, self.payload, self.kept_bytes, self.is_async, self.region, self.thread,
-            id(self.op), id(self.announcement), phase, module_call[0] if module_call else None,
-            id(code), line, self.stack, told.key() if told else None,
+            self.request.identity(), self.region, self.thread, id(self.op), phase,
+            module_call[0] if module_call else None, id(code), instruction, self.stack,
+            told.key() if told else None,
         )  # fmt: skip
 
     def held(self) -> Any:
         """What must live as long as its site is known; code and operators live on anyway."""
-        return self.announcement
+        return self.request
 
     def numbers(self, epoch: int, step: int, numbering: Numbering) -> tuple[int, ...]:
         """The columns of its row that `spool.NUMBERS` names, in that order."""
         module_call = self.location[1]
+        number, seq, op_id = numbering.of(self)
+        issue, returned, end = self.issue, self.returned, self.end
         return (
-            numbering.call_id(self),
-            numbering.seq(self),
-            self.issue + epoch,
-            self.returned - self.issue if self.returned >= 0 else _UNKNOWN,
+            number,
+            seq,
+            issue + epoch,
+            returned - issue if returned >= 0 else _UNKNOWN,
             self.blocked(),
-            self.end + epoch if self.end >= 0 else _UNKNOWN,
+            end + epoch if end >= 0 else _UNKNOWN,
             step,
             module_call[1] if module_call else _UNKNOWN,
-            numbering.op_id(self.op_id),
+            op_id,
             self.sent_id,
         )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
         """The call as a row of table `comm`, in the order of its columns."""
-        group: Group = self.group
-        kind = self.signature.kind
-        phase, module_call, code, line, told = self.location
+        request = self.request
+        group = request.group
+        number, seq, op_id = numbering.of(self)
+        phase, module_call, code, instruction, told = self.location
         place = module_call[0] if module_call else None
-        why = self.announcement
+        why = request.announcement
         if why is None and told is not None and told.reason is not None:
             why = told.reason()
         return (
             group.rank,
-            numbering.call_id(self),
-            kind,
-            self.native_op,
+            number,
+            request.signature.kind,
+            request.native_op,
             numbering.name(group),
-            numbering.seq(self),
-            self.reduce_op,
-            group.global_rank(self.root),
-            group.global_rank(self.peer),
-            _dtype_name(self.dtype),
-            _shapes(self.sent),
-            _shapes(self.received),
-            self.payload,
-            self._wire_bytes(),
-            self.is_async,
+            seq,
+            request.reduce_op,
+            group.global_rank(request.root),
+            group.global_rank(request.peer),
+            _dtype_name(request.dtype),
+            _shapes(request.sent),
+            _shapes(request.received),
+            request.payload,
+            request.wire_bytes(),
+            request.is_async,
             self.issue + epoch,
             self.returned - self.issue if self.returned >= 0 else _UNKNOWN,
             self.blocked(),
@@ -168,9 +197,9 @@ class Call:
             module_call[1] if module_call else _UNKNOWN,
             self.thread,
             why.operator if why else str(self.op or ""),
-            numbering.op_id(self.op_id),
+            op_id,
             code.co_filename if code else "",
-            line,
+            line_of(code, instruction) if code else _UNKNOWN,
             _name_of_function(code) if code else "",
             why.sentence if why else "",
             why.argument if why else "",
@@ -183,15 +212,6 @@ class Call:
             text_of_stack(self.stack) if self.stack else "",
             self.sent_id,
         )
-
-    def _wire_bytes(self) -> int:
-        if self.kept_bytes >= 0:
-            return self.payload - self.kept_bytes
-        root = max(self.root, 0)
-        group: Group = self.group
-        size = len(group.ranks)
-        kind = self.signature.kind
-        return wire_bytes(kind, self.payload, size, distance=group.distance(root))
 
 
 class Numbering:
@@ -210,17 +230,17 @@ class Numbering:
         self._names: dict[Group, str] = {}
         self._ranks: dict[str, tuple[int, ...]] = {}
 
-    def call_id(self, call: Call) -> int:
-        """The number of a call on its rank."""
-        return call.id - self._first_calls.get(call.group.rank, 0)
+    def of(self, call: Call) -> tuple[int, int, int]:
+        """The number of a call on its rank, that within its group, and that of its operator.
 
-    def seq(self, call: Call) -> int:
-        """The number of a call within its group."""
-        return call.seq - self._first_seqs.get(call.group, 0)
-
-    def op_id(self, op_id: int) -> int:
-        """The number of an operator; -1 of one that this recording does not have."""
-        return _UNKNOWN if self.first_op is None else max(op_id - self.first_op, _UNKNOWN)
+        The last is -1 of an operator that this recording does not have.
+        """
+        group = call.request.group
+        return (
+            call.id - self._first_calls.get(group.rank, 0),
+            call.seq - self._first_seqs.get(group, 0),
+            _UNKNOWN if self.first_op is None else max(call.op_id - self.first_op, _UNKNOWN),
+        )
 
     def name(self, group: Group) -> str:
         """The name of a group."""
@@ -243,76 +263,77 @@ def tensors_of(argument: Any) -> Sequence[torch.Tensor]:
     return argument
 
 
-def read_arguments(call: Call, args: Sequence[Any], reduce_op: str = "") -> None:
+def read_arguments(request: Request, args: Sequence[Any], reduce_op: str = "") -> None:
     """Fill in what the arguments of the operator say.
 
     A functional collective has told its `reduce_op` by name; that of c10d holds it in a box, which
     to open takes longer than all else here.
     """
-    signature = call.signature
+    signature = request.signature
     if reduce_op:
-        call.reduce_op = reduce_op
+        request.reduce_op = reduce_op
     elif signature.reduce_op is not None:
         given = len(args) > signature.reduce_op
-        call.reduce_op = _reduce_op_name(args[signature.reduce_op]) if given else "sum"
+        request.reduce_op = _reduce_op_name(args[signature.reduce_op]) if given else "sum"
     if signature.root is not None:
-        call.root = args[signature.root]
+        request.root = args[signature.root]
     if signature.peer is not None:
-        call.peer = args[signature.peer]
+        request.peer = args[signature.peer]
     if signature.is_async is not None:
         # An argument that equals its default, True, does not arrive.
-        call.is_async = len(args) <= signature.is_async or bool(args[signature.is_async])
+        request.is_async = len(args) <= signature.is_async or bool(args[signature.is_async])
     elif signature.is_blocking:
-        call.is_async = False
+        request.is_async = False
     if signature.sent is not None:
-        call.sent = _read_tensors(call, args[signature.sent], signature.payload is SENT)
+        request.sent = _read_tensors(request, args[signature.sent], signature.payload is SENT)
         if signature.kind == "all_to_all":
-            call.kept_bytes = _kept_bytes(call, args)
+            request.kept_bytes = _kept_bytes(request, args)
     if signature.received == signature.sent:
-        call.received = call.sent
+        request.received = request.sent
     elif signature.received is not None and signature.received != RESULT:
-        call.received = _read_tensors(call, args[signature.received], signature.payload is RECEIVED)
+        request.received = _read_tensors(
+            request, args[signature.received], signature.payload is RECEIVED
+        )
     if signature.payload_per_rank:
-        call.payload *= len(call.group.ranks)
+        request.payload *= len(request.group.ranks)
 
 
-def read_result(call: Call, result: Any) -> None:
-    """Fill in what the result of the operator says, where that is what the call writes to."""
-    signature = call.signature
-    if signature.received == RESULT:
-        call.received = _read_tensors(call, result, signature.payload is RECEIVED)
-        if signature.payload_per_rank:
-            call.payload *= len(call.group.ranks)
+def read_result(request: Request, result: Any) -> None:
+    """Fill in what the result of the operator says, which is what the call writes to."""
+    signature = request.signature
+    request.received = _read_tensors(request, result, signature.payload is RECEIVED)
+    if signature.payload_per_rank:
+        request.payload *= len(request.group.ranks)
 
 
-def _read_tensors(call: Call, argument: Any, is_payload: bool) -> Shapes:
+def _read_tensors(request: Request, argument: Any, is_payload: bool) -> Shapes:
     """The shapes of an argument's tensors; adds up their bytes and notes what they are."""
     tensors = (argument,) if type(argument) is _Tensor else tensors_of(argument)
     if not tensors:
         return ()
     first = tensors[0]
-    if call.dtype is None:
-        call.dtype = first.dtype
+    if request.dtype is None:
+        request.dtype = first.dtype
         if not first.is_cpu:
-            call.device = first.device.type
-            call.is_computed = not first.is_meta
+            request.device = first.device.type
+            request.is_computed = not first.is_meta
         if type(first) is not _Tensor and isinstance(first, FakeTensor):
-            call.is_computed = False
+            request.is_computed = False
     if len(tensors) == 1:
         if is_payload:
-            call.payload = first.numel() * first.itemsize
+            request.payload = first.numel() * first.itemsize
         return (first.shape,)
     if is_payload:
-        call.payload = sum([tensor.numel() * tensor.itemsize for tensor in tensors])
+        request.payload = sum([tensor.numel() * tensor.itemsize for tensor in tensors])
     return tuple([tensor.shape for tensor in tensors])
 
 
-def _kept_bytes(call: Call, args: Sequence[Any]) -> int:
+def _kept_bytes(request: Request, args: Sequence[Any]) -> int:
     """The bytes that a rank sends to itself in an all-to-all; -1 if every rank gets as much."""
-    signature, own = call.signature, call.group.group_rank
+    signature, own = request.signature, request.group.group_rank
     if signature.split is not None:
         split = args[signature.split]
-        return call.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
+        return request.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
     sent = args[signature.sent or 0]
     if isinstance(sent, torch.Tensor):  # in equal parts, or in parts that only the device knows
         return _UNKNOWN

@@ -99,7 +99,8 @@ class Contents:
 
 def identify(call: Call, args: Sequence[Any], contents: Contents) -> None:
     """Number what a call sends, and take note of what it writes into."""
-    sent, received = call.signature.sent, call.signature.received
+    signature = call.request.signature
+    sent, received = signature.sent, signature.received
     if sent is not None:
         call.sent_id = contents.of(tensors_of(args[sent]), are_written=sent == received)
     if received is not None and received not in (sent, RESULT):

@@ -176,7 +176,7 @@ class Devices:
 
         A device that fails once is not asked again. Raises what it raised.
         """
-        device = call.device
+        device = call.request.device
         try:
             if device not in self.events:
                 self.events[device] = None

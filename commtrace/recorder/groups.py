@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -30,11 +30,20 @@ class Group:
     What one that `is_in_cpp` does with tensors of the CPU runs no Python.
     """
 
-    __slots__ = ("group_rank", "is_fake", "is_in_cpp", "rank", "ranks", "row", "seq")
+    __slots__ = (
+        "group_rank", "is_fake", "is_in_cpp", "process_group", "rank", "ranks", "row", "seq",
+    )  # fmt: skip
 
     def __init__(
-        self, row: Any, ranks: tuple[int, ...], group_rank: int, *, is_in_cpp: bool
+        self,
+        process_group: weakref.ref[Any],
+        row: Any,
+        ranks: tuple[int, ...],
+        group_rank: int,
+        *,
+        is_in_cpp: bool,
     ) -> None:
+        self.process_group = process_group
         self.row = row
         self.ranks = ranks
         self.group_rank = group_rank
@@ -61,22 +70,21 @@ class Groups:
     """All groups that this process communicates in, and what they tell about the run."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], Group]] = {}
+        self._known: dict[int, Group] = {}
         self.newest: Group | None = None
         self.num_ranks = 1
 
     def __iter__(self) -> Iterator[Group]:
-        return iter([group for _, group in list(self._known.values())])
+        return iter(list(self._known.values()))
 
     def of(self, process_group: Any) -> Group:
         """The group of a `ProcessGroup`."""
         known = self._known.get(id(process_group))
-        if known is not None and known[0]() is process_group:
-            return known[1]
+        if known is not None and known.process_group() is process_group:
+            return known
         key = id(process_group)
-        group = _describe(process_group)
-        reference = weakref.ref(process_group, lambda _: self._known.pop(key, None))
-        self._known[key] = (reference, group)
+        group = _describe(process_group, lambda _: self._known.pop(key, None))
+        self._known[key] = group
         self.newest = group
         self.num_ranks = max(self.num_ranks, 1 + max(group.ranks))
         return group
@@ -114,7 +122,7 @@ def _meshes() -> list[DeviceMesh]:
     return [found[place] for place in sorted(range(len(found)), key=age)]
 
 
-def _describe(process_group: Any) -> Group:
+def _describe(process_group: Any, forget: Callable[[Any], object]) -> Group:
     try:
         ranks = tuple(dist.get_process_group_ranks(process_group))
     except (KeyError, ValueError, RuntimeError):  # a group that torch.distributed never met
@@ -129,7 +137,8 @@ def _describe(process_group: Any) -> Group:
         backend=_backend(process_group),
     )
     is_in_cpp = type(process_group) is dist.ProcessGroup and row.backend in _BACKENDS_IN_CPP
-    return Group(row, ranks, process_group.rank(), is_in_cpp=is_in_cpp)
+    reference = weakref.ref(process_group, forget)
+    return Group(reference, row, ranks, process_group.rank(), is_in_cpp=is_in_cpp)
 
 
 def _mesh_axis(description: str) -> str:

@@ -23,14 +23,14 @@ Stack = tuple[tuple[CodeType, int], ...]
 
 
 class Task(NamedTuple):
-    """A backward pass: the user's line that called it.
+    """A backward pass: the user's code that called it, and the instruction that did.
 
     Where the autograd engine runs it on a thread of its own, also the thread that called it, if
     that is known, with its stack and its regions.
     """
 
     code: CodeType | None = None
-    line: int = -1
+    instruction: int = -1
     caller: ThreadState | None = None
     stack: Stack = ()
     regions: tuple[str, ...] = ()
@@ -51,8 +51,8 @@ class ThreadState:
     autograd nodes with numbers from `made_from` to before `made_until`, where one was looked up
     last. `optimizer_depth` counts the optimizer steps in progress, the innermost of which began in
     the autograd task `optimizer_task`. `task` is the autograd task that was at work last on the
-    thread, and `backward` is what is known of it; `is_of_engine` is true of threads that C++ has
-    started.
+    thread, `backward` is what is known of it, and `outside` the module call that it was begun in;
+    `is_of_engine` is true of threads that C++ has started.
     `functional` collects the calls that the functional collective in progress, `functional_op`, has
     issued, and `reduce_op` is how it reduces; `num_issued` counts all calls, `issued` is the
     operator of the newest. `unseen` collects those that the function in progress waits for in C++.
@@ -85,6 +85,7 @@ class ThreadState:
         "op_id",
         "optimizer_depth",
         "optimizer_task",
+        "outside",
         "reduce_op",
         "regions",
         "task",
@@ -119,6 +120,7 @@ class ThreadState:
         self.has_operator_mode = False
         self.task = -1
         self.backward = _NO_TASK
+        self.outside: ModuleCall | None = None
 
 
 def _is_started_in_python() -> bool:
@@ -150,7 +152,7 @@ def forget_marks() -> None:
         state.mark_calls.clear()
         state.made_from = state.made_until = 0
         state.made_by = None
-        state.task, state.backward = -1, _NO_TASK
+        state.task, state.backward, state.outside = -1, _NO_TASK, None
 
 
 def state_of_thread(ident: int) -> ThreadState | None:

@@ -36,6 +36,10 @@ from commtrace.recorder.reducers import WAITING, waiting
 from commtrace.recorder.signatures import BATCH, SIGNATURES, TRANSFERS, WAIT, Signature
 
 _KEY = "BackendSelect"
+_STEPS_DOWN = 3
+"""How far below `redistribute.execute`, or what stands for it, dtensor_core has a call issued: its
+own functions, none of which runs code of the user's."""
+
 _OUR_KEY, _CPU_KEY = torch._C.DispatchKey.BackendSelect, torch._C.DispatchKey.CPU
 _AFTER_KEY = torch._C._dispatch_keyset_full_after(_OUR_KEY)
 _exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
@@ -156,8 +160,8 @@ def _issuing(recorder: Recorder) -> Kernel:
     def issue(native_op: str, given: Any, function: Kernel, args: Any) -> Any:
         if not recorder.buffers:
             return function(*args)
-        state = HERE.state
-        call = recorder.issue(native_op, SIGNATURES[native_op], given, _caller(), state)
+        state, frame = HERE.state, sys._getframe(1 + _STEPS_DOWN)
+        call = recorder.issue(native_op, SIGNATURES[native_op], given, frame, state)
         if call is None:
             return function(*args)
         try:

@@ -21,9 +21,9 @@ import sys
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._autograd import _get_sequence_nr
@@ -35,10 +35,11 @@ from commtrace.recorder.here import HERE, ThreadState
 _MAX_MARKS = 1 << 17
 _NO_RANK = -1
 _PACKAGE = __name__.partition(".")[0]
+_FOLLOWING = "following"
 _COMPILER = ("torch._dynamo", "torch._functorch", "torch._inductor")
 
-ModuleCall = tuple["Place", int, int]
-"""A place, the number of the call, and the autograd task in which it was entered (-1: none)."""
+ModuleCall = tuple["Place", int]
+"""A place and the number of the call."""
 
 
 class Place:
@@ -231,7 +232,7 @@ class ModuleTracker:
                 return None
             self._learn_owners()
             known = self._owners.get(id(part))
-        return (known[1], known[1].num_calls - 1, -1) if known else None
+        return (known[1], known[1].num_calls - 1) if known else None
 
     def wrapper_of(self, place: Place | None, cls: type[nn.Module]) -> Place | None:
         """The innermost module of a class around a place; around none, the only outermost one."""
@@ -258,7 +259,7 @@ class ModuleTracker:
         unit = self.owner_of(modules[0])
         if unit is None:
             return inner
-        return (unit[0], unit[1] + 1, -1) if is_ahead else unit
+        return (unit[0], unit[1] + 1) if is_ahead else unit
 
     def _marks(self, state: ThreadState) -> tuple[list[int], list[ModuleCall | None]]:
         """The marks of a thread, or where it ran no module, those of the thread that did.
@@ -328,10 +329,11 @@ def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable
     """`nn.Module.__call__` with the bookkeeping around it.
 
     This runs for each call of each module, communicating or not: hence no attribute is looked up
-    twice and nothing is allocated but one tuple.
+    twice, nothing is allocated but one tuple, and torch's own `__call__`, which only chooses
+    between two methods, is left out.
     """
+    is_torchs = original is vars(nn.Module).get("_wrapped_call_impl")
     next_seq = _get_sequence_nr
-    task_id = torch._C._current_graph_task_id
     outside = tracker._outside
 
     def following(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -344,13 +346,15 @@ def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable
             place = tracker.place_of(outer, self)
         number = place.num_calls
         place.num_calls = number + 1
-        state.module_call = call = (place, number, task_id())
+        state.module_call = call = (place, number)
         seqs, calls = state.mark_seqs, state.mark_calls
         if not seqs:
             tracker.meet(state)
         seqs.append(next_seq())
         calls.append(call)
         try:
+            if is_torchs:
+                return (self._compiled_call_impl or self._call_impl)(*args, **kwargs)
             return original(self, *args, **kwargs)
         finally:
             state.module_call = outer
@@ -360,3 +364,12 @@ def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable
                 del seqs[: _MAX_MARKS // 2], calls[: _MAX_MARKS // 2]
 
     return following
+
+
+def call_around(frame: FrameType | None, end: FrameType | None, inner: ModuleCall | None) -> Any:
+    """The module call in progress below the frames from `frame` to before `end`, above `inner`."""
+    while frame is not end and frame is not None:
+        if frame.f_code.co_name == _FOLLOWING and frame.f_globals is globals():
+            inner = frame.f_locals["outer"]
+        frame = frame.f_back
+    return inner

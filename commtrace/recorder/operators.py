@@ -154,10 +154,10 @@ class OperatorMode(TorchDispatchMode):
             if call is not None:
                 return FORWARD, call
             return OPTIMIZER if state.optimizer_depth else OTHER, None
-        if call is not None and call[2] == task:
-            return RECOMPUTE, call
         if state.task != task:
             begin_task(state, task)
+        if call is not None and call is not state.outside:
+            return RECOMPUTE, call
         phase = BACKWARD
         if state.optimizer_depth and state.optimizer_task == task:
             phase = OPTIMIZER

@@ -26,7 +26,7 @@ from torch.optim.optimizer import (
 )
 
 from commtrace.recorder.here import HERE, Stack, Task, ThreadState, state_of_thread
-from commtrace.recorder.modules import ModuleCall, ModuleTracker
+from commtrace.recorder.modules import ModuleCall, ModuleTracker, call_around
 from commtrace.recorder.told import (
     FLAGS,
     GRADIENTS,
@@ -41,7 +41,7 @@ from commtrace.schema import PHASES
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
 
-_LIBRARY, _USER, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER, _TELLING = range(7)
+_LIBRARY, _USER, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER, _TELLING, _MIXED = range(8)
 
 _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "torch",
@@ -58,6 +58,7 @@ _FRAMES_OF_FUNCTIONS = {
     **dict.fromkeys(TELLING, _TELLING),
 }
 _FRAMES_OF_MODULES = {
+    **{module: _MIXED for module, _ in _FRAMES_OF_FUNCTIONS},
     "torch.utils.checkpoint": _CHECKPOINT,
     "torch._ops": _OWN,  # passed on the way from the dispatch mode
     "commtrace.recorder.operators": _OWN,
@@ -66,31 +67,37 @@ _FRAMES_OF_MODULES = {
 
 ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
 
-_kinds: dict[int, int] = {}
-_codes_known: list[CodeType] = []
-"""Kinds by identity, for to hash a code object is to hash all its bytecode; the list keeps them
-alive, so that an identity means one code object for good."""
+_kinds: dict[str, int] = {}
+"""Kinds of modules by name, which takes less time to ask a frame for than its code does."""
 
 
 Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Told | None"]
-"""Phase, module call, the user's line (code, None if the stack has none of theirs, and its number),
-and what the stack tells."""
+"""Phase, module call, the user's code (None if the stack has none of theirs) and the instruction
+that it is at, whose line is looked up when the call is written, and what the stack tells."""
 
 
 def _kind(frame: FrameType) -> int:
-    kind = _kinds.get(id(frame.f_code))
-    return _learn_kind(frame) if kind is None else kind
+    kind = _kinds.get(frame.f_globals.get("__name__") or "")
+    if kind is None:
+        kind = _learn_kind(frame)
+    return _kind_of_function(frame) if kind == _MIXED else kind
+
+
+def _kind_of_function(frame: FrameType) -> int:
+    """The kind of a frame of a module whose functions differ."""
+    function = frame.f_globals["__name__"], frame.f_code.co_name
+    return _FRAMES_OF_FUNCTIONS.get(function, _LIBRARY)
 
 
 def _learn_kind(frame: FrameType) -> int:
+    """The kind of a frame's module; made-up code may be in none, and is asked for its file."""
     module = frame.f_globals.get("__name__") or ""
-    kind = _FRAMES_OF_FUNCTIONS.get((module, frame.f_code.co_name), _FRAMES_OF_MODULES.get(module))
+    if not module:
+        return _LIBRARY if frame.f_code.co_filename.startswith(_GENERATED) else _USER
+    kind = _FRAMES_OF_MODULES.get(module)
     if kind is None:
-        is_generated = not module and frame.f_code.co_filename.startswith(_GENERATED)
-        is_known = is_generated or module.partition(".")[0] in _LIBRARIES
-        kind = _LIBRARY if is_known else _USER
-    _codes_known.append(frame.f_code)
-    _kinds[id(frame.f_code)] = kind
+        kind = _LIBRARY if module.partition(".")[0] in _LIBRARIES else _USER
+    _kinds[module] = kind
     return kind
 
 
@@ -131,16 +138,16 @@ class Locator:
         if task >= 0:
             return self._locate_in_backward(frame, state, task, sent, dtype)
         call = state.module_call
-        code, line, telling = user_line(frame)
+        code, instruction, telling = user_code(frame)
         told = None if telling is None else told_by(telling)
         if told is not None and told.modules:
             call = self.modules.call_of_unit(told.modules, call, is_ahead=True)
         elif call is None and state.is_of_engine and told is not None and told.carries == GRADIENTS:
             return self._locate_in_callback(told)
         if state.module_call is not None:
-            return FORWARD, call, code, line, told
+            return FORWARD, call, code, instruction, told
         phase = OPTIMIZER if state.optimizer_depth and _is_in_step(frame, state) else OTHER
-        return phase, call, code, line, told
+        return phase, call, code, instruction, told
 
     def _locate_in_callback(self, told: Told) -> Location:
         """Of a hook, what goes on when a message is there, on a thread of the backend.
@@ -148,10 +155,10 @@ class Locator:
         Another thread is in the backward pass.
         """
         _, frame = _calling_thread(HERE.state)
-        code, line, _ = user_line(frame)
+        code, instruction, _ = user_code(frame)
         place = self.modules.wrapper_of(None, DistributedDataParallel)
-        call = None if place is None else (place, place.num_calls - 1, -1)
-        return BACKWARD, call, code, line, told
+        call = None if place is None else (place, place.num_calls - 1)
+        return BACKWARD, call, code, instruction, told
 
     def _locate_in_backward(
         self,
@@ -163,34 +170,34 @@ class Locator:
     ) -> Location:
         if state.task != task:
             begin_task(state, task)
-        is_from_engine = True
         is_in_checkpoint = is_in_step = False
-        code, line = None, -1
+        code, instruction = None, -1
         telling = outermost = None
         kinds = _kinds
         while frame is not None:
             try:
-                kind = kinds[id(frame.f_code)]
+                kind = kinds[frame.f_globals["__name__"]]
             except KeyError:
                 kind = _learn_kind(frame)
-            if kind == _ENGINE:
-                break
-            if kind != _OWN:
-                is_from_engine = False
-                outermost = frame
             if kind:  # most frames are a library's
+                if kind == _MIXED:
+                    kind = _kind_of_function(frame)
+                if kind == _ENGINE:
+                    break
                 if kind == _USER and code is None:
-                    code, line = frame.f_code, frame.f_lineno
+                    code, instruction = frame.f_code, frame.f_lasti
                 elif kind == _TELLING:
                     telling = frame
                 is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
                 is_in_step = is_in_step or kind == _OPTIMIZER
+            if kind != _OWN:
+                outermost = frame
             frame = frame.f_back
         if code is None:
-            code, line = state.backward.code, state.backward.line
+            code, instruction = state.backward.code, state.backward.instruction
         told = None if telling is None else told_by(telling)
         call = state.module_call
-        is_recomputed = call is not None and call[2] == task
+        is_recomputed = call is not None and call is not state.outside
         phase = RECOMPUTE if is_recomputed or is_in_checkpoint else BACKWARD
         if is_in_step:  # and not around the backward pass: the walk ended there
             phase = OPTIMIZER
@@ -201,11 +208,11 @@ class Locator:
             call = None if node is None else self.call_of_node(node, state)
             parameter = _parameter_of(node)
             if node is None or (call is not None and parameter is not None):
-                if is_from_engine:
+                if outermost is None:  # called from the engine
                     call, told = self._sent_by_reducer(call, parameter, sent, dtype)
                 elif bucket := given_bucket(outermost):
                     call, told = self._sent_by_hook(call, bucket, told)
-        return phase, call, code, line, told
+        return phase, call, code, instruction, told
 
     def _sent_by_reducer(
         self,
@@ -221,11 +228,11 @@ class Locator:
         """
         place = self.modules.wrapper_of(call[0] if call else None, DistributedDataParallel)
         if place is None:
-            return (call[0].root, call[0].root.num_calls - 1, -1) if call else None, None
+            return (call[0].root, call[0].root.num_calls - 1) if call else None, None
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-            return (place, place.num_calls - 1, -1), Told(FLAGS, is_reducers=True)
+            return (place, place.num_calls - 1), Told(FLAGS, is_reducers=True)
         names = Bucket(place.module(), parameter, sum([shape.numel() for shape in sent]))
-        return (place, place.num_calls - 1, -1), Told(GRADIENTS, (), names, is_reducers=True)
+        return (place, place.num_calls - 1), Told(GRADIENTS, (), names, is_reducers=True)
 
     def _sent_by_hook(
         self, call: ModuleCall | None, bucket: Sequence[torch.Tensor], told: Told | None
@@ -239,7 +246,7 @@ class Locator:
         carries = told.carries if told else GRADIENTS
         names = Named(model.module, bucket)
         told = Told(carries, (), names, is_reducers=carries == GRADIENTS)
-        return (place, place.num_calls - 1, -1), told
+        return (place, place.num_calls - 1), told
 
     def call_of_node(self, node: Any, state: ThreadState) -> ModuleCall | None:
         """The module call that an autograd node belongs to: its maker, or its leaf's holder."""
@@ -255,18 +262,20 @@ def begin_task(state: ThreadState, number: int) -> None:
     That is the thread itself, unless the engine runs it on one of its own, as it does for
     accelerators and where many are nested: such a thread takes over the regions of the caller.
     """
-    here = _engine_frame(sys._getframe())
-    code, line, _ = user_line(here)
-    task = Task(code, line)
+    frame = sys._getframe()
+    here = _engine_frame(frame)
+    code, instruction, _ = user_code(here)
+    task = Task(code, instruction)
     if state.is_of_engine:
         caller, there = _calling_thread(state)
         if code is None:
-            code, line, _ = user_line(there)
+            code, instruction, _ = user_code(there)
         regions = caller.regions if caller else ()
-        task = Task(code, line, None if here else caller, stack_of(there), regions)
+        task = Task(code, instruction, None if here else caller, stack_of(there), regions)
         if state.regions == state.backward.regions:  # and not in a region that was entered here
             state.regions = regions
     state.task, state.backward = number, task
+    state.outside = call_around(frame, here, state.module_call)
     state.made_from = state.made_until = 0
 
 
@@ -291,22 +300,28 @@ def _parameter_of(node: Any) -> Any:
     return node.variable if type(node) is ACCUMULATING else None
 
 
-def user_line(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
-    """The nearest line of the user's own code, and a frame on the way that tells more."""
+def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
+    """The nearest code of the user's own, where it is, and a frame on the way that tells more."""
     kinds = _kinds
     telling = None
     while frame is not None:
         try:
-            kind = kinds[id(frame.f_code)]
+            kind = kinds[frame.f_globals["__name__"]]
         except KeyError:
             kind = _learn_kind(frame)
         if kind:  # most frames are a library's
             if kind == _USER:
-                return frame.f_code, frame.f_lineno, telling
-            if kind == _TELLING:
+                return frame.f_code, frame.f_lasti, telling
+            if kind == _MIXED and _kind_of_function(frame) == _TELLING:
                 telling = frame
         frame = frame.f_back
     return None, -1, telling
+
+
+def line_of(code: CodeType, instruction: int) -> int:
+    """The line of an instruction; to ask a frame for it takes as long as to find the frame."""
+    lines = (line for begin, end, line in code.co_lines() if begin <= instruction < end)
+    return next(lines, None) or code.co_firstlineno
 
 
 def whole_stack(frame: FrameType | None, state: ThreadState) -> Stack:

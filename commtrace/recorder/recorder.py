@@ -24,6 +24,7 @@ from commtrace.recorder.buffer import Sink, Span
 from commtrace.recorder.calls import (
     Call,
     Numbering,
+    Request,
     read_arguments,
     read_result,
     tensors_of,
@@ -32,11 +33,11 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.contents import Contents, identify
 from commtrace.recorder.device_events import Devices
 from commtrace.recorder.failures import Failures
-from commtrace.recorder.groups import Groups, resolve
+from commtrace.recorder.groups import Group, Groups, resolve
 from commtrace.recorder.here import HERE, ThreadState, forget_marks
 from commtrace.recorder.phases import Locator, is_library, whole_stack
 from commtrace.recorder.reducers import Reducers
-from commtrace.recorder.signatures import Signature
+from commtrace.recorder.signatures import RESULT, Signature
 from commtrace.units import NANOSECONDS_PER_SECOND
 
 _POLL_S = 0.001
@@ -88,7 +89,7 @@ class Recorder:
         self.num_ops = 0
         self._works: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
-        self._announced: dict[tuple[int, str], Call] = {}
+        self._announced: dict[tuple[int, str], Request] = {}
         self._contents: Contents | None = None
         self.before_first_wait: Callable[[], None] | None = None
 
@@ -131,17 +132,18 @@ class Recorder:
     ) -> Call | None:
         """The call that is about to be made; None if it is only being traced by a compiler."""
         try:
-            call = self._read(native_op, signature, args, state.reduce_op)
-            if not call.is_computed and _is_tracing():
+            request = self._request(native_op, signature, args, state.reduce_op)
+            if not request.is_computed and _is_tracing():
                 return None
             if signature.is_async is None and signature.kind in _BLOCKING_TRANSFERS:
-                call.is_async = not _is_blocking_transfer(frame)
-            if call.device != "cpu" and call.is_computed:
-                self.device = call.device
-            self._place(call, frame, state)
-            if self._contents is not None and call.is_computed:
+                request.is_async = not _is_blocking_transfer(frame)
+            location = self.locator.locate(frame, state, request.sent, request.dtype)
+            call = Call(request, location, state)
+            if self.wants_stacks:
+                call.stack = whole_stack(frame, state)
+            if self._contents is not None and request.is_computed:
                 identify(call, args, self._contents)
-            self._number(call)
+            self._number(call, request.group)
             state.num_issued += 1
             state.issued = native_op
             for buffer in self.buffers:
@@ -161,45 +163,34 @@ class Recorder:
         except Exception:  # no group of that name: the operator says so
             return False
 
-    def _read(
+    def _request(
         self, native_op: str, signature: Signature, args: Sequence[Any], reduce_op: str
-    ) -> Call:
-        """A call as its arguments say: what one object announces is one collective, read once."""
-        group = self.groups.of(resolve(args[signature.group]))
+    ) -> Request:
+        """What the arguments say: what one object announces is one collective, read once."""
         told = announcement()
-        key = (id(told), native_op)
+        argument = args[signature.group]
         if told is not None:
-            known = self._announced.get(key)
-            if known is not None and known.group is group:
-                return known.again()
-        call = Call(native_op, signature)
-        call.group = group
-        call.announcement = told
-        read_arguments(call, args, reduce_op)
-        # Others than those of c10d are announced the same with and without data.
-        if told is not None and call.is_computed and native_op.startswith("c10d::"):
-            if len(self._announced) >= _MAX_ANNOUNCED:
-                self._announced.clear()
-            self._announced[key] = call.again()
-        return call
+            known = self._announced.get((id(told), native_op))
+            if known is not None and known.group.process_group() is resolve(argument):
+                return known
+        group = self.groups.of(resolve(argument))
+        request = Request(native_op, signature, group, told)
+        read_arguments(request, args, reduce_op)
+        if request.device != "cpu" and request.is_computed:
+            self.device = request.device
+        if told is not None:
+            if not group.row.mesh_axis:
+                group.learn_axis(told.axis)
+            # Others than those of c10d are announced the same with and without data.
+            if request.is_computed and native_op.startswith("c10d::"):
+                if len(self._announced) >= _MAX_ANNOUNCED:
+                    self._announced.clear()
+                request.is_shared = True
+                self._announced[id(told), native_op] = request
+        return request
 
-    def _place(self, call: Call, frame: FrameType | None, state: ThreadState) -> None:
-        call.location = self.locator.locate(frame, state, call.sent, call.dtype)
-        if self.wants_stacks:
-            call.stack = whole_stack(frame, state)
-        told = call.announcement
-        if told is not None and not call.group.row.mesh_axis:
-            call.group.learn_axis(told.axis)
-        if state.regions:
-            call.region = state.regions[-1]
-        call.thread = state.native_id
-        call.functional_op = state.functional_op
-        call.op = state.dtensor_op or state.op
-        call.op_id = state.op_id
-
-    def _number(self, call: Call) -> None:
+    def _number(self, call: Call, group: Group) -> None:
         """Give a call the next numbers: no other thread gets in where no function is called."""
-        group = call.group
         numbers = self._num_calls
         count = numbers.get(group.rank) or numbers.setdefault(group.rank, [0])
         call.id = count[0]
@@ -216,8 +207,10 @@ class Recorder:
         """The operator returned `result`, whose handle, if any, can be waited for."""
         call.returned = returned = now()
         try:
-            read_result(call, result)
-            if call.group.is_fake:  # over at once, and to ask what is in the box is costly
+            request = call.request
+            if request.signature.received == RESULT:
+                read_result(request, result)
+            if request.group.is_fake:  # over at once, and to ask what is in the box is costly
                 call.end = returned
                 call.is_settled = True
                 return
@@ -232,7 +225,7 @@ class Recorder:
             call.work = weakref.ref(work)
             self._works[id(work)] = call
             state.last = work
-            if call.is_async:
+            if request.is_async:
                 self._await_completion(call, work)
                 told = call.location[4]
                 if told is not None and told.is_reducers:
@@ -248,7 +241,7 @@ class Recorder:
 
         Not on accelerators: there a future's callback would make its stream wait.
         """
-        if call.device != "cpu":
+        if call.request.device != "cpu":
             return
 
         try:
@@ -278,7 +271,7 @@ class Recorder:
             self.failures.append(error)
 
     def _expect_wait(self, call: Call, tensor: torch.Tensor) -> None:
-        if not call.is_computed:
+        if not call.request.is_computed:
             call.end = call.returned
             call.is_settled = True
             return
@@ -316,7 +309,7 @@ class Recorder:
         """A call was waited for from `begin` to `end`, and all is known of it but its end."""
         call.waited += end - begin
         call.num_waits += 1
-        if call.device == "cpu":
+        if call.request.device == "cpu":
             if call.end < 0:
                 call.end = end
             call.is_settled = True

@@ -35,7 +35,7 @@ class Witness:
 
     def add(self, call: Call) -> None:
         """Look at a call."""
-        self.has_seen |= call.group.row.name == _NAME
+        self.has_seen |= call.request.group.row.name == _NAME
 
     def keep_span(self, span: Span) -> None:
         """Operators do not matter."""

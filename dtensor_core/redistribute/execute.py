@@ -51,15 +51,21 @@ class _Leg:
     news: observe.Announcement | None
 
 
-def execute(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> torch.Tensor:
-    """The local tensor after all steps of `plan`, starting from `spec`.
+def execute(
+    local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause, most: int | None = None
+) -> torch.Tensor:
+    """The local tensor after all steps of `plan`, or that many at `most`, starting from `spec`.
 
     Raises what a listener raises to refuse a communication, before it is issued.
     """
     if not plan.steps:
         return local
-    for leg in _legs(spec, _in_force(plan, spec), cause):
-        local = _run(local, leg)
+    for leg in _legs(spec, _in_force(plan, spec), cause)[:most]:
+        if leg.news is None:
+            local = leg.begin(local, leg.site)
+        else:
+            with observe.announced(leg.news):
+                local = _arrived(collectives.wait(leg.begin(local, leg.site)), leg)
     return local
 
 
@@ -73,8 +79,7 @@ def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> 
     last = max((number for number, leg in enumerate(legs) if leg.news is not None), default=None)
     if last is None or _are_we_tracing():
         return execute(local, spec, plan, cause)
-    for leg in legs[:last]:
-        local = _run(local, leg)
+    local = execute(local, spec, plan, cause, last)
     leg, end = legs[last], legs[len(legs) - 1]
     assert leg.news is not None
     with observe.announced(leg.news), collectives.functional():
@@ -91,13 +96,6 @@ def _in_force(plan: Plan, spec: Spec) -> Plan:
         return plan
     forget_decisions()
     return plan_placements(spec, plan.target)
-
-
-def _run(local: torch.Tensor, leg: _Leg) -> torch.Tensor:
-    if leg.news is None:
-        return leg.begin(local, leg.site)
-    with observe.announced(leg.news):
-        return _arrived(collectives.wait(leg.begin(local, leg.site)), leg)
 
 
 def _arrived(arrived: torch.Tensor, leg: _Leg) -> torch.Tensor:

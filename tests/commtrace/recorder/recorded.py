@@ -9,6 +9,11 @@ import torch
 import torch.distributed as dist
 
 from commtrace.event import CommEvent, GroupRow, OpEvent, StepRow
+from commtrace.recorder.calls import Call, Request
+from commtrace.recorder.groups import Group
+from commtrace.recorder.here import ThreadState
+from commtrace.recorder.phases import OTHER
+from commtrace.recorder.signatures import SIGNATURES
 from commtrace.session import Recording
 
 
@@ -97,3 +102,12 @@ def on_a_thread_of_the_engine(backward: Callable[[], Any]) -> None:
         loss = Nested.apply(torch.ones(1, requires_grad=True), backward)
         backward = loss.backward  # type: ignore[union-attr]
     backward()
+
+
+def unplaced_call() -> Call:
+    """A call that nobody has made: an all-reduce in a group of this process alone."""
+    nobody: Any = None
+    row = GroupRow("alone", "", "0", 1, "", "gloo")
+    group = Group(nobody, row, (0,), 0, is_in_cpp=True)
+    request = Request("c10d::allreduce_", SIGNATURES["c10d::allreduce_"], group)
+    return Call(request, (OTHER, None, None, -1, None), ThreadState())

@@ -16,9 +16,8 @@ from commtrace.recorder import RECORDER, device_events
 from commtrace.recorder.calls import Call
 from commtrace.recorder.clock import now
 from commtrace.recorder.device_events import DeviceEvents, Devices
-from commtrace.recorder.signatures import SIGNATURES
 from dtensor_core.testing import run_processes
-from tests.commtrace.recorder.recorded import calls
+from tests.commtrace.recorder.recorded import calls, unplaced_call
 
 MS = 1_000_000
 STARTED_NS = 123_456_789
@@ -94,8 +93,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def waited(device: StandIn | None, clock: Clock, devices: Devices, work_ns: int = 0) -> Call:
     """A call that was issued just now, and waited for by a stream that is busy for `work_ns`."""
-    call = Call("c10d::allreduce_", SIGNATURES["c10d::allreduce_"])
-    call.device, call.issue = "standin", clock.now
+    call = unplaced_call()
+    call.request.device, call.issue = "standin", clock.now
     if device is not None:
         device.busy_until_ns = device.now_ns + work_ns
     devices.expect(call)
@@ -188,7 +187,7 @@ def recorded_on_a_stand_in() -> list[Any]:
     def pretending(*args: Any) -> Any:
         call = issue(*args)
         if call is not None:
-            call.device = "standin"
+            call.request.device = "standin"
         return call
 
     with commtrace.record(detail="collective") as recording:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 import time
 from collections import Counter
@@ -22,13 +23,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import commtrace
 import dtensor_core as ours
-from commtrace.recorder import RECORDER, Call
+from commtrace.recorder import RECORDER, bridge
+from commtrace.recorder.intercept import _STEPS_DOWN
 from commtrace.recorder.recorder import Completion
 from commtrace.recorder.signatures import SIGNATURES, WAIT
-from dtensor_core import init_device_mesh, parallel
+from dtensor_core import init_device_mesh, observe, parallel
+from dtensor_core.experimental import set_link
 from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from dtensor_core.testing import MLPModule, fake_world, run_processes, run_threads
-from tests.commtrace.recorder.recorded import call, calls
+from tests.commtrace.recorder.recorded import call, calls, unplaced_call
 
 functional = torch.ops._c10d_functional
 
@@ -338,7 +341,7 @@ def test_arguments_that_cannot_be_read_cost_the_call_not_the_program(
 
     recording = commtrace.record()
     recording.__enter__()
-    monkeypatch.setattr(RECORDER, "_place", fail)
+    monkeypatch.setattr(RECORDER, "_number", fail)
     tensor = torch.ones(2)
     dist.all_reduce(tensor)
     with pytest.warns(RuntimeWarning, match="1 failures while recording.*ValueError: no idea"):
@@ -464,8 +467,38 @@ def test_no_thread_of_the_backend_needs_the_interpreter_after_a_recording() -> N
     assert run_processes(unwaited_calls, 2) == [0, 0]
 
 
+def test_the_frames_that_are_left_out_are_dtensor_cores_own(world: None) -> None:
+    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
+    left_out: list[str] = []
+
+    with commtrace.record(detail="collective") as recording:
+        issuer: Any = observe.issuer
+
+        def looking(*args: Any) -> Any:
+            for depth in range(1, 2 + _STEPS_DOWN):
+                module = sys._getframe(depth).f_globals["__name__"]
+                left_out.append(module.partition(".")[0])
+            return issuer(*args)
+
+        bridge.let_issue(looking)
+        set_link(mesh, 0, latency_s=1e-5, bytes_per_s=1e10)
+        ours.distribute_tensor(torch.ones(8, 8), mesh, [ours.Replicate()])
+        cut = ours.DTensor.from_local(torch.ones(2, 8), mesh, [ours.Shard(0)])
+        cut.redistribute(placements=[ours.Shard(1)])
+        addends = ours.DTensor.from_local(torch.ones(8), mesh, [ours.Partial()])
+        addends.redistribute(placements=[ours.Shard(0)])
+        cut.full_tensor()
+        torch.roll(cut, 1, 0)
+        torch.argmax(cut, 0)
+    issued = {each.native_op.removeprefix("c10d::") for each in calls(recording)}
+    assert issued == {
+        "allreduce_", "broadcast_", "alltoall_base_", "_reduce_scatter_base_", "_allgather_base_",
+    }  # fmt: skip
+    assert left_out == ["dtensor_core"] * (1 + _STEPS_DOWN) * len(calls(recording))
+
+
 def test_what_the_backend_does_not_let_go_of_is_waited_for_once() -> None:
-    held = Completion(Call("c10d::allreduce_", SIGNATURES["c10d::allreduce_"]))
+    held = Completion(unplaced_call())
     assert len(Completion.kept) == 1
     RECORDER.await_callbacks(0.01)
     assert not Completion.kept
