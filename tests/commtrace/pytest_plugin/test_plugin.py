@@ -198,7 +198,7 @@ from commtrace.recorder import RECORDER
 def test_it(monkeypatch):
     def broken(*_):
         raise ValueError("no place")
-    monkeypatch.setattr(RECORDER, "_place", broken)
+    monkeypatch.setattr(RECORDER, "_number", broken)
     with fake_world(2):
         reduce()
     monkeypatch.undo()
