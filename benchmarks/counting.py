@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from commtrace.recorder.calls import Call, read_arguments
+from commtrace.recorder.calls import Request, read_arguments
 from commtrace.recorder.groups import resolve
 from commtrace.recorder.intercept import Interception
 from commtrace.recorder.recorder import Recorder
 from commtrace.recorder.signatures import Signature
-from commtrace.units import wire_bytes
 
 
 @dataclass(slots=True)
@@ -58,16 +57,11 @@ class Counter(Recorder):
         """Count a call; one that a functional collective makes is seen twice and counted once."""
         sent: Sent | None = getattr(self._here, "sent", None)
         if sent is not None and native_op.startswith("c10d::"):
-            call = Call(native_op, signature)
-            call.group = self.groups.of(resolve(args[signature.group]))
-            read_arguments(call, args)
-            sent.add(Sent(1, call.payload // call.dtype.itemsize, _wire_bytes(call)))
-
-
-def _wire_bytes(call: Call) -> int:
-    if call.kept_bytes >= 0:
-        return call.payload - call.kept_bytes
-    return wire_bytes(call.signature.kind, call.payload, len(call.group.ranks))
+            group = self.groups.of(resolve(args[signature.group]))
+            request = Request(native_op, signature, group)
+            read_arguments(request, args)
+            num_elements = request.payload // request.dtype.itemsize
+            sent.add(Sent(1, num_elements, request.wire_bytes()))
 
 
 @contextmanager

@@ -34,6 +34,8 @@ _SITE_PLACES = [place for place, each in enumerate(TABLES["comm"]) if each in SI
 NO_STEP = -1
 NOBODY = -1
 """A rank that there is not: a buffer of it keeps nothing."""
+_NOWHERE = (None, -1)
+"""The module call of what is in no module."""
 _MAX_PAIRS = 1 << 16
 DTENSOR, LOCAL = "dtensor", "local"
 """Levels of operators."""
@@ -145,7 +147,7 @@ class Buffer:
         if self._num_ops_kept >= self._most_ops:
             self.num_ops_dropped += 1 if inner is None else 2
             return
-        place, module_call = (None, -1) if call is None else (call[0], call[1])
+        place, module_call = call or _NOWHERE
         # By identity, for hashing an operator runs Python code; their sites keep them alive.
         if inner is None:
             self._num_ops_kept += 1

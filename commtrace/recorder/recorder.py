@@ -167,13 +167,12 @@ class Recorder:
         self, native_op: str, signature: Signature, args: Sequence[Any], reduce_op: str
     ) -> Request:
         """What the arguments say: what one object announces is one collective, read once."""
-        told = announcement()
-        argument = args[signature.group]
+        told, process_group = announcement(), resolve(args[signature.group])
         if told is not None:
             known = self._announced.get((id(told), native_op))
-            if known is not None and known.group.process_group() is resolve(argument):
+            if known is not None and known.group.process_group() is process_group:
                 return known
-        group = self.groups.of(resolve(argument))
+        group = self.groups.of(process_group)
         request = Request(native_op, signature, group, told)
         read_arguments(request, args, reduce_op)
         if request.device != "cpu" and request.is_computed:
