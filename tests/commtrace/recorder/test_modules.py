@@ -282,6 +282,27 @@ def test_modules_have_no_hooks_while_recording() -> None:
             assert hooks == []
 
 
+def test_what_another_tool_has_put_in_the_place_of_a_modules_call_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original, seen = nn.Module.__call__, []
+
+    def other(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        seen.append(self)
+        return original(self, *args, **kwargs)
+
+    model = Model()
+    monkeypatch.setattr(nn.Module, "__call__", other)
+    model(x())
+    alone = seen.copy()
+    seen.clear()
+    with commtrace.record(detail="collective") as recording:
+        model(x())
+    assert seen == alone != []
+    assert all(event.phase == "forward" for event in calls(recording))
+    assert nn.Module.__call__ is other
+
+
 def test_modules_are_not_kept_alive() -> None:
     with commtrace.record():
         model = nn.Sequential(Linear(4, 4))

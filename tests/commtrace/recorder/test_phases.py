@@ -208,6 +208,30 @@ def test_a_backward_that_a_module_runs_is_backward() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("detail", ["collective", "op"])
+def test_a_backward_that_a_module_runs_recomputes_what_is_inside_of_it(
+    reentrant: bool, detail: str
+) -> None:
+    class Solver(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Checkpointed(reentrant)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            result = self.inner(x)
+            result.sum().backward()
+            dist.barrier()
+            return result
+
+    events = recorded(lambda: Solver()(x()), detail)
+    one, two = "inner.inner.0", "inner.inner.1"
+    found = phases(events)
+    assert found[:3] == [("forward", one), ("forward", two), ("recompute", one)]
+    assert found[3:-3] in ([], [("recompute", two)])
+    assert found[-3:] == [("backward", two), ("backward", one), ("forward", "")]
+
+
 def line_of(function: Callable[..., Any], text: str) -> int:
     lines, first = inspect.getsourcelines(function)
     return first + next(i for i, line in enumerate(lines) if text in line)
