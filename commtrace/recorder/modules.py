@@ -366,7 +366,9 @@ def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable
     return following
 
 
-def call_around(frame: FrameType | None, end: FrameType | None, inner: ModuleCall | None) -> Any:
+def call_around(
+    frame: FrameType | None, end: FrameType | None, inner: ModuleCall | None
+) -> ModuleCall | None:
     """The module call in progress below the frames from `frame` to before `end`, above `inner`."""
     while frame is not end and frame is not None:
         if frame.f_code.co_name == _FOLLOWING and frame.f_globals is globals():
