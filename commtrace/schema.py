@@ -22,6 +22,9 @@ INSTANT = "unix ns"
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 """The parts of a training step, in the order of a step."""
 
+HARNESS = "harness"
+"""Value of `carries` for what a known test harness communicates around the body of a test."""
+
 MAY_BE_NEGATIVE = ("step",)
 """Integer columns in which -1 is a value; elsewhere it is what is not known."""
 
@@ -87,7 +90,7 @@ COMM = (
     Column("target_spec", str, "", "layout after, `f32[8,16] tp:R`"),
     Column("candidates", str, "", "layouts considered with their cost in seconds, as JSON"),
     Column("planned_bytes", int, "bytes", "payload that the planner announced for this call"),
-    Column("carries", str, "", "parameters, gradients, flags of used ones, pickled objects", 2),
+    Column("carries", str, "", f"parameters, gradients, flags, objects (pickled) or {HARNESS}", 2),
     Column("parameters", str, "", "names of the parameters that these are of, by `,`", 2),
     Column("stack", str, "", "lines of the Python stack, where asked for, innermost last", 2),
     Column("sent_id", int, "", "equal on a rank: the same tensors, nothing written between", 3),

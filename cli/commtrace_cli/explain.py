@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from commtrace.schema import HARNESS
 from commtrace.units import text_of_bytes, text_of_duration, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
@@ -126,7 +127,7 @@ def _where(story: Story) -> Iterable[Text]:
 
 def _why(story: Story) -> Iterable[Text]:
     why = story.why
-    if why.carries:
+    if why.carries and why.carries != HARNESS:
         of = "" if why.carries == "parameters" else "of "
         whose = f" {of}{_listed(why.parameters)}" if why.parameters else ""
         yield Text(f"it carries {why.carries}{whose}")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from commtrace.event import GroupRow
 from commtrace.pytest_plugin.expectation import SUM, Claim
+from commtrace.schema import HARNESS
 from commtrace.tracefile import Trace
 
 Key = tuple[str, int, int]
@@ -91,7 +92,7 @@ class Found:
 
 
 def found_in(traces: Mapping[str, Trace]) -> Found:
-    """The calls of all traces, which have names.
+    """Calls of all traces, given by name, without those of a known test harness.
 
     The test's own process is no rank where others were and it did not communicate itself.
     """
@@ -102,8 +103,10 @@ def found_in(traces: Mapping[str, Trace]) -> Found:
     for name, trace in traces.items():
         comm, groups = trace.tables["comm"], _groups(trace)
         where = _COLUMNS.index("group")
-        for values in zip(*(comm[name] for name in _COLUMNS), strict=True):
-            rows.append(Row._make((name, *values, *groups.get(values[where], ("", "", "")))))
+        columns = (comm[name] for name in _COLUMNS)
+        for carries, *values in zip(comm["carries"], *columns, strict=True):
+            if carries != HARNESS:
+                rows.append(Row._make((name, *values, *groups.get(values[where], ("", "", "")))))
         if name != OWN or len(traces) == 1 or trace.num_rows("comm"):
             ranks |= {int(rank) for rank in trace.tables["ranks"]["rank"]}
         ops = trace.tables["ops"]

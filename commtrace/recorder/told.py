@@ -22,6 +22,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._dtype_abbrs import dtype_abbrs
 
+from commtrace.schema import HARNESS
+
 OBJECTS, PARAMETERS, GRADIENTS, FLAGS = "objects", "parameters", "gradients", "flags"
 
 
@@ -49,9 +51,9 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """`carries` objects, parameters, gradients, or flags which parameters a pass has used; of
-    `modules`, where these are known. What `is_reducers`, one of DistributedDataParallel's,
-    is waited for by it.
+    """`carries` objects, parameters, gradients, or flags which parameters a pass has used, or is
+    `HARNESS` for the set-up and tear-down of a test; of `modules`, where these are known. What
+    `is_reducers`, one of DistributedDataParallel's, is waited for by it.
     """
 
     carries: str
@@ -76,6 +78,10 @@ def _parameters(frame: FrameType) -> Told:
 
 def _gradients(frame: FrameType) -> Told:
     return _GRADIENTS
+
+
+def _harness(frame: FrameType) -> Told:
+    return _HARNESS
 
 
 _OPERATOR_ARGUMENTS = "redistribute_local_args"
@@ -157,6 +163,7 @@ def _of_flat_handle(carries: str, handle: Any) -> Told:
 
 
 _PICKLES, _PARAMETERS, _GRADIENTS = Told(OBJECTS), Told(PARAMETERS), Told(GRADIENTS)
+_HARNESS = Told(HARNESS)
 _C10D = "torch.distributed.distributed_c10d"
 _FSDP1 = "torch.distributed.fsdp._runtime_utils"
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
@@ -165,6 +172,16 @@ _DDP = "torch.nn.parallel.distributed"
 _HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 _ZERO = "torch.distributed.optim.zero_redundancy_optimizer"
 _DTENSOR = "torch.distributed.tensor._redistribute"
+_TESTING = "torch.testing._internal"
+
+HARNESSES = {
+    "dtensor_core.testing.cases": ("destroy_pg", "run_subtests"),
+    f"{_TESTING}.distributed._tensor.common_dtensor": ("destroy_pg",),
+    f"{_TESTING}.common_distributed": ("run_subtests", "wrapper"),
+    f"{_TESTING}.common_fsdp": ("_run", "setUp", "tearDown", "wrapper"),
+    f"{_TESTING}.distributed.checkpoint_utils": ("wrapper",),  # with_temp_dir agrees on a folder
+}
+"""Functions of test harnesses that communicate on their own behalf, around the test's body."""
 
 TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
     (_C10D, "all_gather_object"): _objects,
@@ -186,6 +203,7 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
     (f"{_HOOKS}.ddp_zero_hook", "_broadcast_bucket"): _parameters,
     (_ZERO, "_broadcast_params_from_rank"): _parameters,
     (_ZERO, "_broadcast_object"): _objects,
+    **{(module, name): _harness for module, names in HARNESSES.items() for name in names},
 }
 """Functions that tell of the calls below them, and how to read that from their frame."""
 

@@ -20,6 +20,7 @@ import pandas as pd
 
 from commtrace.analyze.findings.layouts import layout
 from commtrace.analyze.frame import Frames
+from commtrace.schema import HARNESS
 
 BY_NAME = {
     "redistribute": "Nothing else was considered: the program asked for this layout by name.",
@@ -130,6 +131,8 @@ def what_is_unknown(told: Why, frames: Frames) -> dict[str, str]:
 
 
 def _why_no_operator(told: Why, frames: Frames) -> str:
+    if told.carries == HARNESS:
+        return "No operator asked for it: a test harness synchronizes its ranks."
     if told.carries:
         return f"No operator asked for it: a library sends {told.carries} on its own."
     if frames.run.get("detail") == "collective" and not len(frames.ops):
