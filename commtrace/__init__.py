@@ -3,8 +3,8 @@
     with commtrace.record("run.json") as recording:
         train()
 
-Names are looked up when they are asked for, so that recording loads no plotting library, and
-reading a trace does not load torch.
+Names are looked up on first use, so that recording loads no plotting library, and reading a trace
+does not load torch, which need not even be installed.
 """
 
 from __future__ import annotations
@@ -49,11 +49,15 @@ _HOMES = {
     "record": "commtrace.session",
 }
 
+_NEED_TORCH = {"CommDebugMode", "Recording", "launch", "load_ipython_extension", "record"}
+
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'commtrace' has no attribute {name!r}")
+    if name in _NEED_TORCH:
+        importlib.import_module("commtrace.errors").require_torch(f"commtrace.{name}")
     return getattr(importlib.import_module(home), name)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -43,6 +44,21 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
         found=f"the {kind}s {', '.join(names)}",
         attempt=close[0] if close else "one of them",
     )
+
+
+class MissingTorchError(CommtraceError, ImportError):
+    """Recording was asked for where torch is not installed; reading and reporting do without."""
+
+    exit_code = 2
+
+
+def require_torch(purpose: str) -> None:
+    """Raise MissingTorchError if torch is not installed, in which case `purpose` cannot be met."""
+    if find_spec("torch") is None:
+        raise MissingTorchError(
+            f"{purpose} needs torch, which is not installed",
+            attempt="pip install 'commtrace[torch]'",
+        )
 
 
 class TraceError(CommtraceError):

@@ -35,8 +35,14 @@ def find_chromium() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the browser, so that `-m "not browser"` leaves it out."""
+    """Mark what uses the browser, so that `-m "not browser"` leaves it out.
+
+    Raises UsageError if a test's id has an address in it: each worker of `pytest -n 2` would
+    collect another id, and none of them could be run.
+    """
     for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid} has an address in its id; give it `ids=`")
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
 

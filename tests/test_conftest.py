@@ -40,6 +40,16 @@ def test_without_chromium_a_required_browser_test_does_not_pass(tmp_path: Path) 
     assert "COMMTRACE_REQUIRE_BROWSER=1 forbids skipping" in result.stdout
 
 
+def test_an_id_that_differs_between_workers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "test_objects.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('x', [1], ids=[repr(object())])\n"
+        "def test_it(x):\n    pass\n"
+    )
+    result = run_pytest(tmp_path)
+    assert result.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "has an address in its id; give it `ids=`" in result.stderr
+
+
 @pytest.mark.parametrize("marker", ["browser", "not browser"])
 def test_browser_tests_are_selected_by_their_marker(tmp_path: Path, marker: str) -> None:
     result = run_pytest(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from commtrace.errors import UsageError
+from commtrace.errors import UsageError, require_torch
 from commtrace_cli import options
 from commtrace_cli.report import report
 from commtrace_cli.run import run
@@ -40,6 +40,7 @@ def demo(
     Takes some seconds and no network. What it runs is shown, to be tried on a program of your own:
     `run`, then `summary`, then `report`.
     """
+    require_torch("commtrace demo")
     if nproc < 1 or NUM_HEADS % nproc:
         raise UsageError(
             f"cannot run the demo on {nproc} ranks",

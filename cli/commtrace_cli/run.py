@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from commtrace.errors import LaunchError, UsageError
+from commtrace.errors import LaunchError, UsageError, require_torch
 from commtrace_cli import options
 from commtrace_cli.terminal import check_output, fail, finish, say, working
 
@@ -41,6 +41,7 @@ def run(
     passes through. Options that follow SCRIPT are the script's own. If a rank fails, what was
     recorded until then is kept.
     """
+    require_torch("commtrace run")
     check_output(output, force=force)
     spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
     say(f"recording {script} on {nproc} ranks")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from commtrace.errors import CommtraceError
+from commtrace.errors import CommtraceError, require_torch
 from commtrace.pytest_plugin import options
 
 if TYPE_CHECKING:
@@ -81,10 +81,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Read what is expected of the test."""
     if not _is_recorded(item):
         return
-    from commtrace.pytest_plugin.judged import Judged, plan_of
-
     refused = ""
     try:
+        require_torch("recording a test")
+        from commtrace.pytest_plugin.judged import Judged, plan_of
+
         item.stash[_judged] = Judged(item, plan_of(item))
     except CommtraceError as error:
         refused = str(error)
