@@ -4,7 +4,7 @@
 `intercept` sees the calls, `signatures` says how to read them, `phases`, `modules` and `bridge`
 say where and why they happen, `operators` adds operators, and `buffer` keeps it all until it is
 written. `device_events` learns when an accelerator is done, `uncompiled` keeps torch.compile out,
-`witness` proves that recording is on.
+`witness` proves that recording is on, `selfcheck` names operators of a new torch that it lacks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.intercept import Interception
 from commtrace.recorder.operators import OperatorMode, run_local
 from commtrace.recorder.recorder import RECORDER
+from commtrace.recorder.selfcheck import warn_of_unrecorded_operators
 from commtrace.recorder.uncompiled import run_as_it_is
 from commtrace.recorder.witness import Witness, call_nobody
 
@@ -68,6 +69,7 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
         if not RECORDER.buffers:
             if not again:
                 RECORDER.forget()
+            warn_of_unrecorded_operators()
             run_as_it_is()
             RECORDER.locator.install()
             _interception.install()

@@ -87,6 +87,9 @@ SIGNATURES: dict[str, Signature] = {
     "c10d::gather_": Signature(
         "gather", group=2, sent=1, received=0, root=3, is_async=4, payload_per_rank=True
     ),
+    "c10d::gather_into_tensor_": Signature(
+        "gather", group=2, sent=1, received=0, root=3, is_async=4, payload_per_rank=True
+    ),
     "c10d::scatter_": Signature(
         "scatter",
         group=2,
@@ -143,6 +146,8 @@ SIGNATURES: dict[str, Signature] = {
     ),
     "symm_mem::multimem_all_gather_out": _gather_low,
     "symm_mem::_low_contention_all_gather": _gather_low,
+    "symm_mem::_low_contention_all_gather_ce_multicast": _gather_low,
+    "symm_mem::_low_contention_all_gather_ce_multicast_out": _gather_low,
     "symm_mem::_low_contention_reduce_scatter": Signature(
         "reduce_scatter", group=2, sent=0, received=RESULT, reduce_op=1
     ),
@@ -150,6 +155,7 @@ SIGNATURES: dict[str, Signature] = {
     "symm_mem::nccl_reduce_scatter_offset": Signature(
         "reduce_scatter", group=2, sent=0, received=1, reduce_op=6
     ),
+    "symm_mem::nccl_all_to_all_nd": Signature("all_to_all", group=4, sent=0, received=1),
     "symm_mem::nvshmem_all_to_all": Signature("all_to_all", group=2, sent=0, received=1),
     "symm_mem::all_to_all_vdev": _all_to_all_by_device,
     "symm_mem::all_to_all_vdev_2d": _all_to_all_by_device,
@@ -186,11 +192,12 @@ SILENT = {
     "symm_mem::memset32_": "writes to a signal of this rank",
     "symm_mem::stream_write_value32_": "writes to a signal of this rank",
     "symm_mem::_barrier": _ONE_SIDED,
+    "symm_mem::memcpy_to_multicast_": "one rank's part of an all-gather that is recorded",
     **{
         f"symm_mem::{library}_{name}": _ONE_SIDED
         for library, names in {
-            "nccl": "get put put_signal put_with_signal wait_for_signal wait_signal",
-            "nvshmem": "get put put_with_signal wait_for_signal",
+            "nccl": "get get_out put put_signal put_with_signal wait_for_signal wait_signal",
+            "nvshmem": "get get_out put put_with_signal wait_for_signal",
         }.items()
         for name in names.split()
     },

@@ -27,7 +27,9 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch._C._dynamo.guards import set_is_in_mode_without_ignore_compile_internals
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils import _python_dispatch
 
 from dtensor_core import observe
 from dtensor_core.testing.crew import BACKEND, Crew, create_group, seat, world
@@ -48,6 +50,12 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 60.0
 
 _c10d: Any = torch._C._distributed_c10d  # pyright: ignore[reportAttributeAccessIssue]
+
+_MODE_FLAGS = (
+    "_is_in_torch_dispatch_mode",
+    "_is_in_non_infra_torch_dispatch_mode",
+    "_is_in_any_mode_without_ignore_compile_internals",
+)
 
 _one_run_at_a_time = threading.Lock()
 _crews: dict[int, Crew] = {}
@@ -121,7 +129,7 @@ def _installed() -> Iterator[None]:
         backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
     plugin = backend._plugins[BACKEND.upper()]
     global_world, excepthook = c10d._world, sys.excepthook
-    with _warnings_restored(), _properties_unlocked():
+    with _warnings_restored(), _mode_flags_restored(), _properties_unlocked():
         backend._plugins[BACKEND.upper()] = backend._BackendPlugin(create_group, True)
         c10d._world = world  # pyright: ignore[reportAttributeAccessIssue]
         _c10d._set_thread_isolation_mode(True)
@@ -170,6 +178,22 @@ def _warnings_restored() -> Iterator[None]:
             filters[:] = entries  # pyright: ignore[reportIndexIssue]
             warnings.filters = filters
             warnings._filters_mutated()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@contextmanager
+def _mode_flags_restored() -> Iterator[None]:
+    """Undo what ranks leave of torch's flags that a dispatch mode is on.
+
+    torch keeps them per process and restores them mode by mode, which fails where the modes of
+    several threads overlap. Guards of compiled functions read the last of the three.
+    """
+    before = {name: getattr(_python_dispatch, name) for name in _MODE_FLAGS}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(_python_dispatch, name, value)
+        set_is_in_mode_without_ignore_compile_internals(before[_MODE_FLAGS[-1]])
 
 
 def _reports(crew: Crew, run: Run, timeout_s: float) -> list[RankReport]:

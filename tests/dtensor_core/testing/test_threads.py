@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtensor_core import DeviceMesh, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.testing import Outcome, RankFailure, kept_mesh, on_threads, run_threads
@@ -26,6 +28,35 @@ def fails(body, world_size=4, **options) -> RankFailure:
         run_threads(body, world_size, **options)
     assert time.monotonic() - start < 5
     return caught.value
+
+
+class Passing(TorchDispatchMode):
+    """Passes every operator on."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_ranks_that_overlap_leave_no_flag_behind() -> None:
+    def flags() -> dict[str, bool]:
+        return {k: v for k, v in vars(_python_dispatch).items() if k.startswith("_is_in")}
+
+    def first_in_first_out() -> None:
+        is_first = dist.get_rank() == 0
+        if not is_first:
+            dist.barrier()
+        with Passing():
+            if is_first:
+                dist.barrier()
+            dist.barrier()
+            if not is_first:
+                dist.barrier()
+        if is_first:
+            dist.barrier()
+
+    before = flags()
+    run_threads(first_in_first_out, 2)
+    assert flags() == before
 
 
 def test_results_come_in_rank_order_with_the_arguments_passed_on():
