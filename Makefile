@@ -3,9 +3,11 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
-VENV := .venv
+TORCH ?=
+VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PINS := $(if $(TORCH),$(VENV)/pins.txt,constraints.txt)
 DEMO := build/demo
 RUN_DEMO := $(BIN)/commtrace run --nproc 4 --force
 
@@ -20,7 +22,8 @@ help: ## this list
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(if $(TORCH),sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(PINS))
+	$(BIN)/python -m pip install --quiet -c $(PINS) -e '.[dev]'
 	@touch $@
 
 demo: $(READY) ## train with tensor parallelism on 4 local ranks, recorded; print and draw it
@@ -33,7 +36,7 @@ demo: $(READY) ## train with tensor parallelism on 4 local ranks, recorded; prin
 	$(BIN)/commtrace report $(DEMO)/run.json --force -o $(DEMO)/report.html
 	@echo "open $(CURDIR)/$(DEMO)/report.html and sp.html in a browser"
 
-test: $(READY) ## all tests; PYTEST_ARGS="-k name" for some
+test: $(READY) ## all tests; PYTEST_ARGS="-k name" for some, TORCH=2.14.1 with another torch
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: format-check lint types contracts test ## format, lint, types, contracts, tests
@@ -79,4 +82,4 @@ notebooks: $(READY) ## run the notebooks and keep what they show
 	$(BIN)/python notebooks/write.py
 
 clean: ## remove .venv and build
-	rm -rf $(VENV) build
+	rm -rf .venv .venv-torch-* build
