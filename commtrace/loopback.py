@@ -1,6 +1,6 @@
 """Stores of process groups that listen on loopback only, for the ranks that the launcher starts.
 
-`init_process_group` meets by `env://`, or `tcp://`, at a TCPStore that rank 0 hosts on every network
+By `env://` or `tcp://`, ranks meet at a TCPStore of rank 0, which c10d has listen on every network
 interface of the machine, without authentication. Where the address asked for is a loopback one,
 the store is given a socket that is bound to it.
 
@@ -123,9 +123,7 @@ def _path(folder: Path, port: int) -> Path:
     return folder / f"store-{port}.json"
 
 
-def _await_turn(
-    folder: Path, address: str, port: int, world_size: int, timeout: timedelta
-) -> None:
+def _await_turn(folder: Path, address: str, port: int, world_size: int, timeout: timedelta) -> None:
     """Wait until the store has been hosted as often as this process joins, now included."""
     _num_joined[port, world_size] += 1
     until = time.monotonic() + timeout.total_seconds()

@@ -62,9 +62,7 @@ def run_ranks(
     with _signals() as received:
         try:
             for environment in environments:
-                processes.append(  # noqa: PERF401 - those before one that fails are ended below
-                    subprocess.Popen(command, env=environment, start_new_session=True)
-                )
+                processes.append(subprocess.Popen(command, env=environment, start_new_session=True))
             failed = _watch(processes, received, is_over)
             if failed and not all(map(_has_ended, processes)):
                 time.sleep(_LAST_WORDS_S)

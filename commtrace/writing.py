@@ -4,9 +4,11 @@ A trace holds host names, command lines, paths and lines of source. What commtra
 therefore open to its owner alone (files 0600, folders 0700), unless the folder that it is put into
 says otherwise:
 
-| folder                                                | who may do with the file what with the folder |
-| setgid, or closed to others and open to its group     | the owner and the group                       |
-| with a default access-control list                    | whom the list names                           |
+| the folder                           | permissions of a new file in it |
+| ------------------------------------ | ------------------------------- |
+| has the setgid bit                   | the group's are the folder's    |
+| is open to its group, not to others  | the group's are the folder's    |
+| has a default access-control list    | by that list                    |
 
 The umask always counts. A file of one's own that is replaced keeps its permissions.
 """

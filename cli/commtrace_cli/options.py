@@ -62,7 +62,7 @@ def _belonging_before(context: typer.Context, arguments: list[str] | None) -> li
                 why="what follows SCRIPT is the script's own",
                 attempt=f"commtrace run {name} {each.metavar} {script}",
             )
-        text = f"note: {name} after {script} is given to it; the one of `commtrace run` goes before"
+        text = f"note: {script} gets {name}; to give it to `commtrace run`, put it before {script}"
         say(text, always=True)
     return arguments
 

@@ -39,7 +39,8 @@ def run(
 
     The script stays as it is: it finds RANK and WORLD_SIZE as under torchrun, and its output
     passes through. Options that follow SCRIPT are the script's own. If a rank fails, what was
-    recorded until then is kept.
+    recorded until then is kept. With `--nproc 1`, ranks that the script starts itself, as with
+    `torch.multiprocessing.spawn`, are those of the run.
     """
     check_output(output, force=force)
     spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
