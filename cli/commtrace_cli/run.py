@@ -97,8 +97,8 @@ def _told_of_silence(spools: Path, script: Path, nproc: int) -> str:
     found = f"a process group on {num} of {nproc} ranks, and no call on it" if num else ""
     attempt = ""
     if started := programs(spools):
-        found = "programs that it started, which are not recorded: " + "; ".join(started[:3])
-        attempt = "record the program that has the ranks: commtrace run --nproc N PROGRAM"
+        found = f"other programs that it started, which are not recorded: {'; '.join(started[:3])}"
+        attempt = "record the one that has the ranks: commtrace run --nproc N PROGRAM"
     lines = [
         f"note: {script} communicated nothing",
         f"  found: {found or f'no process group on any of {nproc} ranks'}",

@@ -84,10 +84,10 @@ class SpoolFolder:
             return self._begun(_name_of_process(path), "w+b")
 
     def _begun(self, path: Path, mode: str) -> BinaryIO:
-        stream = cast("BinaryIO", open(path, mode, buffering=0, opener=opener))
+        stream = open(path, mode, buffering=0, opener=opener)  # noqa: SIM115 - the recording closes
         _done_mark(path).unlink(missing_ok=True)
         self._opened = path
-        return stream
+        return cast("BinaryIO", stream)
 
     def close(self, rank: int, num_ranks: int) -> None:
         """Leave the mark that says so."""
