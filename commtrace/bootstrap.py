@@ -78,7 +78,7 @@ def main() -> None:
     detail = os.environ.pop(DETAIL_VARIABLE)
     stacks = os.environ.pop(STACKS_VARIABLE, "") == "1"
     rank = int(os.environ["RANK"])
-    launch = Launch(folder, detail, stacks, rank, int(os.environ["WORLD_SIZE"]))
+    launch = Launch(folder, detail, stacks, int(os.environ["WORLD_SIZE"]), (os.getpid(),))
     is_call = sys.argv[1] == CALL_OPTION
     sys.argv = sys.argv[1 + is_call :]
     run = functools.partial(_call, folder, rank) if is_call else _run_script

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from multiprocessing.process import BaseProcess
@@ -32,7 +32,7 @@ from commtrace.writing import opener, whole
 
 _C10D = "torch.distributed.distributed_c10d"
 _GROUP_SUFFIX = ".group"
-_PROGRAMS_SUFFIX = ".programs"
+_PROGRAMS_NAME = "programs"
 _REFUSAL_NAME = "refused"
 _STARTERS = ("python", "pypy", "torchrun", "accelerate", "deepspeed", "horovodrun", "mpi", "ray")
 _HELPER = "compile_worker"  # torch starts it by itself
@@ -42,41 +42,47 @@ _TIME_TO_BE_ENDED_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The launched process that starts others: one of `num_ranks`, all recorded into `folder`."""
+    """A process of a launch of `num_ranks`, recorded into `folder`.
+
+    `pids` are the numbers of the process that the launcher has started, of one that this has
+    started, and so on, up to the process that is meant.
+    """
 
     folder: Path
     detail: str
     stacks: bool
-    rank: int
     num_ranks: int
+    pids: tuple[int, ...]
 
     @property
-    def is_rank(self) -> bool:
-        """Whether the launched process has made a default process group."""
-        return self._path(_GROUP_SUFFIX).exists()
+    def serves_rank(self) -> bool:
+        """Whether one of the processes above it has a default process group."""
+        return any(self._group_of(pid).exists() for pid in self.pids[:-1])
 
     def note_group(self) -> None:
-        """Leave word that it has."""
-        self._path(_GROUP_SUFFIX).touch(mode=0o600)
+        """Leave word that it has one itself."""
+        self._group_of(self.pids[-1]).touch(mode=0o600)
 
     def note_program(self, text: str) -> None:
         """Leave word of a program that it starts."""
-        with open(self._path(_PROGRAMS_SUFFIX), "a", encoding="utf-8", opener=opener) as file:
+        with open(self.folder / _PROGRAMS_NAME, "a", encoding="utf-8", opener=opener) as file:
             file.write(f"{text}\n")
 
-    def _path(self, suffix: str) -> Path:
-        return self.folder / f"rank-{self.rank:05d}{suffix}"
+    def _group_of(self, pid: int) -> Path:
+        return self.folder / f"{pid}{_GROUP_SUFFIX}"
 
 
 def num_with_group(folder: Path) -> int:
-    """How many of the launched processes have made a default process group."""
+    """How many processes that could be recorded have made a default process group."""
     return len(list(folder.glob(f"*{_GROUP_SUFFIX}")))
 
 
 def programs(folder: Path) -> list[str]:
-    """The programs that launched processes have started and that may have had ranks."""
-    found = [path.read_text("utf-8") for path in sorted(folder.glob(f"*{_PROGRAMS_SUFFIX}"))]
-    return list(dict.fromkeys("".join(found).splitlines()))
+    """The programs that processes of a launch have started and that may have had ranks."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = (folder / _PROGRAMS_NAME).read_text(encoding="utf-8").splitlines()
+        return list(dict.fromkeys(lines))
+    return []
 
 
 def refusal(folder: Path) -> UsageError | None:
@@ -87,39 +93,50 @@ def refusal(folder: Path) -> UsageError | None:
 
 
 def watch_children(launch: Launch) -> None:
-    """See to the processes that this one starts from now on, until it ends."""
+    """See to the processes that this one, which is to be recorded already, starts from now on."""
+    _watch_starts(launch)
     _when_loaded(lambda: _prepare(launch.folder, launch.note_group))
-    start, init = BaseProcess.start, subprocess.Popen.__init__
 
-    def watched_start(process: Any) -> None:
-        process.run = _Child(launch, process)
-        try:
-            start(process)
-        finally:
-            del process.run
 
-    def noted_init(popen: Any, args: Any, *rest: Any, **options: Any) -> None:
-        if text := _starter(args):
-            launch.note_program(text)
-        init(popen, args, *rest, **options)
+_start: Callable[[BaseProcess], None] = BaseProcess.start
+_init: Callable[..., None] = subprocess.Popen.__init__
+_launch: Launch
 
-    BaseProcess.start = watched_start  # pyright: ignore[reportAttributeAccessIssue]
-    subprocess.Popen.__init__ = noted_init
+
+def _watch_starts(launch: Launch) -> None:
+    global _launch
+    _launch = launch
+    BaseProcess.start = _watched_start  # pyright: ignore[reportAttributeAccessIssue]
+    subprocess.Popen.__init__ = _noted_init  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _watched_start(process: Any) -> None:
+    process.run = _Child(_launch, process)
+    try:
+        _start(process)
+    finally:
+        del process.run
+
+
+def _noted_init(popen: Any, args: Any, *rest: Any, **options: Any) -> None:
+    if text := _starter(args):
+        _launch.note_program(text)
+    _init(popen, args, *rest, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """The `run` of a process that is about to start."""
+    """The `run` of a process that is about to start; `launch` is that of the one that starts it."""
 
     launch: Launch
     process: BaseProcess
 
     def __call__(self) -> None:
         run = type(self.process).run
+        launch = replace(self.launch, pids=(*self.launch.pids, os.getpid()))
+        _watch_starts(launch)
         with contextlib.ExitStack() as stack:
-            _when_loaded(
-                lambda: _prepare(self.launch.folder, lambda: _begin_rank(self.launch, stack))
-            )
+            _when_loaded(lambda: _prepare(launch.folder, lambda: _begin_rank(launch, stack)))
             run(self.process)
 
 
@@ -128,7 +145,7 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
 
     Where it can be none it waits to be ended by the launcher, and raises UsageError if it isn't.
     """
-    if launch.is_rank:
+    if launch.serves_rank:
         return
     if launch.num_ranks > 1:
         error = _leave_refusal(launch)
@@ -136,6 +153,7 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
         raise error
     from commtrace.session import record_spawned
 
+    launch.note_group()
     watch_parent()
     stack.callback(close_gloo)
     stack.enter_context(record_spawned(launch.folder, launch.detail, stacks=launch.stacks))

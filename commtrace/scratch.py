@@ -1,12 +1,13 @@
 """Temporary folders that the next launcher removes, should theirs have been killed.
 
-    remove_abandoned()
+    for sentence in remove_abandoned():
+        warnings.warn(sentence)
     with scratch_folder() as folder:
         ...
 
 Each is open to its owner alone and has a file that names its process, on which that process holds a
 lock for as long as it lives: a folder whose lock can be taken is nobody's any more. A spool in such
-a folder is what somebody has recorded and not seen yet: it stays, and a warning says where.
+a folder is what somebody has recorded and not seen yet: it stays, and its place is told.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import shutil
 import stat
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,14 +49,19 @@ def _owning(folder: Path) -> Iterator[None]:
         yield
 
 
-def remove_abandoned() -> None:
-    """Remove the temporary folders of processes that have been killed, but for their spools."""
+def remove_abandoned() -> list[str]:
+    """Remove the temporary folders of processes that have been killed, but for their spools.
+
+    Return, once for each folder, a sentence that says where spools are.
+    """
+    told = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), _abandoned(folder):
             if any(folder.rglob(_SPOOLS)):
-                _keep_spools(folder)
+                told.append(_keep_spools(folder))
             else:
                 shutil.rmtree(folder)
+    return told
 
 
 @contextlib.contextmanager
@@ -78,15 +83,13 @@ def _is_own(found: os.stat_result, kind: int) -> bool:
     return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid()
 
 
-def _keep_spools(folder: Path) -> None:
-    """Say, once, where the spools are that a killed launcher has left."""
+def _keep_spools(folder: Path) -> str:
+    """Remove all but the spools, and the mark: nobody's next visit concerns them."""
     (folder / _MARK_NAME).unlink()
     for path in folder.iterdir():
         if path.is_file() and not path.match(_SPOOLS):
             path.unlink()
-    warnings.warn(
+    return (
         f"a process that was killed has left its recording in {folder}: "
-        f"`commtrace merge {folder} -o run.json` joins it",
-        UserWarning,
-        stacklevel=2,
+        f"`commtrace merge {folder} -o run.json` joins it"
     )

@@ -46,9 +46,12 @@ def run(
     spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
     say(f"recording {script} on {nproc} ranks")
     from commtrace.launcher import run_script
+    from commtrace.scratch import remove_abandoned
     from commtrace.tracefile import SPOOL_SUFFIX
     from commtrace.tracefile.stores import remove_joined
 
+    for sentence in remove_abandoned():
+        say(f"note: {sentence}", always=True)
     try:
         result = run_script(
             script,
@@ -94,7 +97,7 @@ def _told_of_silence(spools: Path, script: Path, nproc: int) -> str:
     from commtrace.child_ranks import num_with_group, programs
 
     num = num_with_group(spools)
-    found = f"a process group on {num} of {nproc} ranks, and no call on it" if num else ""
+    found = f"a process group in {num} processes, and no call on it" if num else ""
     attempt = ""
     if started := programs(spools):
         found = f"other programs that it started, which are not recorded: {'; '.join(started[:3])}"

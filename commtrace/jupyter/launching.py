@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import signal
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,8 @@ def launch(
     name = getattr(function, "__name__", type(function).__name__)
     _check(name, nproc, detail)
     parcel = pack(function, args, kwargs or {})
-    remove_abandoned()
+    for sentence in remove_abandoned():
+        warnings.warn(sentence, stacklevel=2)
     with scratch_folder() as folder:
         result = run_function(
             parcel,

@@ -208,7 +208,7 @@ note: train.py communicated nothing
         ("print('done')\n", "no process group on any of 2 ranks"),
         (
             "import torch.distributed as dist\ndist.init_process_group('gloo')\n",
-            "a process group on 2 of 2 ranks, and no call on it",
+            "a process group in 2 processes, and no call on it",
         ),
         (
             "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'pass'])\n",

@@ -139,6 +139,27 @@ def test_ranks_that_are_started_again_are_the_run_and_those_before_are_kept(run:
     assert all((result.spool_folder / name).exists() for name in left_out)
 
 
+def test_ranks_may_be_started_by_a_process_that_the_script_starts(run: Any) -> None:
+    result = run(
+        'run_all([multiprocessing.get_context("spawn").Process(target=mp.spawn, args=args)])',
+        more="args = (work, (2,), 2)",
+    )
+    assert calls(result) == {0: 1, 1: 1}
+
+
+def test_what_serves_a_rank_that_a_script_starts_is_left_alone(run: Any) -> None:
+    result = run(
+        "mp.spawn(served, (2,), nprocs=2)",
+        more="""
+        def served(rank, n):
+            init(rank, n)
+            run_all([multiprocessing.get_context("spawn").Process(target=work, args=(rank, n))])
+            dist.all_reduce(torch.ones(4))
+        """,
+    )
+    assert calls(result) == {0: 1, 1: 1}
+
+
 def test_ranks_that_make_their_group_again_are_recorded_on(run: Any) -> None:
     result = run(
         "mp.spawn(twice, (2,), nprocs=2)",
