@@ -2,9 +2,10 @@
 
 A process that the script starts becomes a rank when it makes a default process group: from then on
 it is recorded, beside the process that has started it. One that makes none, such as a worker of a
-DataLoader, is left alone, and so is one whose parent is a rank already: its group serves something
-else, a checkpoint for instance. Where the launcher has started several processes, each of which
-would start ranks of its own, the run is refused. Programs that the script starts are noted.
+DataLoader, is left alone, and so is one whose parent has a group that is complete without it: that
+of the child serves something else, a checkpoint for instance. Where the launcher has started
+several processes, each of which would start ranks of its own, the run is refused. Programs that
+the script starts are noted.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ from commtrace.writing import opener, whole
 _C10D = "torch.distributed.distributed_c10d"
 _GROUP_SUFFIX = ".group"
 _PROGRAMS_NAME = "programs"
-_REFUSAL_NAME = "refused"
+_ALONE_SUFFIX, _MEETING_SUFFIX = ".alone", ".meeting"
 _STARTERS = ("python", "pypy", "torchrun", "accelerate", "deepspeed", "horovodrun", "mpi", "ray")
 _HELPER = "compile_worker"  # torch starts it by itself
 _SHOWN_LETTERS = 80
 _TIME_TO_BE_ENDED_S = 60.0
+_TIME_TO_JOIN_S = 2.0
+_POLL_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +57,28 @@ class Launch:
     num_ranks: int
     pids: tuple[int, ...]
 
-    @property
-    def serves_rank(self) -> bool:
-        """Whether one of the processes above it has a default process group."""
-        return any(self._group_of(pid).exists() for pid in self.pids[:-1])
+    def note_group(self, num_others: int = 0) -> None:
+        """Leave word that it has a default process group, of which it has to start some others."""
+        with whole(self.path(_GROUP_SUFFIX)) as unfinished:
+            unfinished.write_text(str(num_others), encoding="ascii")
 
-    def note_group(self) -> None:
-        """Leave word that it has one itself."""
-        self._group_of(self.pids[-1]).touch(mode=0o600)
+    def others_wanted(self) -> list[int]:
+        """How many others each process above it that has a group has to start for it."""
+        paths = [self.folder / f"{pid}{_GROUP_SUFFIX}" for pid in self.pids[:-1]]
+        return [int(path.read_text(encoding="ascii")) for path in paths if path.exists()]
 
     def note_program(self, text: str) -> None:
         """Leave word of a program that it starts."""
         with open(self.folder / _PROGRAMS_NAME, "a", encoding="utf-8", opener=opener) as file:
             file.write(f"{text}\n")
 
-    def _group_of(self, pid: int) -> Path:
-        return self.folder / f"{pid}{_GROUP_SUFFIX}"
+    def path(self, suffix: str) -> Path:
+        """The place of a note of this process."""
+        return self.folder / f"{self.pids[-1]}{suffix}"
+
+    def forget(self, suffix: str) -> None:
+        """Take back a note."""
+        self.path(suffix).unlink(missing_ok=True)
 
 
 def num_with_group(folder: Path) -> int:
@@ -85,17 +94,28 @@ def programs(folder: Path) -> list[str]:
     return []
 
 
-def refusal(folder: Path) -> UsageError | None:
-    """The error that a process has left which would have been a rank of its own."""
-    with contextlib.suppress(OSError):
-        return UsageError(**json.loads((folder / _REFUSAL_NAME).read_text(encoding="utf-8")))
+def refusal(folder: Path, *, is_over: bool) -> UsageError | None:
+    """The error of a process that is a rank of its own in a launch of several; None without one.
+
+    While the launch is not over, one whose parent may yet join its group has no error.
+    """
+    for path in folder.glob(f"*{_ALONE_SUFFIX}"):
+        if is_over or time.time() - path.stat().st_mtime > _TIME_TO_JOIN_S:
+            return UsageError(**json.loads(path.read_text(encoding="utf-8")))
+    for path in folder.glob(f"*{_MEETING_SUFFIX}") if is_over else ():
+        return UsageError(**json.loads(path.read_text(encoding="utf-8")))
     return None
 
 
 def watch_children(launch: Launch) -> None:
     """See to the processes that this one, which is to be recorded already, starts from now on."""
     _watch_starts(launch)
-    _when_loaded(lambda: _prepare(launch.folder, launch.note_group))
+    _when_loaded(lambda: _prepare(launch.folder, lambda: _note_launched(launch), lambda: None))
+
+
+def _note_launched(launch: Launch) -> None:
+    num_ranks = sys.modules["torch.distributed"].get_world_size()
+    launch.note_group(max(num_ranks - launch.num_ranks, 0))
 
 
 _start: Callable[[BaseProcess], None] = BaseProcess.start
@@ -136,7 +156,13 @@ class _Child:
         launch = replace(self.launch, pids=(*self.launch.pids, os.getpid()))
         _watch_starts(launch)
         with contextlib.ExitStack() as stack:
-            _when_loaded(lambda: _prepare(launch.folder, lambda: _begin_rank(launch, stack)))
+            _when_loaded(
+                lambda: _prepare(
+                    launch.folder,
+                    on_group=lambda: _begin_rank(launch, stack),
+                    on_meeting=lambda: _note_meeting(launch),
+                )
+            )
             run(self.process)
 
 
@@ -145,12 +171,12 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
 
     Where it can be none it waits to be ended by the launcher, and raises UsageError if it isn't.
     """
-    if launch.serves_rank:
+    wanted = launch.others_wanted()
+    if not wanted and launch.num_ranks > 1:
+        wanted = _await_parent(launch)
+    launch.forget(_MEETING_SUFFIX)
+    if 0 in wanted:
         return
-    if launch.num_ranks > 1:
-        error = _leave_refusal(launch)
-        time.sleep(_TIME_TO_BE_ENDED_S)
-        raise error
     from commtrace.session import record_spawned
 
     launch.note_group()
@@ -159,14 +185,32 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
     stack.enter_context(record_spawned(launch.folder, launch.detail, stacks=launch.stacks))
 
 
-def _leave_refusal(launch: Launch) -> UsageError:
+def _await_parent(launch: Launch) -> list[int]:
+    """`others_wanted` of a parent that makes the same group just now."""
+    error = _leave_refusal(launch, _ALONE_SUFFIX)
+    until = time.monotonic() + _TIME_TO_BE_ENDED_S
+    while not (wanted := launch.others_wanted()):
+        if time.monotonic() > until:
+            raise error
+        time.sleep(_POLL_INTERVAL_S)
+    launch.forget(_ALONE_SUFFIX)
+    return wanted
+
+
+def _note_meeting(launch: Launch) -> None:
+    """Leave a refusal for the case that this process's group cannot be made."""
+    if launch.num_ranks > 1 and not launch.others_wanted():
+        _leave_refusal(launch, _MEETING_SUFFIX)
+
+
+def _leave_refusal(launch: Launch, suffix: str) -> UsageError:
     text = {
         "asked": f"cannot run {sys.argv[0]} on {launch.num_ranks} ranks",
         "found": "a process group of processes that it starts itself",
         "why": f"each of the {launch.num_ranks} would start ranks of its own",
         "attempt": "--nproc 1, which records the ranks that it starts",
     }
-    with whole(launch.folder / _REFUSAL_NAME) as unfinished:
+    with whole(launch.path(suffix)) as unfinished:
         unfinished.write_text(json.dumps(text), encoding="utf-8")
     return UsageError(**text)
 
@@ -188,9 +232,9 @@ def _starter(args: Any) -> str:
     return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
 
 
-def _prepare(folder: Path, on_group: Callable[[], None]) -> None:
+def _prepare(folder: Path, on_group: Callable[[], None], on_meeting: Callable[[], None]) -> None:
     """Once torch's process groups are there: keep them to loopback, and tell of the first one."""
-    meet_on_loopback(folder)
+    meet_on_loopback(folder, on_meeting)
     c10d: Any = sys.modules[_C10D]
     update = c10d._update_default_pg
     update = getattr(update, "before", update)  # a forked process has its parent's

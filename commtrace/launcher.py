@@ -178,17 +178,17 @@ def _launch(
             ended = run_ranks(
                 command,
                 [os.environ | variables | _environment(rank, nproc, port) for rank in range(nproc)],
-                is_over=lambda: refusal(spool_folder) is not None,
+                is_over=lambda: refusal(spool_folder, is_over=False) is not None,
             )
     except OSError as error:
         raise LaunchError(
             "cannot start the ranks", found=f"{type(error).__name__}: {error}"
         ) from error
-    if error := refusal(spool_folder):
-        raise error
     if ended.signal:
         return LaunchResult(_SIGNAL_EXIT_CODE + ended.signal, spool_folder)
     if any(ended.exit_codes.values()):
+        if error := refusal(spool_folder, is_over=True):
+            raise error
         return _failure(ended, spool_folder, verdict)
     return LaunchResult(0, spool_folder)
 

@@ -5,8 +5,8 @@ interface of the machine, without authentication. Where the address asked for is
 the store is given a socket that is bound to it.
 
 A program may destroy its default group and make it again. A rank that is ahead of rank 0 would then
-meet at the store of the group before, which is about to be closed. So rank 0 counts in a file how
-often it has hosted, and a rank waits for its turn before it connects.
+meet at the store of the group before, which is about to be closed. So rank 0 notes in a file each
+time that it hosts one, and a rank waits for its turn before it connects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ INTERFACE_VARIABLES = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IF
 """The variables by which gloo, NCCL and tensorpipe choose the interface to listen on."""
 
 _num_joined: Counter[tuple[int, int]] = Counter()
+_num_shared: Counter[int] = Counter()
 os.register_at_fork(after_in_child=_num_joined.clear)
 
 
@@ -54,29 +55,55 @@ def reserved_port() -> Iterator[int]:
         yield kept.getsockname()[1]
 
 
-def meet_on_loopback(folder: Path) -> None:
-    """Host the stores of this process's groups on loopback; `folder` is shared by the ranks."""
+def meet_on_loopback(folder: Path, on_meeting: Callable[[], None]) -> None:
+    """Host the stores of this process's groups on loopback; `folder` is shared by the ranks.
+
+    `on_meeting` is called before a store is hosted or joined.
+    """
     rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
     make = rendezvous.TCPStore
-    if getattr(make, "func", None) is not _store:  # as in a process forked by one that does
-        rendezvous.TCPStore = functools.partial(_store, make, folder)
+    make = make.args[0] if isinstance(make, functools.partial) else make  # that of a forking parent
+    rendezvous.TCPStore = functools.partial(_store, make, folder, on_meeting)
 
 
-def _store(make: Any, folder: Path, *args: Any, **kwargs: Any) -> Any:
+def _store(
+    make: Any, folder: Path, on_meeting: Callable[[], None], *args: Any, **kwargs: Any
+) -> Any:
     """The store that torch asks for, hosted or joined."""
+    on_meeting()
     asked = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
     address = _loopback_address(asked["host_name"], asked["port"])
-    if address and asked.get("multi_tenant"):  # as for a process group
-        key = asked["port"], asked["world_size"]
-        if asked["is_master"]:
-            with contextlib.suppress(OSError):  # it hosts there already, or torch says who does
-                listening = _bound(address, asked["port"])
-                listening.listen(_BACKLOG)
-                asked["master_listen_fd"] = listening.detach()
-            _count(folder, *key)
-        else:
-            _await_turn(folder, address, *key, asked.get("timeout", _DEFAULT_TIMEOUT))
-    return make(**asked)
+    if not (address and asked.get("multi_tenant")):  # as for a process group
+        return make(**asked)
+    meet = _hosted if asked["is_master"] else _joined
+    return meet(make, folder, address, asked)
+
+
+def _hosted(make: Any, folder: Path, address: str, asked: dict[str, Any]) -> Any:
+    """A store of this process; where an earlier one still is in use, a part of that one."""
+    port = asked["port"]
+    try:
+        listening = _bound(address, port)
+    except OSError:  # its own, or else torch says who has the port
+        listening, _num_shared[port] = None, _num_shared[port] + 1
+    else:
+        _num_shared[port] = 0
+    _note_turn(folder, port, asked["world_size"], _num_shared[port])
+    if listening is not None:
+        listening.listen(_BACKLOG)
+        asked["master_listen_fd"] = listening.detach()
+    return _part(make(**asked), _num_shared[port])
+
+
+def _joined(make: Any, folder: Path, address: str, asked: dict[str, Any]) -> Any:
+    part = _await_turn(folder, address, asked)
+    return _part(make(**asked), part)
+
+
+def _part(store: Any, number: int) -> Any:
+    """The part of a store that no earlier group has written to."""
+    prefixed: Any = sys.modules["torch.distributed"].PrefixStore
+    return prefixed(f"again-{number}", store) if number else store
 
 
 def _bound(address: str, port: int) -> socket.socket:
@@ -105,38 +132,46 @@ def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _counts(folder: Path, port: int) -> dict[str, int] | None:
-    """How often stores have been hosted at a port, by the number of ranks; None if never."""
+def _turns(folder: Path, port: int) -> dict[str, list[int]]:
+    """By the number of ranks, which part of the store each group in turn has; empty if none has."""
     with contextlib.suppress(OSError):
         return json.loads(_path(folder, port).read_text(encoding="ascii"))
-    return None
+    return {}
 
 
-def _count(folder: Path, port: int, world_size: int) -> None:
-    counts = _counts(folder, port) or {}
-    counts[str(world_size)] = counts.get(str(world_size), 0) + 1
+def _note_turn(folder: Path, port: int, world_size: int, part: int) -> None:
+    turns = _turns(folder, port)
+    turns[str(world_size)] = [*turns.get(str(world_size), []), part]
     with whole(_path(folder, port)) as unfinished:
-        unfinished.write_text(json.dumps(counts), encoding="ascii")
+        unfinished.write_text(json.dumps(turns), encoding="ascii")
 
 
 def _path(folder: Path, port: int) -> Path:
     return folder / f"store-{port}.json"
 
 
-def _await_turn(folder: Path, address: str, port: int, world_size: int, timeout: timedelta) -> None:
-    """Wait until the store has been hosted as often as this process joins, now included."""
-    _num_joined[port, world_size] += 1
-    until = time.monotonic() + timeout.total_seconds()
+def _await_turn(folder: Path, address: str, asked: dict[str, Any]) -> int:
+    """Wait until rank 0 has hosted as often as this process joins; return the part to join.
+
+    Do not wait for a process that is none of the launcher's.
+    """
+    key = asked["port"], asked["world_size"]
+    _num_joined[key] += 1
+    until = time.monotonic() + asked.get("timeout", _DEFAULT_TIMEOUT).total_seconds()
     while time.monotonic() < until:
-        counts = _counts(folder, port)
-        if counts is None and _is_listened_to(address, port):
-            return  # by a process that is none of the launcher's
-        if counts and counts.get(str(world_size), 0) >= _num_joined[port, world_size]:
-            return
+        parts = _turns(folder, asked["port"]).get(str(asked["world_size"]), [])
+        if len(parts) >= _num_joined[key]:
+            return parts[_num_joined[key] - 1]
+        if _is_foreign(folder, address, asked["port"]):
+            break
         time.sleep(_POLL_INTERVAL_S)
+    return 0
 
 
-def _is_listened_to(address: str, port: int) -> bool:
+def _is_foreign(folder: Path, address: str, port: int) -> bool:
+    """Whether a process listens that has noted no turn: a rank notes it before it listens."""
+    if _turns(folder, port):
+        return False
     with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1):
-        return True
+        return not _turns(folder, port)
     return False

@@ -18,6 +18,7 @@ import pytest
 
 from commtrace.tracefile import Trace, read_trace
 from tests.cli.conftest import Commtrace, Ended
+from tests.commtrace.launched import free_ports
 
 DEADLINE_S = 120
 ROOT = Path(__file__).parents[2]
@@ -237,7 +238,7 @@ import os, sys
 import torch, torch.distributed as dist, torch.multiprocessing as mp
 
 def work(rank):
-    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+    os.environ["MASTER_PORT"] = sys.argv[2]
     dist.init_process_group("gloo", rank=rank, world_size=2)
     dist.all_reduce(torch.ones(8))
     dist.destroy_process_group()
@@ -248,9 +249,16 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_that_a_script_starts_are_recorded_and_earlier_ones_kept(tmp_path: Path) -> None:
+@pytest.fixture
+def port() -> str:
+    return str(free_ports(1))
+
+
+def test_ranks_that_a_script_starts_are_recorded_and_earlier_ones_kept(
+    tmp_path: Path, port: str
+) -> None:
     (tmp_path / "train.py").write_text(STARTING)
-    ended = run("-n", "1", "train.py", "2", folder=tmp_path)
+    ended = run("-n", "1", "train.py", "2", port, folder=tmp_path)
     assert ended.code == 0
     assert ended.err.startswith(
         "note: 2 spools of ranks that train.py started earlier are not in it, "
@@ -262,10 +270,10 @@ def test_ranks_that_a_script_starts_are_recorded_and_earlier_ones_kept(tmp_path:
 
 
 def test_ranks_that_each_process_would_start_are_refused_and_nothing_is_left(
-    tmp_path: Path,
+    tmp_path: Path, port: str
 ) -> None:
     (tmp_path / "train.py").write_text(STARTING)
-    assert run("-n", "2", "train.py", "1", folder=tmp_path) == Ended(
+    assert run("-n", "2", "train.py", "1", port, folder=tmp_path) == Ended(
         2,
         "",
         "error: cannot run train.py on 2 ranks\n"

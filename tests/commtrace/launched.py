@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import random
 import signal
 import socket
 import struct
@@ -45,6 +46,16 @@ def launcher(
         for pid in below:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def free_ports(num: int) -> int:
+    """The first of some ports in a row that nobody has, and that the system gives to nobody."""
+    while True:
+        first = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in range(first, first + num):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
 
 
 def wait_until(

@@ -17,6 +17,7 @@ from commtrace.tracefile import read_trace
 from tests.commtrace.launched import (
     beyond_loopback,
     descendants,
+    free_ports,
     launcher,
     listening,
     wait_until,
@@ -31,8 +32,8 @@ import torch, torch.distributed as dist, torch.multiprocessing as mp
 def meet(rank, folder, way, num_ranks):
     where = {
         "env://": {},
-        "tcp://": {"init_method": "tcp://localhost:%d" % (1 + int(os.environ["MASTER_PORT"]))},
-        "on all": {"store": dist.TCPStore("127.0.0.1", 1 + int(os.environ["MASTER_PORT"]),
+        "tcp://": {"init_method": "tcp://localhost:%d" % (int(os.environ["TEST_PORT"]))},
+        "on all": {"store": dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"]),
                                           num_ranks, rank == 0) if way == "on all" else None},
     }[way]
     dist.init_process_group("gloo", rank=rank, world_size=num_ranks, **where)
@@ -51,6 +52,12 @@ if __name__ == "__main__":
     else:
         mp.start_processes(meet, (folder, way, 2), nprocs=2, start_method=start)
 """
+
+
+@pytest.fixture(autouse=True)
+def port_of_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that the scripts may choose themselves, and two behind it."""
+    monkeypatch.setenv("TEST_PORT", str(free_ports(3)))
 
 
 def is_met(folder: Path) -> bool:
@@ -221,7 +228,7 @@ PROGRAMS = {
     "at a port of the script's": """
         os.environ["MASTER_ADDR"] = "localhost"
         for number in range(3):
-            os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+            os.environ["MASTER_PORT"] = str(int(os.environ["TEST_PORT"]) + number)
             dist.init_process_group("gloo")
             dist.all_reduce(torch.ones(4))
             dist.destroy_process_group()
