@@ -273,7 +273,8 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = self._executing(spec.loader.exec_module)
+            loader: Any = spec.loader
+            loader.exec_module = self._executing(loader.exec_module)
         return spec
 
     def _executing(self, execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:

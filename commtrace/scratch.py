@@ -52,13 +52,14 @@ def _owning(folder: Path) -> Iterator[None]:
 def remove_abandoned() -> list[str]:
     """Remove the temporary folders of processes that have been killed, but for their spools.
 
-    Return, once for each folder, a sentence that says where spools are.
+    Return, once for each folder of spools, a sentence that says where it is.
     """
     told = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), _abandoned(folder):
-            if any(folder.rglob(_SPOOLS)):
-                told.append(_keep_spools(folder))
+            if kept := sorted({path.parent for path in folder.rglob(_SPOOLS)}):
+                _remove_all_but_spools(folder)
+                told += map(_told, kept)
             else:
                 shutil.rmtree(folder)
     return told
@@ -83,12 +84,15 @@ def _is_own(found: os.stat_result, kind: int) -> bool:
     return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid()
 
 
-def _keep_spools(folder: Path) -> str:
-    """Remove all but the spools, and the mark: nobody's next visit concerns them."""
+def _remove_all_but_spools(folder: Path) -> None:
+    """Remove the mark too, so that nobody looks at the folder again."""
     (folder / _MARK_NAME).unlink()
     for path in folder.iterdir():
         if path.is_file() and not path.match(_SPOOLS):
             path.unlink()
+
+
+def _told(folder: Path) -> str:
     return (
         f"a process that was killed has left its recording in {folder}: "
         f"`commtrace merge {folder} -o run.json` joins it"

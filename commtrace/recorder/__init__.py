@@ -51,9 +51,10 @@ class Listening:
 
     def leave_operators(self) -> None:
         """Record the operators of this thread no longer, if it is this that sees them."""
-        if self._mode is not None and self._state is HERE.state:
+        state = HERE.state
+        if self._mode is not None and self._state is state:
             self._mode.__exit__(None, None, None)
-            self._state.has_operator_mode = False
+            state.has_operator_mode = False
             self._mode = None
             _seeing_operators.remove(self)
 
