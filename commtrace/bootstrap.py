@@ -12,14 +12,12 @@ function can be asked where it stands.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import json
 import os
 import runpy
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -27,8 +25,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from commtrace.child_ranks import Launch, close_gloo, watch_children
 from commtrace.deadline import come_under
-from commtrace.shipping import keep_result, unpack
+from commtrace.processes import die_with_parent
+from commtrace.shipping import keep_result, read_own, unpack
+from commtrace.writing import opener, whole
 
 if TYPE_CHECKING:
     from commtrace.session import Recording
@@ -41,12 +42,10 @@ CALL_OPTION = "--call"
 PARCEL_NAME = "parcel"
 
 _FAILURE_SUFFIX = ".failure.json"
-_PR_SET_PDEATHSIG = 1
 _INTERRUPTED = 128 + signal.SIGINT
 _ABORTED = 128 + signal.SIGABRT
 _PACKAGE = Path(__file__).parent
 _RUNPY = {runpy.__file__, "<frozen runpy>"}
-_PARENT_POLL_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def read_failures(folder: Path) -> list[Failure]:
 
 def main() -> None:
     """Run the script, or call the function, named on the command line."""
-    _die_with_parent()
+    die_with_parent()
     # Whole lines at once: the ranks share one output, and no line shall run into another.
     sys.stdout.reconfigure(  # pyright: ignore[reportAttributeAccessIssue]
         line_buffering=True, write_through=False
@@ -79,11 +78,13 @@ def main() -> None:
     detail = os.environ.pop(DETAIL_VARIABLE)
     stacks = os.environ.pop(STACKS_VARIABLE, "") == "1"
     rank = int(os.environ["RANK"])
+    launch = Launch(folder, detail, stacks, int(os.environ["WORLD_SIZE"]), (os.getpid(),))
     is_call = sys.argv[1] == CALL_OPTION
     sys.argv = sys.argv[1 + is_call :]
     run = functools.partial(_call, folder, rank) if is_call else _run_script
     try:
         with _recorded(folder, detail, stacks), _aborting_tells(folder, rank):
+            watch_children(launch)
             run()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
@@ -96,7 +97,7 @@ def main() -> None:
         _leave_failure(folder, rank, 1, _traceback_of_script(error))
         sys.exit(1)
     finally:  # after a failure is told, since it makes the other ranks fail
-        _close_gloo()
+        close_gloo()
 
 
 def _recorded(folder: Path, detail: str, stacks: bool) -> Recording:
@@ -132,7 +133,7 @@ def _call(folder: Path, rank: int) -> None:
     backend = os.environ.pop(BACKEND_VARIABLE)
     if backend:
         _begin_group(backend)
-    keep_result(folder, rank, unpack((folder / PARCEL_NAME).read_bytes())())
+    keep_result(folder, rank, unpack(read_own(folder / PARCEL_NAME))())
 
 
 def output_path(folder: Path, rank: int, name: str) -> Path:
@@ -143,7 +144,7 @@ def output_path(folder: Path, rank: int, name: str) -> Path:
 def _redirect(stream: TextIO, path: Path) -> None:
     """Let what is printed to `stream`, also by extensions, go to a file."""
     stream.flush()
-    with path.open("wb") as file:
+    with open(path, "wb", opener=opener) as file:
         os.dup2(file.fileno(), stream.fileno())
 
 
@@ -165,18 +166,10 @@ def _begin_group(backend: str) -> None:
     dist.init_process_group = init_process_group
 
 
-def _close_gloo() -> None:
-    """Destroy a gloo group that the script has left: now and then its threads abort the exit."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed and distributed.is_initialized() and distributed.get_backend() == "gloo":
-        distributed.destroy_process_group()
-
-
 def _leave_failure(folder: Path, rank: int, exit_code: int, text: str) -> None:
     failure = Failure(time.time_ns(), rank, exit_code, text)
-    unfinished = folder / f"rank-{rank:05d}.part"
-    unfinished.write_text(json.dumps(asdict(failure)), encoding="utf-8")
-    unfinished.replace(unfinished.with_suffix(_FAILURE_SUFFIX))
+    with whole(folder / f"rank-{rank:05d}{_FAILURE_SUFFIX}") as unfinished:
+        unfinished.write_text(json.dumps(asdict(failure)), encoding="utf-8")
 
 
 def _traceback_of_script(error: Exception) -> str:
@@ -194,20 +187,6 @@ def _traceback_of_script(error: Exception) -> str:
 def is_own(filename: str) -> bool:
     """Whether a file is ours, or one by which Python came to run us."""
     return filename in _RUNPY or Path(filename).is_relative_to(_PACKAGE)
-
-
-def _die_with_parent() -> None:
-    """End when the launcher does, however it ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
-
-
-def _watch_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_PARENT_POLL_INTERVAL_S)
-    os._exit(1)
 
 
 if __name__ == "__main__":

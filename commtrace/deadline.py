@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from commtrace.writing import opener
+
 Stack = list[tuple[str, int, str]]
 """File, line and function of each call, the innermost last."""
 
@@ -38,7 +40,7 @@ _open_files: list[TextIO] = []
 
 def come_under(folder: Path, rank: int) -> None:
     """Let the process that has started this one ask from now on where it stands, and end it."""
-    file = (folder / f"rank-{rank:05d}{_SUFFIX}").open("w", encoding="utf-8")
+    file = open(folder / f"rank-{rank:05d}{_SUFFIX}", "w", encoding="utf-8", opener=opener)  # noqa: SIM115 - see below
     _open_files.append(file)  # closing it would let go of the lock
     fcntl.lockf(file, fcntl.LOCK_EX)
     faulthandler.register(_QUESTION, file=file)

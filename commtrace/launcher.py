@@ -3,27 +3,23 @@
     result = run_script("train.py", ["--steps", "3"], nproc=4, spool_folder=folder)
     merge_spools(folder, "run.json")
 
-torch's elastic launcher starts the processes and watches them; each runs `commtrace.bootstrap`,
-which records into the folder. When a rank fails the others are stopped, and the result names the
-rank that failed first, with its traceback; what was recorded until then is in the folder. Ranks do
-not outlive the process that started them. `commtrace run` starts scripts, `commtrace.launch`
-functions; what ranks of a function print is labelled, and they have a deadline.
+Each rank is a process that runs `commtrace.bootstrap`, which records into the folder. It finds the
+variables that torchrun sets, and an address on loopback at which rank 0 hosts the store of the
+process group. When a rank fails the others are stopped, and the result names the rank that failed
+first, with its traceback; what was recorded until then is in the folder. Ranks do not outlive the
+process that started them. `commtrace run` starts scripts, `commtrace.launch` functions; what ranks
+of a function print is labelled, and they have a deadline.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from commtrace.bootstrap import (
     BACKEND_VARIABLE,
@@ -36,18 +32,16 @@ from commtrace.bootstrap import (
     output_path,
     read_failures,
 )
+from commtrace.child_ranks import refusal
 from commtrace.deadline import Stack, Verdict, deadline
 from commtrace.errors import LaunchError, UsageError
+from commtrace.loopback import ADDRESS, INTERFACE_VARIABLES, interface, reserved_port
+from commtrace.processes import Ended, run_ranks
+from commtrace.shipping import write_own
+from commtrace.writing import make_folder
 
-if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.api import LogsSpecs
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-_MONITOR_INTERVAL_S = 0.1
-_LAST_WORDS_S = 0.4  # what a rank has called is in its spool a quarter of a second later
 _SIGNAL_EXIT_CODE = 128
 _STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGABRT)
-_HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +80,13 @@ def run_script(
     Call it from the main thread: it handles the signals that ask this process to end. Output of
     the ranks goes where this process's does.
 
-    Raises UsageError if there is no such script or no ranks were asked for.
+    Raises UsageError if there is no such script, no ranks were asked for, or each of several would
+    start ranks of its own.
     """
     script = Path(script)
     _check(script, nproc)
     variables = _variables(spool_folder, nproc, detail, stacks)
-    with tempfile.TemporaryDirectory(prefix="commtrace-") as logs, _environment(variables):
-        command = [str(script), *args]
-        return _launch(command, nproc, Path(spool_folder), _logs_in(logs), Verdict())
+    return _launch([str(script), *args], nproc, Path(spool_folder), variables, Verdict())
 
 
 def run_function(
@@ -114,19 +107,13 @@ def run_function(
     for none. All ranks are ended when one is not done after `timeout_s`.
     """
     folder = Path(spool_folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PARCEL_NAME).write_bytes(parcel)
+    make_folder(folder)
+    write_own(folder / PARCEL_NAME, parcel)
     variables = _variables(folder, nproc, detail, stacks)
     variables["PYTHONPATH"] = _with_this_package(os.environ.get("PYTHONPATH", ""))
     variables[BACKEND_VARIABLE] = backend or ""
-    with (
-        tempfile.TemporaryDirectory(prefix="commtrace-") as logs,
-        _environment(variables),
-        _own_signals(),
-        _printed(folder, nproc),
-        deadline(folder, timeout_s) as verdict,
-    ):
-        result = _launch([CALL_OPTION, name], nproc, folder, _logs_in(logs), verdict)
+    with _printed(folder, nproc), deadline(folder, timeout_s) as verdict:
+        result = _launch([CALL_OPTION, name], nproc, folder, variables, verdict)
     return replace(result, output=_output(folder, nproc))
 
 
@@ -135,7 +122,27 @@ def _variables(folder: Path | str, nproc: int, detail: str, stacks: bool) -> dic
     variables[STACKS_VARIABLE] = "1" if stacks else ""
     if nproc > 1:
         variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+    if loopback := interface():
+        variables |= dict.fromkeys(INTERFACE_VARIABLES - os.environ.keys(), loopback)
     return variables
+
+
+def _environment(rank: int, nproc: int, port: int) -> dict[str, str]:
+    """The variables that torchrun would set for a rank of one host."""
+    in_group = {"RANK": rank, "WORLD_SIZE": nproc}
+    return {
+        **{f"{of}{name}": str(n) for name, n in in_group.items() for of in ("", "LOCAL_", "ROLE_")},
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": ADDRESS,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": f"commtrace-{os.getpid()}",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
 
 
 def _check(script: Path, nproc: int) -> None:
@@ -157,47 +164,33 @@ def _with_this_package(paths: str) -> str:
 
 
 def _launch(
-    arguments: list[str], nproc: int, spool_folder: Path, logs: LogsSpecs, verdict: Verdict
+    arguments: list[str],
+    nproc: int,
+    spool_folder: Path,
+    variables: Mapping[str, str],
+    verdict: Verdict,
 ) -> LaunchResult:
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous.api import RendezvousError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
     spool_folder = spool_folder.absolute()
-    spool_folder.mkdir(parents=True, exist_ok=True)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=nproc,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        run_id=f"commtrace-{os.getpid()}",
-        max_restarts=0,
-        monitor_interval=_MONITOR_INTERVAL_S,
-        local_addr="localhost",
-        logs_specs=logs,
-    )
+    make_folder(spool_folder)
+    command = [sys.executable, "-m", "commtrace.bootstrap", *arguments]
     try:
-        with _quiet_launcher(), _last_words():
-            elastic_launch(config, sys.executable)("-m", "commtrace.bootstrap", *arguments)
-    except ChildFailedError as error:
-        return _failure(error, spool_folder, verdict)
-    except SignalException as error:
-        return LaunchResult(_SIGNAL_EXIT_CODE + int(error.sigval), spool_folder)
-    except (RendezvousError, OSError) as error:
+        with reserved_port() as port:
+            ended = run_ranks(
+                command,
+                [os.environ | variables | _environment(rank, nproc, port) for rank in range(nproc)],
+                is_over=lambda: refusal(spool_folder, is_over=False) is not None,
+            )
+    except OSError as error:
         raise LaunchError(
-            "cannot start the ranks",
-            found=f"{type(error).__name__}: {error}",
-            why="the launcher could not set up its meeting point on localhost",
+            "cannot start the ranks", found=f"{type(error).__name__}: {error}"
         ) from error
+    if ended.signal:
+        return LaunchResult(_SIGNAL_EXIT_CODE + ended.signal, spool_folder)
+    if any(ended.exit_codes.values()):
+        if error := refusal(spool_folder, is_over=True):
+            raise error
+        return _failure(ended, spool_folder, verdict)
     return LaunchResult(0, spool_folder)
-
-
-def _logs_in(folder: str) -> LogsSpecs:
-    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs
-
-    return DefaultLogsSpecs(log_dir=folder)
 
 
 @contextlib.contextmanager
@@ -230,7 +223,7 @@ def _output(folder: Path, nproc: int) -> tuple[str, ...]:
     )
 
 
-def _failure(error: ChildFailedError, spool_folder: Path, verdict: Verdict) -> LaunchResult:
+def _failure(ended: Ended, spool_folder: Path, verdict: Verdict) -> LaunchResult:
     """The rank that failed first.
 
     Others fail because of it, and the launcher stops the rest. A rank that died without a word has
@@ -244,72 +237,16 @@ def _failure(error: ChildFailedError, spool_folder: Path, verdict: Verdict) -> L
         }
         return LaunchResult(1, spool_folder, min(stuck), stuck=stuck)
     spoke = {failure.rank for failure in left} | set(verdict.stacks)
-    for rank, failure in sorted(error.failures.items()):
-        if rank not in spoke and -failure.exitcode not in _STOPPING_SIGNALS:
-            return LaunchResult(_shell_code(failure.exitcode), spool_folder, rank)
+    failed = {rank: code for rank, code in ended.exit_codes.items() if code}
+    for rank, code in failed.items():
+        if rank not in spoke and -code not in _STOPPING_SIGNALS:
+            return LaunchResult(_shell_code(code), spool_folder, rank)
     if left:
         return LaunchResult(left[0].exit_code, spool_folder, left[0].rank, left[0].traceback)
-    rank, failure = error.get_first_failure()
-    return LaunchResult(_shell_code(failure.exitcode), spool_folder, rank)
+    rank = min(ended.failed_first or failed)
+    return LaunchResult(_shell_code(failed[rank]), spool_folder, rank)
 
 
 def _shell_code(exit_code: int) -> int:
     """What a shell reports of a process: 128 + n of one that died of signal n."""
     return exit_code if exit_code > 0 else _SIGNAL_EXIT_CODE - exit_code
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables, which the ranks inherit, for the body."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _last_words() -> Iterator[None]:
-    """When a rank fails, let the others write what they called before they are ended."""
-    from torch.distributed.elastic.multiprocessing.api import SubprocessContext
-
-    close = SubprocessContext._close
-
-    def close_later(self: Any, *args: Any, **kwargs: Any) -> None:
-        if any(each.proc.poll() is None for each in self.subprocess_handlers.values()):
-            time.sleep(_LAST_WORDS_S)
-        close(self, *args, **kwargs)
-
-    SubprocessContext._close = close_later
-    try:
-        yield
-    finally:
-        SubprocessContext._close = close
-
-
-@contextlib.contextmanager
-def _quiet_launcher() -> Iterator[None]:
-    """Keep the launcher's own log to itself: what went wrong is told once, by the result."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-@contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Give this process its handlers of signals back, which the launcher replaces."""
-    is_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in _HANDLED_SIGNALS if is_main}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

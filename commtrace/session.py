@@ -34,7 +34,7 @@ from commtrace.recorder.facts import Facts, process_rank
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.last_words import forget_words, say_before_abort
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
-from commtrace.tracefile.stores import Memory, RunFile, SpoolFolder, Store
+from commtrace.tracefile.stores import Memory, OwnSpool, RunFile, SpoolFolder, Store
 from commtrace.views.cells import with_cells
 from commtrace.views.views import Views
 
@@ -86,8 +86,17 @@ def record(
 
 def record_launched(folder: Path, detail: str, *, stacks: bool) -> Recording:
     """The recording of a whole process, for `commtrace run`: a spool in `folder`, joined later."""
+    return _recorded_whole(SpoolFolder(folder), detail, stacks)
+
+
+def record_spawned(folder: Path, detail: str, *, stacks: bool) -> Recording:
+    """The recording of a rank that a launched process has started: also a spool in `folder`."""
+    return _recorded_whole(OwnSpool(folder), detail, stacks)
+
+
+def _recorded_whole(store: Store, detail: str, stacks: bool) -> Recording:
     global _launched
-    _launched = Recording(SpoolFolder(folder), detail, stacks, None)
+    _launched = Recording(store, detail, stacks, None)
     return _launched
 
 

@@ -17,6 +17,7 @@ import importlib
 import linecache
 import os
 import pickle
+import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from commtrace.errors import LaunchError, UsageError
+from commtrace.writing import opener
 
 _RESULT_SUFFIX = ".result"
 
@@ -74,7 +76,7 @@ def keep_result(folder: Path, rank: int, value: Any) -> None:
         packed = _pickler().dumps(value)
     except Exception as error:
         raise _no_way_back(rank, type(value).__name__, error) from error
-    (folder / f"rank-{rank:05d}{_RESULT_SUFFIX}").write_bytes(packed)
+    write_own(folder / f"rank-{rank:05d}{_RESULT_SUFFIX}", packed)
 
 
 def results(folder: Path, num_ranks: int) -> tuple[Any, ...]:
@@ -86,10 +88,35 @@ def results(folder: Path, num_ranks: int) -> tuple[Any, ...]:
     for rank in range(num_ranks):
         path = folder / f"rank-{rank:05d}{_RESULT_SUFFIX}"
         try:
-            values.append(pickle.loads(path.read_bytes()) if path.exists() else None)
+            values.append(pickle.loads(read_own(path)) if path.exists() else None)
+        except LaunchError:
+            raise
         except Exception as error:
             raise _no_way_back(rank, "something", error) from error
     return tuple(values)
+
+
+def write_own(path: Path, data: bytes) -> None:
+    """Write a pickle, for `read_own` in another process of the same user."""
+    with open(path, "wb", opener=opener) as file:
+        file.write(data)
+
+
+def read_own(path: Path) -> bytes:
+    """A pickle that can only be this user's: to read one is to run what it says.
+
+    Raises LaunchError where somebody else owns the file or its folder, or can write there.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        for each in (os.fstat(file.fileno()), path.parent.stat()):
+            if each.st_uid != os.geteuid() or each.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise LaunchError(
+                    f"cannot load {path}",
+                    found=f"owner {each.st_uid}, permissions {stat.filemode(each.st_mode)}",
+                    why="whoever can write there could run commands in this process",
+                    attempt="a folder that nobody else can write to",
+                )
+        return file.read()
 
 
 def _no_way_back(rank: int, what: str, error: Exception) -> LaunchError:

@@ -11,6 +11,7 @@ import typer
 from commtrace import __version__
 from commtrace.errors import UsageError
 from commtrace.schema import TABLES
+from commtrace_cli.terminal import say
 
 
 def _traces(incomplete: str) -> list[str]:
@@ -44,6 +45,26 @@ def _one_format(context: typer.Context, value: bool) -> bool:
     if value and (context.params.get("as_json") or context.params.get("as_csv")):
         raise UsageError("cannot print JSON and CSV at once", attempt="one of --json and --csv")
     return value
+
+
+def _belonging_before(context: typer.Context, arguments: list[str] | None) -> list[str] | None:
+    """The script's own arguments. Those that look like the command's go before SCRIPT."""
+    names = {name: each for each in context.command.params for name in each.opts}
+    given = [names.get(word.partition("=")[0]) for word in arguments or ()]
+    misplaced = {each.name: each for each in given if each and each.name not in context.params}
+    script = context.params.get("script")
+    for each in misplaced.values():
+        name = max(each.opts, key=len)
+        if each.required:
+            raise UsageError(
+                f"cannot run {script}",
+                found=f"{name} after {script}",
+                why="what follows SCRIPT is the script's own",
+                attempt=f"commtrace run {name} {each.metavar} {script}",
+            )
+        text = f"note: {script} gets {name}; to give it to `commtrace run`, put it before {script}"
+        say(text, always=True)
+    return arguments
 
 
 def _version(value: bool) -> None:
@@ -196,7 +217,12 @@ Script = Annotated[
 ]
 ScriptArguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ARGS", help="Its own arguments and options.", show_default=False),
+    typer.Argument(
+        metavar="ARGS",
+        help="Its own arguments and options.",
+        show_default=False,
+        callback=_belonging_before,
+    ),
 ]
 Ranks = Annotated[
     int,

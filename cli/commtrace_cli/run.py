@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from commtrace.errors import LaunchError, UsageError, require_torch
+from commtrace.errors import CommtraceError, LaunchError, UsageError, require_torch
 from commtrace_cli import options
 from commtrace_cli.terminal import check_output, fail, finish, say, working
 
@@ -39,31 +39,76 @@ def run(
 
     The script stays as it is: it finds RANK and WORLD_SIZE as under torchrun, and its output
     passes through. Options that follow SCRIPT are the script's own. If a rank fails, what was
-    recorded until then is kept.
+    recorded until then is kept. With `--nproc 1`, ranks that the script starts itself, as with
+    `torch.multiprocessing.spawn`, are those of the run.
     """
     require_torch("commtrace run")
     check_output(output, force=force)
     spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
     say(f"recording {script} on {nproc} ranks")
     from commtrace.launcher import run_script
-    from commtrace.tracefile import SPOOL_SUFFIX, merge_spools
+    from commtrace.scratch import remove_abandoned
+    from commtrace.tracefile import SPOOL_SUFFIX
+    from commtrace.tracefile.stores import remove_joined
 
-    result = run_script(
-        script,
-        arguments or (),
-        nproc=nproc,
-        spool_folder=spools,
-        detail=detail.value,
-        stacks=stacks,
-    )
+    for sentence in remove_abandoned():
+        say(f"note: {sentence}", always=True)
+    try:
+        result = run_script(
+            script,
+            arguments or (),
+            nproc=nproc,
+            spool_folder=spools,
+            detail=detail.value,
+            stacks=stacks,
+        )
+    except CommtraceError:  # nothing that is worth to be kept was recorded
+        shutil.rmtree(spools, ignore_errors=True)
+        raise
     _report_failure(result, script, nproc)
+    left_out: list[str] = []
     if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # else no rank came so far
-        with working("merging what the ranks recorded"):
-            merge_spools(spools, output)
-        finish([output], then=["commtrace", "summary", output])
-    shutil.rmtree(spools)
+        left_out = _merge(spools, output, script, nproc)
+    remove_joined(spools, left_out)
     if not result.ok:
         raise typer.Exit(result.exit_code if result.failed_rank is None else LaunchError.exit_code)
+
+
+def _merge(spools: Path, output: Path, script: Path, nproc: int) -> list[str]:
+    """Write the run file, and say what it lacks; return the names of spools that are not in it."""
+    from commtrace.tracefile import read_spools, write_trace
+    from commtrace.tracefile.merge import LEFT_OUT
+
+    with working("merging what the ranks recorded"):
+        trace = read_spools(spools)
+        write_trace(trace, output)
+    left_out = trace.run.get(LEFT_OUT, [])
+    if left_out:
+        many = f"{len(left_out)} spools of ranks that {script} started earlier"
+        say(f"note: {many} are not in it, and stay in {spools}", always=True)
+    if not trace.num_rows("comm"):
+        say(_told_of_silence(spools, script, nproc), always=True)
+    has_something = trace.num_rows("comm") or trace.num_rows("ops")
+    finish([output], then=["commtrace", "summary" if has_something else "info", output])
+    return left_out
+
+
+def _told_of_silence(spools: Path, script: Path, nproc: int) -> str:
+    """What is said of a run in which nobody called a collective."""
+    from commtrace.child_ranks import num_with_group, programs
+
+    num = num_with_group(spools)
+    found = f"a process group in {num} processes, and no call on it" if num else ""
+    attempt = ""
+    if started := programs(spools):
+        found = f"other programs that it started, which are not recorded: {'; '.join(started[:3])}"
+        attempt = "record the one that has the ranks: commtrace run --nproc N PROGRAM"
+    lines = [
+        f"note: {script} communicated nothing",
+        f"  found: {found or f'no process group on any of {nproc} ranks'}",
+        f"  try: {attempt}" if attempt else "",
+    ]
+    return "\n".join(filter(None, lines))
 
 
 def _empty_folder(spools: Path, *, force: bool) -> Path:

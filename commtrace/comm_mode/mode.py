@@ -21,6 +21,7 @@ from commtrace.errors import UsageError
 from commtrace.recorder import RECORDER, Listening, listen
 from commtrace.recorder.facts import process_rank
 from commtrace.recorder.modules import Place
+from commtrace.writing import whole
 
 
 class CommDebugMode:
@@ -142,14 +143,17 @@ class CommDebugMode:
     ) -> None:
         """Write the table to a file; the default is `comm_mode_log.txt`, of each rank its own."""
         path = Path(file_name or _own_name("comm_mode_log", "txt"))
-        path.write_text(self.generate_comm_debug_tracing_table(noise_level), encoding="utf-8")
+        text = self.generate_comm_debug_tracing_table(noise_level)
+        with whole(path) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
 
     def generate_json_dump(self, file_name: str | Path | None = None, noise_level: int = 3) -> None:
         """Write the tree of modules as JSON; the default is `comm_mode_log.json`, a file a rank."""
         path = Path(file_name or _own_name("comm_mode_log", "json"))
         level = _noise(noise_level)
         tree = as_json(self._modules(), self.comm_module_counts, self._operators(), level)
-        path.write_text(json.dumps(tree, indent=4), encoding="utf-8")
+        with whole(path) as unfinished:
+            unfinished.write_text(json.dumps(tree, indent=4), encoding="utf-8")
 
     def _current_tree(self) -> Tree:
         if not self._depth:

@@ -29,6 +29,7 @@ from commtrace.analyze.arrivals import arrivals, end_ns
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import SEND, is_transfer, numbers, partners
 from commtrace.exporters.nesting import Slice, host_slices
+from commtrace.writing import whole
 
 STEPS, HOST, COMMUNICATION = 1, 1000, 100_000
 """First number of the tracks of each sort; a rank's threads and lanes follow."""
@@ -38,7 +39,7 @@ _FLOW = "matched"
 
 def write_perfetto(frames: Frames, path: Path) -> None:
     """Write the trace to `path`, compressed where its name ends in `.gz`."""
-    with _opened(path) as stream:
+    with whole(path) as unfinished, _opened(unfinished) as stream:
         stream.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         first = True
         for event in events(frames):

@@ -23,15 +23,19 @@ from commtrace.analyze.facts import FACTS
 from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
 from commtrace.schema import TABLES, Column
+from commtrace.writing import make_folder, whole
 
 _ROWS_AT_ONCE = 100_000
 
 
 def write_csv_tables(frames: Frames, folder: Path) -> None:
     """Write each table as CSV into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, columns, table in _tables(frames):
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+        with (
+            whole(folder / f"{name}.csv") as unfinished,
+            unfinished.open("w", encoding="utf-8", newline="") as stream,
+        ):
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow([column.name for column in columns])
             for start in range(0, len(table), _ROWS_AT_ONCE):
@@ -66,7 +70,7 @@ def write_parquet_tables(frames: Frames, folder: Path) -> None:
             why="it is not among the packages that commtrace installs by itself",
             attempt="`pip install 'commtrace[parquet]'`, or --to csv",
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, columns, table in _tables(frames):
         arrays = [_array(pa, table[column.name], column) for column in columns]
         fields = [
@@ -78,7 +82,8 @@ def write_parquet_tables(frames: Frames, folder: Path) -> None:
             for column, array in zip(columns, arrays, strict=True)
         ]
         schema = pa.schema(fields, metadata={"exporter": "commtrace"})
-        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / f"{name}.parquet")
+        with whole(folder / f"{name}.parquet") as unfinished:
+            pq.write_table(pa.Table.from_arrays(arrays, schema=schema), unfinished)
 
 
 def _array(pa: Any, values: pd.Series, column: Column) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import signal
-import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
 from commtrace.launcher import LaunchResult, Stack, run_function
+from commtrace.scratch import remove_abandoned, scratch_folder
 from commtrace.session import DETAILS
 from commtrace.shipping import pack, results
 from commtrace.tracefile import Trace, read_spools, write_trace
@@ -63,7 +64,9 @@ def launch(
     name = getattr(function, "__name__", type(function).__name__)
     _check(name, nproc, detail)
     parcel = pack(function, args, kwargs or {})
-    with tempfile.TemporaryDirectory(prefix="commtrace-") as folder:
+    for sentence in remove_abandoned():
+        warnings.warn(sentence, stacklevel=2)
+    with scratch_folder() as folder:
         result = run_function(
             parcel,
             name,
@@ -74,13 +77,13 @@ def launch(
             backend=backend,
             timeout_s=timeout_s,
         )
-        trace = _trace(Path(folder), path)
+        trace = _trace(folder, path)
         run = load(trace) if trace else None
         if not result.ok:
             raise _error(result, name, nproc, timeout_s, run)
         if run is None:
             raise LaunchError(f"{name} left no recording")
-        values = results(Path(folder), nproc)
+        values = results(folder, nproc)
     return Launched(**fields_of(run), values=values, output=result.output)
 
 

@@ -28,6 +28,7 @@ from commtrace.pytest_plugin.verdict import (
     spans,
     text_of_found,
 )
+from commtrace.writing import make_folder
 
 if TYPE_CHECKING:
     import pandas
@@ -201,7 +202,7 @@ def saved(traces: dict[str, Trace], path: Path) -> list[Path]:
     """Run files of traces; of the test's own process none, where it did not communicate."""
     from commtrace.tracefile import write_trace
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     kept = [trace for trace in traces.values() if trace.num_rows("comm")]
     kept = kept or list(traces.values())[:1]
     return [

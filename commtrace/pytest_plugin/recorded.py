@@ -12,11 +12,9 @@ of the test, not its fixtures.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from commtrace.pytest_plugin.meshes import naming_axes, tell
 from commtrace.pytest_plugin.occasion import NOTE_SUFFIX, Occasion, why_blind
 from commtrace.pytest_plugin.verdict import spans
 from commtrace.recorder.bridge import let_begin_ranks
+from commtrace.scratch import scratch_folder
 from commtrace.session import Recording, record
 from commtrace.tracefile import SPOOL_SUFFIX, Trace, join, read_spool, read_trace
 from commtrace.tracefile.spool import Spool
@@ -61,6 +60,7 @@ class RecordedTest:
         self._stacks = stacks
         self._own: Recording = record(detail=detail, stacks=stacks)
         self._folder: Path | None = None
+        self._scratch = ExitStack()
         self._num_ranks: dict[str, int] = {}
         self._added: dict[str, Trace] = {}
         self._why_blind = ""
@@ -98,8 +98,7 @@ class RecordedTest:
 
     def forget(self) -> None:
         """Remove what ranks have left."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.close()
 
     def add(self, path: Path | str) -> None:
         """Take a trace that another program has left for one of the test's."""
@@ -134,7 +133,7 @@ class RecordedTest:
 
     def _occasion(self, name: str) -> Occasion:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="comms-"))
+            self._folder = self._scratch.enter_context(scratch_folder())
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
         return Occasion(str(folder), self._detail, self._stacks)

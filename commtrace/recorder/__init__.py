@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import threading
 
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
 from commtrace.recorder.bridge import let_run
 from commtrace.recorder.buffer import NOBODY, Buffer, Sink, Span
 from commtrace.recorder.calls import Call
@@ -27,6 +29,7 @@ __all__ = ["HERE", "RECORDER", "Buffer", "Call", "Listening", "Sink", "Span", "i
 
 _lock = threading.RLock()
 _interception = Interception(RECORDER)
+_seeing_operators: list[Listening] = []
 
 
 class Listening:
@@ -44,15 +47,26 @@ class Listening:
             self._mode, self._state = OperatorMode(RECORDER, rank), state
             self._mode.__enter__()
             state.has_operator_mode = True
+            _seeing_operators.append(self)
             let_run(run_local)
 
-    def stop(self) -> None:
-        """Disconnect; the last one to do so takes the interception out."""
+    def leave_operators(self) -> None:
+        """Record the operators of this thread no longer, if it is this that sees them."""
         state = HERE.state
         if self._mode is not None and self._state is state:
             self._mode.__exit__(None, None, None)
             state.has_operator_mode = False
             self._mode = None
+            _seeing_operators.remove(self)
+
+    @property
+    def is_innermost(self) -> bool:
+        """Whether no other dispatch mode of this thread was entered later."""
+        return self._mode is _get_current_dispatch_mode()
+
+    def stop(self) -> None:
+        """Disconnect; the last one to do so takes the interception out."""
+        self.leave_operators()
         with _lock:
             before = RECORDER.buffers
             RECORDER.set_buffers(tuple(each for each in before if each is not self._buffer))
@@ -98,6 +112,9 @@ def is_heard(buffer: Sink) -> bool:
 def _forget_in_child() -> None:
     """A forked process is no part of the recording: its parent writes the spool."""
     RECORDER.set_buffers(())
+    for each in list(_seeing_operators):
+        if each.is_innermost:
+            each.leave_operators()
 
 
 os.register_at_fork(after_in_child=_forget_in_child)

@@ -80,19 +80,30 @@ def _begun(paths: Sequence[Path]) -> list[Spool]:
 
 
 def _latest(spools: Sequence[Spool]) -> tuple[list[Spool], list[str]]:
-    """The spools without those that were over before another one of the same rank began.
+    """The spools without those of an earlier run, which are told by the names of their files.
 
-    These are an earlier run's, and told by the names of their files.
+    That run is over where a rank comes again: what ended before belongs to it.
     """
-    begun: dict[int, list[int]] = {}
-    for spool in spools:
-        begun.setdefault(_rank(spool), []).append(spool.facts["start_ns"])
+    last = {_rank(spool): _start_ns(spool) for spool in sorted(spools, key=_start_ns)}
+    spools = [spool for spool in spools if not _has_ranks(spool, last[_rank(spool)])]
+    again = {_rank(spool) for spool in spools if _start_ns(spool) < last[_rank(spool)]}
+    begun = min((last[rank] for rank in again), default=0)
     kept, left_out = [], []
     for spool in spools:
-        starts = begun[_rank(spool)]
-        is_earlier = len(starts) > 1 and _end_ns(spool) < max(starts)
+        newest = last[_rank(spool)]
+        is_earlier = _end_ns(spool) < (newest if _start_ns(spool) < newest else begun)
         (left_out if is_earlier else kept).append(spool)
     return kept, sorted(spool.path.name for spool in left_out if spool.path is not None)
+
+
+def _has_ranks(spool: Spool, last_start_ns: int) -> bool:
+    """Whether a spool is of a process that communicated nothing and started the rank itself."""
+    is_silent = spool.facts["run"].get("process_group") == "none"
+    return is_silent and _start_ns(spool) < last_start_ns <= _end_ns(spool)
+
+
+def _start_ns(spool: Spool) -> int:
+    return spool.facts["start_ns"]
 
 
 def _end_ns(spool: Spool) -> int:

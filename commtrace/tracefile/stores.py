@@ -15,12 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
 from commtrace.errors import TraceError
 from commtrace.tracefile.merge import LEFT_OUT, read_spools
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, read_spool, spool_name
+from commtrace.writing import make_folder, opener
 
 _DONE_SUFFIX = ".done"
 _SPOOLS_SUFFIX = ".spools"
@@ -73,23 +74,38 @@ class SpoolFolder:
         Where another process at work has taken it, since not all of them know their ranks yet, the
         name has this process's number too.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         path = self.folder / spool_name(rank)
         if path.exists() and (_is_own(path) or not _is_being_written(path)):
             path.unlink(missing_ok=True)
         try:
-            stream = path.open("x+b", buffering=0)
+            return self._begun(path, "x+b")
         except FileExistsError:
-            path = path.with_suffix(f".{os.getpid()}{SPOOL_SUFFIX}")
-            stream = path.open("w+b", buffering=0)
+            return self._begun(_name_of_process(path), "w+b")
+
+    def _begun(self, path: Path, mode: str) -> BinaryIO:
+        stream = open(path, mode, buffering=0, opener=opener)  # noqa: SIM115 - the recording closes
         _done_mark(path).unlink(missing_ok=True)
         self._opened = path
-        return stream
+        return cast("BinaryIO", stream)
 
     def close(self, rank: int, num_ranks: int) -> None:
         """Leave the mark that says so."""
         if self._opened is not None:
-            _done_mark(self._opened).touch()
+            _done_mark(self._opened).touch(mode=0o600)
+
+
+class OwnSpool(SpoolFolder):
+    """Writes the spool into a folder under a name that no other process takes, now or later."""
+
+    def open(self, rank: int) -> BinaryIO:
+        """A file with the numbers of the rank and of this process, made anew."""
+        make_folder(self.folder)
+        return self._begun(_name_of_process(self.folder / spool_name(rank)), "w+b")
+
+
+def _name_of_process(spool: Path) -> Path:
+    return spool.with_suffix(f".{os.getpid()}{SPOOL_SUFFIX}")
 
 
 _num_recordings: Counter[tuple[Path, int]] = Counter()
@@ -126,7 +142,7 @@ class RunFile:
             _wait_for_others(folder, self._merge_timeout_s)
             trace = read_spools(folder)
             write_trace(trace, self.path)
-            _remove_joined(folder, trace.run.get(LEFT_OUT, ()))
+            remove_joined(folder, trace.run.get(LEFT_OUT, ()))
 
 
 def _done_mark(spool: Path) -> Path:
@@ -192,7 +208,7 @@ def _wait_for_others(folder: Path, timeout_s: float) -> None:
         time.sleep(_POLL_INTERVAL_S)
 
 
-def _remove_joined(folder: Path, left_out: Collection[str]) -> None:
+def remove_joined(folder: Path, left_out: Collection[str]) -> None:
     """Remove a folder of spools, but for those that were left out of the run."""
     if not left_out:
         shutil.rmtree(folder, ignore_errors=True)

@@ -19,6 +19,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -48,6 +49,9 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 60.0
 GRACE_S = 2.0  # after the first failure, for the other ranks to say what they ran into
 ANSWER_S = 5.0  # for ranks to say where they are
+
+_LOOPBACK = "127.0.0.1"
+_BACKLOG = 4096
 
 
 def run_processes(
@@ -205,9 +209,7 @@ class _Pool:
         if len(self._workers) >= num_workers:
             return
         if self._store is None or self._folder is None:
-            self._store = dist.TCPStore(
-                "127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=True
-            )
+            self._store = _store_on_loopback()
             self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
             atexit.register(self.close)
         with _bare_main():
@@ -319,6 +321,19 @@ class _Call:
             for rank, each in enumerate(self._workers):
                 for line in _read(each.output).splitlines():
                     print(f"[rank {rank}] {line}")
+
+
+def _store_on_loopback() -> dist.TCPStore:
+    """A store that other machines cannot reach; c10d's own socket listens on all addresses."""
+    listening = socket.create_server((_LOOPBACK, 0), backlog=_BACKLOG)
+    return dist.TCPStore(
+        _LOOPBACK,
+        listening.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        use_libuv=True,
+        master_listen_fd=listening.detach(),
+    )
 
 
 def _read(path: Path) -> str:

@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 
 from commtrace.tracefile import Trace, read_trace
 from tests.cli.conftest import Commtrace, Ended
+from tests.commtrace.launched import free_ports
 
 DEADLINE_S = 120
 ROOT = Path(__file__).parents[2]
@@ -46,10 +48,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def run(*arguments: str, folder: Path) -> Ended:
-    """`commtrace run ARGS...` in a process of its own, for it handles signals."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "commtrace_cli", "run", *arguments],
+def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    """`commtrace ARGS...` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "commtrace_cli", *arguments],
         cwd=folder,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -57,6 +59,11 @@ def run(*arguments: str, folder: Path) -> Ended:
         text=True,
         start_new_session=True,
     )
+
+
+def run(*arguments: str, folder: Path) -> Ended:
+    """`commtrace run ARGS...` in a process of its own, for it handles signals."""
+    process = start("run", *arguments, folder=folder)
     try:
         out, err = process.communicate(timeout=DEADLINE_S)
     finally:
@@ -180,6 +187,115 @@ def test_an_interrupted_run_keeps_its_trace(tmp_path: Path) -> None:
     assert [found[rank, "all_reduce"] for rank in range(2)] == [1, 1]
 
 
+def permissions(*paths: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in paths}
+
+
+def test_what_is_written_is_its_owners_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GREETING)
+    assert run("-n", "1", "train.py", folder=tmp_path).code == 0
+    assert permissions(tmp_path / "run.json") == {0o600}
+
+
+NOTHING = """\
+note: train.py communicated nothing
+  found: {found}
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("print('done')\n", "no process group on any of 2 ranks"),
+        (
+            "import torch.distributed as dist\ndist.init_process_group('gloo')\n",
+            "a process group in 2 processes, and no call on it",
+        ),
+        (
+            "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'pass'])\n",
+            f"other programs that it started, which are not recorded: {sys.executable} -c pass\n"
+            "  try: record the one that has the ranks: commtrace run --nproc N PROGRAM",
+        ),
+    ],
+)
+def test_a_program_that_communicated_nothing_is_told_with_a_command_that_works(
+    tmp_path: Path, script: str, found: str
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    ended = run("-n", "2", "train.py", folder=tmp_path)
+    assert ended.code == 0
+    said, _, end = ended.err.partition("wrote ")
+    assert said == NOTHING.format(found=found)
+    (command,) = re.findall(r"^next  commtrace (.*)$", end, re.MULTILINE)
+    assert command == "info run.json"
+    with start(*command.split(), folder=tmp_path) as process:
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+
+
+STARTING = """\
+import os, sys
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def work(rank):
+    os.environ["MASTER_PORT"] = sys.argv[2]
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(8))
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    for _ in range(int(sys.argv[1])):
+        mp.spawn(work, nprocs=2)
+"""
+
+
+@pytest.fixture
+def port() -> str:
+    return str(free_ports(1))
+
+
+def test_ranks_that_a_script_starts_are_recorded_and_earlier_ones_kept(
+    tmp_path: Path, port: str
+) -> None:
+    (tmp_path / "train.py").write_text(STARTING)
+    ended = run("-n", "1", "train.py", "2", port, folder=tmp_path)
+    assert ended.code == 0
+    assert ended.err.startswith(
+        "note: 2 spools of ranks that train.py started earlier are not in it, "
+        "and stay in run.json.spools\nwrote run.json"
+    )
+    assert kinds(read_trace(tmp_path / "run.json")) == {(0, "all_reduce"): 1, (1, "all_reduce"): 1}
+    earlier = read_trace(tmp_path / "run.json.spools")
+    assert kinds(earlier) == {(0, "all_reduce"): 1, (1, "all_reduce"): 1}
+
+
+def test_ranks_that_each_process_would_start_are_refused_and_nothing_is_left(
+    tmp_path: Path, port: str
+) -> None:
+    (tmp_path / "train.py").write_text(STARTING)
+    assert run("-n", "2", "train.py", "1", port, folder=tmp_path) == Ended(
+        2,
+        "",
+        "error: cannot run train.py on 2 ranks\n"
+        "  found: a process group of processes that it starts itself\n"
+        "  why: each of the 2 would start ranks of its own\n"
+        "  try: --nproc 1, which records the ranks that it starts\n",
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_options_behind_the_script_are_the_scripts_and_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GREETING)
+    arguments = ("--detail", "collective", "--stacks", "-o", "x", "--output=y", "-n", "5")
+    ended = run("-n", "1", "-o", "out.json", "train.py", *arguments, folder=tmp_path)
+    assert (ended.code, ended.out) == (0, f"rank 0 got {list(arguments)}\n")
+    assert [line for line in ended.err.splitlines() if line.startswith("note")] == [
+        f"note: train.py gets {name}; to give it to `commtrace run`, put it before train.py"
+        for name in ("--detail", "--stacks")  # the others were given before too
+    ]
+    assert read_trace(tmp_path / "out.json").run["detail"] == "op"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks notice their parent's end later there")
 def test_a_killed_run_leaves_spools_that_are_a_trace(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WAITING)
@@ -188,11 +304,20 @@ def test_a_killed_run_leaves_spools_that_are_a_trace(tmp_path: Path) -> None:
     assert not (tmp_path / "run.json").exists()
     found = kinds(read_trace(tmp_path / "run.json.spools"))
     assert [found[rank, "all_reduce"] for rank in range(2)] == [1, 1]
+    assert permissions(tmp_path / "run.json.spools") == {0o700}
+    assert permissions(*(tmp_path / "run.json.spools").iterdir()) == {0o600}
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (
+            ("train.py", "--lr", "1", "--nproc", "4"),
+            "error: cannot run train.py\n"
+            "  found: --nproc after train.py\n"
+            "  why: what follows SCRIPT is the script's own\n"
+            "  try: commtrace run --nproc N train.py\n",
+        ),
         (
             ("--nproc", "0", "train.py"),
             "error: cannot run train.py on 0 ranks\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import pickle
 import sys
 import threading
@@ -116,3 +117,28 @@ def test_what_cannot_come_back_is_told_by_both_sides(tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(1)[:-1])
     with pytest.raises(LaunchError, match="what rank 0 returned cannot be brought back"):
         results(tmp_path, 1)
+
+
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_a_pickle_that_others_could_have_written_is_not_loaded(which: str, tmp_path: Path) -> None:
+    keep_result(tmp_path, 0, 1)
+    assert results(tmp_path, 1) == (1,)
+    path = tmp_path / "rank-00000.result" if which == "file" else tmp_path
+    path.chmod(0o777)
+    with pytest.raises(LaunchError, match=r"found: owner \d+, permissions .rwxrwxrwx"):
+        results(tmp_path, 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+def test_a_pickle_of_another_user_is_not_loaded(tmp_path: Path) -> None:
+    keep_result(tmp_path, 0, 1)
+    os.chown(tmp_path / "rank-00000.result", 12345, 12345)
+    with pytest.raises(LaunchError, match="found: owner 12345"):
+        results(tmp_path, 1)
+
+
+def test_a_link_to_a_pickle_is_not_followed(tmp_path: Path) -> None:
+    keep_result(tmp_path, 1, 1)
+    (tmp_path / "rank-00000.result").symlink_to(tmp_path / "rank-00001.result")
+    with pytest.raises(LaunchError, match="what rank 0 returned cannot be brought back"):
+        results(tmp_path, 2)

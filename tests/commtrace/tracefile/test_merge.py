@@ -179,6 +179,50 @@ def test_a_made_up_run_has_rows_in_every_table(tmp_path: Path) -> None:
     assert all(trace.num_rows(name) for name in trace.tables)
 
 
+def write_spool(
+    folder: Path, rank: int, number: int, start_ns: int, end_ns: int, backend: str = "gloo"
+) -> str:
+    """A spool of some process, and its name."""
+    name = f"rank-{rank:05d}.{number}.spool"
+    facts = synthetic_facts(rank, 1) | {"start_ns": start_ns, "end_ns": end_ns, "pid": number}
+    facts["run"] = {**facts["run"], "process_group": backend}
+    with (folder / name).open("wb") as stream:
+        SpoolWriter(stream, facts)
+    return name
+
+
+def pids(trace: Trace) -> list[int]:
+    return [row.pid for row in ranks(trace)]
+
+
+def test_a_process_that_started_the_ranks_is_none_itself(tmp_path: Path) -> None:
+    write_spool(tmp_path, 0, 1, START_NS, START_NS + 100, "none")
+    for rank in range(2):
+        write_spool(tmp_path, rank, 2 + rank, START_NS + 10, START_NS + 90)
+    trace = read_trace(tmp_path)
+    assert pids(trace) == [2, 3]
+    assert "left_out_spools" not in trace.run
+    assert trace.run["process_group"] == "gloo"
+
+
+def test_a_process_that_communicated_is_a_rank_whoever_it_started(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_spool(tmp_path, 0, number, START_NS + number, START_NS + 100)
+    with pytest.raises(TraceError, match="two of rank 0"):
+        read_trace(tmp_path)
+
+
+def test_of_runs_one_after_the_other_the_last_is_read_whole(tmp_path: Path) -> None:
+    """The one before had more ranks: none of them is taken for one of the last run."""
+    write_spool(tmp_path, 0, 1, START_NS, START_NS + 200, "none")
+    earlier = [write_spool(tmp_path, r, 2 + r, START_NS + 10, START_NS + 50) for r in range(3)]
+    for rank in range(2):
+        write_spool(tmp_path, rank, 5 + rank, START_NS + 60, START_NS + 90)
+    trace = read_trace(tmp_path)
+    assert pids(trace) == [5, 6]
+    assert trace.run["left_out_spools"] == earlier
+
+
 def test_what_an_earlier_run_left_is_left_out_and_told(tmp_path: Path) -> None:
     folder = write_synthetic_spools(tmp_path / "spools", world_size=2)
     (folder / spool_name(1)).rename(folder / "rank-00001.77.spool")

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from dtensor_core import Shard, distribute_tensor, init_device_mesh
 from dtensor_core.testing import run_processes
+from tests.commtrace.launched import listening
 
 
 @dataclass
@@ -24,6 +25,12 @@ def total(factor: int) -> tuple[int, float]:
     value = torch.tensor([float(dist.get_rank())])
     dist.all_reduce(value)
     return dist.get_rank(), value.item() * factor
+
+
+def sockets() -> set[tuple[str, int]]:
+    """Where the rank listens while it has a group."""
+    dist.barrier()
+    return listening({os.getpid()})
 
 
 def echo(value: Value) -> tuple[Value, int]:

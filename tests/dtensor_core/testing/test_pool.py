@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from dtensor_core.testing import Outcome, RankFailure, on_processes, run_processes
+from dtensor_core.testing import Outcome, RankFailure, on_processes, pool, run_processes
 from dtensor_core.testing.reference import Reference, reference_to
+from tests.commtrace.launched import beyond_loopback, listening
 from tests.dtensor_core.testing import bodies
 
 ROOT = Path(__file__).parents[3]
@@ -47,6 +48,17 @@ def wait_until(condition, timeout_s=20.0) -> bool:
 
 def test_results_come_in_rank_order_with_the_arguments_passed_on():
     assert run_processes(bodies.total, 3, 10) == [(0, 30.0), (1, 30.0), (2, 30.0)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the sockets from /proc")
+def test_ranks_meet_where_no_other_machine_can_reach_them():
+    of_ranks = run_processes(bodies.sockets, 2)
+    assert all(of_ranks)  # gloo's
+    assert not any(map(beyond_loopback, of_ranks))
+    store = pool._pool._store
+    assert store is not None
+    assert ("127.0.0.1", store.port) in listening({os.getpid()})
+    assert ("::", store.port) not in listening({os.getpid()})
 
 
 def test_arguments_and_results_of_a_modules_own_classes():

@@ -1,0 +1,177 @@
+"""Stores of process groups that listen on loopback only, for the ranks that the launcher starts.
+
+By `env://` or `tcp://`, ranks meet at a TCPStore of rank 0, which c10d has listen on every network
+interface of the machine, without authentication. Where the address asked for is a loopback one,
+the store is given a socket that is bound to it.
+
+A program may destroy its default group and make it again. A rank that is ahead of rank 0 would then
+meet at the store of the group before, which is about to be closed. So rank 0 notes in a file each
+time that it hosts one, and a rank waits for its turn before it connects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ipaddress
+import json
+import os
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from commtrace.writing import whole
+
+_PARAMETERS = ("host_name", "port", "world_size", "is_master", "timeout")
+_BACKLOG = 4096
+_POLL_INTERVAL_S = 0.01
+_DEFAULT_TIMEOUT = timedelta(minutes=5)
+_INTERFACES = ("lo", "lo0")
+
+ADDRESS = "127.0.0.1"
+INTERFACE_VARIABLES = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}
+"""The variables by which gloo, NCCL and tensorpipe choose the interface to listen on."""
+
+_num_joined: Counter[tuple[int, int]] = Counter()
+_num_shared: Counter[int] = Counter()
+os.register_at_fork(after_in_child=_num_joined.clear)
+
+
+def interface() -> str:
+    """The name of the loopback interface; empty where it cannot be found."""
+    names = {name for _, name in socket.if_nameindex()}
+    return next((name for name in _INTERFACES if name in names), "")
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Keep a port of the loopback address from being given to others; ranks can listen on it."""
+    with _bound(ADDRESS, 0) as kept:
+        yield kept.getsockname()[1]
+
+
+def meet_on_loopback(folder: Path, on_meeting: Callable[[], None]) -> None:
+    """Host the stores of this process's groups on loopback; `folder` is shared by the ranks.
+
+    `on_meeting` is called before a store is hosted or joined.
+    """
+    rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
+    make = rendezvous.TCPStore
+    make = make.args[0] if isinstance(make, functools.partial) else make  # that of a forking parent
+    rendezvous.TCPStore = functools.partial(_store, make, folder, on_meeting)
+
+
+def _store(
+    make: Any, folder: Path, on_meeting: Callable[[], None], *args: Any, **kwargs: Any
+) -> Any:
+    """The store that torch asks for, hosted or joined."""
+    on_meeting()
+    asked = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+    address = _loopback_address(asked["host_name"], asked["port"])
+    if not (address and asked.get("multi_tenant")):  # as for a process group
+        return make(**asked)
+    meet = _hosted if asked["is_master"] else _joined
+    return meet(make, folder, address, asked)
+
+
+def _hosted(make: Any, folder: Path, address: str, asked: dict[str, Any]) -> Any:
+    """A store of this process; where an earlier one still is in use, a part of that one."""
+    port = asked["port"]
+    try:
+        listening = _bound(address, port)
+    except OSError:  # its own, or else torch says who has the port
+        listening, _num_shared[port] = None, _num_shared[port] + 1
+    else:
+        _num_shared[port] = 0
+    _note_turn(folder, port, asked["world_size"], _num_shared[port])
+    if listening is not None:
+        listening.listen(_BACKLOG)
+        asked["master_listen_fd"] = listening.detach()
+    return _part(make(**asked), _num_shared[port])
+
+
+def _joined(make: Any, folder: Path, address: str, asked: dict[str, Any]) -> Any:
+    part = _await_turn(folder, address, asked)
+    return _part(make(**asked), part)
+
+
+def _part(store: Any, number: int) -> Any:
+    """The part of a store that no earlier group has written to."""
+    prefixed: Any = sys.modules["torch.distributed"].PrefixStore
+    return prefixed(f"again-{number}", store) if number else store
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _loopback_address(host: str, port: int) -> str:
+    """The loopback address that a host's name stands for; empty if it stands for others too."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    addresses = sorted(str(address[0]) for *_, address in found)  # 127.0.0.1 before ::1
+    return addresses[0] if all(map(_is_loopback, addresses)) else ""
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _turns(folder: Path, port: int) -> dict[str, list[int]]:
+    """By the number of ranks, which part of the store each group in turn has; empty if none has."""
+    with contextlib.suppress(OSError):
+        return json.loads(_path(folder, port).read_text(encoding="ascii"))
+    return {}
+
+
+def _note_turn(folder: Path, port: int, world_size: int, part: int) -> None:
+    turns = _turns(folder, port)
+    turns[str(world_size)] = [*turns.get(str(world_size), []), part]
+    with whole(_path(folder, port)) as unfinished:
+        unfinished.write_text(json.dumps(turns), encoding="ascii")
+
+
+def _path(folder: Path, port: int) -> Path:
+    return folder / f"store-{port}.json"
+
+
+def _await_turn(folder: Path, address: str, asked: dict[str, Any]) -> int:
+    """Wait until rank 0 has hosted as often as this process joins; return the part to join.
+
+    Do not wait for a process that is none of the launcher's.
+    """
+    key = asked["port"], asked["world_size"]
+    _num_joined[key] += 1
+    until = time.monotonic() + asked.get("timeout", _DEFAULT_TIMEOUT).total_seconds()
+    while time.monotonic() < until:
+        parts = _turns(folder, asked["port"]).get(str(asked["world_size"]), [])
+        if len(parts) >= _num_joined[key]:
+            return parts[_num_joined[key] - 1]
+        if _is_foreign(folder, address, asked["port"]):
+            break
+        time.sleep(_POLL_INTERVAL_S)
+    return 0
+
+
+def _is_foreign(folder: Path, address: str, port: int) -> bool:
+    """Whether a process listens that has noted no turn: a rank notes it before it listens."""
+    if _turns(folder, port):
+        return False
+    with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1):
+        return not _turns(folder, port)
+    return False

@@ -1,0 +1,151 @@
+"""Rank processes: started together, watched, and ended together.
+
+    ended = run_ranks([sys.executable, "-m", "train"], environments, is_over=lambda: False)
+    ended.exit_codes[3], ended.failed_first
+
+When one fails the others are ended, after a moment in which they can write what they called. Each
+rank leads a process group, so that what it has started is ended with it. The launcher imports no
+torch and opens no socket for this. In a rank, `die_with_parent` and `watch_parent` see to it that
+no process outlives the one that has started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+_POLL_INTERVAL_S = 0.05
+_LAST_WORDS_S = 0.4  # what a rank has called is in its spool a quarter of a second later
+_GRACE_S = 30.0
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_PR_SET_PDEATHSIG = 1
+_PARENT_POLL_INTERVAL_S = 1.0
+
+Process = subprocess.Popen[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Exit codes by rank, negative for a signal, and the ranks that had failed by themselves.
+
+    `signal` is the one by which this process was asked to end the ranks; 0 if none came.
+    """
+
+    exit_codes: Mapping[int, int]
+    failed_first: tuple[int, ...] = ()
+    signal: int = 0
+
+
+def run_ranks(
+    command: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    *,
+    is_over: Callable[[], bool],
+) -> Ended:
+    """Run `command` once in each of the environments, one a rank, until all have ended.
+
+    All are ended when one fails, when `is_over` says so, and when this process is asked to end,
+    which it notices if it is called from the main thread.
+
+    Raises OSError where a process cannot be started; none is left then.
+    """
+    processes: list[Process] = []
+    with _signals() as received:
+        try:
+            for environment in environments:
+                processes.append(subprocess.Popen(command, env=environment, start_new_session=True))
+            failed = _watch(processes, received, is_over)
+            if failed and not all(map(_has_ended, processes)):
+                time.sleep(_LAST_WORDS_S)
+        except BaseException:
+            _end(processes, signal.SIGKILL, received)
+            raise
+        number = received[0] if received else 0
+        if number or not all(each.poll() == 0 for each in processes):
+            _end(processes, number or signal.SIGTERM, received)
+    codes = {rank: each.wait() for rank, each in enumerate(processes)}
+    return Ended(codes, tuple(failed), number)
+
+
+def _watch(
+    processes: Sequence[Process], received: Sequence[int], is_over: Callable[[], bool]
+) -> list[int]:
+    """Wait until all have ended, or there is a reason to end them; return the ranks that failed."""
+    while not received and not is_over():
+        failed = [rank for rank, each in enumerate(processes) if each.poll()]
+        if failed or all(map(_has_ended, processes)):
+            return failed
+        time.sleep(_POLL_INTERVAL_S)
+    return []
+
+
+def _has_ended(process: Process) -> bool:
+    return process.poll() is not None
+
+
+def _end(processes: Sequence[Process], number: int, received: Sequence[int]) -> None:
+    """Send a signal to all, and kill what is left when the grace or the patience is over."""
+    asked = len(received)
+    for each in processes:
+        if not _has_ended(each):
+            _send(each, number)
+    until = time.monotonic() + _GRACE_S
+    while not all(map(_has_ended, processes)):
+        if time.monotonic() > until or len(received) > asked:
+            break
+        time.sleep(_POLL_INTERVAL_S)
+    for each in processes:  # also of one that has ended: what it has started
+        _send(each, signal.SIGKILL)
+
+
+def _send(process: Process, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that ask this process to end, instead of ending."""
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.getsignal(number) for number in _ENDING_SIGNALS}
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = [each for each in before if is_main and before[each] not in (None, signal.SIG_IGN)]
+    for number in ours:
+        signal.signal(number, note)
+    try:
+        yield received
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def die_with_parent() -> None:
+    """End when the process does that has started this one, however it ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        watch_parent()
+
+
+def watch_parent() -> None:
+    """`die_with_parent` within a second, where the parent's thread may end before the parent."""
+    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_INTERVAL_S)
+    os._exit(1)

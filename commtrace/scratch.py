@@ -1,0 +1,99 @@
+"""Temporary folders that the next launcher removes, should theirs have been killed.
+
+    for sentence in remove_abandoned():
+        warnings.warn(sentence)
+    with scratch_folder() as folder:
+        ...
+
+Each is open to its owner alone and has a file that names its process, on which that process holds a
+lock for as long as it lives: a folder whose lock can be taken is nobody's any more. A spool in such
+a folder is what somebody has recorded and not seen yet: it stays, and its place is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PREFIX = "commtrace-"
+_MARK_NAME = "owner"
+_SPOOLS = "*.spool"
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a folder of this process, and remove it afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    with _owning(folder):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _owning(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder; whoever sees its mark finds it locked."""
+    unlocked = folder / f".{_MARK_NAME}"
+    with unlocked.open("x", encoding="ascii") as mark:
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        print(f"process {os.getpid()}, since {time.time_ns()} ns", file=mark, flush=True)
+        unlocked.rename(folder / _MARK_NAME)
+        yield
+
+
+def remove_abandoned() -> list[str]:
+    """Remove the temporary folders of processes that have been killed, but for their spools.
+
+    Return, once for each folder of spools, a sentence that says where it is.
+    """
+    told = []
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError), _abandoned(folder):
+            if kept := sorted({path.parent for path in folder.rglob(_SPOOLS)}):
+                _remove_all_but_spools(folder)
+                told += map(_told, kept)
+            else:
+                shutil.rmtree(folder)
+    return told
+
+
+@contextlib.contextmanager
+def _abandoned(folder: Path) -> Iterator[None]:
+    """Own a folder whose process is gone; OSError if it is not, or the folder is another's."""
+    if not _is_own(folder.lstat(), stat.S_IFDIR):
+        raise PermissionError(folder)
+    mark = os.open(folder / _MARK_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not _is_own(os.fstat(mark), stat.S_IFREG):
+            raise PermissionError(folder)
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(mark)
+
+
+def _is_own(found: os.stat_result, kind: int) -> bool:
+    return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid()
+
+
+def _remove_all_but_spools(folder: Path) -> None:
+    """Remove the mark too, so that nobody looks at the folder again."""
+    (folder / _MARK_NAME).unlink()
+    for path in folder.iterdir():
+        if path.is_file() and not path.match(_SPOOLS):
+            path.unlink()
+
+
+def _told(folder: Path) -> str:
+    return (
+        f"a process that was killed has left its recording in {folder}: "
+        f"`commtrace merge {folder} -o run.json` joins it"
+    )
