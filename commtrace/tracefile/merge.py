@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commtrace.errors import EmptyTraceError, TraceError, TruncatedTraceError
+from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
 from commtrace.event import GroupRow, RankRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.clocks import Alignment, align
+from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
 from commtrace.tracefile.trace import (
@@ -46,24 +47,29 @@ def merge_spools(folder: Path | str, out_path: Path | str) -> Path:
 
 def read_spools(folder: Path) -> Trace:
     """The trace of a folder with spools, as `merge_spools` would write it."""
-    paths = sorted(folder.glob(f"*{SPOOL_SUFFIX}"))
-    if not folder.is_dir():
-        raise TraceError(
-            f"cannot read the trace {folder}",
-            found="a file" if folder.exists() else "no such folder",
-            why=f"spools are *{SPOOL_SUFFIX} files of one folder",
-            attempt="name the folder that the run left behind, run.json.spools",
-        )
-    if not paths:
-        raise EmptyTraceError(
-            f"cannot read the trace {folder}",
-            found=f"a folder without a *{SPOOL_SUFFIX} file",
-            why="every recorded rank writes one",
-            attempt="record the program again, or name another folder",
-        )
-    spools, left_out = _latest(_begun(paths))
-    trace = join(spools, path=folder)
-    return replace(trace, run={**trace.run, LEFT_OUT: left_out}) if left_out else trace
+    asked = f"cannot read the trace {folder}"
+    with reading(asked):
+        from commtrace.tracefile.validate import validated  # late, for it loads numpy
+
+        if not folder.is_dir():
+            raise TraceError(
+                asked,
+                found="a file" if folder.exists() else "no such folder",
+                why=f"spools are *{SPOOL_SUFFIX} files of one folder",
+                attempt="name the folder that the run left behind, run.json.spools",
+            )
+        paths = sorted(folder.glob(f"*{SPOOL_SUFFIX}"))
+        if not paths:
+            raise EmptyTraceError(
+                asked,
+                found=f"a folder without a *{SPOOL_SUFFIX} file",
+                why="every recorded rank writes one",
+                attempt="record the program again, or name another folder",
+            )
+        spools, left_out = _latest(_begun(paths))
+        trace = join(spools, path=folder)
+        run = {**trace.run, LEFT_OUT: left_out} if left_out else trace.run
+        return validated(replace(trace, run=run), asked)
 
 
 def _begun(paths: Sequence[Path]) -> list[Spool]:
@@ -72,7 +78,7 @@ def _begun(paths: Sequence[Path]) -> list[Spool]:
     for path in paths:
         try:
             spools.append(read_spool(path))
-        except (EmptyTraceError, TruncatedTraceError) as error:
+        except (EmptyTraceError, UnbegunSpoolError) as error:
             failures.append(error)
     if not spools:
         raise failures[0]
