@@ -45,7 +45,7 @@ GZIP, ZLIB = 31, 15
 _FLOOR_BYTES = 64 << 20
 _FACTOR = 100
 _MOST_BYTES = 4 << 30
-_BYTES_PER_VALUE = 64
+BYTES_PER_VALUE = 64
 _CHUNK_BYTES = 1 << 20
 _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _DAMAGED = "the file was cut off or changed after it was written"
@@ -257,7 +257,7 @@ def parse_json(text: str, allowance: Allowance | None = None) -> Any:
     """
     if allowance is not None:
         most = text.count(",") + text.count("[") + text.count("{")
-        allowance.take(most * _BYTES_PER_VALUE, f"{most:,} values")
+        allowance.take(most * BYTES_PER_VALUE, f"{most:,} values")
     value = _DECODER.decode(text)
     check_depth(value)
     return value
