@@ -4,7 +4,7 @@ Ranks come in ascending order, whatever the order of the files. Their clocks are
 `clocks`: a spool says which monotonic clock it was recorded with (`boot`, the identity of the
 running system) and how that clock was set against wall time. `run["missing_ranks"]` names ranks
 without a spool, `run["left_out_spools"]` what an earlier run has left in the folder. Group names
-that mean different ranks in different spools are told apart.
+that mean several groups are told apart: of different ranks, or made again (see `generations`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
 from commtrace.event import GroupRow, RankRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.clocks import Alignment, align
+from commtrace.tracefile.generations import base_of, generations
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
@@ -111,8 +113,8 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     ordered = sorted(spools, key=_rank)
     _refuse_doubles(ordered)
     strings = StringTable([""])
-    alignments = align(ordered)
     group_rows, group_names = _join_groups(ordered)
+    alignments = align(ordered, group_names)
     parts = [
         _part(spool, alignment.offset_ns, names, strings)
         for spool, alignment, names in zip(ordered, alignments, group_names, strict=True)
@@ -151,17 +153,28 @@ def _refuse_doubles(spools: Sequence[Spool]) -> None:
 
 
 def _join_groups(spools: Sequence[Spool]) -> tuple[list[Any], list[dict[str, str]]]:
-    """The rows of table `groups`, and for each spool the names to use instead of its own."""
+    """The rows of table `groups`, and for each spool the names to use instead of its own.
+
+    Of groups that were made one after the other by one name, the second is `0#2`; where groups of
+    different ranks still share a name, these are added: `1 [0,1]`.
+    """
     rows_of = [[GroupRow(*row) for row in _rows(spool, "groups")] for spool in spools]
-    meanings: dict[str, set[str]] = {}
-    for row in (row for rows in rows_of for row in rows):
-        meanings.setdefault(row.name, set()).add(row.ranks)
+    numbers = generations([spool.tables for spool in spools])
+    keys = [
+        [(base_of(row.name), number.get(row.name, 1)) for row in rows]
+        for rows, number in zip(rows_of, numbers, strict=True)
+    ]
+    meanings: dict[tuple[str, int], set[str]] = {}
+    for row, key in zip(chain(*rows_of), chain(*keys), strict=True):
+        meanings.setdefault(key, set()).add(row.ranks)
     joined: dict[str, Any] = {}
     names: list[dict[str, str]] = []
-    for rows in rows_of:
+    for rows, of_spool in zip(rows_of, keys, strict=True):
         new_names = {}
-        for row in rows:
-            name = row.name if len(meanings[row.name]) == 1 else f"{row.name} [{row.ranks}]"
+        for row, (base, number) in zip(rows, of_spool, strict=True):
+            name = f"{base}#{number}" if number > 1 else base
+            if len(meanings[base, number]) > 1:
+                name = f"{name} [{row.ranks}]"
             if name != row.name:
                 new_names[row.name] = name
             if name not in joined or row.mesh_axis:  # not every rank knows the axis

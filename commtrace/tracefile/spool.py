@@ -48,6 +48,7 @@ from commtrace.tracefile.reading import (
     Allowance,
     DamageError,
     distinct,
+    is_int,
     parse_json,
     read_file,
     reading,
@@ -287,6 +288,7 @@ class _Builder:
         self.num_batches = 0
         self.facts: dict[str, Any] = {}
         self._allowance = allowance
+        self._taken_for: list[Any] = []
         self._strings = [""]
         self._arrays = {name: _empty_table(name) for name in _TABLES}
 
@@ -300,7 +302,10 @@ class _Builder:
 
     def _add(self, data: bytes) -> None:
         head, blobs = _head_of(data, self._allowance)
-        self.facts.update(_part(head, "facts", dict))
+        facts = _part(head, "facts", dict)
+        if "rank" in self.facts and facts.get("rank", self.facts["rank"]) != self.facts["rank"]:
+            self._taken_for.append(self.facts["rank"])
+        self.facts.update(facts)
         strings = _part(head, "strings", list)
         if not all(type(each) is str for each in strings):
             raise DamageError("something else than a string", "strings")
@@ -337,6 +342,7 @@ class _Builder:
             arrays["comm"][name].extend(values)
         for name in SITES:
             self._join_sites(name)
+        self._correct_ranks()
         return {
             name: {column.name: self._column(name, column, ordered) for column in columns}
             for name, columns in TABLES.items()
@@ -352,6 +358,20 @@ class _Builder:
         require_rows(len(numbers[SITE.name]), len(TABLES[table]), self._allowance, table)
         for column in SITES[table]:
             whole[column.name].extend(map(sites[column.name].__getitem__, numbers[SITE.name]))
+
+    def _correct_ranks(self) -> None:
+        """Put down to the rank what was recorded before the process knew that this is its rank.
+
+        A rank that made calls is another one: threads may play several.
+        """
+        rank = self.facts.get("rank")
+        taken_for = set(filter(is_int, self._taken_for))
+        if not taken_for or not is_int(rank):
+            return
+        taken_for -= set(self._arrays["comm"]["rank"])
+        for name in ("ops", "steps"):
+            ranks = self._arrays[name]["rank"]
+            ranks[:] = array("q", [rank if each in taken_for else each for each in ranks])
 
     def _column(self, table: str, column: Column, ordered: dict[str, array[Any]]) -> ColumnValues:
         values = ordered[column.name]
