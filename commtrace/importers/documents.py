@@ -37,6 +37,7 @@ _SUPPORTED = (
     "supported are chrome traces of torch.profiler (.json, .json.gz) and flight-recorder dumps "
     "(JSON or pickle)"
 )
+_NAME_THEM = "name the files that ranks wrote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,17 @@ def _files_of(sources: Iterable[Path | str]) -> list[Path]:
                 found.append(source)
             else:
                 raise NotATraceError(
-                    f"cannot import {source}", found="no such file or folder", why=_SUPPORTED
+                    f"cannot import {source}",
+                    found="no such file or folder",
+                    why=_SUPPORTED,
+                    attempt=_NAME_THEM,
                 )
     if not found:
         raise EmptyTraceError(
-            "nothing to import", found="no file", attempt="name the files that ranks wrote"
+            "nothing to import",
+            found="no file",
+            why="files of which the names begin with a dot, and folders in folders, do not count",
+            attempt=_NAME_THEM,
         )
     return list(dict.fromkeys(found))
 
@@ -114,7 +121,12 @@ def read_document(path: Path) -> Document:
         if data.startswith(_GZIP):
             data = _inflated(data, allowance)
         if not data:
-            raise EmptyTraceError(asked, found="an empty file", attempt="record it again")
+            raise EmptyTraceError(
+                asked,
+                found="an empty file",
+                why="whoever was to write it had no time or no room",
+                attempt="record it again",
+            )
         if data.startswith(_PICKLE):
             values = _unpickled(data, asked, allowance)
             return Document(path, FLIGHT_RECORDER, _dump_in(values, asked))
@@ -188,17 +200,22 @@ def _parsed(text: str, asked: str, allowance: Allowance) -> Any:
                 attempt="copy it again",
             ) from error
         raise NotATraceError(
-            asked, place="its first line", found=repr(begins), why=_SUPPORTED
+            asked, place="its first line", found=repr(begins), why=_SUPPORTED, attempt=_NAME_THEM
         ) from error
 
 
 def _dump_in(values: Any, asked: str) -> dict[str, Any]:
     if isinstance(values, dict) and values.get("format") == "commtrace":
         raise NotATraceError(
-            asked, found="a trace of commtrace", why="it needs no import: commands read it as it is"
+            asked,
+            found="a trace of commtrace",
+            why="it needs no import: commands read it as it is",
+            attempt="`commtrace summary` with that file",
         )
     if not isinstance(values, dict) or not {"pg_config", "entries"} & set(values):
-        raise NotATraceError(asked, found="values of another kind", why=_SUPPORTED)
+        raise NotATraceError(asked, found="values of another kind", why=_SUPPORTED, attempt=_NAME_THEM)
     if not isinstance(values.get("entries", []), list):
-        raise NotATraceError(asked, place="entries", found="no list", why=_SUPPORTED)
+        raise NotATraceError(
+            asked, place="entries", found="no list", why=_SUPPORTED, attempt=_NAME_THEM
+        )
     return values

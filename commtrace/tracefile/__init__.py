@@ -69,7 +69,10 @@ def read_trace(path: Path | str) -> Trace:
             make = "make one with `commtrace run --nproc 4 -o run.json SCRIPT`"
             join_them = f"join what was recorded with `commtrace merge {spools} -o {path}`"
             raise NotATraceError(
-                asked, found="no such file", attempt=join_them if spools.is_dir() else make
+                asked,
+                found="no such file",
+                why="a trace is a file, or the folder of spools that a run left behind",
+                attempt=join_them if spools.is_dir() else make,
             )
         from commtrace.tracefile.validate import validated  # late, for it loads numpy
 

@@ -117,11 +117,16 @@ def read_run_file(path: Path) -> Trace:
 
 def _parse(data: bytes, asked: str, allowance: Allowance) -> dict[str, Any]:
     if not data:
-        raise EmptyTraceError(asked, found="an empty file", attempt="record the run again")
+        raise EmptyTraceError(
+            asked,
+            found="an empty file",
+            why="the program ended before the trace was written, or there was no room",
+            attempt="record the run again",
+        )
     try:
         text = text_in(data)
     except DamageError as error:
-        raise NotATraceError(asked, place=error.place, found=error.found, why=_EXPECTED) from error
+        raise _no_trace(asked, error.found, error.place) from error
     try:
         document = parse_json(text, allowance)
     except ValueError as error:
@@ -129,15 +134,20 @@ def _parse(data: bytes, asked: str, allowance: Allowance) -> dict[str, Any]:
         if begins and _OPENING.startswith(begins):
             raise _told(error, text) from error
         line = text.splitlines()[0][:60] if text.strip() else ""
-        raise NotATraceError(
-            asked, place="its first line", found=repr(line), why=_EXPECTED
-        ) from error
+        raise _no_trace(asked, repr(line), "its first line") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
-        raise NotATraceError(asked, found="JSON of another kind", why=_EXPECTED)
+        raise _no_trace(asked, "JSON of another kind")
     return document
 
 
-_EXPECTED = f"a trace is a JSON object that begins with {_OPENING}"
+def _no_trace(asked: str, found: str, place: str = "") -> NotATraceError:
+    return NotATraceError(
+        asked,
+        place=place,
+        found=found,
+        why=f"a trace is a JSON object that begins with {_OPENING}",
+        attempt="another file; what torch's own tools wrote is for `commtrace import`",
+    )
 
 
 def _told(error: ValueError, text: str) -> DamageError:

@@ -84,6 +84,8 @@ SITES = {
 _FIRST_WORD = b"commtrace-spool"
 _FIRST_LINE = b"%s %d\n" % (_FIRST_WORD, FORMAT_VERSION)
 _FIRST_LINES = tuple(b"%s %d\n" % (_FIRST_WORD, n + 1) for n in range(FORMAT_VERSION))
+_KILLED = "the process ended before it had written its first batch"
+_OTHERS = "join the spools of the other ranks: this one is then said to be missing"
 _BATCH = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
 _FASTEST = 1
@@ -236,7 +238,8 @@ def parse_spool(data: bytes, path: Path | None = None) -> Spool:
                 asked,
                 place=f"byte {end}",
                 found="no complete batch",
-                why="the process ended before it had written its first one",
+                why=_KILLED,
+                attempt=_OTHERS,
             )
         return Spool(builder.facts, builder.tables(), end < len(data), path)
 
@@ -251,7 +254,7 @@ def batches(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _check_first_line(data: bytes, asked: str) -> None:
     if not data:
-        raise EmptyTraceError(asked, found="an empty file")
+        raise EmptyTraceError(asked, found="an empty file", why=_KILLED, attempt=_OTHERS)
     if data.startswith(_FIRST_LINES):
         return
     word, _, version = data[:64].partition(b"\n")[0].partition(b" ")
@@ -263,12 +266,15 @@ def _check_first_line(data: bytes, asked: str) -> None:
             attempt="install the commtrace that recorded it, or a newer one",
         )
     if _FIRST_LINE.startswith(data):
-        raise UnbegunSpoolError(asked, found=f"{len(data)} bytes")
+        raise UnbegunSpoolError(
+            asked, found=f"{len(data)} bytes", why=_KILLED, attempt=_OTHERS
+        )
     raise NotATraceError(
         asked,
         place="its first line",
         found=repr(data[:32]),
         why=f"a spool begins with the line {_FIRST_LINE.decode().strip()!r}",
+        attempt="move it out of the folder, or copy it again",
     )
 
 

@@ -58,7 +58,7 @@ def examine(case: Case, folder: Path) -> list[Outcome]:
     commands = case.write(folder)
     found = []
     for words in commands:
-        if words[1] == "imported.json" and not (folder / "imported.json").exists():
+        if words[0] != "import" and "imported.json" in words and not (folder / "imported.json").exists():
             continue
         found.append(_judged(case, words, folder))
     return found
