@@ -11,6 +11,7 @@ import argparse
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ def bytes_of_a_call() -> list[Result]:
         written = path.stat().st_size
     spool = recording._buffer.contents()
     packed = len(spool) / number
-    loose = sum(len(payload) for _, payload in batches(spool)) / number
+    loose = sum(len(zlib.decompress(payload)) for _, payload in batches(spool)) / number
     return [
         _at_most("bytes a call in a spool, before compression", loose, 100, "B"),
         _at_most("bytes a call in a spool", packed, 40, "B"),

@@ -75,6 +75,18 @@ class TruncatedTraceError(TraceError):
     """The file begins as a trace and ends too early, or was changed since it was written."""
 
 
+class UnbegunSpoolError(TruncatedTraceError):
+    """A spool whose process ended before its first batch was whole: it says nothing."""
+
+
+class OversizedTraceError(TraceError):
+    """The file claims to hold more than it can, or more than may be read."""
+
+
+class InvalidTraceError(TraceError):
+    """The file is whole, but values in it cannot be: a negative duration, a rank told twice."""
+
+
 class NewerTraceError(TraceError):
     """The file was written by a later commtrace, in a format that this one does not know."""
 

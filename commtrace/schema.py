@@ -6,7 +6,9 @@ DataFrames of the reader, and docs/trace-format.md. A duration is in `ns`; a poi
 they count from the Unix epoch, and aligned between ranks in a finished run (table `ranks`).
 
 Law: a table is a tuple of `Column`; a column's type is one of `int`, `float`, `bool`, `str`, and
-the value that stands for "not known" or "does not apply" is `Column.missing`.
+the value that stands for "not known" or "does not apply" is `Column.missing`. Integers lie between
+`least` and `most`. `UNIQUE`, `ORDERED` and `REFERENCES` relate columns to each other; a trace that
+is read is held to all of this (`commtrace/tracefile/validate.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,15 @@ FORMAT_VERSION = 3
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
+
+MOST_INSTANT_NS = (1 << 62) - 1
+"""The last point in time, of the year 2116: two of them add up to 64 bits."""
+
+MAX_RANKS = 1 << 18
+"""Ranks are numbered below this; a larger number in a file is damage, or no rank."""
+
+_MOST = {INSTANT: MOST_INSTANT_NS, "ns": 1 << 58, "bytes": 1 << 58, "": MOST_INSTANT_NS}
+"""The largest integers by unit: nine years, and a quarter of an exabyte in one call."""
 
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 """The parts of a training step, in the order of a step."""
@@ -38,6 +49,14 @@ class Column:
     unit: str
     meaning: str
     since: int = 1
+    least: int = -1
+    most: int = 0
+    form: str = ""
+    """What a string is: a key of `FORMS`."""
+
+    def __post_init__(self) -> None:
+        if not self.most:
+            object.__setattr__(self, "most", 1 if self.type is bool else _MOST.get(self.unit, 1))
 
     @property
     def missing(self) -> int | float | bool | str:
@@ -49,7 +68,7 @@ def _where(subject: str) -> tuple[Column, ...]:
     """The columns that say where in the program something happened."""
     return (
         Column("step", int, "", f"step that {subject} belongs to, counted from 0 by `rec.step()`"),
-        Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
+        Column("phase", str, "", "forward, backward, recompute, optimizer or other", form="phase"),
         Column("region", str, "", "innermost user region, as given to `rec.region(name)`"),
         Column("module", str, "", "path of the innermost module, `layers.0.attention.wq`"),
         Column("module_class", str, "", "class name of that module"),
@@ -58,19 +77,26 @@ def _where(subject: str) -> tuple[Column, ...]:
     )
 
 
+def _rank(name: str, meaning: str, *, least: int = -1) -> Column:
+    return Column(name, int, "", meaning, least=least, most=MAX_RANKS - 1)
+
+
 COMM = (
-    Column("rank", int, "", "global rank that made the call"),
+    _rank("rank", "global rank that made the call", least=0),
     Column("id", int, "", "number of the call on its rank, in order of issue, from 0"),
     Column("kind", str, "", "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, ..."),
     Column("native_op", str, "", "operator that was intercepted, `c10d::allreduce_`"),
     Column("group", str, "", "name of the process group; key of table `groups`"),
     Column("seq", int, "", "number of the call within its group on this rank, from 0"),
     Column("reduce_op", str, "", "sum, avg, min, max, product, ..."),
-    Column("root", int, "", "global rank of the root of a rooted collective"),
-    Column("peer", int, "", "global rank of the other side of a point-to-point call"),
+    _rank("root", "global rank of the root of a rooted collective"),
+    _rank("peer", "global rank of the other side of a point-to-point call"),
     Column("dtype", str, "", "element type of the payload, `float32`"),
-    Column("input_shapes", str, "", "shapes of the tensors sent, `[8,16]`, joined by `;`"),
-    Column("output_shapes", str, "", "shapes of the tensors received, likewise"),
+    Column(
+        "input_shapes", str, "", "shapes of the tensors sent, `[8,16]`, joined by `;`",
+        form="shapes",
+    ),
+    Column("output_shapes", str, "", "shapes of the tensors received, likewise", form="shapes"),
     Column("payload_bytes", int, "bytes", "size by which bandwidth is counted (docs/bytes.md)"),
     Column("wire_bytes", int, "bytes", "bytes that this rank must send under the ring algorithm"),
     Column("is_async", bool, "", "the call returned before completion"),
@@ -88,52 +114,64 @@ COMM = (
     Column("argument", str, "", "argument of `op` that had to change its layout"),
     Column("source_spec", str, "", "layout before, `f32[8,16] tp:P(sum)`"),
     Column("target_spec", str, "", "layout after, `f32[8,16] tp:R`"),
-    Column("candidates", str, "", "layouts considered with their cost in seconds, as JSON"),
+    Column(
+        "candidates", str, "", "layouts considered with their cost in seconds, as JSON",
+        form="candidates",
+    ),
     Column("planned_bytes", int, "bytes", "payload that the planner announced for this call"),
     Column("carries", str, "", f"parameters, gradients, flags, objects (pickled) or {HARNESS}", 2),
     Column("parameters", str, "", "names of the parameters that these are of, by `,`", 2),
     Column("stack", str, "", "lines of the Python stack, where asked for, innermost last", 2),
     Column("sent_id", int, "", "equal on a rank: the same tensors, nothing written between", 3),
-)
+)  # fmt: skip
 
 OPS = (
-    Column("rank", int, "", "global rank"),
+    _rank("rank", "global rank", least=0),
     Column("id", int, "", "number of the operator on its rank, in order of start, from 0"),
     Column("parent", int, "", "id of the operator that this one ran inside of"),
     Column("op", str, "", "operator, `aten.mm.default`"),
-    Column("level", str, "", "dtensor (on distributed tensors) or local (on plain tensors)"),
+    Column(
+        "level", str, "", "dtensor (on distributed tensors) or local (on plain tensors)",
+        form="level",
+    ),
     Column("start_ns", int, INSTANT, "when it started"),
     Column("duration_ns", int, "ns", "how long it took on the host, inner operators included"),
     *_where("the operator"),
-)
+)  # fmt: skip
 
 GROUPS = (
     Column("name", str, "", "name of the process group"),
     Column("description", str, "", "description that its creator gave"),
-    Column("ranks", str, "", "global ranks, in group order, `0,1,2,3`"),
-    Column("size", int, "", "number of ranks"),
+    Column("ranks", str, "", "global ranks, in group order, `0,1,2,3`", form="ranks"),
+    Column("size", int, "", "number of ranks", most=MAX_RANKS),
     Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
     Column("backend", str, "", "gloo, nccl, fake, ..."),
 )
 
 RANKS = (
-    Column("rank", int, "", "global rank"),
+    _rank("rank", "global rank", least=0),
     Column("host", str, "", "host name"),
     Column("pid", int, "", "process id"),
     Column("device", str, "", "device type the rank computed on"),
     Column("start_ns", int, INSTANT, "when recording began"),
     Column("end_ns", int, INSTANT, "when recording ended, or the last event of a torn spool"),
-    Column("clock_offset_ns", int, "ns", "what was added to the rank's times to align them"),
+    Column(
+        "clock_offset_ns", int, "ns", "what was added to the rank's times to align them",
+        least=-MOST_INSTANT_NS, most=MOST_INSTANT_NS,
+    ),
     Column("num_events", int, "", "communication calls kept"),
     Column("num_dropped", int, "", "communication calls dropped by the memory bound"),
     Column("complete", bool, "", "the rank closed its recording properly"),
     Column("num_ops_dropped", int, "", "operators dropped by the memory bound"),
-    Column("clock_error_ns", int, "ns", "how far off that alignment may be; 0 on one clock", 2),
-)
+    Column(
+        "clock_error_ns", int, "ns", "how far off that alignment may be; 0 on one clock", 2,
+        most=MOST_INSTANT_NS,
+    ),
+)  # fmt: skip
 
 STEPS = (
-    Column("rank", int, "", "global rank"),
-    Column("step", int, "", "number of the step, from 0"),
+    _rank("rank", "global rank", least=0),
+    Column("step", int, "", "number of the step, from 0", least=0),
     Column("start_ns", int, INSTANT, "when it began"),
     Column("end_ns", int, INSTANT, "when it ended"),
 )
@@ -145,3 +183,34 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "ranks": RANKS,
     "steps": STEPS,
 }
+
+_SHAPE = r"\[(?:\d{1,18}(?:,\d{1,18})*)?\]"
+
+FORMS: dict[str, str] = {
+    "phase": rf"(?:{'|'.join(PHASES)})?",
+    "level": r"(?:dtensor|local)?",
+    "shapes": rf"(?:{_SHAPE}(?:;{_SHAPE})*)?",
+    "ranks": r"(?:\d{1,9}(?:,\d{1,9})*)?",
+    "candidates": r"(?:\[.*\])?",
+}
+"""Regular expressions for strings that are read on: phases, shapes, ranks, layouts as JSON."""
+
+UNIQUE: dict[str, tuple[str, ...]] = {
+    "comm": ("rank", "id"),
+    "ops": ("rank", "id"),
+    "groups": ("name",),
+    "ranks": ("rank",),
+    "steps": ("rank", "step"),
+}
+"""Columns that tell the rows of a table apart, where all of them are known."""
+
+ORDERED: tuple[tuple[str, str, str], ...] = (
+    ("comm", "issue_ns", "complete_ns"),
+    ("ranks", "start_ns", "end_ns"),
+    ("steps", "start_ns", "end_ns"),
+    ("ops", "parent", "id"),
+)
+"""Table and two columns, the first of which is not above the second where both are known."""
+
+REFERENCES: tuple[tuple[str, str, str, str], ...] = (("comm", "group", "groups", "name"),)
+"""Table and column whose values, where known, are those of another table's column."""

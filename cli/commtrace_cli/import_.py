@@ -39,6 +39,7 @@ def import_(
     calls, ranks = trace.num_rows("comm"), trace.num_rows("ranks")
     source = trace.run["imported_from"]
     say(f"imported {calls:,} calls of {ranks} ranks from {source}", always=True)
+    say(f"note: ranks: {trace.run['ranks_from']}", always=True)
     for missing in trace.run["lacks"]:
         say(f"note: it does not tell {missing}", always=True)
     finish([output], then=["commtrace", "check", output])

@@ -9,6 +9,8 @@ from commtrace_cli.terminal import check_output, finish, say, working
 
 EXAMPLE = "Example: `commtrace merge run.json.spools -o run.json`"
 
+MOST_LISTED = 20
+
 
 def merge(
     folder: options.Spools,
@@ -29,5 +31,7 @@ def merge(
     for name, found in (("no spool of", "missing_ranks"), ("not closed by", "torn_ranks")):
         ranks = trace.run[found]
         if ranks:
-            say(f"note: {name} rank {', '.join(map(str, ranks))}", always=True)
+            listed = ", ".join(map(str, ranks[:MOST_LISTED]))
+            more = f" and {len(ranks) - MOST_LISTED:,} more" if len(ranks) > MOST_LISTED else ""
+            say(f"note: {name} rank {listed}{more}", always=True)
     finish([output], then=["commtrace", "report", output])

@@ -21,12 +21,13 @@ from commtrace.importers.documents import (
 )
 from commtrace.importers.flight_recorder import read_dumps
 from commtrace.importers.kineto import read_profiles
-from commtrace.importers.recorded import RankRecord
+from commtrace.importers.recorded import Imported, strangers
 from commtrace.tracefile import Trace, join
+from commtrace.tracefile.reading import reading
 
 __all__ = ["import_trace"]
 
-Reader = Callable[[Sequence[Document]], tuple[list[RankRecord], list[str]]]
+Reader = Callable[[Sequence[Document]], Imported]
 
 _READERS: dict[str, Reader] = {PROFILER: read_profiles, FLIGHT_RECORDER: read_dumps}
 
@@ -36,16 +37,26 @@ def import_trace(sources: Iterable[Path | str]) -> Trace:
 
     Raises a TraceError that names the file which cannot be read, and says what is in it.
     """
+    from commtrace.tracefile.validate import validated  # late, for it loads numpy
+
     documents = documents_of(sources)
-    source = documents[0].format
-    records, lacks = _READERS[source](documents)
-    trace = join([record.spool() for record in records])
-    facts = {
-        "imported_from": source,
-        "imported_files": len(documents),
-        "lacks": lacks,
-        "torn_ranks": [],
-    }
-    if len(records) > 1 and not all(record.host for record in records):
-        facts["clock"] = "wall clocks of hosts that the files do not name"
-    return replace(trace, run={**trace.run, **facts})
+    asked = f"cannot import {_named([document.path for document in documents])}"
+    with reading(asked):
+        source = documents[0].format
+        imported = _READERS[source](documents)
+        trace = join([record.spool() for record in imported.records])
+        facts = {
+            "imported_from": source,
+            "imported_files": len(documents),
+            "ranks_from": "; ".join([imported.ranks_from, *strangers(imported.records)]),
+            "lacks": imported.lacks,
+            "torn_ranks": [],
+        }
+        if len(documents) > 1 and not all(record.host for record in imported.records):
+            facts["clock"] = "wall clocks of hosts that the files do not name"
+        return validated(replace(trace, run={**trace.run, **facts}), asked)
+
+
+def _named(paths: Sequence[Path]) -> str:
+    first = ", ".join(map(str, paths[:3]))
+    return f"{first} and {len(paths) - 3} more files" if len(paths) > 3 else first

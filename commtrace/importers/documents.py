@@ -6,17 +6,27 @@ name tells it. Names and suffixes do not decide what a file is, its bytes do.
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
 from commtrace.errors import EmptyTraceError, NotATraceError, TraceError, TruncatedTraceError
+from commtrace.importers.names import NOT_KNOWN
 from commtrace.importers.plain_pickle import BrokenPickleError, ForbiddenNameError, load_plain
+from commtrace.schema import MAX_RANKS
+from commtrace.tracefile.reading import (
+    BYTES_PER_VALUE,
+    GZIP,
+    Allowance,
+    DamageError,
+    MoreThanError,
+    parse_json,
+    read_file,
+    reading,
+)
 
 PROFILER = "torch.profiler"
 FLIGHT_RECORDER = "flight recorder"
@@ -27,6 +37,7 @@ _SUPPORTED = (
     "supported are chrome traces of torch.profiler (.json, .json.gz) and flight-recorder dumps "
     "(JSON or pickle)"
 )
+_NAME_THEM = "name the files that ranks wrote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +50,19 @@ class Document:
 
     @property
     def rank_in_name(self) -> int:
-        """The rank that the file's name tells: `rank3`, or else its last number; -1 of none."""
-        stem = self.path.name
-        while (suffix := Path(stem).suffix) and not suffix[1:].isdigit():
-            stem = stem.removesuffix(suffix)
-        named = re.findall(r"rank[_\-.]?(\d+)", stem, re.IGNORECASE)
-        numbers = named or re.findall(r"\d+", stem)[-1:]
-        return int(numbers[-1]) if numbers else -1
+        """The rank of the whole run that the file's name tells, `rank3` or `rank_3`; -1 of none.
+
+        A date, a time or a process id is no rank, nor is that within a host, `local_rank_3`.
+        """
+        numbers = {int(number) for number in _RANK.findall(self.path.name)}
+        rank = numbers.pop() if len(numbers) == 1 else NOT_KNOWN
+        return rank if rank < MAX_RANKS else NOT_KNOWN
+
+
+_RANK = re.compile(
+    r"(?<![a-z])(?<!local[_\-.])(?<!node[_\-.])(?<!group[_\-.])rank[_\-.= ]?(\d{1,18})(?!\d)",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 def documents_of(sources: Iterable[Path | str]) -> list[Document]:
@@ -69,19 +86,25 @@ def documents_of(sources: Iterable[Path | str]) -> list[Document]:
 def _files_of(sources: Iterable[Path | str]) -> list[Path]:
     found: list[Path] = []
     for source in map(Path, sources):
-        if source.is_dir():
-            found += sorted(
-                path for path in source.iterdir() if path.is_file() and path.name[0] != "."
-            )
-        elif source.is_file():
-            found.append(source)
-        else:
-            raise NotATraceError(
-                f"cannot import {source}", found="no such file or folder", why=_SUPPORTED
-            )
+        with reading(f"cannot import {source}"):
+            if source.is_dir():
+                inside = (path for path in source.iterdir() if path.name[0] != ".")
+                found += sorted(path for path in inside if not path.is_dir())
+            elif source.exists() or source.is_symlink():
+                found.append(source)
+            else:
+                raise NotATraceError(
+                    f"cannot import {source}",
+                    found="no such file or folder",
+                    why=_SUPPORTED,
+                    attempt=_NAME_THEM,
+                )
     if not found:
         raise EmptyTraceError(
-            "nothing to import", found="no file", attempt="name the files that ranks wrote"
+            "nothing to import",
+            found="no file",
+            why="files of which the names begin with a dot, and folders in folders, do not count",
+            attempt=_NAME_THEM,
         )
     return list(dict.fromkeys(found))
 
@@ -92,25 +115,58 @@ def read_document(path: Path) -> Document:
     Raises a TraceError that says what is in it instead.
     """
     asked = f"cannot import {path}"
-    data = path.read_bytes()
-    if data.startswith(_GZIP):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise TruncatedTraceError(asked, found=f"gzip that breaks off: {error}") from error
-    if not data:
-        raise EmptyTraceError(asked, found="an empty file", attempt="record it again")
-    if data.startswith(_PICKLE):
-        return Document(path, FLIGHT_RECORDER, _dump_in(_unpickled(data, asked), asked))
-    text = data.decode("utf-8", "replace")
-    if _EVENTS in text or text.lstrip().startswith("["):
-        return Document(path, PROFILER, text)
-    return Document(path, FLIGHT_RECORDER, _dump_in(_parsed(text, asked), asked))
+    data = read_file(path, asked)
+    allowance = Allowance(asked, len(data))
+    with reading(asked):
+        if data.startswith(_GZIP):
+            data = _inflated(data, allowance)
+        if not data:
+            raise EmptyTraceError(
+                asked,
+                found="an empty file",
+                why="whoever was to write it had no time or no room",
+                attempt="record it again",
+            )
+        if data.startswith(_PICKLE):
+            values = _unpickled(data, asked, allowance)
+            return Document(path, FLIGHT_RECORDER, _dump_in(values, asked))
+        allowance.take((_width_of(data) - 1) * len(data), "text")
+        text = data.decode("utf-8-sig", "replace")
+        num_bytes = allowance.num_bytes
+        del data
+        if _EVENTS in text or text.lstrip().startswith("["):
+            num_events = text.count('"ph"')
+            Allowance(asked, num_bytes).take(num_events * _EVENT_BYTES, f"{num_events:,} events")
+            return Document(path, PROFILER, text)
+        return Document(path, FLIGHT_RECORDER, _dump_in(_parsed(text, asked, allowance), asked))
 
 
-def _unpickled(data: bytes, asked: str) -> Any:
+def _width_of(data: bytes) -> int:
+    """The bytes that a character takes in memory."""
+    if data.isascii():
+        return 1
+    return 4 if _ASTRAL.search(data) else 2
+
+
+_ASTRAL = re.compile(rb"[\xf0-\xff]")
+_EVENT_BYTES = 300
+
+
+def _inflated(data: bytes, allowance: Allowance) -> bytes:
     try:
-        return load_plain(data)
+        return allowance.inflate(data, container=GZIP)
+    except DamageError as error:
+        raise TruncatedTraceError(
+            allowance.asked,
+            found=f"gzip that breaks off: {error.found}",
+            why="its end is missing, or it was changed",
+            attempt="copy it again",
+        ) from error
+
+
+def _unpickled(data: bytes, asked: str, allowance: Allowance) -> Any:
+    try:
+        return load_plain(data, allowance.left // BYTES_PER_VALUE)
     except ForbiddenNameError as error:
         raise TraceError(
             asked,
@@ -120,31 +176,46 @@ def _unpickled(data: bytes, asked: str) -> Any:
         ) from error
     except BrokenPickleError as error:
         raise TruncatedTraceError(
-            asked, found=f"a pickle that breaks off or is none ({error})", why=_SUPPORTED
+            asked,
+            found=f"a pickle that breaks off or is none ({error})",
+            why=_SUPPORTED,
+            attempt="copy it again",
         ) from error
+    except MoreThanError as error:
+        allowance.refuse(error.found)
 
 
-def _parsed(text: str, asked: str) -> Any:
+def _parsed(text: str, asked: str, allowance: Allowance) -> Any:
     try:
-        return json.loads(text, strict=False)
+        return parse_json(text, allowance)
     except ValueError as error:
-        begins = text[:40].splitlines()[0] if text.strip() else ""
-        if text.lstrip().startswith("{"):
+        begins = text[:40].splitlines()[0] if text[:40].strip() else ""
+        if text.lstrip()[:1] == "{":
+            is_cut = isinstance(error, JSONDecodeError)
             raise TruncatedTraceError(
-                asked, place=str(error), found="JSON that breaks off", attempt="copy it again"
+                asked,
+                place=str(error) if is_cut else "",
+                found="JSON that breaks off" if is_cut else str(error),
+                why="a dump is one JSON document, and this one is not whole",
+                attempt="copy it again",
             ) from error
         raise NotATraceError(
-            asked, place="its first line", found=repr(begins), why=_SUPPORTED
+            asked, place="its first line", found=repr(begins), why=_SUPPORTED, attempt=_NAME_THEM
         ) from error
 
 
 def _dump_in(values: Any, asked: str) -> dict[str, Any]:
     if isinstance(values, dict) and values.get("format") == "commtrace":
         raise NotATraceError(
-            asked, found="a trace of commtrace", why="it needs no import: commands read it as it is"
+            asked,
+            found="a trace of commtrace",
+            why="it needs no import: commands read it as it is",
+            attempt="`commtrace summary` with that file",
         )
     if not isinstance(values, dict) or not {"pg_config", "entries"} & set(values):
-        raise NotATraceError(asked, found="values of another kind", why=_SUPPORTED)
+        raise NotATraceError(asked, found="values of another kind", why=_SUPPORTED, attempt=_NAME_THEM)
     if not isinstance(values.get("entries", []), list):
-        raise NotATraceError(asked, place="entries", found="no list", why=_SUPPORTED)
+        raise NotATraceError(
+            asked, place="entries", found="no list", why=_SUPPORTED, attempt=_NAME_THEM
+        )
     return values

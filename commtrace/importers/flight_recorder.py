@@ -11,8 +11,8 @@ Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp.
 
 from __future__ import annotations
 
-import ast
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import prod
@@ -34,6 +34,7 @@ from commtrace.importers.names import (
     wire_of,
 )
 from commtrace.importers.recorded import (
+    Imported,
     RankRecord,
     group_row,
     infer_members,
@@ -41,6 +42,8 @@ from commtrace.importers.recorded import (
     ranks_of,
 )
 from commtrace.importers.worlds import numbered, with_names, worlds_of
+from commtrace.schema import MAX_RANKS
+from commtrace.tracefile.reading import is_int, parse_json
 
 Entry = Mapping[str, Any]
 
@@ -54,23 +57,24 @@ LACKS: tuple[str, ...] = (
 _NO_FRAMES = "source lines: a dump in JSON has none, one in pickle has"
 
 
-def read_dumps(documents: Sequence[Document]) -> tuple[list[RankRecord], list[str]]:
+def read_dumps(documents: Sequence[Document]) -> Imported:
     """What the dumps tell, rank by rank, and what they lack."""
-    ranks = ranks_of(documents, [NOT_KNOWN] * len(documents))
-    worlds = []
+    told, worlds = [], []
     for document in documents:
         with _read(document):
+            told.append(_rank_told(document.content))
             worlds.append(worlds_of(document.content))
+    ranks = ranks_of(documents, told)
     dumps = [
         with_names(document.content, numbers)
         for document, numbers in zip(documents, numbered(worlds), strict=True)
     ]
     records = [
         RankRecord(rank, document.path, groups=_groups(dump, document))
-        for rank, document, dump in zip(ranks, documents, dumps, strict=True)
+        for rank, document, dump in zip(ranks.numbers, documents, dumps, strict=True)
     ]
     known = [rank for r in records for row in r.groups.values() for rank in members_of(row)]
-    world_size = 1 + max([*ranks, *known])
+    world_size = 1 + max([*ranks.numbers, *known])
     batches = [_batches(dump, document) for dump, document in zip(dumps, documents, strict=True)]
     for record, of_rank in zip(records, batches, strict=True):
         record.world_size = world_size
@@ -87,7 +91,37 @@ def read_dumps(documents: Sequence[Document]) -> tuple[list[RankRecord], list[st
             record.comm = [row for batch in of_rank for row in _rows(record, batch, first_seq)]
         _number_rows(record)
         _bound(record)
-    return records, _lacks(dumps, inferred)
+    return Imported(records, ranks.told_by, _lacks(dumps, inferred))
+
+
+def _rank_told(dump: Mapping[str, Any]) -> int:
+    """The rank that a dump states, or that its transfers show: `send 1->0` is its group's 1."""
+    if is_int(dump.get("rank")):
+        return dump["rank"]
+    members = {str(name): ranks_listed(about) for name, about in _config(dump).items()}
+    found = set()
+    for entry in dump.get("entries") or []:
+        place = _TRANSFER.fullmatch(_name(entry))
+        ranks = members.get(_group_name(entry), ())
+        if place is not None and int(place[1]) < len(ranks):
+            found.add(ranks[int(place[1])])
+    return found.pop() if len(found) == 1 else NOT_KNOWN
+
+
+_TRANSFER = re.compile(r"(?:send|recv) (\d{1,9})(?:->|<-)(\d{1,9})", re.ASCII)
+
+
+def _config(dump: Mapping[str, Any]) -> Mapping[str, Any]:
+    return dump.get("pg_config") or {}
+
+
+def ranks_listed(about: Mapping[str, Any]) -> Sequence[int]:
+    """The ranks of a group, written as a list or as its text."""
+    ranks = about["ranks"]
+    ranks = parse_json(ranks) if isinstance(ranks, str) else ranks
+    if not isinstance(ranks, list) or not all(is_int(r) and 0 <= r < MAX_RANKS for r in ranks):
+        raise ValueError(f"ranks {str(ranks)[:60]}, which are no ranks below {MAX_RANKS}")
+    return ranks
 
 
 @contextlib.contextmanager
@@ -95,11 +129,12 @@ def _read(document: Document) -> Iterator[None]:
     """Say of what the body fails with that the document is none of ours."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, IndexError, SyntaxError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
         raise NotATraceError(
             f"cannot import {document.path}",
             found=f"{type(error).__name__}: {error}",
             why="its entries are not those of a flight recorder's dump of version 2",
+            attempt="dump it again, or copy it again",
         ) from error
 
 
@@ -121,9 +156,8 @@ def _groups(dump: Mapping[str, Any], document: Document) -> dict[str, Any]:
         backend = str(entries[0]["profiling_name"]).partition(":")[0] if entries else ""
         named = {_group_name(entry): str(entry["process_group"][1]) for entry in entries}
         groups = {name: group_row(name, text, (), backend) for name, text in named.items()}
-        for name, about in (dump.get("pg_config") or {}).items():
-            ranks = about["ranks"]
-            ranks = ast.literal_eval(ranks) if isinstance(ranks, str) else ranks
+        for name, about in _config(dump).items():
+            ranks = ranks_listed(about)
             if ranks:
                 groups[str(name)] = group_row(str(name), str(about["desc"]), ranks, backend)
         return groups
@@ -197,9 +231,11 @@ def _kind(entry: Entry) -> str:
 
 def _transfer(record: RankRecord, entry: Entry, last: Entry) -> Any:
     """A send or recv, `send 0->1` or `recv 1<-0`, of which the numbers count within the group."""
-    kind, _, ends = _name(entry).partition(" ")
-    kind = kind_of(kind)
-    _, peer = (int(end) for end in ends.replace("<-", "->").split("->"))
+    kind = _kind(entry)
+    ends = _TRANSFER.fullmatch(_name(entry))
+    if ends is None:
+        raise ValueError(f"a transfer {_name(entry)[:60]!r} that does not say from where to where")
+    peer = int(ends[2])
     ranks = members_of(record.groups[_group_name(entry)])
     payload, dtype = _payload(kind, [entry], len(ranks))
     return _row(record, entry, last)._replace(

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from commtrace.errors import InvalidTraceError
 from commtrace.event import CommEvent, OpEvent, StepRow
 from commtrace.importers.documents import Document
 from commtrace.importers.kineto_arguments import (
@@ -42,6 +43,7 @@ from commtrace.importers.names import (
     wire_of,
 )
 from commtrace.importers.recorded import (
+    Imported,
     RankRecord,
     group_row,
     infer_members,
@@ -49,18 +51,21 @@ from commtrace.importers.recorded import (
     number_by_order,
     ranks_of,
 )
+from commtrace.schema import MAX_RANKS
+from commtrace.tracefile.reading import is_int
 
 
-def read_profiles(documents: Sequence[Document]) -> tuple[list[RankRecord], list[str]]:
+def read_profiles(documents: Sequence[Document]) -> Imported:
     """What the traces tell, rank by rank, and what they lack."""
     profiles = [_Profile(document) for document in documents]
     ranks = ranks_of(documents, [profile.rank for profile in profiles])
-    records = [profile.record(rank) for profile, rank in zip(profiles, ranks, strict=True)]
-    world_size = max([*(record.world_size for record in records), 1 + max(ranks)])
+    records = [profile.record(rank) for profile, rank in zip(profiles, ranks.numbers, strict=True)]
+    world_size = max([*(record.world_size for record in records), 1 + max(ranks.numbers)])
     inferred = infer_members(records, world_size)
     _without_doubles(records)
     numbered, left = number_by_order(records)
-    return records, _lacks(records, profiles, inferred, numbered, left)
+    lacks = _lacks(records, profiles, inferred, numbered, left)
+    return Imported(records, ranks.told_by, lacks)
 
 
 def _lacks(
@@ -92,6 +97,8 @@ def _lacks(
         lacks.append(
             f"the ranks of group {', '.join(inferred)}: taken to be those that called on it"
         )
+    if num_odd := sum(profile.num_odd for profile in profiles):
+        lacks.append(f"{num_odd} events whose times cannot be: they are left out")
     return lacks + [f"{what}: {count} of {len(calls)}" for what, count in counts.items() if count]
 
 
@@ -150,8 +157,11 @@ class _Profile:
         self._about = events.about
         self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
         self._epoch = int(self._about.get("baseTimeNanoseconds") or 0)
-        self.rank = int(self._distributed.get("rank", NOT_KNOWN))
+        self.rank = _rank_told(self._distributed, document)
         self.num_strays = 0
+        self.num_odd = self._found.num_odd
+        # A group of which only start, stride and size are told takes no more than the file does.
+        self._most_members = max(len(document.content), MAX_RANKS)
 
     def record(self, rank: int) -> RankRecord:
         """All of it, as rows."""
@@ -196,17 +206,22 @@ class _Profile:
         for about in self._distributed.get("pg_config") or ():
             name, description = str(about.get("pg_name")), str(about.get("pg_desc") or "")
             ranks = about.get("ranks")
-            ranks = ranks if isinstance(ranks, list) else ranks_in(str(ranks), about)
+            ranks = ranks if isinstance(ranks, list) else self._ranks_in(str(ranks), about)
             groups[name] = _group(name, description, ranks, about.get("pg_size"), backend)
         for call in calls:
             args = call.described
             name = str(args.get("Process Group Name") or "")
             if name and (name not in groups or not groups[name].ranks):
-                ranks = ranks_in(str(args.get("Process Group Ranks") or ""), args)
+                ranks = self._ranks_in(str(args.get("Process Group Ranks") or ""), args)
                 description = str(args.get("Process Group Description") or "")
                 size = args.get("Group size")
                 groups[name] = _group(name, description, ranks, size, backend)
         return groups
+
+    def _ranks_in(self, text: str, about: Mapping[str, Any]) -> list[int]:
+        ranks = ranks_in(text, about, self._most_members)
+        self._most_members -= len(ranks)
+        return ranks
 
     def _with_kernels(self, calls: list[HostCall], by_id: Mapping[Any, HostCall]) -> list[HostCall]:
         """The calls with the times of their kernels, and calls of which only these are there."""
@@ -308,6 +323,20 @@ class _Profile:
             "blocked_ns": NOT_KNOWN if is_async(call) else end - call.start,
             "complete_ns": end + epoch,
         }
+
+
+def _rank_told(about: Mapping[str, Any], document: Document) -> int:
+    """The rank that a trace states, which is one of its world."""
+    rank, size = about.get("rank", NOT_KNOWN), about.get("world_size")
+    if not is_int(rank) or not -1 <= rank < MAX_RANKS or (is_int(size) and 0 < size <= rank):
+        raise InvalidTraceError(
+            f"cannot import {document.path}",
+            place="distributedInfo",
+            found=f"rank {str(rank)[:40]} of {str(size)[:40]}",
+            why=f"a rank is an integer below the number of ranks, and below {MAX_RANKS:,}",
+            attempt="record it again, or copy it again",
+        )
+    return rank
 
 
 def _group(name: str, description: str, ranks: list[int], size: Any, backend: str) -> Any:

@@ -20,6 +20,8 @@ from commtrace.importers.names import (
     kind_of,
     shapes_text,
 )
+from commtrace.schema import MAX_RANKS
+from commtrace.tracefile.reading import DamageError, is_int
 
 _RECEIVES_FIRST = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Kinds whose operator takes what is received as its first argument, what is sent as its second."""
@@ -44,19 +46,25 @@ def seq_of(args: Mapping[str, Any]) -> int:
     return int(seq) - 1 if isinstance(seq, (int, float)) and seq >= 1 else NOT_KNOWN
 
 
-def ranks_in(text: str, about: Mapping[str, Any]) -> list[int]:
-    """The ranks of a group of which a trace may list only the first ones and the last."""
-    listed = [int(number) for number in re.findall(r"\d+", text)]
+def ranks_in(text: str, about: Mapping[str, Any], most: int = MAX_RANKS) -> list[int]:
+    """The ranks of a group of which a trace may list only the first ones and the last.
+
+    Raises DamageError where it is said to have more than `most`.
+    """
+    listed = [int(number) for number in _NUMBER.findall(text)]
     if listed and "..." not in text:
         return listed
-    start, stride, size = (
-        about.get(name, 0) for name in ("Global rank start", "Global rank stride", "Group size")
-    )
-    if size and stride > 0 and start >= 0:
-        ranks = [start + place * stride for place in range(size)]
-        if set(listed) <= set(ranks):
-            return ranks
-    return []
+    start, stride, size = (about.get(name) for name in _REGULAR)
+    if not (is_int(size) and is_int(start) and is_int(stride)) or min(size, stride) < 1 or start < 0:
+        return []
+    if size > most or start + stride * (size - 1) >= MAX_RANKS:
+        raise DamageError(f"a group of {size:,} ranks from {start} in steps of {stride}", "groups")
+    ranks = [start + place * stride for place in range(size)]
+    return ranks if set(listed) <= set(ranks) else []
+
+
+_REGULAR = ("Global rank start", "Global rank stride", "Group size")
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def _member(ranks: tuple[int, ...], place: Any) -> int:

@@ -66,6 +66,8 @@ class Gathered:
     pids: set[int] = field(default_factory=set)
     start: int = -1
     end: int = -1
+    num_odd: int = 0
+    """Events whose times are no numbers, or that end before they begin."""
 
 
 def gather(events: Iterable[Mapping[str, Any]]) -> Gathered:
@@ -77,12 +79,28 @@ def gather(events: Iterable[Mapping[str, Any]]) -> Gathered:
         sort = _SORTS.get(str(event.get("cat", "")).lower())
         if sort is None:
             continue
-        start = round(float(event["ts"]) * 1000)
-        end = start + round(float(event.get("dur") or 0) * 1000)
+        times = _times_of(event)
+        if times is None:
+            found.num_odd += 1
+            continue
+        start, end = times
         found.start = start if found.start < 0 else min(found.start, start)
         found.end = max(found.end, end)
         sort(found, event, str(event.get("name", "")), start, end)
     return found
+
+
+def _times_of(event: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Begin and end in ns; None of an event whose times cannot be."""
+    begins, lasts = event["ts"], event.get("dur") or 0
+    try:
+        start, length = round(float(begins) * 1000), round(float(lasts) * 1000)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return (start, start + length) if 0 <= length < _FAR_NS and abs(start) < _FAR_NS else None
+
+
+_FAR_NS = 1 << 61
 
 
 def _of_operator(

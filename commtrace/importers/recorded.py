@@ -16,7 +16,8 @@ from commtrace.errors import TraceError
 from commtrace.event import GroupRow
 from commtrace.importers.documents import Document
 from commtrace.importers.names import TRANSFERS, mesh_axis_of
-from commtrace.schema import TABLES
+from commtrace.schema import MAX_RANKS, TABLES
+from commtrace.tracefile.facts import require_spool_facts
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.trace import StringTable, table_of
 
@@ -61,34 +62,81 @@ class RankRecord:
             "sees_completion": True,
             "run": {"world_size": self.world_size},
         }
+        require_spool_facts(facts, f"cannot import {self.path}")
         return Spool(facts, tables, is_torn=False, path=self.path)
 
 
-def ranks_of(documents: Sequence[Document], told: Sequence[int]) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What the files of one tool tell, rank by rank, how ranks were told, and what they lack."""
+
+    records: list[RankRecord]
+    ranks_from: str
+    lacks: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The rank of each file, and how these were told, in a clause."""
+
+    numbers: list[int]
+    told_by: str
+
+
+def ranks_of(documents: Sequence[Document], told: Sequence[int]) -> Ranks:
     """Each file's rank: as it tells itself, or else its name; 0 of a single file without one.
 
     Raises TraceError where a rank cannot be told, or two files are of one.
     """
     found: dict[int, Path] = {}
+    ways: dict[str, None] = {}
     for document, itself in zip(documents, told, strict=True):
-        rank = itself if itself >= 0 else document.rank_in_name
+        named = document.rank_in_name
+        rank = itself if itself >= 0 else named
+        ways[_BY_FILE if itself >= 0 else _BY_NAME] = None
         if rank < 0 and len(documents) == 1:
-            rank = 0
-        if rank < 0:
+            rank, ways = 0, {_BY_NOTHING: None}
+        if 0 <= itself != named >= 0:
+            ways[f"{document.path.name} says that it is of rank {itself}, unlike its name"] = None
+        if not 0 <= rank < MAX_RANKS:
             raise TraceError(
                 f"cannot import {document.path}",
-                found="no rank, neither in the file nor in its name",
+                found="no rank, neither in the file nor in its name"
+                if rank < 0
+                else f"rank {rank}, which is not below {MAX_RANKS}",
+                why="of several files each must say whose it is: a date or a process id is no rank",
                 attempt="name the files by their ranks, `rank0`, `rank1`, ...",
             )
         if rank in found:
             raise TraceError(
                 "cannot import the files as one trace",
                 found=f"two of rank {rank}: {found[rank]} and {document.path}",
-                why="each rank has one file; the last number in a name counts as its rank",
+                why="each rank has one file",
                 attempt="import one of them, or rename it",
             )
         found[rank] = document.path
-    return list(found)
+    return Ranks(list(found), "; ".join(ways))
+
+
+_BY_FILE = "told by the files themselves"
+_BY_NAME = "told by the files' names"
+_BY_NOTHING = "a single file that tells none is taken to be of rank 0"
+
+
+def strangers(records: Sequence[RankRecord]) -> list[str]:
+    """Sentences on ranks that called on groups of which they are no members."""
+    found = []
+    for record in records:
+        for name in dict.fromkeys(call.group for call in record.comm):
+            row = record.groups.get(name)
+            members = members_of(row) if row is not None else ()
+            if members and record.rank not in members:
+                found.append(
+                    f"{record.path.name} is taken to be of rank {record.rank}, and called on group "
+                    f"{name}, which has no such rank"
+                )
+                break
+    return found
 
 
 def group_row(name: str, description: str, ranks: Sequence[int], backend: str) -> Any:

@@ -21,6 +21,14 @@ from commtrace.errors import NewerTraceError, NotATraceError
 from commtrace.pytest_plugin.found import Found
 from commtrace.pytest_plugin.options import INCREASE
 from commtrace.pytest_plugin.verdict import ExpectationError, text_table
+from commtrace.tracefile.reading import (
+    Allowance,
+    is_int,
+    parse_json,
+    read_file,
+    reading,
+    text_in,
+)
 from commtrace.units import text_of_bytes
 from commtrace.writing import make_folder, whole
 
@@ -68,32 +76,59 @@ def entry_of(found: Found) -> Entry:
 def read(path: Path) -> dict[str, Entry]:
     """The entries of a baseline file, by test; none where there is no file.
 
-    Raises NotATraceError or NewerTraceError for a file that is none.
+    Raises a TraceError for a file that is none: NewerTraceError, NotATraceError, or of what cannot
+    be opened or is too large another one.
     """
-    if not path.exists():
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        word, _, version = str(document["format"]).partition(" ")
-        if word == _WORD and version.isdecimal() and int(version) > _VERSION:
-            raise NewerTraceError(
-                f"cannot read the baseline {path}",
-                found=f"version {version}",
-                why=f"this commtrace reads versions up to {_VERSION}",
-                attempt="install a newer commtrace",
-            )
-        tests = document["tests"]
-        for entry in tests.values():
-            for place in entry["places"]:
-                _ = [place[name] for name in (*_KEYS, *_MEASURES)]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise NotATraceError(
-            f"cannot read the baseline {path}",
-            found=f"{type(error).__name__}: {error}",
-            why="it is no file that --comms-update has written, or it was changed by hand",
-            attempt="restore it, or remove it and run pytest --comms-update",
-        ) from error
-    return tests
+    asked = f"cannot read the baseline {path}"
+    with reading(asked):
+        if not path.exists() and not path.is_symlink():
+            return {}
+        data = read_file(path, asked)
+        allowance = Allowance(asked, len(data))
+        try:
+            document = parse_json(text_in(data), allowance)
+            _refuse_newer(document, asked)
+            tests = _tests_in(document)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise NotATraceError(
+                asked,
+                found=f"{type(error).__name__}: {error}",
+                why="it is no file that --comms-update has written, or it was changed by hand",
+                attempt="restore it, or remove it and run pytest --comms-update",
+            ) from error
+        return tests
+
+
+def _refuse_newer(document: Any, asked: str) -> None:
+    word, _, version = str(document["format"])[:40].partition(" ")
+    if word == _WORD and version.isdecimal() and int(version) > _VERSION:
+        raise NewerTraceError(
+            asked,
+            found=f"version {version}",
+            why=f"this commtrace reads versions up to {_VERSION}",
+            attempt="install a newer commtrace",
+        )
+
+
+def _tests_in(document: Any) -> dict[str, Entry]:
+    """The entries by test, each with values that it can have."""
+    if document["format"] != f"{_WORD} {_VERSION}":
+        raise ValueError(f"format {str(document['format'])[:40]!r}")
+    for name, entry in document["tests"].items():
+        places = entry["places"]
+        if not is_int(entry["ranks"]) or entry["ranks"] < 0 or not isinstance(places, list):
+            raise ValueError(f"ranks or places of {name[:60]!r}")
+        for place in places:
+            for key in _KEYS:
+                if not isinstance(place[key], str):
+                    raise TypeError(f"{key} of {name[:60]!r}: {str(place[key])[:40]}")
+            for key in _MEASURES:
+                if type(place[key]) not in (int, float) or not 0 <= place[key] < _MOST:
+                    raise ValueError(f"{key} of {name[:60]!r}: {str(place[key])[:40]}")
+    return document["tests"]
+
+
+_MOST = 1 << 62
 
 
 def write(path: Path, news: Mapping[str, Entry]) -> bool:

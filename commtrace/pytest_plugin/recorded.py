@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commtrace.errors import EmptyTraceError, TruncatedTraceError
+from commtrace.errors import EmptyTraceError, UnbegunSpoolError
 from commtrace.event import RankRow
 from commtrace.pytest_plugin import children
 from commtrace.pytest_plugin.expectation import Claim
@@ -191,11 +191,11 @@ def _spools(folder: Path, num_ranks: dict[str, int]) -> list[Spool]:
     """What ranks have left in a folder; a child that is no rank has left nothing."""
     spools = []
     for path in sorted(folder.glob(_ANY_SPOOL)):
-        with suppress(EmptyTraceError, TruncatedTraceError):
+        with suppress(EmptyTraceError, UnbegunSpoolError):
             spools.append(read_spool(path))
     if folder.name in num_ranks:
         return spools
-    return [each for each in spools if each.facts["run"]["process_group"] != "none"]
+    return [each for each in spools if each.facts["run"].get("process_group") != "none"]
 
 
 def _runs(spools: list[Spool]) -> list[list[Spool]]:

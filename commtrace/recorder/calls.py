@@ -218,7 +218,8 @@ class Numbering:
     """How one recording counts and names what the process counts and names once for all.
 
     Numbers begin at 0 where the recording began. A group keeps its name, unless another group of
-    that name with other ranks came before it in this recording.
+    that name came before it in this recording: one with other ranks, or one that this rank has
+    destroyed since. Threads that play the ranks of one group have an object each for it.
     """
 
     def __init__(
@@ -228,7 +229,7 @@ class Numbering:
         self._first_seqs = groups
         self.first_op = ops
         self._names: dict[Group, str] = {}
-        self._ranks: dict[str, tuple[int, ...]] = {}
+        self._holders: dict[str, tuple[tuple[int, ...], dict[int, Group]]] = {}
 
     def of(self, call: Call) -> tuple[int, int, int]:
         """The number of a call on its rank, that within its group, and that of its operator.
@@ -247,11 +248,16 @@ class Numbering:
         name = self._names.get(group)
         if name is None:
             name, number = group.row.name, 1
-            while self._ranks.setdefault(name, group.ranks) != group.ranks:
+            while not self._takes(name, group):
                 number += 1
                 name = f"{group.row.name}#{number}"
             self._names[group] = name
         return name
+
+    def _takes(self, name: str, group: Group) -> bool:
+        """Take a name, unless it is another group's."""
+        ranks, holders = self._holders.setdefault(name, (group.ranks, {}))
+        return ranks == group.ranks and holders.setdefault(group.rank, group) is group
 
 
 def tensors_of(argument: Any) -> Sequence[torch.Tensor]:

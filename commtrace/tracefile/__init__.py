@@ -17,6 +17,7 @@ from pathlib import Path
 from commtrace.errors import NotATraceError
 from commtrace.tracefile.info import Host, RunInfo, run_info
 from commtrace.tracefile.merge import join, merge_spools, read_spools
+from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import read_run_file, write_trace
 from commtrace.tracefile.spool import (
     OUTSTANDING,
@@ -40,6 +41,7 @@ __all__ = [
     "join",
     "merge_spools",
     "parse_spool",
+    "read_run_file",
     "read_spool",
     "read_spools",
     "read_trace",
@@ -58,17 +60,22 @@ def read_trace(path: Path | str) -> Trace:
     Raises a TraceError that says what was found there and what is supported.
     """
     path = Path(path)
-    if path.is_dir():
-        return read_spools(path)
-    if not path.is_file():
-        spools = path.with_name(f"{path.name}.spools")
-        make = "make one with `commtrace run --nproc 4 -o run.json SCRIPT`"
-        join_them = f"join what was recorded with `commtrace merge {spools} -o {path}`"
-        raise NotATraceError(
-            f"cannot read the trace {path}",
-            found="something that is no file" if path.exists() else "no such file",
-            attempt=join_them if spools.is_dir() else make,
-        )
-    if path.suffix == SPOOL_SUFFIX:
-        return join([read_spool(path)], path=path)
-    return read_run_file(path)
+    asked = f"cannot read the trace {path}"
+    with reading(asked):
+        if path.is_dir():
+            return read_spools(path)
+        if not path.exists() and not path.is_symlink():
+            spools = path.with_name(f"{path.name}.spools")
+            make = "make one with `commtrace run --nproc 4 -o run.json SCRIPT`"
+            join_them = f"join what was recorded with `commtrace merge {spools} -o {path}`"
+            raise NotATraceError(
+                asked,
+                found="no such file",
+                why="a trace is a file, or the folder of spools that a run left behind",
+                attempt=join_them if spools.is_dir() else make,
+            )
+        from commtrace.tracefile.validate import validated  # late, for it loads numpy
+
+        if path.suffix == SPOOL_SUFFIX:
+            return validated(join([read_spool(path)], path=path), asked)
+        return validated(read_run_file(path), asked)

@@ -44,8 +44,16 @@ class Alignment:
     error_ns: int
 
 
-def align(spools: Sequence[Spool]) -> list[Alignment]:
-    """How the times of each spool come onto the first one's scale."""
+Names = Mapping[str, str]
+"""The names that all ranks have for groups, by a rank's own where these differ."""
+
+
+def align(spools: Sequence[Spool], names: Sequence[Names] = ()) -> list[Alignment]:
+    """How the times of each spool come onto the first one's scale.
+
+    `names` are those of groups for each spool; without them, a name means the same group to all.
+    """
+    names = names or [{}] * len(spools)
     own = [_offset_within_system(spool, spools) for spool in spools]
     systems: dict[str, list[int]] = {}
     for number, spool in enumerate(spools):
@@ -53,9 +61,10 @@ def align(spools: Sequence[Spool]) -> list[Alignment]:
     first, *others = systems
     aligned = {first: Alignment(0, 0)}
     if others:
-        mixed = {group for spool in spools for group in _groups_with_transfers(spool)}
+        named = list(zip(spools, names, strict=True))
+        mixed = {group for spool, of_spool in named for group in _with_transfers(spool, of_spool)}
         calls = {
-            boot: _instants([(spools[number], own[number]) for number in numbers], mixed)
+            boot: _instants([(*named[number], own[number]) for number in numbers], mixed)
             for boot, numbers in systems.items()
         }
         _align_systems(aligned, others, calls)
@@ -104,23 +113,25 @@ def _between(ours: Mapping[Key, Instants], theirs: Mapping[Key, Instants]) -> Al
     return Alignment((least + most) // 2, error)
 
 
-def _instants(spools: Iterable[tuple[Spool, int]], mixed: Collection[str]) -> dict[Key, Instants]:
+def _instants(
+    spools: Iterable[tuple[Spool, Names, int]], mixed: Collection[str]
+) -> dict[Key, Instants]:
     """Of every collective that some ranks of one system took part in, on the system's scale.
 
     Of `mixed` groups transfers are made, too.
     """
     found: dict[Key, Instants] = {}
-    for spool, offset in spools:
+    for spool, names, offset in spools:
         # On a device, a host does not see completion; a file that was imported may tell of it.
         if spool.facts["device"] != "cpu" and not spool.facts.get("sees_completion"):
             continue
         comm, groups = spool.tables["comm"], spool.tables["groups"]
         ranks_of = dict(zip(groups["name"], groups["ranks"], strict=True))
         columns = (comm[name] for name in ("kind", "group", "issue_ns", "complete_ns"))
-        numbers = _numbers(spool, mixed)
+        numbers = _numbers(spool, names, mixed)
         for number, kind, group, issue, complete in zip(numbers, *columns, strict=True):
             if kind in _JOINING and number != _NOT_KNOWN and complete != _NOT_KNOWN:
-                key = (group, ranks_of.get(group, ""), number)
+                key = (names.get(group, group), ranks_of.get(group, ""), number)
                 before = found.get(key, (issue + offset, complete + offset))
                 found[key] = (
                     max(before[0], issue + offset),
@@ -129,13 +140,13 @@ def _instants(spools: Iterable[tuple[Spool, int]], mixed: Collection[str]) -> di
     return found
 
 
-def _groups_with_transfers(spool: Spool) -> set[str]:
+def _with_transfers(spool: Spool, names: Names) -> set[str]:
     comm = spool.tables["comm"]
     pairs = set(zip(comm["kind"], comm["group"], strict=True))
-    return {group for kind, group in pairs if kind in _TRANSFERS}
+    return {names.get(group, group) for kind, group in pairs if kind in _TRANSFERS}
 
 
-def _numbers(spool: Spool, mixed: Collection[str]) -> list[int]:
+def _numbers(spool: Spool, names: Names, mixed: Collection[str]) -> list[int]:
     """Which of its group's collectives each call is.
 
     That is not known of a transfer, nor in mixed groups after calls that the spool has lost.
@@ -149,7 +160,7 @@ def _numbers(spool: Spool, mixed: Collection[str]) -> list[int]:
         group, seq = groups[row], seqs[row]
         if seq < 0:
             continue
-        is_whole = num_seen[group] == seq or group not in mixed
+        is_whole = num_seen[group] == seq or names.get(group, group) not in mixed
         num_seen[group] += 1
         if kinds[row] in _TRANSFERS:
             num_transfers[group] += 1

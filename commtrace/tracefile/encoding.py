@@ -25,17 +25,17 @@ from operator import sub
 from typing import Any
 
 from commtrace.schema import Column
+from commtrace.tracefile.reading import Allowance, DamageError, is_int
 
 Description = dict[str, Any]
+
+NOT_ALIKE = -1
+"""In the list of planes: bytes of which not all are the same."""
 
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _CODES_OF_MISSING: dict[type, int] = {int: -1, bool: 0, str: 0}
 _SWAP = sys.byteorder == "big"
 _PLANES = tuple(reversed(range(8))) if _SWAP else tuple(range(8))
-
-
-class DamagedColumnError(ValueError):
-    """The bytes of a column are not what its description says."""
 
 
 def _width(lowest: int, highest: int) -> int:
@@ -84,8 +84,8 @@ def encode_planes(values: array[int]) -> tuple[Description, bytes]:
     """
     packed = values.tobytes()
     planes = [packed[place::8] for place in _PLANES]
-    alike = [plane[0] if plane.count(plane[:1]) == len(plane) else -1 for plane in planes]
-    kept = [plane for plane, byte in zip(planes, alike, strict=True) if byte < 0]
+    alike = [plane[0] if plane.count(plane[:1]) == len(plane) else NOT_ALIKE for plane in planes]
+    kept = [plane for plane, byte in zip(planes, alike, strict=True) if byte == NOT_ALIKE]
     return {"planes": alike}, b"".join(kept)
 
 
@@ -106,39 +106,104 @@ def not_known(column: Column, rows: int) -> array[Any]:
     return array("q", [_CODES_OF_MISSING[column.type]]) * rows
 
 
-def decode(description: Description, data: bytes, rows: int) -> array[Any]:
+def decode(
+    description: Description, data: bytes, rows: int, of_type: type | None = None
+) -> array[Any]:
     """The values of a column, as an array of 64-bit integers or of floats.
 
-    Raises DamagedColumnError where the bytes do not fill the rows.
+    Raises DamageError where the bytes do not fill the rows, or are not of a column `of_type`.
     """
-    if "const" in description:
-        return array("q", [description["const"]]) * rows
+    if not isinstance(description, dict):
+        raise DamageError(f"no description of a column: {_cut(description)}")
+    if (description.get("width") == "float") is not (of_type is float) and of_type is not None:
+        raise DamageError("integers" if of_type is float else "floats", "its width")
+    try:
+        if "const" in description:
+            return array("q", [_integer(description, "const", of_type)]) * rows
+        if "planes" in description:
+            return _join_planes(_planes(description["planes"]), data, rows)
+        return _unpack(description, data, rows)
+    except OverflowError as error:
+        raise DamageError("integers of more than 64 bits") from error
+
+
+def require_rows(rows: Any, num_columns: int, allowance: Allowance, place: str) -> int:
+    """The number of rows that a file claims, once the memory for them is granted."""
+    if not is_int(rows) or rows < 0:
+        raise DamageError(f"rows: {_cut(rows)}, which is no number of rows", place)
+    allowance.take(8 * rows * num_columns, f"{rows:,} rows", place)
+    return rows
+
+
+def require_codes(codes: array[int], num_strings: int, place: str) -> None:
+    """Raise DamageError unless each code numbers one of the strings."""
+    import numpy as np  # only readers need it
+
+    values = np.frombuffer(codes, dtype="int64")
+    if len(values) and not (values.min() >= 0 and values.max() < num_strings):
+        raise DamageError(f"a string number outside of 0..{num_strings - 1}", place)
+
+
+def size_of(description: Description, rows: int) -> int:
+    """How many bytes a described column of that many rows has; 0 of a description that is none."""
+    if not isinstance(description, dict) or "const" in description:
+        return 0
     if "planes" in description:
-        return _join_planes(description["planes"], data, rows)
-    width = description.get("width")
-    typecode = "d" if width == "float" else _TYPECODES.get(width)  # type: ignore[arg-type]
-    if typecode is None:
-        raise DamagedColumnError(f"an unknown width {width!r}")
+        return rows * sum(byte == NOT_ALIKE for byte in _planes(description["planes"]))
+    return rows * array(_typecode(description)).itemsize
+
+
+def _unpack(description: Description, data: bytes, rows: int) -> array[Any]:
+    typecode = _typecode(description)
     packed = array(typecode)
     if len(data) != rows * packed.itemsize:
-        raise DamagedColumnError(f"{len(data)} bytes for {rows} rows of {packed.itemsize}")
+        raise DamageError(f"{len(data)} bytes for {rows} rows of {packed.itemsize}")
     packed.frombytes(data)
     if _SWAP:
         packed.byteswap()
-    if description.get("delta"):
+    if description.get("delta") and rows:
         packed[0] = 0
-        return array("q", accumulate(packed, initial=description["first"]))[1:]
+        return array("q", accumulate(packed, initial=_integer(description, "first")))[1:]
     return packed if typecode in "dq" else array("q", packed)
 
 
+def _typecode(description: Description) -> str:
+    width = description.get("width")
+    if width == "float":
+        return "d"
+    if type(width) is not int or width not in _TYPECODES:
+        raise DamageError(f"an unknown width {_cut(width)}")
+    return _TYPECODES[width]
+
+
+def _integer(description: Description, name: str, of_type: type | None = None) -> int:
+    value = description.get(name)
+    is_flag = type(value) is bool and of_type in (bool, None)
+    if not is_flag and type(value) is not int:
+        raise DamageError(f"{name}: {_cut(value)}, which is no integer")
+    return int(value)  # type: ignore[arg-type] - it is one by now
+
+
+def _planes(alike: Any) -> Sequence[int]:
+    is_one = isinstance(alike, list) and len(alike) == 8
+    if not is_one or not all(type(byte) is int and -1 <= byte <= 255 for byte in alike):
+        raise DamageError(f"planes: {_cut(alike)}, which are not 8 bytes")
+    return alike
+
+
+def _cut(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def _join_planes(alike: Sequence[int], data: bytes, rows: int) -> array[Any]:
-    num_kept = sum(byte < 0 for byte in alike)
+    num_kept = sum(byte == NOT_ALIKE for byte in alike)
     if len(data) != num_kept * rows:
-        raise DamagedColumnError(f"{len(data)} bytes for {rows} rows of {num_kept}")
+        raise DamageError(f"{len(data)} bytes for {rows} rows of {num_kept}")
     packed = bytearray(8 * rows)
     position = 0
     for place, byte in zip(_PLANES, alike, strict=True):
-        if byte < 0:
+        if byte == NOT_ALIKE:
             packed[place::8] = data[position : position + rows]
             position += rows
         else:

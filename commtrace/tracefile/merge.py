@@ -4,7 +4,7 @@ Ranks come in ascending order, whatever the order of the files. Their clocks are
 `clocks`: a spool says which monotonic clock it was recorded with (`boot`, the identity of the
 running system) and how that clock was set against wall time. `run["missing_ranks"]` names ranks
 without a spool, `run["left_out_spools"]` what an earlier run has left in the folder. Group names
-that mean different ranks in different spools are told apart.
+that mean several groups are told apart: of different ranks, or made again (see `generations`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from commtrace.errors import EmptyTraceError, TraceError, TruncatedTraceError
+from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
 from commtrace.event import GroupRow, RankRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.clocks import Alignment, align
+from commtrace.tracefile.generations import base_of, generations
+from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
 from commtrace.tracefile.trace import (
@@ -46,24 +49,29 @@ def merge_spools(folder: Path | str, out_path: Path | str) -> Path:
 
 def read_spools(folder: Path) -> Trace:
     """The trace of a folder with spools, as `merge_spools` would write it."""
-    paths = sorted(folder.glob(f"*{SPOOL_SUFFIX}"))
-    if not folder.is_dir():
-        raise TraceError(
-            f"cannot read the trace {folder}",
-            found="a file" if folder.exists() else "no such folder",
-            why=f"spools are *{SPOOL_SUFFIX} files of one folder",
-            attempt="name the folder that the run left behind, run.json.spools",
-        )
-    if not paths:
-        raise EmptyTraceError(
-            f"cannot read the trace {folder}",
-            found=f"a folder without a *{SPOOL_SUFFIX} file",
-            why="every recorded rank writes one",
-            attempt="record the program again, or name another folder",
-        )
-    spools, left_out = _latest(_begun(paths))
-    trace = join(spools, path=folder)
-    return replace(trace, run={**trace.run, LEFT_OUT: left_out}) if left_out else trace
+    asked = f"cannot read the trace {folder}"
+    with reading(asked):
+        from commtrace.tracefile.validate import validated  # late, for it loads numpy
+
+        if not folder.is_dir():
+            raise TraceError(
+                asked,
+                found="a file" if folder.exists() else "no such folder",
+                why=f"spools are *{SPOOL_SUFFIX} files of one folder",
+                attempt="name the folder that the run left behind, run.json.spools",
+            )
+        paths = sorted(folder.glob(f"*{SPOOL_SUFFIX}"))
+        if not paths:
+            raise EmptyTraceError(
+                asked,
+                found=f"a folder without a *{SPOOL_SUFFIX} file",
+                why="every recorded rank writes one",
+                attempt="record the program again, or name another folder",
+            )
+        spools, left_out = _latest(_begun(paths))
+        trace = join(spools, path=folder)
+        run = {**trace.run, LEFT_OUT: left_out} if left_out else trace.run
+        return validated(replace(trace, run=run), asked)
 
 
 def _begun(paths: Sequence[Path]) -> list[Spool]:
@@ -72,7 +80,7 @@ def _begun(paths: Sequence[Path]) -> list[Spool]:
     for path in paths:
         try:
             spools.append(read_spool(path))
-        except (EmptyTraceError, TruncatedTraceError) as error:
+        except (EmptyTraceError, UnbegunSpoolError) as error:
             failures.append(error)
     if not spools:
         raise failures[0]
@@ -116,8 +124,8 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     ordered = sorted(spools, key=_rank)
     _refuse_doubles(ordered)
     strings = StringTable([""])
-    alignments = align(ordered)
     group_rows, group_names = _join_groups(ordered)
+    alignments = align(ordered, group_names)
     parts = [
         _part(spool, alignment.offset_ns, names, strings)
         for spool, alignment, names in zip(ordered, alignments, group_names, strict=True)
@@ -156,17 +164,28 @@ def _refuse_doubles(spools: Sequence[Spool]) -> None:
 
 
 def _join_groups(spools: Sequence[Spool]) -> tuple[list[Any], list[dict[str, str]]]:
-    """The rows of table `groups`, and for each spool the names to use instead of its own."""
+    """The rows of table `groups`, and for each spool the names to use instead of its own.
+
+    Of groups that were made one after the other by one name, the second is `0#2`; where groups of
+    different ranks still share a name, these are added: `1 [0,1]`.
+    """
     rows_of = [[GroupRow(*row) for row in _rows(spool, "groups")] for spool in spools]
-    meanings: dict[str, set[str]] = {}
-    for row in (row for rows in rows_of for row in rows):
-        meanings.setdefault(row.name, set()).add(row.ranks)
+    numbers = generations([spool.tables for spool in spools])
+    keys = [
+        [(base_of(row.name), number.get(row.name, 1)) for row in rows]
+        for rows, number in zip(rows_of, numbers, strict=True)
+    ]
+    meanings: dict[tuple[str, int], set[str]] = {}
+    for row, key in zip(chain(*rows_of), chain(*keys), strict=True):
+        meanings.setdefault(key, set()).add(row.ranks)
     joined: dict[str, Any] = {}
     names: list[dict[str, str]] = []
-    for rows in rows_of:
+    for rows, of_spool in zip(rows_of, keys, strict=True):
         new_names = {}
-        for row in rows:
-            name = row.name if len(meanings[row.name]) == 1 else f"{row.name} [{row.ranks}]"
+        for row, (base, number) in zip(rows, of_spool, strict=True):
+            name = f"{base}#{number}" if number > 1 else base
+            if len(meanings[base, number]) > 1:
+                name = f"{name} [{row.ranks}]"
             if name != row.name:
                 new_names[row.name] = name
             if name not in joined or row.mesh_axis:  # not every rank knows the axis

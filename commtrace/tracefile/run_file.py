@@ -11,7 +11,6 @@ reader can refuse before it has read the rest. What is written reads back equal.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
 from array import array
@@ -19,16 +18,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError, TruncatedTraceError
+from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError
 from commtrace.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, Column
 from commtrace.tracefile.encoding import (
-    DamagedColumnError,
     Description,
     decode,
     encode_floats,
     encode_ints,
     is_not_known,
     not_known,
+    require_codes,
+    require_rows,
+    size_of,
+)
+from commtrace.tracefile.reading import (
+    Allowance,
+    DamageError,
+    distinct,
+    inflate,
+    is_int,
+    parse_json,
+    read_file,
+    reading,
+    text_in,
 )
 from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable, Table, Trace
 from commtrace.writing import whole
@@ -84,107 +96,141 @@ def _recode(values: ColumnValues, strings: StringTable) -> array[int]:
 
 
 def read_run_file(path: Path) -> Trace:
-    """The trace in a run.json.
+    """The trace in a run.json, as it stands there: `validated` looks at its values.
 
-    Raises EmptyTraceError, NotATraceError, NewerTraceError or TruncatedTraceError.
+    Raises EmptyTraceError, NotATraceError, NewerTraceError, TruncatedTraceError or
+    OversizedTraceError.
     """
-    document = _parse(path)
-    _check_version(document, path)
-    try:
-        strings, run = document["strings"], document["run"]
-        tables = {name: _decode_table(document["tables"], name, strings) for name in TABLES}
-    except _DamageError as error:
-        raise _damaged(path, error.place, error.found) from error.__cause__
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _damaged(path, "its tables", f"{type(error).__name__}: {error}") from error
-    return Trace(run, tables, path, document["version"])
-
-
-class _DamageError(Exception):
-    def __init__(self, place: str, found: str) -> None:
-        super().__init__(place, found)
-        self.place = place
-        self.found = found
-
-
-def _damaged(path: Path, place: str, found: str) -> TruncatedTraceError:
-    return TruncatedTraceError(
-        f"cannot read the trace {path}",
-        place=place,
-        found=found,
-        why="the file was cut off or changed after it was written",
-        attempt="copy it again, or record the run again",
-    )
-
-
-def _parse(path: Path) -> dict[str, Any]:
     asked = f"cannot read the trace {path}"
+    data = read_file(path, asked)
+    allowance = Allowance(asked, len(data))
+    with reading(asked):
+        document = _parse(data, asked, allowance)
+        del data
+        version = _version(document, asked)
+        strings = _list_of_strings(document.get("strings"))
+        run = _object(document, "run")
+        stored = _object(document, "tables")
+        tables = {name: _decode_table(stored, name, strings, allowance) for name in TABLES}
+        return Trace(run, tables, path, version)
+
+
+def _parse(data: bytes, asked: str, allowance: Allowance) -> dict[str, Any]:
+    if not data:
+        raise EmptyTraceError(
+            asked,
+            found="an empty file",
+            why="the program ended before the trace was written, or there was no room",
+            attempt="record the run again",
+        )
     try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise NotATraceError(
-            asked, place=f"byte {error.start}", found="bytes that are no text", why=_EXPECTED
-        ) from error
-    if not text:
-        raise EmptyTraceError(asked, found="an empty file", attempt="record the run again")
+        text = text_in(data)
+    except DamageError as error:
+        raise _no_trace(asked, error.found, error.place) from error
     try:
-        document = json.loads(text)
+        document = parse_json(text, allowance)
     except ValueError as error:
-        if text.replace(" ", "").startswith(_OPENING[: len(text)]):
-            raise _damaged(path, f"character {len(text)}", "the end of the file") from error
+        begins = text[:200].replace(" ", "")[: len(_OPENING)]
+        if begins and _OPENING.startswith(begins):
+            raise _told(error, text) from error
         line = text.splitlines()[0][:60] if text.strip() else ""
-        raise NotATraceError(
-            asked, place="its first line", found=repr(line), why=_EXPECTED
-        ) from error
+        raise _no_trace(asked, repr(line), "its first line") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
-        raise NotATraceError(asked, found="JSON of another kind", why=_EXPECTED)
+        raise _no_trace(asked, "JSON of another kind")
     return document
 
 
-_EXPECTED = f"a trace is a JSON object that begins with {_OPENING}"
+def _no_trace(asked: str, found: str, place: str = "") -> NotATraceError:
+    return NotATraceError(
+        asked,
+        place=place,
+        found=found,
+        why=f"a trace is a JSON object that begins with {_OPENING}",
+        attempt="another file; what torch's own tools wrote is for `commtrace import`",
+    )
 
 
-def _check_version(document: Mapping[str, Any], path: Path) -> None:
+def _told(error: ValueError, text: str) -> DamageError:
+    """What is wrong with a text that begins as a trace: mostly that it ends too early."""
+    at = getattr(error, "pos", len(text))
+    is_cut = isinstance(error, json.JSONDecodeError) and (
+        at >= len(text) or error.msg.startswith("Unterminated") or not text.rstrip().endswith("}")
+    )
+    if is_cut:
+        return DamageError("the end of the file", f"character {len(text)}")
+    return DamageError(str(error), f"character {at}" if at < len(text) else "")
+
+
+def _version(document: Mapping[str, Any], asked: str) -> int:
     version = document.get("version")
-    if not isinstance(version, int) or version < 1:
-        raise _damaged(path, "version", repr(version))
+    if not is_int(version) or version < 1:
+        raise DamageError(repr(version), "version")
     if version > FORMAT_VERSION:
         raise NewerTraceError(
-            f"cannot read the trace {path}",
+            asked,
             found=f"version {version} of the format",
             why=f"this commtrace supports versions up to {FORMAT_VERSION}",
             attempt="install the commtrace that recorded it, or a newer one",
         )
+    return version
 
 
-def _decode_table(tables: Mapping[str, Any], name: str, strings: list[str]) -> Table:
-    stored = tables.get(name, {"rows": 0, "columns": {}})
-    rows = stored["rows"]
+def _object(container: Mapping[str, Any], name: str, place: str = "") -> dict[str, Any]:
+    value = container.get(name)
+    if not isinstance(value, dict):
+        raise DamageError("no object of that name", place or name)
+    return value
+
+
+def _list_of_strings(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(type(each) is str for each in value):
+        raise DamageError("no list of strings", "strings")
+    return distinct(value)
+
+
+def _decode_table(
+    tables: Mapping[str, Any], name: str, strings: list[str], allowance: Allowance
+) -> Table:
+    place = f"tables.{name}"
+    if name not in tables:
+        return {column.name: _of_type(column, not_known(column, 0), strings) for column in TABLES[name]}
+    stored = _object(tables, name, place)
+    rows = require_rows(stored.get("rows"), len(TABLES[name]), allowance, place)
+    columns = _object(stored, "columns", f"{place}.columns")
     return {
-        column.name: _decode_column(column, name, stored["columns"], rows, strings)
+        column.name: _decode_column(column, f"{place}.columns.{column.name}", columns, rows, strings)
         for column in TABLES[name]
     }
 
 
 def _decode_column(
-    column: Column, table: str, stored: Mapping[str, Any], rows: int, strings: list[str]
+    column: Column, place: str, stored: Mapping[str, Any], rows: int, strings: list[str]
 ) -> ColumnValues:
-    place = f"tables.{table}.columns.{column.name}"
-    description = stored.get(column.name)
-    if description is None:  # nothing was known of it, or it came with a version after the file's
+    if column.name not in stored:  # nothing was known, or it came with a version after the file's
         values = not_known(column, rows)
     else:
-        values = _decode_stored(description, rows, place)
+        values = _decode_stored(column, stored[column.name], rows, place)
+    return _of_type(column, values, strings, place)
+
+
+def _of_type(
+    column: Column, values: array[Any], strings: list[str], place: str = ""
+) -> ColumnValues:
     if column.type is not str:
         return values
-    if rows and not (min(values) >= 0 and max(values) < len(strings)):
-        raise _DamageError(place, f"a string number outside of 0..{len(strings) - 1}")
+    require_codes(values, len(strings), place)
     return StringColumn(values, strings)
 
 
-def _decode_stored(description: Description, rows: int, place: str) -> array[Any]:
+def _decode_stored(
+    column: Column, description: Description, rows: int, place: str
+) -> array[Any]:
     try:
-        data = base64.b64decode(description.get("data", ""))
-        return decode(description, zlib.decompress(data) if data else b"", rows)
-    except (DamagedColumnError, binascii.Error, zlib.error) as error:
-        raise _DamageError(place, str(error)) from error
+        packed = description.get("data", "") if isinstance(description, dict) else ""
+        if not isinstance(packed, str):
+            raise DamageError("data that is no text")
+        data = base64.b64decode(packed, validate=True)
+        data = inflate(data, size_of(description, rows))
+        return decode(description, data, rows, column.type)
+    except ValueError as error:
+        raise DamageError(str(error), place) from error

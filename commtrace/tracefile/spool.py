@@ -28,9 +28,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError, TruncatedTraceError
+from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError, UnbegunSpoolError
 from commtrace.schema import FORMAT_VERSION, TABLES, Column
 from commtrace.tracefile.encoding import (
     decode,
@@ -39,6 +39,20 @@ from commtrace.tracefile.encoding import (
     encode_planes,
     is_not_known,
     not_known,
+    require_codes,
+    require_rows,
+    size_of,
+)
+from commtrace.tracefile.facts import require_spool_facts
+from commtrace.tracefile.reading import (
+    Allowance,
+    DamageError,
+    distinct,
+    is_int,
+    parse_json,
+    read_file,
+    reading,
+    text_in,
 )
 from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable
 
@@ -70,6 +84,8 @@ SITES = {
 _FIRST_WORD = b"commtrace-spool"
 _FIRST_LINE = b"%s %d\n" % (_FIRST_WORD, FORMAT_VERSION)
 _FIRST_LINES = tuple(b"%s %d\n" % (_FIRST_WORD, n + 1) for n in range(FORMAT_VERSION))
+_KILLED = "the process ended before it had written its first batch"
+_OTHERS = "join the spools of the other ranks: this one is then said to be missing"
 _BATCH = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
 _FASTEST = 1
@@ -198,58 +214,67 @@ class Spool:
 def read_spool(path: Path) -> Spool:
     """The spool of one rank, without its torn tail.
 
-    Raises EmptyTraceError, NotATraceError, NewerTraceError, or TruncatedTraceError where not even
-    the first batch is whole.
+    Raises EmptyTraceError, NotATraceError, NewerTraceError, UnbegunSpoolError where not even the
+    first batch is whole, or another TraceError where what is in it cannot be.
     """
-    return parse_spool(path.read_bytes(), path)
+    spool = parse_spool(read_file(path, f"cannot read the spool {path}"), path)
+    require_spool_facts(spool.facts, f"cannot read the spool {path}")
+    return spool
 
 
 def parse_spool(data: bytes, path: Path | None = None) -> Spool:
-    """`read_spool` of bytes in memory; `path` is only for messages."""
-    _check_first_line(data, path)
-    builder = _Builder()
+    """`read_spool` of bytes in memory, whatever the facts; `path` is only for messages."""
+    asked = f"cannot read the spool {path}"
+    _check_first_line(data, asked)
+    allowance = Allowance(asked, len(data))
+    builder = _Builder(allowance)
     end = len(_FIRST_LINE)
-    for whole, payload in batches(data):
-        builder.add(payload)
-        end = whole
-    if not builder.num_batches:
-        raise TruncatedTraceError(
-            f"cannot read the spool {path}",
-            place=f"byte {end}",
-            found="no complete batch",
-            why="the process ended before it had written its first one",
-        )
-    return Spool(builder.facts, builder.tables(), end < len(data), path)
+    with reading(asked):
+        for whole, payload in batches(data):
+            builder.add(payload)
+            end = whole
+        if not builder.num_batches:
+            raise UnbegunSpoolError(
+                asked,
+                place=f"byte {end}",
+                found="no complete batch",
+                why=_KILLED,
+                attempt=_OTHERS,
+            )
+        return Spool(builder.facts, builder.tables(), end < len(data), path)
 
 
 def batches(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The batches of a spool that are whole: where each ends, and its payload, inflated."""
+    """The batches of a spool that are whole: where each ends, and its payload, as it is stored."""
     position = len(_FIRST_LINE)
     while payload := _payload_at(data, position):
         position += _BATCH.size + len(payload)
-        yield position, zlib.decompress(payload)
+        yield position, payload
 
 
-def _check_first_line(data: bytes, path: Path | None) -> None:
+def _check_first_line(data: bytes, asked: str) -> None:
     if not data:
-        raise EmptyTraceError(f"cannot read the spool {path}", found="an empty file")
+        raise EmptyTraceError(asked, found="an empty file", why=_KILLED, attempt=_OTHERS)
     if data.startswith(_FIRST_LINES):
         return
     word, _, version = data[:64].partition(b"\n")[0].partition(b" ")
-    if word == _FIRST_WORD and version.isdigit():
+    if word == _FIRST_WORD and version[:20].isdigit():
         raise NewerTraceError(
-            f"cannot read the spool {path}",
-            found=f"version {int(version)} of the format",
+            asked,
+            found=f"version {int(version[:20])} of the format",
             why=f"this commtrace supports versions up to {FORMAT_VERSION}",
             attempt="install the commtrace that recorded it, or a newer one",
         )
     if _FIRST_LINE.startswith(data):
-        raise TruncatedTraceError(f"cannot read the spool {path}", found=f"{len(data)} bytes")
+        raise UnbegunSpoolError(
+            asked, found=f"{len(data)} bytes", why=_KILLED, attempt=_OTHERS
+        )
     raise NotATraceError(
-        f"cannot read the spool {path}",
+        asked,
         place="its first line",
         found=repr(data[:32]),
         why=f"a spool begins with the line {_FIRST_LINE.decode().strip()!r}",
+        attempt="move it out of the folder, or copy it again",
     )
 
 
@@ -265,39 +290,67 @@ def _payload_at(data: bytes, position: int) -> bytes:
 class _Builder:
     """Joins batches, one after the other, to whole columns."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowance: Allowance) -> None:
         self.num_batches = 0
         self.facts: dict[str, Any] = {}
+        self._allowance = allowance
+        self._taken_for: list[Any] = []
         self._strings = [""]
         self._arrays = {name: _empty_table(name) for name in _TABLES}
 
     def add(self, payload: bytes) -> None:
-        (length,) = _LENGTH.unpack_from(payload)
-        position = _LENGTH.size + length
-        head = json.loads(payload[_LENGTH.size : position])
-        self.facts.update(head["facts"])
-        self._strings.extend(head["strings"])
+        place = f"batch {self.num_batches}"
+        try:
+            self._add(self._allowance.inflate(payload, place=place))
+        except DamageError as error:
+            raise DamageError(error.found, ", ".join(filter(None, (place, error.place)))) from error
         self.num_batches += 1
+
+    def _add(self, data: bytes) -> None:
+        head, blobs = _head_of(data, self._allowance)
+        facts = _part(head, "facts", dict)
+        if "rank" in self.facts and facts.get("rank", self.facts["rank"]) != self.facts["rank"]:
+            self._taken_for.append(self.facts["rank"])
+        self.facts.update(facts)
+        strings = _part(head, "strings", list)
+        if not all(type(each) is str for each in strings):
+            raise DamageError("something else than a string", "strings")
+        self._strings.extend(strings)
         self._arrays[OUTSTANDING] = _empty_table(OUTSTANDING)
-        for name, table in head["tables"].items():
-            for column in _TABLES[name]:
-                description = table["columns"].get(column.name)
-                if description is None:
-                    values = not_known(column, table["rows"])
+        position = 0
+        for name, table in _part(head, "tables", dict).items():
+            if name not in _TABLES or not isinstance(table, dict):
+                raise DamageError(f"a table {name[:60]!r}", "tables")
+            position = self._add_table(name, table, blobs, position)
+
+    def _add_table(self, name: str, table: dict[str, Any], blobs: bytes, position: int) -> int:
+        """Append a table's columns, whose bytes begin at `position`; where they end."""
+        rows = require_rows(table.get("rows"), len(_TABLES[name]), self._allowance, name)
+        described = _part(table, "columns", dict)
+        for column in _TABLES[name]:
+            try:
+                if column.name not in described:
+                    values = not_known(column, rows)
                 else:
-                    end = position + description.get("bytes", 0)
-                    values = decode(description, payload[position:end], table["rows"])
+                    description = described[column.name]
+                    end = position + size_of(description, rows)
+                    values = decode(description, blobs[position:end], rows, column.type)
                     position = end
-                self._arrays[name][column.name].extend(values)
+            except DamageError as error:
+                raise DamageError(error.found, f"tables.{name}.columns.{column.name}") from error
+            self._arrays[name][column.name].extend(values)
+        return position
 
     def tables(self) -> dict[str, dict[str, ColumnValues]]:
         arrays = self._arrays
+        distinct(self._strings)
         for name, values in arrays[OUTSTANDING].items():
             arrays["comm"][name].extend(values)
         for name in SITES:
             self._join_sites(name)
+        self._correct_ranks()
         return {
-            name: {column.name: self._column(column, ordered[column.name]) for column in columns}
+            name: {column.name: self._column(name, column, ordered) for column in columns}
             for name, columns in TABLES.items()
             for ordered in [_in_order(arrays[name])]
         }
@@ -307,11 +360,59 @@ class _Builder:
         whole, numbers, sites = arrays[table], arrays[numbers_of(table)], arrays[sites_of(table)]
         for name in _OF_EACH[table]:
             whole[name].extend(numbers[name])
+        require_codes(numbers[SITE.name], len(sites["rank"]), f"sites of {table}")
+        require_rows(len(numbers[SITE.name]), len(TABLES[table]), self._allowance, table)
         for column in SITES[table]:
             whole[column.name].extend(map(sites[column.name].__getitem__, numbers[SITE.name]))
 
-    def _column(self, column: Column, values: array[Any]) -> ColumnValues:
-        return StringColumn(values, self._strings) if column.type is str else values
+    def _correct_ranks(self) -> None:
+        """Put down to the rank what was recorded before the process knew that this is its rank.
+
+        A rank that made calls is another one: threads may play several.
+        """
+        rank = self.facts.get("rank")
+        taken_for = set(filter(is_int, self._taken_for))
+        if not taken_for or not is_int(rank):
+            return
+        taken_for -= set(self._arrays["comm"]["rank"])
+        for name in ("ops", "steps"):
+            ranks = self._arrays[name]["rank"]
+            ranks[:] = array("q", [rank if each in taken_for else each for each in ranks])
+
+    def _column(self, table: str, column: Column, ordered: dict[str, array[Any]]) -> ColumnValues:
+        values = ordered[column.name]
+        if column.type is not str:
+            return values
+        require_codes(values, len(self._strings), f"tables.{table}.columns.{column.name}")
+        return StringColumn(values, self._strings)
+
+
+_T = TypeVar("_T")
+
+
+def _part(container: Mapping[str, Any], name: str, of_type: type[_T]) -> _T:
+    value = container.get(name)
+    if not isinstance(value, of_type):
+        raise DamageError(f"no {_JSON_NAMES[of_type]} of that name", name)
+    return value
+
+
+_JSON_NAMES: dict[type, str] = {dict: "object", list: "list"}
+
+
+def _head_of(data: bytes, allowance: Allowance) -> tuple[dict[str, Any], bytes]:
+    """The head of a batch, and the bytes that it describes."""
+    if len(data) < _LENGTH.size:
+        raise DamageError(f"{len(data)} bytes", "its head")
+    (length,) = _LENGTH.unpack_from(data)
+    end = _LENGTH.size + length
+    try:
+        head = parse_json(text_in(data[_LENGTH.size : end]), allowance)
+    except ValueError as error:
+        raise DamageError(str(error), "its head") from error
+    if end > len(data) or not isinstance(head, dict):
+        raise DamageError("no JSON object of that length", "its head")
+    return head, data[end:]
 
 
 def _empty_table(name: str) -> dict[str, array[Any]]:

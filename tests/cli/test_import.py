@@ -8,7 +8,7 @@ from pathlib import Path
 
 from commtrace.tracefile import read_trace
 from tests.cli.conftest import Commtrace
-from tests.commtrace.importers.dumps import healthy, write_dumps
+from tests.commtrace.importers.dumps import Dump, healthy, write_dumps
 
 
 def test_dumps_become_a_run_file_that_can_be_checked(commtrace: Commtrace, tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_files_of_several_kinds_or_of_one_rank_are_no_run(
     assert (twice.code, "found: two of rank 0:" in twice.err) == (3, True)
 
 
-def test_a_name_without_a_number_says_no_rank(commtrace: Commtrace, tmp_path: Path) -> None:
-    folder = write_dumps(tmp_path / "dumps", healthy(1)[:2])
-    (folder / "nccl_trace_rank_0").rename(folder / "first")
+def test_of_several_files_each_must_say_its_rank(commtrace: Commtrace, tmp_path: Path) -> None:
+    folder = write_dumps(tmp_path / "dumps", [Dump(rank).call("all_reduce") for rank in (0, 1)])
+    (folder / "nccl_trace_rank_0").rename(folder / "trace_20261122")
     ended = commtrace("import", folder, "-o", "out.json", columns=None)
     assert ended.code == 3
     assert "no rank, neither in the file nor in its name" in ended.err

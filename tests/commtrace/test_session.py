@@ -554,6 +554,7 @@ def test_ranks_that_do_not_know_themselves_yet_write_each_a_spool(tmp_path: Path
     trace = read_trace(tmp_path / "run.json")
     assert list(trace.tables["comm"]["rank"]) == [0, 1]
     assert trace.run["missing_ranks"] == []
+    assert set(trace.tables["ops"]["rank"]) == {0, 1} == set(trace.tables["steps"]["rank"])
 
 
 class Numbers(torch.utils.data.Dataset):  # type: ignore[type-arg]

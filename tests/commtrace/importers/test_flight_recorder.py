@@ -301,7 +301,7 @@ def test_ranks_of_a_dump_that_lists_none_are_those_that_called(tmp_path: Path) -
         dump.call("all_reduce", state="scheduled")
         dump.call("all_gather", LEFT if dump.rank < 2 else RIGHT, state="scheduled", out=[[2, 8]])
         document = dump.document() | {"pg_config": {"": {"name": "", "desc": "", "ranks": "[]"}}}
-        (tmp_path / f"fr_{dump.rank}").write_text(json.dumps(document))
+        (tmp_path / f"fr_rank_{dump.rank}").write_text(json.dumps(document))
     frames = load(import_trace([tmp_path]))
     assert frames.groups.set_index("name")["ranks"].to_dict() == {
         ALL: "0,1,2,3",

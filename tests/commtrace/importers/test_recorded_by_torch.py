@@ -44,8 +44,8 @@ def record(folder: Path) -> None:
             dist.recv(values, 0)
         dist.barrier()
     profiled.export_chrome_trace(str(folder / f"trace{rank}.json"))
-    (folder / f"pickled_{rank}").write_bytes(_dump_fr_trace())
-    (folder / f"text_{rank}").write_bytes(_dump_fr_trace_json())
+    (folder / f"pickled_rank{rank}").write_bytes(_dump_fr_trace())
+    (folder / f"text_rank{rank}").write_bytes(_dump_fr_trace_json())
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_dumps_tell_the_collectives_in_both_forms(recorded: Path) -> None:
 
 def test_made_up_dumps_have_the_fields_of_real_ones(recorded: Path) -> None:
     """The tests of planted faults rest on that."""
-    entry: dict[str, Any] = json.loads((recorded / "text_0").read_text())["entries"][0]
+    entry: dict[str, Any] = json.loads((recorded / "text_rank0").read_text())["entries"][0]
     made_up = Dump(0).call("all_reduce").entries[0]
     assert set(entry) == set(made_up) - {"frames"}
     assert {key: type(value) for key, value in entry.items() if key in ("state", "is_p2p")} == {

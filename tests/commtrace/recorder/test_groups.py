@@ -52,15 +52,17 @@ def test_a_group_is_not_kept_alive() -> None:
     assert list(book) == []
 
 
-def test_worlds_that_follow_each_other_are_told_apart_by_their_ranks() -> None:
+def test_worlds_that_follow_each_other_are_told_apart() -> None:
     with commtrace.record() as recording:
         for size in (2, 2, 4):
             with fake_world(size):
                 dist.all_reduce(torch.ones(1))
     assert [(row.name, row.ranks) for row in groups(recording)] == [
-        ("0", "0,1"), ("0#2", "0,1,2,3"),
+        ("0", "0,1"), ("0#2", "0,1"), ("0#3", "0,1,2,3"),
     ]  # fmt: skip
-    assert [event.group for event in calls(recording)] == ["0", "0", "0#2"]
+    assert [(event.group, event.seq) for event in calls(recording)] == [
+        ("0", 0), ("0#2", 0), ("0#3", 0),
+    ]  # fmt: skip
 
 
 def test_a_new_recording_does_not_remember_the_names_of_the_last() -> None:

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commtrace.tracefile.encoding import (
-    DamagedColumnError,
     decode,
     encode_floats,
     encode_ints,
     encode_planes,
 )
+from commtrace.tracefile.reading import DamageError
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -68,5 +68,5 @@ def test_differences_that_do_not_fit_are_not_taken() -> None:
 def test_bytes_that_do_not_fit_the_description_are_refused(
     description: dict, data: bytes, rows: int, message: str
 ) -> None:
-    with pytest.raises(DamagedColumnError, match=message):
+    with pytest.raises(DamageError, match=message):
         decode(description, data, rows)

@@ -18,7 +18,7 @@ from commtrace.errors import (
     TruncatedTraceError,
 )
 from commtrace.event import CommEvent
-from commtrace.tracefile import read_trace, trace_of_rows, write_trace
+from commtrace.tracefile import read_run_file, read_trace, trace_of_rows, write_trace
 from tests.commtrace.synthetic import write_synthetic_run
 from tests.commtrace.tracefile.tables import TEXT, tables
 
@@ -37,7 +37,7 @@ def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_written_reads_back_equal(facts: dict, rows: dict) -> None:
     path = Path(_folder.name) / "run.json"
     trace = trace_of_rows(facts, rows)
-    back = read_trace(write_trace(trace, path))
+    back = read_run_file(write_trace(trace, path))
     assert back.run == trace.run
     assert back.tables == trace.tables
     assert back.path == path
@@ -53,7 +53,7 @@ def test_reading_and_writing_again_gives_the_same_file(rows: dict) -> None:
     path = Path(_folder.name) / "run.json"
     write_trace(trace_of_rows({}, rows), path)
     first = path.read_bytes()
-    write_trace(read_trace(path), path)
+    write_trace(read_run_file(path), path)
     assert path.read_bytes() == first
 
 

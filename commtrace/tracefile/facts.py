@@ -1,0 +1,140 @@
+"""The facts that a spool and a run begin with: which there are, and the values that they may have.
+
+A fact of another name is kept as it is. What the program runs under (`world_size`) is believed up
+to `MAX_RANKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from commtrace.errors import InvalidTraceError
+from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS
+from commtrace.tracefile.reading import is_int
+
+Check = Callable[[Any], bool]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return is_int(value) and value >= -1
+
+
+def _is_rank(value: Any) -> bool:
+    return is_int(value) and 0 <= value < MAX_RANKS
+
+
+def _is_world_size(value: Any) -> bool:
+    return is_int(value) and 1 <= value <= MAX_RANKS
+
+
+def _is_instant(value: Any) -> bool:
+    return is_int(value) and -MOST_INSTANT_NS <= value <= MOST_INSTANT_NS
+
+
+def _are_ranks(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= MAX_RANKS
+        and all(_is_rank(each) for each in value)
+        and len(set(value)) == len(value)
+    )
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+_MEANINGS: dict[Check, str] = {
+    _is_text: "a string",
+    _is_flag: "true or false",
+    _is_count: "an integer from -1 on",
+    _is_rank: f"a rank below {MAX_RANKS:,}",
+    _is_world_size: f"a number of ranks, {MAX_RANKS:,} at most",
+    _is_instant: "a time in nanoseconds",
+    _are_ranks: f"a list of different ranks below {MAX_RANKS:,}",
+    _are_texts: "a list of strings",
+    _is_object: "an object",
+}
+
+SPOOL_FACTS: dict[str, Check] = {
+    "rank": _is_rank,
+    "host": _is_text,
+    "pid": _is_count,
+    "boot": _is_text,
+    "epoch_ns": _is_instant,
+    "device": _is_text,
+    "start_ns": _is_instant,
+    "run": _is_object,
+}
+"""What every spool has."""
+
+CLOSING_FACTS: dict[str, Check] = {
+    "end_ns": _is_instant,
+    "complete": _is_flag,
+    "num_dropped": _is_count,
+    "num_ops_dropped": _is_count,
+    "sees_completion": _is_flag,
+}
+"""What it may have."""
+
+RUN_FACTS: dict[str, Check] = {
+    "world_size": _is_world_size,
+    "missing_ranks": _are_ranks,
+    "torn_ranks": _are_ranks,
+    "left_out_spools": _are_texts,
+    "lacks": _are_texts,
+    "imported_from": _is_text,
+    "imported_files": _is_count,
+    "clock": _is_text,
+    "command": _is_text,
+    "created": _is_text,
+    "torch": _is_text,
+    "python": _is_text,
+    "detail": _is_text,
+    "process_group": _is_text,
+    "ranks_from": _is_text,
+}
+"""What a run may have."""
+
+
+def require_spool_facts(facts: Mapping[str, Any], asked: str) -> None:
+    """Raise InvalidTraceError unless a spool has the facts that all have, of the right types."""
+    for name in SPOOL_FACTS:
+        if name not in facts:
+            raise _invalid(asked, f"facts.{name}", "no such fact", SPOOL_FACTS[name])
+    _require(facts, SPOOL_FACTS | CLOSING_FACTS, "facts", asked)
+    require_run_facts(facts["run"], asked, "facts.run")
+
+
+def require_run_facts(run: Mapping[str, Any], asked: str, place: str = "run") -> None:
+    """Raise InvalidTraceError where a known fact of a run has a value of another type."""
+    _require(run, RUN_FACTS, place, asked)
+
+
+def _require(facts: Mapping[str, Any], checks: Mapping[str, Check], place: str, asked: str) -> None:
+    for name, check in checks.items():
+        if name in facts and not check(facts[name]):
+            raise _invalid(asked, f"{place}.{name}", repr(facts[name])[:80], check)
+
+
+def _invalid(asked: str, place: str, found: str, check: Check) -> InvalidTraceError:
+    return InvalidTraceError(
+        asked,
+        place=place,
+        found=found,
+        why=f"that fact is {_MEANINGS[check]}",
+        attempt="copy the file again, or record the run again",
+    )

@@ -1,0 +1,109 @@
+"""Groups that were destroyed and made again under the same name, told apart alike on all ranks.
+
+A process names its groups from 0 again once it has destroyed them, so a rank has several groups
+`0`, the second of which its own spool calls `0#2`. Which of them a rank has is not told by its own
+count, for it may have called on some only:
+
+    rank 0    0 ████      0#2 ███          all of them by the same names:
+    rank 2                0   ███    ->    0#2 on rank 2, too
+
+Members leave a group before they make the next one together, so calls on one lie before those on
+the next: of calls in order of time, those nearest to each other are on one group, as long as no
+rank is in it twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from commtrace.tracefile.trace import ColumnValues
+
+_AGAIN = re.compile(r"(.*)#\d{1,9}", re.ASCII | re.DOTALL)
+
+Tables = Mapping[str, Mapping[str, ColumnValues]]
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """When a rank called on one group of those of a name: `place` numbers the rank's tables."""
+
+    place: int
+    name: str
+    first_ns: int
+    last_ns: int
+
+
+def base_of(name: str) -> str:
+    """The name that a group was made by.
+
+    >>> base_of("0#2")
+    '0'
+    """
+    again = _AGAIN.fullmatch(name)
+    return again[1] if again else name
+
+
+def generations(ranks: Sequence[Tables]) -> list[dict[str, int]]:
+    """For the tables of each rank, which of the groups made by a name each of its names means.
+
+    They count from 1; a name that is not in there means the first.
+    """
+    found: list[dict[str, int]] = [{} for _ in ranks]
+    for stretches in _made_again(ranks):
+        for number, together in enumerate(_clusters(stretches), start=1):
+            for stretch in together:
+                found[stretch.place][stretch.name] = number
+    return found
+
+
+def _made_again(ranks: Sequence[Tables]) -> list[list[_Stretch]]:
+    """The calls by group and rank, of the names by which some rank has made several groups."""
+    again = {
+        base
+        for tables in ranks
+        for base, num in Counter(map(base_of, tables["groups"]["name"])).items()
+        if num > 1
+    }
+    by_base: dict[str, list[_Stretch]] = {}
+    for place, tables in enumerate(ranks if again else ()):
+        for stretch in _stretches(tables, place):
+            if (base := base_of(stretch.name)) in again:
+                by_base.setdefault(base, []).append(stretch)
+    return list(by_base.values())
+
+
+def _stretches(tables: Tables, place: int) -> list[_Stretch]:
+    found: dict[str, _Stretch] = {}
+    comm = tables["comm"]
+    columns = (comm[name] for name in ("group", "issue_ns", "complete_ns"))
+    for group, issue, complete in zip(*columns, strict=True):
+        seen = found.get(group)
+        last = max(issue, complete)
+        if seen is None:
+            found[group] = _Stretch(place, group, issue, last)
+        else:
+            seen.first_ns = min(seen.first_ns, issue)
+            seen.last_ns = max(seen.last_ns, last)
+    return list(found.values())
+
+
+def _clusters(stretches: list[_Stretch]) -> list[list[_Stretch]]:
+    """The stretches of the same group each, in order of time: the smallest gaps close first."""
+    ordered = sorted(stretches, key=lambda each: (each.first_ns, each.place))
+    gaps, reached = [], ordered[0].last_ns
+    for number, stretch in enumerate(ordered[1:]):
+        gaps.append((stretch.first_ns - reached, number))
+        reached = max(reached, stretch.last_ns)
+    clusters = [[stretch] for stretch in ordered]
+    cluster_of = {id(stretch): cluster for stretch, cluster in zip(ordered, clusters, strict=True)}
+    for _, number in sorted(gaps):
+        before, after = (cluster_of[id(ordered[number + each])] for each in (0, 1))
+        if {each.place for each in before}.isdisjoint(each.place for each in after):
+            before += after
+            for each in after:
+                cluster_of[id(each)] = before
+    in_order = [cluster_of[id(stretch)] for stretch in ordered]
+    return list({id(cluster): cluster for cluster in in_order}.values())

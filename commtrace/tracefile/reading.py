@@ -1,0 +1,303 @@
+"""Reading what others wrote: bounds on memory, and one boundary for whatever goes wrong.
+
+No file is believed about how much it holds. A path is opened only if it is a regular file; what is
+inflated, and what rows take once they are decoded, is charged to an `Allowance` before memory is
+asked for:
+
+    an allowance = 64 MiB + 100 x size of the file, 4 GiB at most
+
+COMMTRACE_READ_LIMIT (bytes, or `16GiB`) replaces it for files that are trusted. Inside of
+`reading(...)` any failure becomes a TraceError with its four parts, and so exit code 3.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import stat
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from commtrace.errors import (
+    CommtraceError,
+    NotATraceError,
+    OversizedTraceError,
+    TraceError,
+    TruncatedTraceError,
+    UsageError,
+)
+from commtrace.units import text_of_bytes
+
+LIMIT_VARIABLE = "COMMTRACE_READ_LIMIT"
+
+MAX_DEPTH = 64
+"""Lists and objects of JSON, or of a pickle, are nested at most so deep."""
+
+GZIP, ZLIB = 31, 15
+"""Window bits of zlib for either container."""
+
+_FLOOR_BYTES = 64 << 20
+_FACTOR = 100
+_MOST_BYTES = 4 << 30
+BYTES_PER_VALUE = 64
+_CHUNK_BYTES = 1 << 20
+_POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+_DAMAGED = "the file was cut off or changed after it was written"
+_COPY_AGAIN = "copy it again, or record the run again"
+
+
+class DamageError(ValueError):
+    """What a reader found at some place of a file; `reading` makes a TraceError of it."""
+
+    def __init__(self, found: str, place: str = "") -> None:
+        super().__init__(found)
+        self.found = found
+        self.place = place
+
+
+class MoreThanError(DamageError):
+    """Compressed data holds more than it may."""
+
+
+@contextmanager
+def reading(asked: str) -> Iterator[None]:
+    """The boundary: whatever the body fails with leaves it as a TraceError, `asked` first."""
+    try:
+        yield
+    except CommtraceError:
+        raise
+    except DamageError as error:
+        raise TruncatedTraceError(
+            asked, place=error.place, found=error.found, why=_DAMAGED, attempt=_COPY_AGAIN
+        ) from error
+    except OSError as error:
+        raise TraceError(
+            asked,
+            found=(error.strerror or str(error)).lower(),
+            why="the file cannot be opened and read",
+            attempt="name a regular file that you may read",
+        ) from error
+    except MemoryError as error:
+        raise OversizedTraceError(
+            asked,
+            found="more than fits into the memory that is left",
+            why="what the file holds takes many times its size once it is read",
+            attempt="read it on a machine with more memory, or record less",
+        ) from error
+    except RecursionError as error:
+        raise TruncatedTraceError(
+            asked, found="values that are nested too deep", why=_DAMAGED, attempt=_COPY_AGAIN
+        ) from error
+    except Exception as error:  # a reader met values that it did not foresee
+        text = " ".join(str(error).split())[:200]
+        raise TruncatedTraceError(
+            asked,
+            place=_place_of(error),
+            found=f"{type(error).__name__}: {text}",
+            why=_DAMAGED,
+            attempt=_COPY_AGAIN,
+        ) from error
+
+
+def _place_of(error: BaseException) -> str:
+    """The line of the reader that failed, for a report of it."""
+    trace = error.__traceback__
+    place = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if "commtrace" in code.co_filename:
+            place = f"{Path(code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"the reader's {place}" if place else ""
+
+
+class Allowance:
+    """The memory that the contents of one file may take."""
+
+    __slots__ = ("asked", "left", "num_bytes", "total")
+
+    def __init__(self, asked: str, num_bytes: int) -> None:
+        self.asked = asked
+        self.num_bytes = num_bytes
+        limit = _limit()
+        if limit is None:
+            limit = min(_FLOOR_BYTES + _FACTOR * num_bytes, _MOST_BYTES)
+        self.total = self.left = limit
+
+    def take(self, num_bytes: int, what: str, place: str = "") -> None:
+        """Charge `num_bytes` for `what`; raises OversizedTraceError where they are not left."""
+        if num_bytes > self.left:
+            self.refuse(f"{what}: {text_of_bytes(num_bytes)} of memory", place)
+        self.left -= num_bytes
+
+    def inflate(self, data: bytes, *, container: int = ZLIB, place: str = "") -> bytes:
+        """`inflate` to what is left, and charge it."""
+        try:
+            inflated = inflate(data, self.left, container=container)
+        except MoreThanError as error:
+            self.refuse(error.found, place)
+        self.left -= len(inflated)
+        return inflated
+
+    def refuse(self, found: str, place: str = "") -> NoReturn:
+        """Raise the error of a file that claims to hold more than is believed."""
+        raise OversizedTraceError(
+            self.asked,
+            place=place,
+            found=found,
+            why=f"a file of {text_of_bytes(self.num_bytes)} may take {text_of_bytes(self.total)} "
+            "of memory: one that claims more is damaged, or made to exhaust a machine",
+            attempt=f"{LIMIT_VARIABLE}=16GiB, if you know where the file comes from",
+        )
+
+
+def _limit() -> int | None:
+    """The limit that the user has set."""
+    text = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d{1,18})\s*([KMGT]?)(?:i?B)?", text, re.IGNORECASE | re.ASCII)
+    if found is None:
+        raise UsageError(
+            f"cannot read files with {LIMIT_VARIABLE}={text}",
+            found="no number of bytes",
+            attempt=f"{LIMIT_VARIABLE}=16GiB",
+        )
+    return int(found[1]) << _POWERS[found[2].upper()]
+
+
+def read_file(path: Path, asked: str) -> bytes:
+    """The bytes of a regular file; devices, pipes, sockets and folders are refused unopened."""
+    with reading(asked):
+        _require_regular(os.stat(path).st_mode, asked)
+        # It may have become a pipe since, which without O_NONBLOCK waits for somebody to write.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as stream:
+            about = os.fstat(descriptor)
+            _require_regular(about.st_mode, asked)
+            return _all_of(stream, about.st_size, asked)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def _require_regular(mode: int, asked: str) -> None:
+    if not stat.S_ISREG(mode):
+        raise NotATraceError(
+            asked,
+            found=_KINDS.get(stat.S_IFMT(mode), "something that is no file"),
+            why="only regular files are read",
+            attempt="write its contents to a file first",
+        )
+
+
+def _all_of(stream: io.RawIOBase, size: int, asked: str) -> bytes:
+    """What a file holds, which may be more than its size says."""
+    most = _limit() or _MOST_BYTES
+    parts: list[bytes] = []
+    total, ask_for = 0, size + 1
+    while total <= most >= size:
+        part = stream.read(ask_for)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        total, ask_for = total + len(part), _CHUNK_BYTES
+    Allowance(asked, max(size, total)).refuse(text_of_bytes(max(size, total)))
+
+
+def inflate(data: bytes, most: int, *, container: int = ZLIB) -> bytes:
+    """Compressed bytes inflated.
+
+    Raises DamageError where they break off, MoreThanError where they hold more than `most`.
+    """
+    parts: list[bytes] = []
+    total = 0
+    while data:
+        machine = zlib.decompressobj(container)
+        while not machine.eof:
+            try:
+                part = machine.decompress(data, min(_CHUNK_BYTES, most - total + 1))
+            except zlib.error as error:
+                raise DamageError(f"compressed data that is damaged: {error}") from error
+            if not part and not machine.eof:
+                raise DamageError("compressed data that breaks off")
+            parts.append(part)
+            total += len(part)
+            if total > most:
+                raise MoreThanError(f"data that inflates to more than {text_of_bytes(most)}")
+            data = machine.unconsumed_tail
+        data = machine.unused_data.lstrip(b"\0") if container == GZIP else b""
+    return b"".join(parts)
+
+
+def text_in(data: bytes, place: str = "") -> str:
+    """UTF-8, with or without a byte order mark; raises DamageError."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DamageError("bytes that are no text", f"byte {error.start}") from error
+
+
+def parse_json(text: str, allowance: Allowance | None = None) -> Any:
+    """The value of a JSON text, whose names are told once in each object.
+
+    Raises ValueError where it is none, RecursionError where it is nested too deep.
+    """
+    if allowance is not None:
+        most = text.count(",") + text.count("[") + text.count("{")
+        allowance.take(most * BYTES_PER_VALUE, f"{most:,} values")
+    value = _DECODER.decode(text)
+    check_depth(value)
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice[:60]!r} is told twice in one object")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, strict=False)
+
+
+def check_depth(value: Any, most: int = MAX_DEPTH) -> None:
+    """Raise RecursionError where lists and dictionaries are nested deeper than `most`."""
+    level = [[value]]
+    for _ in range(most + 1):
+        level = [
+            each
+            for outer in level
+            for each in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(each, (dict, list, tuple))
+        ]
+        if not level:
+            return
+    raise RecursionError(f"values nested deeper than {most}")
+
+
+def is_int(value: Any) -> bool:
+    """An integer of 64 bits, which `True` is not."""
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
+
+
+def distinct(strings: list[str]) -> list[str]:
+    """`strings`, of which each is there once: columns compare them by their numbers."""
+    if len(set(strings)) < len(strings):
+        twice = next(each for each, num in Counter(strings).items() if num > 1)
+        raise DamageError(f"{twice[:60]!r} twice", "strings")
+    return strings

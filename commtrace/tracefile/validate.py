@@ -1,0 +1,254 @@
+"""A trace that was read, held to the schema once: after it, analyses may take it at its word.
+
+Columns have the length of their table, integers lie between the bounds of their column, strings
+have its form; ids are unique, no end comes before its beginning, and no call is on a group that the
+trace does not have. Everything that differs is named in one InvalidTraceError. The laws are those
+of `commtrace.schema`; each is one pass of numpy over a column.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+
+from commtrace.errors import InvalidTraceError
+from commtrace.schema import FORMS, MAX_RANKS, ORDERED, REFERENCES, TABLES, UNIQUE, Column
+from commtrace.tracefile.facts import require_run_facts
+from commtrace.tracefile.reading import check_depth, distinct, reading
+from commtrace.tracefile.trace import StringColumn, Table, Trace
+
+_MOST_TOLD = 5
+
+
+def validated(trace: Trace, asked: str = "") -> Trace:
+    """`trace`, whose strings can all be printed.
+
+    Raises InvalidTraceError that names the columns and rows which cannot be.
+    """
+    asked = asked or f"cannot read the trace {trace.path or 'in memory'}"
+    with reading(asked):
+        check_depth(trace.run)
+        require_run_facts(trace.run, asked)
+        found = list(_problems(trace))
+        if found:
+            more = f"; and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+            raise InvalidTraceError(
+                asked,
+                place=found[0][0],
+                found="; ".join(text for _, text in found[:_MOST_TOLD]) + more,
+                why="no recording has such values: the file was changed, or is damaged",
+                attempt="copy it again, or record the run again",
+            )
+        return _printable(trace)
+
+
+Problem = tuple[str, str]
+"""The place, and what is wrong there with the place in it."""
+
+
+def _problems(trace: Trace) -> Iterator[Problem]:
+    sound: dict[str, bool] = {}
+    for name, columns in TABLES.items():
+        found = list(_problems_of_table(name, columns, trace.tables[name]))
+        sound[name] = not found
+        yield from found
+    yield from _disorder(trace, sound)
+    yield from _unknown_references(trace, sound)
+
+
+def _problems_of_table(name: str, columns: Sequence[Column], table: Table) -> Iterator[Problem]:
+    lengths = {len(table[column.name]) for column in columns}
+    if len(lengths) > 1:
+        place = f"tables.{name}"
+        yield place, f"{place}: columns of {', '.join(map(str, sorted(lengths)))} rows"
+        return
+    wrong = False
+    for column in columns:
+        for problem in _problems_of_column(f"tables.{name}.columns.{column.name}", column, table):
+            wrong = True
+            yield problem
+    if not wrong:
+        yield from _doubles(name, table)
+        if name == "groups":
+            yield from _sizes(table)
+
+
+def _problems_of_column(place: str, column: Column, table: Table) -> Iterator[Problem]:
+    values = table[column.name]
+    if column.type is str:
+        yield from _misshapen(place, column, values)
+        return
+    if column.type is float:
+        return
+    numbers = np.asarray(values)
+    least = 0 if column.type is bool else column.least
+    if not len(numbers) or (numbers.min() >= least and numbers.max() <= column.most):
+        return
+    bad = np.flatnonzero((numbers < least) | (numbers > column.most))
+    unit = f" {column.unit}" if column.unit else ""
+    rows = f" and {len(bad) - 1:,} more rows" if len(bad) > 1 else ""
+    bounds = f"{least} to {column.most}{unit}"
+    yield place, f"{place}: {numbers[bad[0]]} in row {bad[0]}{rows}, which is not in {bounds}"
+
+
+def _misshapen(place: str, column: Column, values: Sequence[str]) -> Iterator[Problem]:
+    if not column.form:
+        return
+    if isinstance(values, StringColumn):
+        used = (values.strings[code] for code in np.unique(np.asarray(values.codes)))
+    else:
+        used = iter(sorted(set(values)))
+    bad = [text for text in used if not _has_form(column.form, text)]
+    if bad:
+        more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
+        shown = repr(bad[0][:60])
+        yield place, f"{place}: {shown}{more}, which is not of the form of {column.form}"
+
+
+@lru_cache(maxsize=4096)
+def _has_form(form: str, text: str) -> bool:
+    if re.fullmatch(FORMS[form], text, re.ASCII | re.DOTALL) is None:
+        return False
+    check = _FURTHER.get(form)
+    return check is None or check(text)
+
+
+def _are_members(text: str) -> bool:
+    """Different ranks, each below the largest."""
+    ranks = [int(rank) for rank in text.split(",")] if text else []
+    return len(set(ranks)) == len(ranks) and max(ranks, default=0) < MAX_RANKS
+
+
+def _are_candidates(text: str) -> bool:
+    """Pairs of a layout and its cost."""
+    try:
+        candidates = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return False
+    return all(
+        isinstance(each, list)
+        and len(each) == 2
+        and isinstance(each[0], str)
+        and type(each[1]) in (int, float)
+        and abs(each[1]) < 1e300
+        for each in candidates
+    )
+
+
+_FURTHER = {"ranks": _are_members, "candidates": _are_candidates}
+
+
+def _doubles(name: str, table: Table) -> Iterator[Problem]:
+    """Rows that are not told apart by the columns that should do so."""
+    keys = [_codes(table[column]) for column in UNIQUE[name]]
+    if not len(keys[0]) or _is_increasing(keys):
+        return
+    order = np.lexsort(keys[::-1])
+    for key in keys:
+        order = order[key[order] >= 0]
+    same = np.ones(len(order) - 1, dtype=bool)
+    for key in keys:
+        same &= key[order[1:]] == key[order[:-1]]
+    if same.any():
+        row = int(order[1:][same][0])
+        values = ", ".join(f"{column} {table[column][row]}" for column in UNIQUE[name])
+        place = f"tables.{name}"
+        yield place, f"{place}: {int(same.sum()):,} rows told twice, as of {values}"
+
+
+def _is_increasing(keys: Sequence[np.ndarray]) -> bool:
+    """Whether each row comes after the one before, by the first key, then by the next."""
+    after = np.zeros(len(keys[0]) - 1, dtype=bool)
+    same = np.ones(len(keys[0]) - 1, dtype=bool)
+    for key in keys:
+        after |= same & (key[1:] > key[:-1])
+        same &= key[1:] == key[:-1]
+    return bool(after.all())
+
+
+def _codes(values: Sequence[Any]) -> np.ndarray:
+    """Integers, or of strings numbers that are equal where the strings are."""
+    if isinstance(values, StringColumn):
+        number: dict[str, int] = {}
+        first = {
+            code: number.setdefault(values.strings[code], code)
+            for code in dict.fromkeys(values.codes)
+        }
+        return np.array([first[code] for code in values.codes], dtype="int64")
+    return np.asarray(values)
+
+
+def _sizes(groups: Table) -> Iterator[Problem]:
+    for row, (ranks, size) in enumerate(zip(groups["ranks"], groups["size"], strict=True)):
+        num = ranks.count(",") + 1
+        if ranks and size != num:
+            place = "tables.groups.columns.size"
+            yield place, f"{place}: {size} in row {row}, whose ranks are {num}"
+            return
+
+
+def _disorder(trace: Trace, sound: dict[str, bool]) -> Iterator[Problem]:
+    for name, before, after in ORDERED:
+        if not sound[name]:
+            continue
+        table = trace.tables[name]
+        early, late = np.asarray(table[before]), np.asarray(table[after])
+        known = (early >= 0) & (late >= 0)
+        bad = known & ((early >= late) if after == "id" else (early > late))
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            place = f"tables.{name}.columns.{after}"
+            yield (
+                place,
+                f"{place}: {late[row]} in row {row}, where {before} is {early[row]}",
+            )
+
+
+def _unknown_references(trace: Trace, sound: dict[str, bool]) -> Iterator[Problem]:
+    for name, column, other, key in REFERENCES:
+        if not (sound[name] and sound[other]):
+            continue
+        used = trace.tables[name][column]
+        names = set(used.strings[code] for code in np.unique(np.asarray(used.codes)))
+        unknown = sorted(names - {""} - set(trace.tables[other][key]))
+        if unknown:
+            place = f"tables.{name}.columns.{column}"
+            yield place, f"{place}: {unknown[0][:60]!r}, which table {other} does not have"
+
+
+def _printable(trace: Trace) -> Trace:
+    """The trace with what no file can hold, halves of surrogate pairs, written out in strings."""
+    lists: dict[int, list[str]] = {
+        id(values.strings): cast("list[str]", values.strings)
+        for table in trace.tables.values()
+        for values in table.values()
+        if isinstance(values, StringColumn)
+    }
+    for strings in lists.values():
+        if not _can_be_encoded("\n".join(strings)):
+            strings[:] = distinct([_encodable(each) for each in strings])
+    return replace(trace, run=_encodable(trace.run))
+
+
+def _can_be_encoded(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_encodable(name): _encodable(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_encodable(each) for each in value]
+    return value

@@ -1,0 +1,224 @@
+"""One input of the fuzzer: spoiled files in a folder, and the commands that are to read them.
+
+A case is its seed, kind and number: `Case("run", 17).write(folder)` always writes the same files.
+Kinds take turns by weight, and so do the commands that read a kind, so that each command gets its
+share of each.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fuzz.mutations import (
+    bomb,
+    spoil_bytes,
+    spoil_column,
+    spoil_json,
+    spoil_pickle,
+    spoil_spool,
+    text_of,
+)
+from tests.fuzz.seeds import seeds
+
+OUT = "out"
+BASELINE = "baseline"
+
+WEIGHTS = {"run": 7, "spools": 7, "profile": 4, "dump": 4, "pickle": 3, "baseline": 2, "special": 1}
+"""Kinds of input, and how many of 28 cases are of each."""
+
+_TURN = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
+_STRIDE = 11
+
+TABLES = (
+    "by_module", "consistency", "by_rank", "matrix", "skew", "by_step", "overlap", "latecomers",
+    "wait_states", "activity", "sizes", "by_group", "rank_waits", "facts", "by_source",
+)  # fmt: skip
+ROWS = ("comm", "ops", "groups", "ranks", "steps")
+
+LOOKING: tuple[Callable[[str, int], tuple[str, ...]], ...] = (
+    lambda trace, n: ("summary", trace, *_format(n)),
+    lambda trace, n: ("table", trace, TABLES[n % len(TABLES)], *_format(n // len(TABLES))),
+    lambda trace, n: ("check", trace),
+    lambda trace, n: ("findings", trace, *_format(n)),
+    lambda trace, n: ("explain", trace, ("longest", "biggest", "0:3")[n % 3]),
+    lambda trace, n: ("diff", *((trace, "sound.json"), ("sound.json", trace))[n % 2]),
+    lambda trace, n: ("dump", trace, ROWS[n % len(ROWS)], *_format(n)),
+    lambda trace, n: ("info", trace, *(("--json",) if n % 3 == 0 else ())),
+    lambda trace, n: (
+        "export", trace, "--to", ("perfetto", "speedscope")[n % 2], "-o", OUT, "--force",
+    ),
+    lambda trace, n: ("report", trace, "-o", OUT, "--force"),
+    lambda trace, n: ("flame", trace, *((), ("-o", f"{OUT}.html", "--force"))[n % 2]),
+    lambda trace, n: ("timeline", trace, *((), ("-o", f"{OUT}.html", "--force"))[n % 2]),
+)  # fmt: skip
+"""Commands that look at a trace, given its path and a number that picks among their options."""
+
+NUM_LOOKS = 4
+
+
+def _format(number: int) -> tuple[str, ...]:
+    return ((), ("--json",), ())[number % 3]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One input by its number; the kind follows from it."""
+
+    seed: int
+    number: int
+
+    @property
+    def kind(self) -> str:
+        """What is spoiled."""
+        return _TURN[self.number * _STRIDE % len(_TURN)]
+
+    def write(self, folder: Path) -> list[tuple[str, ...]]:
+        """Write the files, and return the commands to run in that folder."""
+        chance = random.Random(f"{self.seed} {self.number}")
+        (folder / "sound.json").write_bytes(seeds().run)
+        return _KINDS[self.kind](chance, folder, self.number)
+
+
+def looks(trace: str, number: int, most: int = NUM_LOOKS) -> list[tuple[str, ...]]:
+    """Some of the commands that look at a trace; of following numbers others."""
+    first = number * most
+    chosen = [LOOKING[(first + place) % len(LOOKING)] for place in range(most)]
+    return [of(trace, number // len(LOOKING)) for of in chosen]
+
+
+def _write_run(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    data = seeds().run
+    way = chance.random()
+    if way < 0.2:
+        data = spoil_bytes(chance, data)
+    else:
+        document = json.loads(data)
+        for _ in range(chance.choice((1, 1, 3))):
+            if way < 0.5:
+                document = spoil_json(chance, document)
+                break
+            document = spoil_column(chance, document)
+        data = text_of(chance, document)
+    (folder / "run.json").write_bytes(data)
+    return looks("run.json", number)
+
+
+def _write_spools(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    spools = folder / "run.json.spools"
+    spools.mkdir()
+    sound = seeds().spools
+    spoiled = chance.choice(sorted(name for name in sound if name.endswith(".spool")))
+    for name, data in sound.items():
+        if name == spoiled:
+            data = (spoil_bytes if chance.random() < 0.2 else spoil_spool)(chance, data)
+            if chance.random() < 0.03:
+                name = chance.choice(("rank-99999.spool", "x" * 200 + ".spool", "-.spool"))
+        (spools / name).write_bytes(data)
+    commands = looks("run.json.spools", number, NUM_LOOKS - 1)
+    return [("merge", "run.json.spools", "-o", OUT, "--force"), *commands]
+
+
+def _write_profile(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    return _imported(chance, folder, number, seeds().profiles, spoil_bytes)
+
+
+def _write_dump(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    return _imported(chance, folder, number, seeds().dumps_as_json, spoil_bytes)
+
+
+def _write_pickle(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    return _imported(chance, folder, number, seeds().dumps, spoil_pickle)
+
+
+def _imported(
+    chance: random.Random,
+    folder: Path,
+    number: int,
+    sound: dict[str, bytes],
+    spoil: Callable[[random.Random, bytes], bytes],
+) -> list[tuple[str, ...]]:
+    (folder / "files").mkdir()
+    chosen = chance.choice(sorted(sound))
+    for name, data in sound.items():
+        if name == chosen:
+            is_text = data[:1] in (b"{", b"[")
+            if is_text and chance.random() < 0.8:
+                data = text_of(chance, spoil_json(chance, json.loads(data)))
+            else:
+                data = spoil(chance, data)
+            if chance.random() < 0.1:
+                data = gzip.compress(data)
+            if chance.random() < 0.1:
+                name = chance.choice(NAMES)
+        elif chance.random() < 0.15:
+            continue
+        (folder / "files" / name).write_bytes(data)
+    command = ("import", "files", "-o", "imported.json", "--force")
+    return [command, *looks("imported.json", number, 2)]
+
+
+NAMES = (
+    "trace_20261122.json", "host_4711.1732262400000000000.pt.trace.json", "rank_999999999.json",
+    "rank_99999999999999999999", "trace.json", "rank-3", "rank3_rank4", "local_rank_0.json", "1e9",
+    "rank\n1", "\udcff_rank_1",
+)  # fmt: skip
+
+
+def _write_baseline(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    data = seeds().baseline
+    if chance.random() < 0.2:
+        data = spoil_bytes(chance, data)
+    else:
+        data = text_of(chance, spoil_json(chance, json.loads(data)))
+    (folder / "test_x.comms.json").write_bytes(data)
+    return [(BASELINE, "test_x.comms.json")]
+
+
+def _write_special(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    """What is no regular file, alone and inside of folders, and what inflates without end."""
+    way = number // len(_TURN) % 8
+    inside = folder / ("spools" if chance.random() < 0.5 else "files")
+    inside.mkdir()
+    for name, data in seeds().spools.items():
+        (inside / name).write_bytes(data)
+    path = inside / "rank-00007.spool"
+    if way == 0:
+        os.mkfifo(path)
+    elif way == 1:
+        path.symlink_to("/dev/zero")
+    elif way == 2:
+        path.symlink_to(path)
+    elif way == 3:
+        path.mkdir()
+    elif way == 4:
+        path.symlink_to("nowhere")
+    elif way == 5:
+        path.write_bytes(b"\0" * 16)
+        os.truncate(path, 1 << 40)
+    else:
+        path.write_bytes(bomb(chance))
+    own = f"{inside.name}/{path.name}"
+    return [
+        ("merge", inside.name, "-o", OUT, "--force"),
+        ("import", own, "-o", OUT, "--force"),
+        ("import", inside.name, "-o", OUT, "--force"),
+        *looks(own, number, 2),
+        *looks(inside.name, number + 1, 1),
+    ]
+
+
+_KINDS: dict[str, Callable[[random.Random, Path, int], list[tuple[str, ...]]]] = {
+    "run": _write_run,
+    "spools": _write_spools,
+    "profile": _write_profile,
+    "dump": _write_dump,
+    "pickle": _write_pickle,
+    "baseline": _write_baseline,
+    "special": _write_special,
+}

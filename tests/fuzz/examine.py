@@ -1,0 +1,210 @@
+"""Runs the commands of a case in this process, and says what is wrong with how they end.
+
+A command may end with the exit codes of its documentation, says what it refuses in a sentence on
+stderr, leaves an output that it does not finish as it was, ends in time, and takes memory in
+proportion to its input. Whatever else happens is a defect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.cases import BASELINE, Case
+
+TIME_LIMIT_S = 60
+MOST_GROWTH_BYTES = 512 << 20
+GROWTH_PER_BYTE = 250
+SENTINEL = b"what was there before"
+
+CODES = {"check": (0, 1, 3), "diff": (0, 3), "explain": (0, 2, 3)}
+"""Exit codes by command; of the others 0 and 3."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one command ended: `defect` is empty where all is well."""
+
+    kind: str
+    number: int
+    command: str
+    arguments: str
+    code: int
+    defect: str = ""
+    told: str = ""
+    seconds: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+class _TooLong(BaseException):
+    """A command has not ended in time."""
+
+
+def examine(case: Case, folder: Path) -> list[Outcome]:
+    """Write a case into an empty folder, and run its commands there."""
+    commands = case.write(folder)
+    found = []
+    for words in commands:
+        if words[0] != "import" and "imported.json" in words and not (folder / "imported.json").exists():
+            continue
+        found.append(_judged(case, words, folder))
+    return found
+
+
+def _judged(case: Case, words: tuple[str, ...], folder: Path) -> Outcome:
+    output = _output_of(words, folder)
+    if output is not None:
+        output.write_bytes(SENTINEL)
+    names = {path.name for path in folder.iterdir()}
+    size = sum(path.stat().st_size for path in folder.rglob("*") if _is_small(path))
+    before = _forget_peak()
+    began = time.monotonic()
+    code, err, failure = _run(words, folder)
+    seconds = time.monotonic() - began
+    growth = _peak() - before
+    defect = failure or _defect_of(words[0], code, err)
+    if not defect and growth > MOST_GROWTH_BYTES + GROWTH_PER_BYTE * size:
+        defect = f"memory: {growth >> 20} MiB for {size} bytes"
+    if not defect and output is not None:
+        defect = _destroyed(output, code)
+    left = {path.name for path in folder.iterdir()} - names
+    if not defect and left:
+        defect = f"left behind: {', '.join(sorted(left))}"
+    if output is not None and output.is_file() and output.name != "imported.json":
+        output.unlink()
+    elif code and output is not None:
+        output.unlink(missing_ok=True)
+    return Outcome(
+        case.kind, case.number, words[0], shlex.join(words), code, defect, err[-3000:], seconds
+    )
+
+
+def _is_small(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 30
+
+
+def _output_of(words: tuple[str, ...], folder: Path) -> Path | None:
+    return folder / words[words.index("-o") + 1] if "-o" in words else None
+
+
+def _run(words: tuple[str, ...], folder: Path) -> tuple[int, str, str]:
+    """Exit code, words on stderr, and the traceback or hang that it ended in."""
+    out, err = _stream(), _stream()
+    here = os.getcwd()
+    os.chdir(folder)
+    try:
+        with _time_limit(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = _baseline(words[1]) if words[0] == BASELINE else _command(words)
+        failure = ""
+    except _TooLong:
+        code, failure = -1, f"hang: not over after {TIME_LIMIT_S} s"
+    except BaseException as error:
+        code, failure = -1, f"traceback: {_where(error)}"
+        err.write(traceback.format_exc())
+    finally:
+        os.chdir(here)
+    err.flush()
+    return code, err.buffer.getvalue().decode("utf-8", "replace"), failure  # type: ignore[attr-defined]
+
+
+def _stream() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+
+def _command(words: tuple[str, ...]) -> int:
+    from commtrace_cli.main import main
+
+    sys.argv = ["commtrace", *words]
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def _baseline(name: str) -> int:
+    """What a test with a baseline does: read it, and compare it with what was found."""
+    from commtrace.errors import CommtraceError
+    from commtrace.pytest_plugin import baseline
+
+    try:
+        for test, entry in baseline.read(Path(name)).items():
+            baseline.compare(entry, {"ranks": 2, "places": []}, "", test=test, path=name)
+    except CommtraceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[None]:
+    def stop(number: int, frame: Any) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(TIME_LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _where(error: BaseException) -> str:
+    """What was raised, and the innermost line of ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if "commtrace" in Path(f.filename).parts[-3:-1] or "/commtrace" in f.filename]
+    place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "?"
+    return f"{type(error).__name__} at {place}: {str(error)[:120]}"
+
+
+def _defect_of(command: str, code: int, err: str) -> str:
+    """What is wrong with an end that is no traceback."""
+    if "Traceback" in err:
+        return "traceback on stderr"
+    if code not in CODES.get(command, (0, 3)):
+        return f"exit code {code}"
+    if code == 3:
+        missing = [name for name in ("error: ", "  found: ", "  why: ", "  try: ") if name not in err]
+        if missing:
+            return f"an error without {', '.join(missing)}"
+    return ""
+
+
+def _destroyed(output: Path, code: int) -> str:
+    written = output.read_bytes() if output.is_file() else b""
+    if code in (2, 3) and written != SENTINEL:
+        return "the output that was there is destroyed"
+    if code == 0 and (not written or written == SENTINEL):
+        return "no output was written"
+    return ""
+
+
+def _forget_peak() -> int:
+    """Make the kernel forget the highest memory of this process, and return what it has now."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
+def _peak() -> int:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+

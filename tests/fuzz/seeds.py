@@ -1,0 +1,59 @@
+"""Sound inputs of every kind, small ones, which the fuzzer then spoils."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from commtrace.pytest_plugin import baseline
+from tests.commtrace.importers.dumps import healthy
+from tests.commtrace.importers.profiles import training, write_profiles
+from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """The bytes of sound files; of several, by name."""
+
+    run: bytes
+    spools: dict[str, bytes]
+    profiles: dict[str, bytes]
+    dumps: dict[str, bytes]
+    dumps_as_json: dict[str, bytes]
+    baseline: bytes
+
+
+@lru_cache(maxsize=1)
+def seeds() -> Seeds:
+    """All of them, made once in a process."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        small: dict[str, Any] = {"world_size": 2, "num_steps": 2, "num_layers": 1}
+        run = write_synthetic_run(folder / "run.json", **small)
+        spools = write_synthetic_spools(folder / "spools", **small)
+        profiles = write_profiles(folder / "profiles", training())
+        dumps = [dump.document() for dump in healthy(1)[:2]]
+        baseline.write(folder / "test_x.comms.json", {"test_x": _entry(), "test_y": _entry()})
+        return Seeds(
+            run.read_bytes(),
+            _files_in(spools),
+            _files_in(profiles),
+            {f"nccl_trace_rank_{n}": pickle.dumps(dump, 2) for n, dump in enumerate(dumps)},
+            {f"trace_rank_{n}.json": json.dumps(dump).encode() for n, dump in enumerate(dumps)},
+            (folder / "test_x.comms.json").read_bytes(),
+        )
+
+
+def _files_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def _entry() -> dict[str, Any]:
+    place = {"module": "layers.0", "op": "aten.mm.default", "kind": "all_reduce", "group": "tp"}
+    sums = {"phase": "forward", "calls": 2, "payload_bytes": 1024, "wire_bytes": 768.5}
+    return {"ranks": 2, "places": [place | sums]}

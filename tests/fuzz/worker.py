@@ -1,0 +1,37 @@
+"""A worker of the fuzzer: examines cases whose numbers it reads, a line of JSON per outcome.
+
+    python -m tests.fuzz.worker SEED MEMORY_BYTES < numbers
+
+It says which case it begins with, so that whoever reads knows which one ended or hung it.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.fuzz.cases import Case
+from tests.fuzz.examine import examine
+
+
+def main() -> None:
+    """Examine the cases whose numbers come in."""
+    seed, memory = int(sys.argv[1]), int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("ignore")
+    out = sys.stdout
+    for line in sys.stdin:
+        case = Case(seed, int(line))
+        print(json.dumps({"begins": case.number}), file=out, flush=True)
+        with TemporaryDirectory(prefix="fuzz-") as folder:
+            outcomes = examine(case, Path(folder))
+        print(json.dumps({"outcomes": [each.row() for each in outcomes]}), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()
