@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from dtensor_core import reading
 from dtensor_core.dispatch import composites, dispatcher, inplace, subscripts
-from dtensor_core.dispatch.copied import Copied
+from dtensor_core.dispatch.copied import Copied, LocalCopy
 from dtensor_core.errors import (
     MixedTensorError,
     PlacementError,
@@ -78,7 +78,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     _spec: Spec
     __slots__ = ("_local_tensor", "_spec")
     # What this should have been a view of, where it is a copy; set by `dispatch`.
-    _copied: Copied | None = None
+    _copied: Copied | LocalCopy | None = None
     # True for addends that the user gave: they are not reduced in place.
     _given_addends: bool = False
     # Set by `nn.Parameter`.

@@ -21,6 +21,7 @@ from dtensor_core import observe
 from dtensor_core.dispatch import patterns
 from dtensor_core.dispatch.copied import (
     Copied,
+    LocalCopy,
     check_writable,
     class_of_copies,
     version_of,
@@ -31,6 +32,7 @@ from dtensor_core.dispatch.missing import meet, refuse_collective
 from dtensor_core.dispatch.packing import reduced_together
 from dtensor_core.dispatch.plain import is_whole, refuse_mixed
 from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
+from dtensor_core.local.memory import ways_of
 from dtensor_core.local.operator import argument_names
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.redistribute.execute import execute
@@ -448,7 +450,8 @@ def _view(
     spec = entry.outputs[number] if entry.outputs else None
     assert spec is not None
     copied = getattr(base, "_copied", None)
-    cls = _class_of_copies if entry.copied or copied is not None else _class
+    ways = ways_of(local) if entry.may_copy and not entry.copied else None
+    cls = _class_of_copies if entry.copied or copied is not None or ways is not None else _class
     if torch.is_inference_mode_enabled() and not base.is_inference():
         with torch.inference_mode(False):
             view = _new(cls, local, spec, False)
@@ -458,6 +461,8 @@ def _view(
         copied = Copied(
             base, op, number, tuple(args[1:]), dict(kwargs), local, spec, version_of(base)
         )
+    elif ways is not None:
+        copied = LocalCopy(base, ways, local, version_of(base))
     if copied is not None:
         view._copied = copied
     return view

@@ -18,11 +18,11 @@ from dtensor_core.dispatch.dispatcher import forget
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.table import TABLE
 from dtensor_core.testing import kept_mesh, run_threads
-from tests.dtensor_core.programs.generate import generate
-from tests.dtensor_core.programs.lay import Held, Mismatch, lay, put_together
-from tests.dtensor_core.programs.program import Given, Program, Statement, placements_of
-from tests.dtensor_core.programs.run import check, on_one_device, on_processes, on_threads
-from tests.dtensor_core.programs.shrink import shrink
+from tests.programs.generate import generate
+from tests.programs.lay import Held, Mismatch, lay, put_together
+from tests.programs.program import Given, Program, Statement, placements_of
+from tests.programs.run import check, on_one_device, on_processes, on_threads
+from tests.programs.shrink import shrink
 
 PROGRAMS, BATCHES = 1000, 10
 ON_PROCESSES = range(0, 1000, 40)
