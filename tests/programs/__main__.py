@@ -18,7 +18,7 @@ from tests.programs.generate import OWN
 from tests.programs.parts import tallies
 from tests.programs.tally import Tally
 
-_CHUNK = 20
+_CHUNK = 5
 # Operators that are used less often are told of, with the reason.
 _RARE = 5
 
@@ -37,7 +37,7 @@ def main() -> int:
         total += tally
         for seed, text, script in tally.failures:
             print(f"---- seed {seed}: {text}\n\n{script}\n", flush=True)
-        if number % 10 == 0:
+        if number % 20 == 0:
             told = f"{total.programs} programs, {len(total.failures)} failures"
             print(f"{told}, {time.time() - start:.0f} s", file=sys.stderr, flush=True)
     print("\n".join(summary(total)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -67,7 +67,10 @@ def results_of(program: Program, given: Mapping[str, Any]) -> Iterator[Kept]:
     if any(statement.in_place for statement in program.statements):
         yield from ((f"{name} at the end", value) for name, value in values.items())
     if program.differentiated:
-        eval(total(program.differentiated), SCOPE, values).backward()
+        try:
+            eval(total(program.differentiated), SCOPE, values).backward()
+        except Exception as error:
+            raise _Stop(Stopped(len(program.statements), _text(error))) from error
     for name, each in given.items():
         if each.is_leaf and each.grad is not None:
             yield f"gradient of {name}", each.grad
@@ -160,12 +163,15 @@ def check(
             return program, left_out
         if len(stopped) < len(ranks) or len(set(stopped)) > 1:
             raise Mismatch(f"ranks stop apart: {set(stopped)}, {len(stopped)} of {len(ranks)}")
-        statement = program.statements[stopped[0].number]
-        reason = reason_of(statement, stopped[0].error)
+        statement = (*program.statements, "the gradients")[stopped[0].number]
+        reason = reason_of(str(statement), stopped[0].error)
         if reason is None:
             raise Mismatch(f"{statement}\n{stopped[0].error}")
         left_out.append(reason)
-        program = program.without({statement.targets[0]})
+        if isinstance(statement, Statement):
+            program = program.without({statement.targets[0]})
+        else:
+            program = replace(program, differentiated=())
         if not _runs(program):
             return program, left_out
 
@@ -221,7 +227,7 @@ def is_meta_stride(program: Program, error: OtherStride) -> bool:
         _assign(values, statement, outcome(statement.compiled(), values))
     else:
         raise error
-    metas = {name: _as_meta(value) for name, value in values.items()}
+    metas = {name: as_meta(value) for name, value in values.items()}
     try:
         _assign(metas, statement, outcome(statement.compiled(), metas))
     except Exception:
@@ -230,7 +236,8 @@ def is_meta_stride(program: Program, error: OtherStride) -> bool:
     return same_stride(error.found, made.stride(), made.shape)
 
 
-def _as_meta(value: Any) -> Any:
+def as_meta(value: Any) -> Any:
+    """A tensor without elements that lies as this one; what is no tensor stays as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
