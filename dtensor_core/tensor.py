@@ -17,7 +17,7 @@ import torch
 from torch.autograd import forward_ad
 
 from dtensor_core import reading
-from dtensor_core.dispatch import composites, dispatcher, inplace, subscripts
+from dtensor_core.dispatch import composites, constants, dispatcher, inplace, subscripts
 from dtensor_core.dispatch.copied import Copied, LocalCopy
 from dtensor_core.errors import (
     MixedTensorError,
@@ -387,6 +387,7 @@ def _indices(tensor: DTensor, index: Any) -> Any:
 
 
 dispatcher.install(DTensor, composites.install(DTensor))
+constants.install(DTensor)
 inplace.install(DTensor)
 subscripts.install(DTensor)
 reading.install(DTensor)
