@@ -20,7 +20,7 @@ _KEY = torch._C.DispatchKey.PythonTLSSnapshot  # pyright: ignore[reportAttribute
 _library = torch.library.Library("aten", "IMPL")
 # Whose gradients are plain zeros, some or all of them, for some arguments.
 _OPERATORS = (
-    "copysign.Tensor copysign_.Tensor nextafter nextafter_ repeat sgn sgn_ cat normal_ "
+    "copysign.Tensor copysign_.Tensor nextafter nextafter_ repeat sgn sgn_ normal_ "
     "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor max_pool2d_with_indices_backward"
 )
 
