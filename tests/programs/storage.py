@@ -40,7 +40,7 @@ def strided(d: Draw) -> str:
     return d.one_of(
         (
             f"{x}.as_strided({size}, {list(value.stride())})",
-            f"{x}.contiguous().as_strided({size[::-1]}, {list(value.stride())[::-1]}, 0)",
+            f"{x}.clone().as_strided({size[::-1]}, {list(value.stride())[::-1]}, 0)",
             f"{x}.unfold({d.dim(x)}, {d.dice.randint(1, 3)}, {d.dice.randint(1, 2)})",
             f"{x}.view({list(value.shape)})",
             f"{x}.view(-1)",
