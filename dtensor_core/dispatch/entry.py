@@ -28,7 +28,7 @@ from dtensor_core.dispatch.missing import NO_RULE, Missing, missing
 from dtensor_core.dispatch.overflow import UNSCALE, unscaling
 from dtensor_core.dispatch.written import Back, Out, does_not_fit, outs_of, without_out
 from dtensor_core.errors import RuleError, four_parts
-from dtensor_core.local.memory import reshaped, strided, viewed_as
+from dtensor_core.local.memory import MAY_COPY
 from dtensor_core.local.operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate, sharded_dim
@@ -153,7 +153,7 @@ def make_entry(
         view=_is_view(op),
         copied=_is_view(op) and (bool(moves) or _is_copy(decision)),
         read=frozenset(call.read),
-        may_copy=maker in (reshaped, viewed_as, strided),
+        may_copy=maker in MAY_COPY,
         backs=backs,
         reshapes=reshapes,
         is_bare=run is op and place == 0 and not moves,

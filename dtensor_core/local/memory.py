@@ -73,7 +73,7 @@ def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
     assert out is not None
 
     def forth(part: torch.Tensor) -> torch.Tensor:
-        return op(part.contiguous(), out.dtype)
+        return op(part.clone(memory_format=torch.contiguous_format), out.dtype)
 
     def back(part: torch.Tensor, copy: torch.Tensor) -> None:
         part.copy_(op(copy.contiguous(), before.dtype))
@@ -89,6 +89,32 @@ def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
             return _copied(x, ways)
 
     return view
+
+
+def as_complex(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Pairs of the last dim as complex numbers, copied where they don't lie as such."""
+
+    def back(part: torch.Tensor, copy: torch.Tensor) -> None:
+        part.copy_(torch.view_as_real(copy))
+
+    ways = Ways(lambda part: op(part.clone(memory_format=torch.contiguous_format)), back)
+
+    def view(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return op(x)
+        except RuntimeError:
+            return _copied(x, ways)
+
+    return view
+
+
+def resolved(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """The values: what is marked as conjugate or negative can't be communicated."""
+    ways = Ways(
+        lambda part: op(part).resolve_conj().resolve_neg(),
+        lambda part, copy: op(part).copy_(copy),
+    )
+    return lambda x: _copied(x, ways)
 
 
 def strided(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -140,3 +166,7 @@ def _as_whole(x: torch.Tensor, spec: Spec) -> torch.Tensor:
             once, x = once.narrow(dim, 0, 1), x.narrow(dim, 0, 1)
     once.copy_(x)
     return made
+
+
+# The makers above whose views may be of copies.
+MAY_COPY = (reshaped, viewed_as, as_complex, resolved, strided)

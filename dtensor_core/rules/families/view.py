@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.local.memory import reshaped, viewed_as
+from dtensor_core.local.memory import as_complex, reshaped, resolved, viewed_as
 from dtensor_core.local.operator import Local, LocalMaker, with_local_size
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
@@ -249,23 +249,18 @@ def _as_real(call: Call) -> Rule:
 
 def _as_complex(call: Call) -> Rule:
     whole = full_operand(call.specs[0].shape[:-1])
-    return _linear(call, (*whole, ()), whole)
+    return replace(_linear(call, (*whole, ()), whole), local=as_complex)
 
 
 def _conjugate(call: Call) -> Rule:
     whole = full_operand(call.specs[0].shape)
-    return replace(_linear(call, whole, whole), local=_resolved)
+    return replace(_linear(call, whole, whole), local=resolved)
 
 
 def _linear(call: Call, before: Operand, after: Operand) -> Rule:
     """A view that changes what its elements are: sums pass, extremes don't."""
     rule = structural(call, (before,), (after,), factor_sizes(call.specs[0].shape))
     return replace(rule, algebra="linear")
-
-
-def _resolved(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The values: what is marked as conjugate or negative can't be communicated."""
-    return lambda x: op(x).resolve_conj().resolve_neg()
 
 
 _BUILDERS = {

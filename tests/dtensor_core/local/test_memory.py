@@ -145,3 +145,28 @@ def test_a_view_of_a_part_that_can_not_be_viewed_is_one_for_writing_and_reading(
     here.neg_()
     assert torch.equal(x.full_tensor(), whole)
     assert here.to_local().numel() == here._local_tensor.numel()
+
+
+@pytest.mark.parametrize("placement", LAYOUTS[:3], ids=str)
+@on_threads(2)
+def test_a_conjugate_is_a_view_for_writing_and_reading(placement):
+    torch.manual_seed(0)
+    whole = torch.randn(4, 6, dtype=torch.complex128)
+    x = distribute_tensor(whole, kept_mesh((2,)), [placement]).clone()
+    whole = whole.clone()
+    here, there = x.conj(), whole.conj()
+    for view in (lambda t: t.conj(), lambda t: t.imag, lambda t: t.conj().imag, lambda t: t.mH):
+        view(x).mul_(2)
+        view(whole).mul_(2)
+        assert torch.equal(x.full_tensor(), whole)
+        assert torch.equal((here * 1).full_tensor(), there * 1)
+
+
+@on_threads(2)
+def test_pairs_with_gaps_between_them_are_complex_numbers_for_writing_too():
+    mesh = kept_mesh((2,))
+    part = numbers(2, 5, 3)[..., :2].clone(memory_format=torch.preserve_format)
+    part = torch.empty_strided(part.shape, (15, 3, 1), dtype=part.dtype).copy_(part)
+    x = DTensor.from_local(part, mesh, [Shard(0)], shape=(4, 5, 2), stride=(10, 2, 1))
+    torch.view_as_complex(x).mul_(2)
+    assert torch.equal(x.full_tensor()[:2], numbers(2, 5, 3)[..., :2] * 2)
