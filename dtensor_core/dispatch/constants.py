@@ -21,7 +21,8 @@ _library = torch.library.Library("aten", "IMPL")
 # Whose gradients are plain zeros, some or all of them, for some arguments.
 _OPERATORS = (
     "copysign.Tensor copysign_.Tensor nextafter nextafter_ repeat sgn sgn_ normal_ "
-    "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor max_pool2d_with_indices_backward"
+    "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor max_pool2d_with_indices_backward "
+    "triangular_solve"
 )
 
 
@@ -37,9 +38,10 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         made = op.redispatch(keys.remove(_KEY), *args, **kwargs)
-        node = made.grad_fn if isinstance(made, cls) else None
+        first: Any = made[0] if isinstance(made, tuple) else made
+        node = first.grad_fn if isinstance(first, cls) else None
         if node is not None:
-            spec = made._spec  # pyright: ignore[reportAttributeAccessIssue]
+            spec = first._spec
 
             def as_dtensors(grads: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
                 return tuple(_whole(cls, spec, grad) for grad in grads)

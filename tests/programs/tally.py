@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -70,14 +71,15 @@ def tally_of(seeds: Sequence[int]) -> Tally:
     for seed in seeds:
         program = generate(seed, tally.refused)
         try:
-            _count(tally, program)
+            count(tally, program)
             _judge(tally, seed, program)
         except Exception as error:  # of the harness: some of them can't be sent to another process
             tally.failures.append((seed, f"{type(error).__name__}: {error}", program.script()))
     return tally
 
 
-def _count(tally: Tally, program: Program) -> None:
+def count(tally: Tally, program: Program) -> None:
+    """Add what a program consists of."""
     tally.programs += 1
     tally.statements += len(program.statements)
     tally.differentiated += bool(program.differentiated)
@@ -93,7 +95,8 @@ def _count(tally: Tally, program: Program) -> None:
         tally.layouts["nested"] += len(cuts) - cuts.count(None) > len({*cuts} - {None})
         tally.layouts["empty"] += 0 in given.shape
     tally.layouts[f"mesh {'x'.join(map(str, program.mesh_shape))}"] += 1
-    with _Families() as counted:
+    with _Families() as counted, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         on_one_device(program)
     tally.families += counted.found
 

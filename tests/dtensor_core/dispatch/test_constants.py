@@ -45,6 +45,17 @@ def test_such_a_gradient_meets_dtensors_in_the_next_formula():
     assert torch.equal(x.grad.full_tensor(), torch.zeros(4, dtype=torch.float64))
 
 
+@on_threads(2)
+def test_the_gradient_of_one_result_of_several_is_a_dtensor():
+    x, y = leaf(2, 3, 1), leaf(2, 3, 3)
+    torch.triangular_solve(x, y)[1].sum().backward()
+    assert isinstance(x.grad, DTensor)
+    assert not x.grad.full_tensor().any()
+    z, pivots = leaf(3, 3), leaf(3).to(torch.int32) + 1
+    torch.lu_unpack(z, pivots)[1][:, [0, 1]].sum().backward()
+    assert torch.equal(z.grad.full_tensor(), torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 1, 0]]).double())
+
+
 @pytest.mark.parametrize(
     "function",
     [
