@@ -94,7 +94,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         cls, local_tensor: torch.Tensor, spec: Spec, *, requires_grad: bool = False
     ) -> DTensor:
         """Wrap a local tensor that lies as `spec` says; nothing is checked."""
-        return _new(cls, local_tensor, spec, requires_grad=requires_grad)
+        return dispatcher.from_first(cls, local_tensor, spec, requires_grad)
 
     @staticmethod
     @outside_transforms
@@ -169,7 +169,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if torch.is_grad_enabled() and local_tensor.requires_grad:
             made = _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
         else:
-            made = _new(DTensor, local_tensor.detach(), spec, requires_grad=False)
+            made = dispatcher.from_first(DTensor, local_tensor.detach(), spec)
         if spec.sums:
             made._given_addends = True
         return made
@@ -443,7 +443,7 @@ class _FromLocal(torch.autograd.Function):
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
         ctx.placements = grads or gradient_placements(spec.placements)
         ctx.is_leaf = local.is_leaf
-        return _new(DTensor, local.detach(), spec, requires_grad=False)
+        return dispatcher.from_first(DTensor, local.detach(), spec)
 
     @staticmethod
     @untraced

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from dtensor_core import init_device_mesh
-from dtensor_core.testing import kept_mesh, run_processes, run_threads
+from dtensor_core.testing import RankFailure, kept_mesh, run_processes, run_threads
 from tests.programs.database import Sampled, op, op_, sampled
 from tests.programs.documented import reason_of
 from tests.programs.lay import Held, Mismatch, lay, put_together, redistribute, summed
@@ -125,17 +125,29 @@ def on_a_rank(program: Program, mesh: Any) -> list[Kept] | Stopped:
         return stop.stopped
 
 
-def _on_a_thread(program: Program) -> list[Kept] | Stopped:
-    return on_a_rank(program, kept_mesh(program.mesh_shape))
-
-
 def _on_a_process(program: Program) -> list[Kept] | Stopped:
     return on_a_rank(program, init_device_mesh("cpu", program.mesh_shape))
 
 
 def on_threads(program: Program) -> list[list[Kept] | Stopped]:
-    """What each rank returned; ranks are threads."""
-    return run_threads(_on_a_thread, program.ranks, program, timeout_s=30)
+    """What each rank returned; ranks are threads.
+
+    Raises Mismatch where some stop and others wait for them.
+    """
+    stopped: list[Stopped] = []
+
+    def on_a_thread() -> list[Kept] | Stopped:
+        found = on_a_rank(program, kept_mesh(program.mesh_shape))
+        if isinstance(found, Stopped):
+            stopped.append(found)
+        return found
+
+    try:
+        return run_threads(on_a_thread, program.ranks, timeout_s=30)
+    except RankFailure as error:
+        if not stopped:
+            raise
+        raise Mismatch(f"ranks stop apart: {set(stopped)}, and others wait\n{error}") from None
 
 
 def on_processes(program: Program) -> list[list[Kept] | Stopped]:

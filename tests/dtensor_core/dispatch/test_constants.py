@@ -45,6 +45,7 @@ def test_such_a_gradient_meets_dtensors_in_the_next_formula():
     assert torch.equal(x.grad.full_tensor(), torch.zeros(4, dtype=torch.float64))
 
 
+@pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated")
 @on_threads(2)
 def test_the_gradient_of_one_result_of_several_is_a_dtensor():
     x, y = leaf(2, 3, 1), leaf(2, 3, 3)

@@ -170,3 +170,43 @@ def test_pairs_with_gaps_between_them_are_complex_numbers_for_writing_too():
     x = DTensor.from_local(part, mesh, [Shard(0)], shape=(4, 5, 2), stride=(10, 2, 1))
     torch.view_as_complex(x).mul_(2)
     assert torch.equal(x.full_tensor()[:2], numbers(2, 5, 3)[..., :2] * 2)
+
+
+@on_threads(2)
+def test_places_count_from_the_first_element_wherever_a_rank_has_its_part():
+    mesh = kept_mesh((2,))
+    whole = numbers(5, 5, 5)
+    part = whole.chunk(2)[mesh.get_local_rank()]
+    x = DTensor.from_local(part, mesh, [Shard(0)], shape=(5, 5, 5), stride=(25, 5, 1))
+    assert x.storage_offset() == 0
+    assert x[1:].storage_offset() == 0
+    x.fill_diagonal_(-1, wrap=True)
+    assert torch.equal(x.full_tensor(), numbers(5, 5, 5).fill_diagonal_(-1, wrap=True))
+    assert part.min() == -1
+    y = DTensor.from_local(numbers(8)[4:], mesh, [Replicate()])
+    assert torch.equal(y[1:].as_strided((2,), (2,)).to_local(), torch.tensor([6.0, 8]).double())
+    y[2:].as_strided((2,), (1,)).neg_()
+    assert y.to_local().tolist() == [5, 6, -7, -8]
+
+
+@pytest.mark.parametrize("placement", [Shard(0), Replicate()], ids=str)
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda b: b[2:5],
+        lambda b: b.view(2, 4)[1],
+        lambda b: b.view(2, 4).t()[1:3],
+        lambda b: b[1::2],
+        lambda b: b.view(4, 2).diagonal(),
+        lambda b: b[3],
+    ],
+)
+@on_threads(2)
+def test_the_gradient_of_a_write_to_a_view_is_that_of_one_device(view, placement):
+    plain = numbers(8).requires_grad_()
+    x = distribute_tensor(plain.detach(), kept_mesh((2,)), [placement]).requires_grad_()
+    for each in (plain, x):
+        made = each * 1
+        view(made).mul_(3)
+        made.sin().sum().backward()
+    torch.testing.assert_close(x.grad.full_tensor(), plain.grad)
