@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb docs notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb programs docs notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ bench-operators: $(READY) ## what torch's operator database communicates, agains
 
 opdb: $(READY) ## torch's operator database on DTensors, on 4 ranks that are threads
 	$(BIN)/python -m tests.opdb --json build/opdb.json
+
+programs: $(READY) ## 20,000 random programs on DTensors, on ranks that are threads
+	$(BIN)/python -W ignore -m tests.programs --count 20000
 
 docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
 	$(BIN)/python docs/trace_format.py

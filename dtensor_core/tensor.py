@@ -17,8 +17,8 @@ import torch
 from torch.autograd import forward_ad
 
 from dtensor_core import reading
-from dtensor_core.dispatch import composites, dispatcher, inplace, subscripts
-from dtensor_core.dispatch.copied import Copied
+from dtensor_core.dispatch import composites, constants, dispatcher, inplace, subscripts
+from dtensor_core.dispatch.copied import Copied, LocalCopy
 from dtensor_core.errors import (
     MixedTensorError,
     PlacementError,
@@ -78,7 +78,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     _spec: Spec
     __slots__ = ("_local_tensor", "_spec")
     # What this should have been a view of, where it is a copy; set by `dispatch`.
-    _copied: Copied | None = None
+    _copied: Copied | LocalCopy | None = None
     # True for addends that the user gave: they are not reduced in place.
     _given_addends: bool = False
     # Set by `nn.Parameter`.
@@ -94,7 +94,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         cls, local_tensor: torch.Tensor, spec: Spec, *, requires_grad: bool = False
     ) -> DTensor:
         """Wrap a local tensor that lies as `spec` says; nothing is checked."""
-        return _new(cls, local_tensor, spec, requires_grad=requires_grad)
+        return dispatcher.from_first(cls, local_tensor, spec, requires_grad)
 
     @staticmethod
     @outside_transforms
@@ -169,7 +169,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if torch.is_grad_enabled() and local_tensor.requires_grad:
             made = _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
         else:
-            made = _new(DTensor, local_tensor.detach(), spec, requires_grad=False)
+            made = dispatcher.from_first(DTensor, local_tensor.detach(), spec)
         if spec.sums:
             made._given_addends = True
         return made
@@ -387,6 +387,7 @@ def _indices(tensor: DTensor, index: Any) -> Any:
 
 
 dispatcher.install(DTensor, composites.install(DTensor))
+constants.install(DTensor)
 inplace.install(DTensor)
 subscripts.install(DTensor)
 reading.install(DTensor)
@@ -442,7 +443,7 @@ class _FromLocal(torch.autograd.Function):
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
         ctx.placements = grads or gradient_placements(spec.placements)
         ctx.is_leaf = local.is_leaf
-        return _new(DTensor, local.detach(), spec, requires_grad=False)
+        return dispatcher.from_first(DTensor, local.detach(), spec)
 
     @staticmethod
     @untraced

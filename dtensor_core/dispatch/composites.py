@@ -333,14 +333,28 @@ def _mask_as_dtensor(
     return (rest[0], mask, rest[2], False, *rest[4:]), options
 
 
+def _of_nothing(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """What the composite gives; of no elements that may be a plain tensor, made of sizes."""
+    made = op._op_dk(_composite, *args, **kwargs)
+    like = next(each for each in tree_leaves((args, kwargs)) if hasattr(each, "_spec"))
+    is_plain = isinstance(made, torch.Tensor) and not hasattr(made, "_spec")
+    return _replicated(like, made) if is_plain else made
+
+
 _RESAMPLING = (
     *(f"{way}{n}d" for way in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)),
     *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
     *(f"_upsample_{way}2d_aa" for way in ("bilinear", "bicubic", "lanczos")),
 )
+_OF_NOTHING = (
+    "linalg_matrix_rank linalg_matrix_rank.atol_rtol_tensor linalg_matrix_rank.atol_rtol_float "
+    "linalg_matrix_rank.tol_tensor linalg_norm linalg_norm.ord_str linalg_matrix_norm "
+    "linalg_matrix_norm.str_ord linalg_cond linalg_cond.p_str"
+)
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_attention_math": _attention,
     "one_hot": _one_hot,
+    **dict.fromkeys(_OF_NOTHING.split(), _of_nothing),
     "affine_grid_generator_backward": _affine_grid_backward,
     "istft": _istft,
     "stft": _stft,

@@ -17,6 +17,7 @@ import torch
 from torch._ops import OpOverload
 
 from dtensor_core.errors import RuleError, StaleViewError, four_parts
+from dtensor_core.local.memory import Ways
 from dtensor_core.spec import Spec, TensorMeta
 
 aten = torch.ops.aten
@@ -56,6 +57,41 @@ class Copied:
         self.version = self.base._version
 
 
+@dataclass(slots=True)
+class LocalCopy:
+    """A view of `base` whose part on this rank had to be copied: `local`, by `ways`.
+
+    Other ranks may hold views; what is written goes from one to the other on this rank alone.
+    """
+
+    base: Any
+    ways: Ways
+    local: torch.Tensor
+    version: int | None
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the tensor was written since, otherwise than through this copy."""
+        return self.version is not None and self.version != self.base._version
+
+    def renew(self) -> None:
+        """Take over what was written to the tensor since."""
+        if self.base._copied is not None:
+            self.base._copied.renew()
+        if self.is_stale:
+            with _below_autograd():
+                self.local.copy_(self.ways.forth(self.base._local_tensor))
+            self.version = self.base._version
+
+    def written(self) -> None:
+        """Bring what was written to the copy to the tensor."""
+        self.ways.back(self.base._local_tensor, self.local)
+        if self.base._copied is not None:
+            write_through(self.base._copied, None, (self.base,))
+        if self.version is not None:
+            self.version = self.base._version + 1
+
+
 def class_of_copies(cls: type[Any]) -> type[Any]:
     """The subclass of a DTensor class whose tensors are such copies, or views of them.
 
@@ -69,7 +105,9 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
         @property
         def _local_tensor(self) -> torch.Tensor:
             if self._copied is not None and self._copied.is_stale:
-                raise _stale(self)
+                if type(self._copied) is Copied:
+                    raise _stale(self)
+                self._copied.renew()
             return stored.__get__(self)
 
         @_local_tensor.setter
@@ -97,7 +135,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
             return cls(self._local_tensor, self._spec, requires_grad=self.requires_grad)
 
         def __repr__(self, **kwargs: Any) -> str:
-            if self._copied is not None and self._copied.is_stale:
+            if type(self._copied) is Copied and self._copied.is_stale:
                 return f"DTensor({self._spec.text}, a copy of what was written since)"
             return super().__repr__(**kwargs)
 
@@ -135,8 +173,12 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def check_writable(copied: Copied) -> None:
+def check_writable(copied: Copied | LocalCopy) -> None:
     """Raise RuleError if what is written to the copy could not be brought to its tensor."""
+    if isinstance(copied, LocalCopy):
+        if copied.base._copied is not None:
+            check_writable(copied.base._copied)
+        return
     if _name(copied) not in _SCATTERS:
         raise RuleError(
             four_parts(
@@ -149,13 +191,18 @@ def check_writable(copied: Copied) -> None:
         )
 
 
-def write_through(copied: Copied, op: OpOverload, args: Sequence[Any]) -> None:
+def write_through(
+    copied: Copied | LocalCopy, op: OpOverload | None, args: Sequence[Any]
+) -> None:
     """Write the copy, which `op` has written, into the tensor that it should have been a view of.
 
     What overwrites all of the copy is written as it is given: the copy need not be gathered. A view
     of the copy shares its elements, and overwrites only some.
     """
-    make = _OVERWRITING.get(op) if args[0]._local_tensor is copied.local else None
+    if isinstance(copied, LocalCopy):
+        copied.written()
+        return
+    make = _OVERWRITING.get(op) if op is not None and args[0]._local_tensor is copied.local else None
     part = make(copied, args) if make else None
     if part is None:
         part = type(copied.base)(copied.local, copied.spec)

@@ -21,6 +21,7 @@ from dtensor_core import observe
 from dtensor_core.dispatch import patterns
 from dtensor_core.dispatch.copied import (
     Copied,
+    LocalCopy,
     check_writable,
     class_of_copies,
     version_of,
@@ -31,10 +32,12 @@ from dtensor_core.dispatch.missing import meet, refuse_collective
 from dtensor_core.dispatch.packing import reduced_together
 from dtensor_core.dispatch.plain import is_whole, refuse_mixed
 from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
+from dtensor_core.local.memory import ways_of
 from dtensor_core.local.operator import argument_names
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.rules.table import row_of
+from dtensor_core.spec import Spec
 from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
 
 _CACHE_LIMIT = 65536
@@ -448,19 +451,37 @@ def _view(
     spec = entry.outputs[number] if entry.outputs else None
     assert spec is not None
     copied = getattr(base, "_copied", None)
-    cls = _class_of_copies if entry.copied or copied is not None else _class
+    ways = ways_of(local) if entry.may_copy and not entry.copied else None
+    cls = _class_of_copies if entry.copied or copied is not None or ways is not None else _class
     if torch.is_inference_mode_enabled() and not base.is_inference():
         with torch.inference_mode(False):
-            view = _new(cls, local, spec, False)
+            view = from_first(cls, local, spec)
     else:
-        view = _new(cls, local, spec, False)
+        view = from_first(cls, local, spec)
     if entry.copied:
         copied = Copied(
             base, op, number, tuple(args[1:]), dict(kwargs), local, spec, version_of(base)
         )
+    elif ways is not None:
+        copied = LocalCopy(base, ways, local, version_of(base))
     if copied is not None:
         view._copied = copied
     return view
+
+
+def from_first(
+    cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False
+) -> Any:
+    """A DTensor whose places in memory count from its own first element, on every rank alike.
+
+    That of its local part may be elsewhere in what this is a part of: here on this rank, there on
+    another one. Kernels that are made of others ask the DTensor, and tell all ranks the same.
+    """
+    if type(local) is not torch.Tensor or not local.storage_offset():
+        return _new(cls, local, spec, requires_grad)
+    made = _new(cls, local.new_empty(0), spec, requires_grad)
+    made._local_tensor = local
+    return made
 
 
 def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:

@@ -28,6 +28,7 @@ from dtensor_core.dispatch.missing import NO_RULE, Missing, missing
 from dtensor_core.dispatch.overflow import UNSCALE, unscaling
 from dtensor_core.dispatch.written import Back, Out, does_not_fit, outs_of, without_out
 from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.local.memory import MAY_COPY
 from dtensor_core.local.operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate, sharded_dim
@@ -65,7 +66,7 @@ class Entry:
     results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
     are the names of the arguments whose values were looked at. An entry that `is_bare` runs the
     operator in place on local tensors, and no more. `missing` tells what is gathered for want of a
-    rule. What `is_derived` runs on the DTensors themselves. One that is `sizeless` runs the
+    rule. A view that `may_copy` makes one of a part that can't be viewed. What `is_derived` runs on the DTensors themselves. One that is `sizeless` runs the
     operator and moves nothing, at all sizes that compare alike (see `patterns`). Not frozen, though
     nobody changes one: setting frozen fields takes a fifth of a first call.
     """
@@ -87,6 +88,7 @@ class Entry:
     missing: Missing | None = None
     sizeless: bool = False
     is_derived: bool = False
+    may_copy: bool = False
 
 
 def make_entry(
@@ -151,6 +153,7 @@ def make_entry(
         view=_is_view(op),
         copied=_is_view(op) and (bool(moves) or _is_copy(decision)),
         read=frozenset(call.read),
+        may_copy=maker in MAY_COPY,
         backs=backs,
         reshapes=reshapes,
         is_bare=run is op and place == 0 and not moves,

@@ -35,7 +35,7 @@ _TAKING_WHOLE = frozenset(
 _MAKERS = (
     "Split SplitWithSizes UnsafeSplit UnsafeSplitWithSizes Unbind Cumprod Cummax Cummin Prod "
     "DiagonalScatter SelectScatter SliceScatter IndexPut Put Trace Mvlgamma AsStrided Diagonal "
-    "FractionalMaxPool2D FractionalMaxPool3D EmbeddingBag LinalgHouseholderProduct Ormqr"
+    "FractionalMaxPool2D FractionalMaxPool3D EmbeddingBag LuUnpack LinalgHouseholderProduct Ormqr"
 )
 _MAKING_CONSTANTS = frozenset(
     f"{name}Backward{form}" for name in _MAKERS.split() for form in ("0", "1", "0_copy")

@@ -173,14 +173,14 @@ def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> Cutting | None:
         if factor % prefix == 0:
             found = Cutting(name, factor // prefix)
         prefix *= sizes[name]
-        if prefix > factor:
+        if not 0 < prefix <= factor:
             break
     return found
 
 
 def _fits(cutting: Cutting, shared: set[str], sizes: Mapping[str, int], ranks: int) -> bool:
-    """A factor of a flattened dimension, or one cut in blocks, must be cut evenly."""
-    if cutting.factor not in shared and cutting.style == 1:
+    """A factor of a flattened dimension must be cut evenly; one that is alone is cut alike in all."""
+    if cutting.factor not in shared:
         return True
     return sizes[cutting.factor] % (ranks * cutting.style) == 0
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from dtensor_core.local.operator import Local
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.notation import bind, parse
 from dtensor_core.rules.row import Row, notation, whole_rule
 from dtensor_core.rules.rule import Operand, Rule
+from dtensor_core.spec import Spec
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
@@ -27,6 +30,14 @@ def _scaled(text: str) -> Row:
         return row.build(call)
 
     return replace(row, build=build)
+
+
+def _spread(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """What is added in the shape of the result, which the kernel forgets where no k are held."""
+    out = outputs[0]
+    if out is None or inputs[1].local_shape[1] or inputs[0].shape == out.shape:
+        return op
+    return lambda x, *args, **kwargs: op(x.expand(out.local_shape), *args, **kwargs)
 
 
 def _in_blocks(call: Call, text: str, block: int) -> Rule:
@@ -93,7 +104,7 @@ ROWS = {
     "vdot": notation("k, k -> "),
     "outer": notation("m, n -> m n"),
     "addmm": notation("m n + m k, k n -> m n"),
-    "addmv": notation("m + m k, k -> m"),
+    "addmv": notation("m + m k, k -> m", local=_spread),
     "baddbmm": _scaled("b m n + b m k, b k n -> b m n"),
     "addbmm": _scaled("m n + b m k, b k n -> m n"),
     "addr": notation("m n + m, n -> m n"),

@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.local.columns import Columns
+from dtensor_core.local.memory import strided
 from dtensor_core.local.operator import Local
 from dtensor_core.local.windows import Windows, fitted
 from dtensor_core.placement import Shard
@@ -22,7 +24,7 @@ from dtensor_core.redistribute.exchange import Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
 from dtensor_core.rules.families.view import structural
-from dtensor_core.rules.row import Row, notation
+from dtensor_core.rules.row import Row, notation, whole_rule
 from dtensor_core.rules.rule import Operand, Rule
 from dtensor_core.rules.windows import exchanging_rows
 from dtensor_core.spec import Spec
@@ -41,18 +43,55 @@ def _unfold(call: Call) -> Rule:
     return _windowed(call, dim, Windows(shape[dim], count, call.args[3], call.args[2]))
 
 
-def _as_strided(call: Call) -> Rule | None:
-    """Windows of the last dim, as `stft` takes them; other ways to lie in memory have no rule."""
-    spec, (size, stride) = call.specs[0], call.args[1:3]
+def _as_strided(call: Call) -> Rule:
+    """Windows of the last dim, as `stft` takes them; else the tensor is whole, and lies as told."""
+    spec, (size, stride) = call.specs[0], (call.argument("size"), call.argument("stride"))
     if call.argument("storage_offset") or not spec.ndim or len(size) != spec.ndim + 1:
-        return None
-    step, rest = divmod(stride[-2], spec.stride[-1])
+        return _placed(call)
+    step, rest = divmod(stride[-2], spec.stride[-1]) if spec.stride[-1] else (0, 0)
     leading = (tuple(size[:-2]), tuple(stride[:-2])) == (spec.shape[:-1], spec.stride[:-1])
     windows = Windows(spec.shape[-1], size[-2], step, size[-1])
     inside = (windows.count - 1) * step + windows.reach <= windows.size
     if rest or step < 1 or stride[-1] != spec.stride[-1] or not leading or not inside:
-        return None
+        return _placed(call)
     return _windowed(call, spec.ndim - 1, windows)
+
+
+def _placed(call: Call) -> Rule:
+    """Elements by their places in memory, counted from the first: of whole tensors.
+
+    Raises RuleError for places that are none of the tensor's.
+    """
+    spec, size, stride = call.specs[0], call.argument("size"), call.argument("stride")
+    offset = call.argument("storage_offset") or 0
+    reach = [sum((n - 1) * step for n, step in zip(s, t, strict=True))
+             for s, t in ((spec.shape, spec.stride), (size, stride))]  # fmt: skip
+    if 0 not in size and (0 in spec.shape or not _are_held(spec, reach, size, stride, offset)):
+        raise RuleError(
+            four_parts(
+                asked=f"{call.op} with size {tuple(size)}, stride {tuple(stride)}, offset {offset}",
+                found=f"{spec.text}, whose elements have strides {spec.stride}",
+                why="it takes elements of memory that are not the tensor's; of a DTensor nobody "
+                "knows what lies there",
+                hint="call it on the tensor that this one is a view of; offsets count from a "
+                "tensor's own first element",
+            )
+        )
+    return replace(whole_rule(call), local=strided)
+
+
+def _are_held(
+    spec: Spec, reach: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int
+) -> bool:
+    """Whether all places are those of elements of the tensor."""
+    own, wanted = reach
+    if offset + wanted > own:
+        return False
+    if own + 1 == spec.shape.numel():
+        return True
+    held = torch.zeros(own + 1, dtype=torch.bool)
+    held.as_strided(spec.shape, spec.stride).fill_(True)
+    return bool(held.as_strided(size, stride, offset).all())
 
 
 def _windowed(call: Call, dim: int, windows: Windows) -> Rule:
@@ -291,6 +330,8 @@ _SAMPLERS = {
 ROWS = {
     "unfold": Row(_unfold, "windows of dim, others cut freely", "structural"),
     "as_strided": Row(_as_strided, "windows of the last dim, others cut freely", "structural"),
+    "as_strided_copy": Row(_placed, "whole, places as they are told"),
+    "as_strided_scatter": Row(_placed, "whole, places as they are told"),
     "unfold_copy": Row(_unfold, "windows of dim, others cut freely", "structural"),
     "unfold_backward": Row(_unfold_backward, "windows of dim, others cut freely", "linear"),
     "im2col": Row(_columns, "n c .. -> n (c k) ..", "linear"),

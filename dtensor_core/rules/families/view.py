@@ -13,16 +13,13 @@ from typing import Any
 
 import torch
 
-from dtensor_core.local.operator import Local, LocalMaker, standing_for, with_local_size
+from dtensor_core.local.memory import as_complex, reshaped, resolved, viewed_as
+from dtensor_core.local.operator import Local, LocalMaker, with_local_size
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Operand, Rule
 from dtensor_core.spec import Spec
-
-# As an operator: what is still arriving is viewed without waiting for it.
-_VIEW = torch.ops.aten.view.default
-_view_op = _VIEW._op
 
 
 def structural(
@@ -136,28 +133,31 @@ def _as_operand(dims: list[list[str]]) -> Operand:
 
 def _view(call: Call) -> Rule:
     before, after, sizes, blocked = reshape_factors(call.specs[0].shape, call.outputs[0].shape)
-    return structural(call, (before,), (after,), sizes, blocked, _reshaped)
+    return structural(call, (before,), (after,), sizes, blocked, reshaped)
 
 
-def _reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The local part in its local shape; copied where its strides are not those of the whole.
+def _view_as(call: Call) -> Rule:
+    """The same bytes as numbers of another type: of the last dim whole ones stay together.
 
-    Kernels choose strides by those of their arguments, and a part may have other ones: what is
-    contiguous as a whole need not be so in part.
+    Numbers in place of which several narrower ones stand, or the other way round, are a factor
+    that is not cut. Addends can't be viewed so.
     """
-    out = outputs[0]
-    assert out is not None
-    size = out.local_shape
-    if inputs[0].dtype is not out.dtype:
-        return op
-
-    def reshaped(x: torch.Tensor, *unused: Any) -> torch.Tensor:
-        try:
-            return _view_op(x, size)
-        except RuntimeError:
-            return torch.reshape(x, size)
-
-    return standing_for(_VIEW, reshaped)
+    before, after = call.specs[0].shape, call.outputs[0].shape
+    whole, sizes = full_operand(before), factor_sizes(before)
+    operands = [whole, whole]
+    if whole and before[-1] != after[-1]:
+        last = whole[-1][0]
+        wide = before[-1] > after[-1]  # the result's numbers are
+        operands[not wide] = (*whole[:-1], (last, "bytes"))
+        sizes[last] = min(before[-1], after[-1])
+        sizes["bytes"] = max(before[-1], after[-1]) // max(sizes[last], 1)
+    return Rule(
+        inputs=(operands[0],),
+        outputs=(operands[1],),
+        sizes=sizes,
+        blocked=frozenset(("bytes",)),
+        local=viewed_as,
+    )
 
 
 def _permuted(call: Call, order: Sequence[int]) -> Rule:
@@ -249,23 +249,18 @@ def _as_real(call: Call) -> Rule:
 
 def _as_complex(call: Call) -> Rule:
     whole = full_operand(call.specs[0].shape[:-1])
-    return _linear(call, (*whole, ()), whole)
+    return replace(_linear(call, (*whole, ()), whole), local=as_complex)
 
 
 def _conjugate(call: Call) -> Rule:
     whole = full_operand(call.specs[0].shape)
-    return replace(_linear(call, whole, whole), local=_resolved)
+    return replace(_linear(call, whole, whole), local=resolved)
 
 
 def _linear(call: Call, before: Operand, after: Operand) -> Rule:
     """A view that changes what its elements are: sums pass, extremes don't."""
     rule = structural(call, (before,), (after,), factor_sizes(call.specs[0].shape))
     return replace(rule, algebra="linear")
-
-
-def _resolved(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The values: what is marked as conjugate or negative can't be communicated."""
-    return lambda x: op(x).resolve_conj().resolve_neg()
 
 
 _BUILDERS = {
@@ -290,3 +285,4 @@ ROWS = {
     for names, (build, text) in builders.items()
     for name in names.split()
 }
+ROWS["view.dtype"] = Row(_view_as, "x.. (d b!) -> x.. d, or the other way")

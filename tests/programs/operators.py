@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import torch
 
-from tests.dtensor_core.programs.draw import Draw
-from tests.dtensor_core.programs.program import text_of
+from tests.programs.draw import Draw
+from tests.programs.given import text_of
 
 Operator = Callable[[Draw], str]
 
@@ -408,7 +408,7 @@ def ordered(d: Draw) -> str:
     dim = d.dim(x)
     size = d.values[x].shape[dim]
     # Which of equal numbers topk names is not defined.
-    of_topk = "" if d.values[x].unique().numel() == d.values[x].numel() else ".values"
+    of_topk = "" if _all_differ(d.values[x]) else ".values"
     return d.one_of(
         (
             f"{x}.cumsum({dim})",
@@ -426,6 +426,10 @@ def ordered(d: Draw) -> str:
     )
 
 
+def _all_differ(value: torch.Tensor) -> bool:
+    return not value.is_complex() and value.unique().numel() == value.numel()
+
+
 def converted(d: Draw) -> str:
     x = d.tensor()
     other = d.of_dtype(torch.int64, torch.bool)
@@ -438,7 +442,7 @@ def converted(d: Draw) -> str:
         f"({x} <= -0.37).to({x}.dtype)",
         f"{x}.type_as({d.tensor()})",
     ]
-    if d.rough:
+    if d.dtype is torch.float32:
         forms += [f"{x}.to(torch.float32)", f"{x}.float()"]
     if other:
         forms += [
@@ -460,7 +464,7 @@ def compared(d: Draw) -> str:
 
 
 def laid_out(d: Draw) -> str:
-    x = d.one_of(list(d.values))
+    x = d.one_of(list(d.tensors()))
     placements = d.layout(d.values[x].ndim, torch.bool, addends=False)
     return f"redistribute({x}, '{text_of(placements)}')"
 

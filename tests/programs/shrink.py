@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dtensor_core import Replicate
-from tests.dtensor_core.programs.program import Program
+from tests.programs.program import Program
 
 Fails = Callable[[Program], bool]
 
@@ -24,6 +24,10 @@ def _smaller(program: Program) -> Iterator[Program]:
     """Programs with one thing less."""
     if program.differentiated:
         yield replace(program, differentiated=())
+    count = len(program.statements)
+    for kept in sorted({count // 4, count // 2, count * 3 // 4} - {0, count}):
+        yield program.without({name for s in program.statements[kept:] for name in s.targets})
+    if program.differentiated:
         for name in program.differentiated:
             kept = tuple(each for each in program.differentiated if each != name)
             if kept:
@@ -38,6 +42,10 @@ def _smaller(program: Program) -> Iterator[Program]:
                 placements = list(given.placements)
                 placements[axis] = Replicate()
                 simpler = replace(given, placements=tuple(placements))
+                yield _with_given(program, index, simpler)
+        for usual in ({"memory": "dense", "tight": True}, {"tight": True}, {"values": "exact"}):
+            simpler = replace(given, **usual)
+            if simpler != given and given.sample is None:
                 yield _with_given(program, index, simpler)
         if given.requires_grad and not program.differentiated:
             yield _with_given(program, index, replace(given, requires_grad=False))

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from dtensor_core import DTensor, Partial, Placement, Replicate, Shard
+from dtensor_core import DTensor, Partial, Placement, Replicate, Shard, _StridedShard
 from dtensor_core.placement import norm_exponent, sharded_dim, split_factor
-from tests.dtensor_core.programs.program import Given, placements_of
+from tests.programs.given import Given, placements_of
 
 
 class Mismatch(AssertionError):
@@ -27,19 +27,24 @@ class Held:
 
     local: torch.Tensor
     shape: tuple[int, ...]
+    stride: tuple[int, ...]
     dtype: torch.dtype
     placements: tuple[Placement, ...]
     requires_grad: bool
 
     @classmethod
-    def of(cls, tensor: Any) -> Held:
-        """A copy of a DTensor's local part, and its layout."""
-        if not isinstance(tensor, DTensor):
-            raise Mismatch(f"a {type(tensor).__name__} where a DTensor was expected")
+    def of(cls, value: Any) -> Any:
+        """A copy of a DTensor's local part, and its layout; what is no tensor stays as it is."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not isinstance(value, DTensor):
+            raise Mismatch(f"a {type(value).__name__} where a DTensor was expected")
+        tensor = value
         as_it_is = tensor.detach().redistribute(placements=tensor.placements)
         return cls(
             as_it_is.to_local().clone(),
             tuple(tensor.shape),
+            tensor.stride(),
             tensor.dtype,
             tensor.placements,
             tensor.requires_grad,
@@ -54,8 +59,10 @@ def lay(given: Given, mesh: Any) -> DTensor:
         local = _part(
             local, placement, mesh.size(axis), mesh.get_coordinate()[axis], given.seed + axis
         )
+    if given.tight:
+        local = local.contiguous()
     laid = DTensor.from_local(
-        local.contiguous(), mesh, given.placements, shape=whole.shape, stride=whole.stride()
+        local, mesh, given.placements, shape=whole.shape, stride=whole.stride()
     )
     return laid.requires_grad_(given.requires_grad)
 
@@ -67,18 +74,33 @@ def _part(
     if isinstance(placement, Shard):
         pieces = whole.chunk(ranks, placement.dim)
         return pieces[coord] if coord < len(pieces) else whole.narrow(placement.dim, 0, 0)
+    if isinstance(placement, _StridedShard):
+        held = _numbers(whole.shape[placement.dim], placement, ranks)[coord]
+        return whole.index_select(placement.dim, held)
     if isinstance(placement, Partial):
         return _addend(whole, placement.reduce_op, ranks, coord, seed)
     return whole
 
 
 def _addend(whole: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> torch.Tensor:
+    """What one coordinate adds: small numbers, and on the first one what is missing."""
     dice = torch.Generator().manual_seed(seed)
     noise = [torch.randint(1, 4, whole.shape, generator=dice).to(whole.dtype) for _ in range(ranks)]
     if op in ("max", "min"):
         return whole if coord == 0 else whole - noise[coord] * (1 if op == "max" else -1)
+    if op == "product":
+        return whole if coord == 0 else torch.ones_like(whole)
+    if norm_exponent(op) is not None:
+        return whole.abs() if coord == 0 else torch.zeros_like(whole)
     wanted = whole * ranks if op == "avg" else whole
-    return noise[coord] if coord else wanted - sum(noise[1:])
+    first = wanted - sum(noise[1:])
+    return torch.where(whole.isfinite(), noise[coord] if coord else first, whole)
+
+
+def summed(tensor: torch.Tensor) -> torch.Tensor:
+    """A number to which every element adds, each in its own way; but for those that aren't finite."""
+    parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return parts.sin().nan_to_num().double().sum()
 
 
 def redistribute(tensor: torch.Tensor, text: str) -> torch.Tensor:
@@ -86,9 +108,8 @@ def redistribute(tensor: torch.Tensor, text: str) -> torch.Tensor:
 
     A DTensor that is in these placements already would be aliased, which no plain tensor shows.
     """
-    if isinstance(tensor, DTensor) and tensor.placements != placements_of(text):
-        return tensor.redistribute(placements=placements_of(text))
-    return tensor.clone()
+    copy = tensor.clone()
+    return copy.redistribute(placements=placements_of(text)) if isinstance(copy, DTensor) else copy
 
 
 def put_together(held: Sequence[Held], mesh_shape: Sequence[int]) -> torch.Tensor:
@@ -99,11 +120,8 @@ def put_together(held: Sequence[Held], mesh_shape: Sequence[int]) -> torch.Tenso
     """
     first = held[0]
     for each in held:
-        if (each.shape, each.dtype, each.placements) != (
-            first.shape,
-            first.dtype,
-            first.placements,
-        ):
+        facts = [(h.shape, h.stride, h.dtype, h.placements, h.requires_grad) for h in (each, first)]
+        if facts[0] != facts[1]:
             raise Mismatch(f"ranks differ: {first} and {each}")
     parts = [each.local for each in held]
     sizes = _sizes(first, mesh_shape)
@@ -173,7 +191,7 @@ def _joined(
         }[placement.reduce_op]()
     if isinstance(placement, Replicate):
         for part in parts[1:]:
-            if not torch.equal(part.nan_to_num(), parts[0].nan_to_num()):
+            if not torch.allclose(part, parts[0], rtol=0, atol=0, equal_nan=True):
                 raise Mismatch(f"replicas differ: {parts[0]} and {part}")
         return parts[0]
     expected, found = _pieces(shape, placement, len(parts)), [tuple(p.shape) for p in parts]

@@ -10,58 +10,47 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from types import CodeType
+from typing import NamedTuple
 
 import torch
 
-from dtensor_core import Partial, Placement, Replicate, Shard
+from tests.programs.given import Given
 
 _NAME = re.compile(r"\b[av]\d+\b")
+_OPERATOR = re.compile(r"""\bop_?\(['"]([^'"]+)['"]""")
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A tensor that a program starts from: its values follow from its seed."""
+class Precision(NamedTuple):
+    """How far results may be off, and by how much values are nudged to see if they are stable."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    high: int  # integers lie in [0, high)
-    seed: int
-    requires_grad: bool
-    placements: tuple[Placement, ...]
+    tolerance: float
+    stable: float
+    nudge: float
 
-    def source(self) -> str:
-        """The Python that makes this."""
-        return (
-            f"Given({self.name!r}, {self.shape}, {self.dtype}, high={self.high}, seed={self.seed}, "
-            f"requires_grad={self.requires_grad}, "
-            f'placements=placements_of("{text_of(self.placements)}"))'
-        )
 
-    def whole(self, nudge: float = 0.0) -> torch.Tensor:
-        """The values, as one device has them; floating ones off by about `nudge`."""
-        dice = torch.Generator().manual_seed(self.seed)
-        if self.dtype is torch.bool:
-            return torch.rand(self.shape, generator=dice) < 0.6
-        if not self.dtype.is_floating_point:
-            return torch.randint(max(self.high, 1), self.shape, generator=dice, dtype=self.dtype)
-        whole = torch.randn(self.shape, generator=dice, dtype=torch.float64)
-        off = torch.randn(self.shape, generator=dice, dtype=torch.float64) * nudge
-        return (whole + off).to(self.dtype)
+# By the narrowest type of a program.
+PRECISIONS = {
+    torch.float64: Precision(1e-8, 1e-9, 1e-11),
+    torch.float32: Precision(2e-3, 2e-4, 2e-6),
+    torch.float16: Precision(2e-2, 8e-3, 5e-4),
+    torch.bfloat16: Precision(1.5e-1, 6e-2, 4e-3),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
     """`targets = code`; `several` if that gives a list or tuple.
 
-    `in_place` if it may change what a variable holds.
+    `in_place` if it may change what a variable holds; `raises` if one device refuses it.
     """
 
     targets: tuple[str, ...]
     code: str
     several: bool = False
     in_place: bool = False
+    raises: bool = False
 
     def compiled(self) -> CodeType:
         """The code of the right-hand side."""
@@ -69,11 +58,22 @@ class Statement:
 
     def reads(self) -> set[str]:
         """The names on the right-hand side."""
-        return set(_NAME.findall(self.code))
+        return names_in(self.code)
+
+    def operators(self) -> list[str]:
+        """The operators of the database that are called by name."""
+        return _OPERATOR.findall(self.code)
 
     def __str__(self) -> str:
+        if self.raises:
+            return self.code
         targets = ", ".join(self.targets) + ("," if self.several else "")
         return f"{targets} = {self.code}"
+
+
+def names_in(code: str) -> set[str]:
+    """The variables of an expression."""
+    return set(_NAME.findall(code))
 
 
 @lru_cache(maxsize=4096)
@@ -83,21 +83,26 @@ def _compile(code: str) -> CodeType:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is given, what is done, and the results whose gradients are asked for."""
+    """What is given, what is done, and the results whose gradients are asked for.
+
+    `dtype` is the narrowest floating type of its values.
+    """
 
     mesh_shape: tuple[int, ...]
     given: tuple[Given, ...]
     statements: tuple[Statement, ...]
     differentiated: tuple[str, ...]
-    rough: bool  # some values are in single precision
+    dtype: torch.dtype = torch.float64
 
     @property
     def ranks(self) -> int:
         """How many ranks it runs on."""
-        total = 1
-        for size in self.mesh_shape:
-            total *= size
-        return total
+        return prod(self.mesh_shape)
+
+    @property
+    def precision(self) -> Precision:
+        """How exactly it is compared."""
+        return PRECISIONS[self.dtype]
 
     def without(self, dropped: set[str]) -> Program:
         """The program without these variables and all that is made of them."""
@@ -122,8 +127,9 @@ class Program:
         yield "import torch.nn.functional as F"
         yield "from dtensor_core import init_device_mesh"
         yield "from dtensor_core.testing import run_threads"
-        yield "from tests.dtensor_core.programs.lay import lay, redistribute"
-        yield "from tests.dtensor_core.programs.program import Given, placements_of"
+        yield "from tests.programs.database import Sampled, op, op_, sampled"
+        yield "from tests.programs.given import Given, placements_of"
+        yield "from tests.programs.lay import lay, redistribute, summed"
         yield ""
         yield ""
         yield "def body():"
@@ -131,6 +137,12 @@ class Program:
         for given in self.given:
             yield f"    {given.name} = lay({given.source()}, mesh)"
         for statement in self.statements:
+            if statement.raises:
+                yield "    try:"
+                yield f"        print('no error', {statement.code})"
+                yield "    except Exception as error:"
+                yield f"        print({statement.code!r}, repr(error))"
+                continue
             yield f"    {statement}"
             yield f"    print({statement.code!r}, {', '.join(statement.targets)})"
         if self.differentiated:
@@ -145,26 +157,4 @@ class Program:
 
 def total(names: tuple[str, ...]) -> str:
     """The scalar whose gradient is taken: every element counts, each differently."""
-    return " + ".join(f"{name}.sin().sum()" for name in names)
-
-
-def placements_of(text: str) -> tuple[Placement, ...]:
-    """Placements from text: `"R S1 Psum"`."""
-    return tuple(_placement(word) for word in text.split())
-
-
-def text_of(placements: tuple[Placement, ...]) -> str:
-    """The text that `placements_of` reads."""
-    return " ".join(_word(placement) for placement in placements)
-
-
-def _word(placement: Placement) -> str:
-    if isinstance(placement, Shard):
-        return f"S{placement.dim}"
-    return f"P{placement.reduce_op}" if isinstance(placement, Partial) else "R"
-
-
-def _placement(word: str) -> Placement:
-    if word[0] == "S":
-        return Shard(int(word[1:]))
-    return Replicate() if word == "R" else Partial(word[1:])
+    return " + ".join(f"summed({name})" for name in names)

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
-from dtensor_core import Partial, Placement, Replicate, Shard
-from tests.dtensor_core.programs.program import Given
+from dtensor_core import Partial, Placement, Replicate, Shard, _StridedShard
+from tests.programs.database import Sampled
+from tests.programs.given import MEMORIES, Given
+from tests.programs.program import PRECISIONS
 
 MESHES = ((2,), (3,), (4,), (1,), (2, 2), (2, 3), (3, 1), (2, 1, 2), (2, 2, 2))
 _MESH_WEIGHTS = (8, 6, 6, 1, 8, 3, 1, 2, 2)
@@ -22,16 +24,40 @@ _SIZE_WEIGHTS = (1, 4, 6, 7, 8, 6, 5, 4, 4, 2)
 MOST_ELEMENTS = 3000
 
 
+# What a program mostly consists of, and how often.
+_DTYPES = {
+    torch.float64: 14,
+    torch.float32: 3,
+    torch.bfloat16: 1,
+    torch.float16: 1,
+    torch.complex128: 2,
+    torch.int64: 2,
+}
+_SHAPES = ((5, 5), (5,), (10, 5), (5, 10), (5, 5, 5), (2, 3), (3, 3), (2, 3, 4), ())
+
+
 class Draw:
     """The state of a program in the making, and its dice."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.mesh_shape = self.dice.choices(MESHES, _MESH_WEIGHTS)[0]
-        self.rough = self.dice.random() < 0.1
-        self.values: dict[str, torch.Tensor] = {}
+        self.dtype = self.dice.choices(list(_DTYPES), list(_DTYPES.values()))[0]
+        self.rough = self.dtype is torch.float32
+        kinds = ("normal", "exact", "special")
+        self.kind = self.dice.choices(kinds, (8, 3, 0 if self.dtype.is_complex else 1))[0]
+        self.values: dict[str, Any] = {}
         self.given: list[Given] = []
         self.new(self.shape(self.one_of((2, 3))))
+
+    @property
+    def floating(self) -> torch.dtype:
+        """The narrowest floating type of the program."""
+        return self.dtype if self.dtype in PRECISIONS else torch.float64
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The variables that are tensors."""
+        return {name: v for name, v in self.values.items() if isinstance(v, torch.Tensor)}
 
     def chance(self, probability: float) -> bool:
         """True so often."""
@@ -46,17 +72,20 @@ class Draw:
         return self.dice.choices(_SIZES, _SIZE_WEIGHTS)[0]
 
     def shape(self, ndim: int) -> tuple[int, ...]:
-        """A shape with few elements."""
+        """A shape with few elements; often one of the samples of torch's operator database."""
+        usual = [shape for shape in _SHAPES if len(shape) == ndim]
+        if usual and self.chance(0.4):
+            return self.one_of(usual)
         return tuple(self.size() for _ in range(ndim))
 
     def tensor(
         self, fits: Callable[[torch.Tensor], bool] = lambda _: True, *, ndim: int | None = None
     ) -> str:
-        """A floating tensor that fits, newer ones more often; new if there is none."""
+        """A tensor of numbers that fits, newer ones more often; new if there is none."""
         found = [
             name
-            for name, value in self.values.items()
-            if value.is_floating_point() and (ndim is None or value.ndim == ndim) and fits(value)
+            for name, value in self.tensors().items()
+            if self.is_usual(value) and (ndim is None or value.ndim == ndim) and fits(value)
         ]
         if found and self.chance(0.9):
             return self.dice.choices(found, range(1, len(found) + 1))[0]
@@ -67,45 +96,76 @@ class Draw:
 
     def of_dtype(self, *dtypes: torch.dtype) -> str | None:
         """Some tensor of the program of one of these types."""
-        found = [name for name, value in self.values.items() if value.dtype in dtypes]
+        found = [name for name, value in self.tensors().items() if value.dtype in dtypes]
         return self.dice.choice(found) if found else None
+
+    def is_usual(self, value: torch.Tensor) -> bool:
+        """True for floating tensors, and for those that the program is about."""
+        return value.is_floating_point() or value.dtype is self.dtype
 
     def new(self, shape: Sequence[int], dtype: torch.dtype | None = None, high: int = 5) -> str:
         """A tensor given anew, laid out at random."""
-        dtype = dtype or (
-            self.one_of((torch.float32, torch.float64)) if self.rough else torch.float64
+        if dtype is None:
+            wide = self.dtype is torch.float32 and self.chance(0.5)
+            dtype = torch.float64 if wide else self.dtype
+        memory = self.dice.choices(MEMORIES, (12, 2, 2, 1))[0]
+        return self.add(
+            Given(
+                name=f"a{len(self.given)}",
+                shape=tuple(shape),
+                dtype=dtype,
+                high=high,
+                seed=self.dice.randrange(1 << 30),
+                requires_grad=_differentiable(dtype) and self.chance(0.6),
+                placements=self.layout(len(shape), dtype, addends=high == 5),
+                values=self.kind,
+                memory=memory,
+                tight=self.chance(0.5),
+            )
         )
-        given = Given(
-            name=f"a{len(self.given)}",
-            shape=tuple(shape),
-            dtype=dtype,
-            high=high,
-            seed=self.dice.randrange(1 << 30),
-            requires_grad=dtype.is_floating_point and self.chance(0.6),
-            placements=self.layout(len(shape), dtype, addends=high == 5),
+
+    def sample(self, sample: Sampled, tensor: torch.Tensor) -> str:
+        """A tensor of the operator database, laid out at random."""
+        dtype, shape = tensor.dtype, tuple(tensor.shape)
+        return self.add(
+            Given(
+                name=f"a{len(self.given)}",
+                shape=shape,
+                dtype=dtype,
+                high=0,
+                seed=self.dice.randrange(1 << 30),
+                requires_grad=_differentiable(dtype) and self.chance(0.5),
+                placements=self.layout(len(shape), dtype, addends=_differentiable(dtype)),
+                sample=sample,
+            )
         )
+
+    def add(self, given: Given) -> str:
+        """Add what is given to the program."""
         self.given.append(given)
         self.values[given.name] = given.whole().requires_grad_(given.requires_grad)
         return given.name
 
     def layout(self, ndim: int, dtype: torch.dtype, *, addends: bool) -> tuple[Placement, ...]:
         """Placements for a tensor; the addends of all axes are of one kind."""
-        choices: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(ndim))]
+        strided = [
+            _StridedShard(self.dice.randrange(ndim), split_factor=self.one_of((2, 2, 3)))
+            for _ in range(1 if ndim and self.chance(0.2) else 0)
+        ]
+        choices: list[Placement] = [Replicate(), *(Shard(dim) for dim in range(ndim)), *strided]
+        weights = [2, *(3 for _ in range(ndim)), *(3 for _ in strided)]
         if addends and dtype is not torch.bool and self.chance(0.35):
-            kinds = ("sum", "sum", "sum", "max", "min", "avg")
-            choices.append(Partial(self.one_of(kinds[: 6 if dtype.is_floating_point else 5])))
-        weights = [2, *(3 for _ in range(ndim)), 4]
-        return tuple(
-            self.dice.choices(choices, weights[: len(choices)])[0] for _ in self.mesh_shape
-        )
+            choices.append(Partial(self.one_of(_reductions(dtype))))
+            weights.append(4)
+        return tuple(self.dice.choices(choices, weights)[0] for _ in self.mesh_shape)
 
     def partner(self, name: str) -> str:
         """A floating tensor that broadcasts with this one."""
         shape = self.values[name].shape
         found = [
             other
-            for other, value in self.values.items()
-            if value.is_floating_point() and _broadcast_size(shape, value.shape) <= MOST_ELEMENTS
+            for other, value in self.tensors().items()
+            if self.is_usual(value) and _broadcast_size(shape, value.shape) <= MOST_ELEMENTS
         ]
         if found and self.chance(0.6):
             return self.one_of(found)
@@ -150,3 +210,16 @@ def _broadcast_size(one: Sequence[int], other: Sequence[int]) -> float:
         return torch.broadcast_shapes(one, other).numel()
     except RuntimeError:
         return float("inf")
+
+
+def _differentiable(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _reductions(dtype: torch.dtype) -> tuple[str, ...]:
+    """The reductions whose addends a tensor may consist of."""
+    if dtype.is_complex:
+        return ("sum", "sum", "avg")
+    if not dtype.is_floating_point:
+        return ("sum", "sum", "max", "min", "product")
+    return ("sum", "sum", "sum", "max", "min", "avg", "product")

@@ -1,0 +1,65 @@
+"""Zeros that torch's formulas make of sizes alone, which are plain where DTensors are due.
+
+The gradient of `copysign` by the sign, or of `repeat` by no repetition, is such a tensor: it would
+become the `grad` of a DTensor, or meet one in the next formula. The operators of which that is known
+have a kernel before autograd's that looks after the node which autograd has made. Installed by
+`tensor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dtensor_core.placement import Replicate
+from dtensor_core.spec import Spec, TensorMeta
+
+_KEY = torch._C.DispatchKey.PythonTLSSnapshot  # pyright: ignore[reportAttributeAccessIssue]
+_library = torch.library.Library("aten", "IMPL")
+# Whose gradients are plain zeros, some or all of them, for some arguments.
+_OPERATORS = (
+    "copysign.Tensor copysign_.Tensor nextafter nextafter_ repeat sgn sgn_ normal_ "
+    "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor max_pool2d_with_indices_backward "
+    "triangular_solve"
+)
+
+
+def install(cls: type[torch.Tensor]) -> None:
+    """Give the operators their kernels for DTensors of class `cls`."""
+    for name in _OPERATORS.split():
+        _library.impl(name, _kernel(cls, name), _KEY.name, with_keyset=True)
+
+
+def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        made = op.redispatch(keys.remove(_KEY), *args, **kwargs)
+        first: Any = made[0] if isinstance(made, tuple) else made
+        node = first.grad_fn if isinstance(first, cls) else None
+        if node is not None:
+            spec = first._spec
+
+            def as_dtensors(grads: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
+                return tuple(_whole(cls, spec, grad) for grad in grads)
+
+            node.register_hook(as_dtensors)
+        return made
+
+    return kernel
+
+
+def _whole(cls: type[Any], like: Spec, value: Any) -> Any:
+    """A plain tensor that every rank has alike as a DTensor on the mesh of a spec.
+
+    All else stays as it is.
+    """
+    if not isinstance(value, torch.Tensor) or isinstance(value, cls):
+        return value
+    if value._is_zerotensor():
+        value = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+    meta = TensorMeta(value.shape, value.stride(), value.dtype)
+    return cls(value, Spec(like.mesh, (Replicate(),) * like.mesh.ndim, meta))

@@ -1,0 +1,172 @@
+"""Operators that see how a tensor lies in memory, on parts that may lie otherwise.
+
+Strides and offsets among the arguments are those of the whole tensor. A part that does not lie as
+the whole does, or that can't be viewed as the whole can, is copied first. A view of such a copy
+shares no elements with the part: it has `ways` between the two, by which `dispatch.copied` keeps
+both alike. That needs no other rank, so each does it where it has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dtensor_core.local.operator import Local, standing_for
+from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending
+
+# As an operator: what is still arriving is viewed without waiting for it.
+_VIEW = torch.ops.aten.view.default
+_view_op = _VIEW._op
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Between a local part and a copy made of it: `forth(part)` makes it, `back(part, copy)` writes."""
+
+    forth: Callable[[torch.Tensor], torch.Tensor]
+    back: Callable[[torch.Tensor, torch.Tensor], Any]
+
+
+def _copied(part: torch.Tensor, ways: Ways) -> torch.Tensor:
+    """A copy that should have been a view of a part, and says so."""
+    made = ways.forth(part)
+    made._ways = ways  # pyright: ignore[reportAttributeAccessIssue]
+    return made
+
+
+def ways_of(local: torch.Tensor) -> Ways | None:
+    """The ways between a local result and what it should have been a view of; None if it is one."""
+    return getattr(local, "_ways", None)
+
+
+def reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """The local part in its local shape; copied where its strides are not those of the whole.
+
+    Kernels choose strides by those of their arguments, and a part may have other ones: what is
+    contiguous as a whole need not be so in part.
+    """
+    out = outputs[0]
+    assert out is not None
+    size = out.local_shape
+
+    def back(part: torch.Tensor, copy: torch.Tensor) -> None:
+        part.copy_(copy.reshape(part.shape))
+
+    ways = Ways(lambda part: torch.reshape(part, size), back)
+
+    def view(x: torch.Tensor, *unused: Any) -> torch.Tensor:
+        try:
+            return _view_op(x, size)
+        except RuntimeError:
+            return _copied(x, ways)
+
+    return standing_for(_VIEW, view)
+
+
+def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """The bytes of the local part as numbers of another type; the last dim is cut in whole ones."""
+    before, out = inputs[0], outputs[0]
+    assert out is not None
+
+    def forth(part: torch.Tensor) -> torch.Tensor:
+        return op(part.clone(memory_format=torch.contiguous_format), out.dtype)
+
+    def back(part: torch.Tensor, copy: torch.Tensor) -> None:
+        part.copy_(op(copy.contiguous(), before.dtype))
+
+    ways = Ways(forth, back)
+
+    def view(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        if not x.numel():  # whose strides may forbid it
+            return depending(x.new_empty(out.local_shape, dtype=dtype), x)
+        try:
+            return op(x, dtype)
+        except RuntimeError:
+            return _copied(x, ways)
+
+    return view
+
+
+def as_complex(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Pairs of the last dim as complex numbers, copied where they don't lie as such."""
+
+    def back(part: torch.Tensor, copy: torch.Tensor) -> None:
+        part.copy_(torch.view_as_real(copy))
+
+    ways = Ways(lambda part: op(part.clone(memory_format=torch.contiguous_format)), back)
+
+    def view(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return op(x)
+        except RuntimeError:
+            return _copied(x, ways)
+
+    return view
+
+
+def resolved(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """The values: what is marked as conjugate or negative can't be communicated."""
+    ways = Ways(
+        lambda part: op(part).resolve_conj().resolve_neg(),
+        lambda part, copy: op(part).copy_(copy),
+    )
+    return lambda x: _copied(x, ways)
+
+
+def strided(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Elements by their places in memory, of a tensor that is whole here.
+
+    Places count from the tensor's own first element. Any of `as_strided`, its copy, and the one
+    that writes a part to such places.
+    """
+    spec = inputs[0]
+    is_view = len(inputs) == 1
+
+    def local(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        *args, offset = _with_offset(args, kwargs, 3 - is_view)
+        if _lies_as(x, spec):
+            return op(x, *args, x.storage_offset() + offset)
+
+        def forth(part: torch.Tensor) -> torch.Tensor:
+            return op(_as_whole(part, spec), *args, offset)
+
+        def back(part: torch.Tensor, copy: torch.Tensor) -> None:
+            whole = _as_whole(part, spec)
+            op(whole, *args, offset).copy_(copy)
+            part.copy_(whole)
+
+        return _copied(x, Ways(forth, back)) if is_view else forth(x)
+
+    return local
+
+
+def _with_offset(args: Sequence[Any], kwargs: dict[str, Any], place: int) -> list[Any]:
+    """The arguments after the tensor, ending with the offset, which is 0 if it is not given."""
+    named = [kwargs[name] for name in ("src", "size", "stride") if name in kwargs]
+    given = [*args[:place], *named]
+    offset = args[place] if len(args) > place else kwargs.get("storage_offset")
+    return [*given, offset or 0]
+
+
+def _lies_as(x: torch.Tensor, spec: Spec) -> bool:
+    steps = zip(x.stride(), spec.stride, x.shape, strict=True)
+    return all(here == there for here, there, size in steps if size > 1)
+
+
+def _as_whole(x: torch.Tensor, spec: Spec) -> torch.Tensor:
+    """A copy that lies in memory as the whole tensor does."""
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=x.dtype, device=x.device)
+    once = made
+    for dim, step in enumerate(spec.stride):
+        if step == 0 and spec.shape[dim] > 1:
+            once, x = once.narrow(dim, 0, 1), x.narrow(dim, 0, 1)
+    once.copy_(x)
+    return made
+
+
+# The makers above whose views may be of copies.
+MAY_COPY = (reshaped, viewed_as, as_complex, resolved, strided)

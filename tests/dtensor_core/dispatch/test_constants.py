@@ -1,0 +1,74 @@
+"""Gradients and results that torch makes of sizes alone are DTensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dtensor_core import DTensor, Replicate, Shard, distribute_tensor
+from dtensor_core.testing import kept_mesh, on_threads
+
+
+def leaf(*shape: int) -> DTensor:
+    torch.manual_seed(0)
+    whole = torch.rand(shape, dtype=torch.float64)
+    return distribute_tensor(whole, kept_mesh((2,)), [Replicate()]).requires_grad_()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.copysign,
+        torch.nextafter,
+        torch.normal,
+        lambda x, y: (x * 1).copysign_(y),
+        lambda x, y: x.repeat(0) + y.repeat(0),
+        lambda x, y: torch.sgn(x) + torch.sgn(y),
+    ],
+)
+@on_threads(2)
+def test_a_gradient_that_is_zeros_of_a_size_is_a_dtensor_of_the_values_of_one_device(function):
+    x, y = leaf(3), leaf(3)
+    function(x, y).sum().backward()
+    plain = [each.full_tensor().detach().requires_grad_() for each in (x, y)]
+    function(*plain).sum().backward()
+    for each, expected in zip((x, y), plain, strict=True):
+        assert isinstance(each.grad, DTensor)
+        assert torch.equal(each.grad.full_tensor(), expected.grad)
+
+
+@on_threads(2)
+def test_such_a_gradient_meets_dtensors_in_the_next_formula():
+    x, y = leaf(4), leaf(4)
+    spread = distribute_tensor(torch.ones(4, dtype=torch.float64), kept_mesh((2,)), [Shard(0)])
+    torch.normal(x * spread, y.abs() * spread).sum().backward()
+    assert torch.equal(x.grad.full_tensor(), torch.zeros(4, dtype=torch.float64))
+
+
+@pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated")
+@on_threads(2)
+def test_the_gradient_of_one_result_of_several_is_a_dtensor():
+    x, y = leaf(2, 3, 1), leaf(2, 3, 3)
+    torch.triangular_solve(x, y)[1].sum().backward()
+    assert isinstance(x.grad, DTensor)
+    assert not x.grad.full_tensor().any()
+    z, pivots = leaf(3, 3), leaf(3).to(torch.int32) + 1
+    torch.lu_unpack(z, pivots)[1][:, [0, 1]].sum().backward()
+    assert torch.equal(z.grad.full_tensor(), torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 1, 0]]).double())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.linalg.matrix_rank,
+        lambda x: torch.linalg.matrix_rank(x, atol=1.0),
+        lambda x: torch.linalg.norm(x, ord="nuc", dim=(-2, -1)),
+        lambda x: torch.linalg.cond(x),
+    ],
+)
+@on_threads(2)
+def test_what_a_composite_tells_of_no_elements_is_a_dtensor(function):
+    x = leaf(3, 0, 0).detach()
+    made = function(x)
+    assert isinstance(made, DTensor)
+    assert torch.equal(made.full_tensor(), function(x.full_tensor()))

@@ -1,0 +1,90 @@
+"""torch's operator database in programs: its operators by name, and its samples by number."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten
+
+# Whose OpInfo has a method that goes around what a subclass has.
+_AS_USERS_WRITE: dict[str, Callable[..., Any]] = {"__getitem__": operator.getitem}
+_LARGEST_SAMPLE = 3000
+
+
+class Sampled(NamedTuple):
+    """A leaf of a sample: the operator, the dtype that was asked for, and two numbers."""
+
+    operator: str
+    dtype: torch.dtype
+    sample: int
+    leaf: int
+
+
+@lru_cache(maxsize=1)
+def operators() -> dict[str, Any]:
+    """The OpInfos by name and variant; they hold functions that `dtensor_core` has changed."""
+    module = importlib.import_module("torch.testing._internal.common_methods_invocations")
+    return {f"{info.name} {info.variant_test_name}".strip(): info for info in module.op_db}
+
+
+@lru_cache(maxsize=4096)
+def samples(name: str, dtype: torch.dtype) -> Sequence[tuple[list[Any], TreeSpec]]:
+    """The samples of an operator, flattened; none where an argument is large, sparse or quantised."""
+    found: list[tuple[list[Any], TreeSpec]] = []
+    torch.manual_seed(0)
+    # Some OpInfos raise half-way.
+    with warnings.catch_warnings(), suppress(RuntimeError, IndexError, ValueError):
+        warnings.simplefilter("ignore")
+        for sample in operators()[name].sample_inputs("cpu", dtype):
+            leaves, structure = tree_flatten(((sample.input, *sample.args), sample.kwargs))
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            if tensors and all(map(_is_ordinary, tensors)):
+                found.append((leaves, structure))
+    return found
+
+
+def _is_ordinary(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and tensor.numel() <= _LARGEST_SAMPLE
+    )
+
+
+def sampled(where: Sampled) -> Any:
+    """A leaf of a sample; a tensor is a copy that lies in memory as it does."""
+    leaf = samples(where.operator, where.dtype)[where.sample][0][where.leaf]
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    plain = leaf.detach().resolve_conj().resolve_neg()
+    if plain.is_contiguous():
+        return plain.clone()
+    return torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype).copy_(plain)
+
+
+def op(name: str, *args: Any, **kwargs: Any) -> Any:
+    """What an operator of the database returns: a tensor, or a list of all that it returns.
+
+    What is drawn is drawn anew from one seed.
+    """
+    info = operators()[name]
+    return _flat(_AS_USERS_WRITE.get(name, info.op), args, kwargs)
+
+
+def op_(name: str, *args: Any, **kwargs: Any) -> Any:
+    """The same of the operator's form that writes in place."""
+    return _flat(operators()[name].inplace_variant, args, kwargs)
+
+
+def _flat(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    torch.default_generator.manual_seed(5)  # of torch.manual_seed most is for other devices
+    made = function(*args, **kwargs)
+    return made if isinstance(made, torch.Tensor) else tree_flatten(made)[0]

@@ -1,0 +1,244 @@
+"""From a seed to a program: statements are drawn until one device accepts so many of them.
+
+A statement is accepted if it runs, and if its results are finite (in programs without special
+values), not too many, and stable: from values that are a little off, by more than another order of
+summation makes, come results that are a little off. That leaves out ties, kinks and jumps, where
+nothing can be compared. Now and then one that torch refuses is kept: ranks are to refuse it, too.
+Each seed has operators of the database that it tries first, so that all of them have their turn.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from tests.programs import operators, storage
+from tests.programs.database import operators as database
+from tests.programs.draw import MOST_ELEMENTS, Draw
+from tests.programs.program import Program, Statement
+from tests.programs.run import as_meta, on_one_device, outcome, same
+from tests.programs.sampling import sampled_call
+
+SHORTEST, LONGEST = 5, 30
+# Operators of the database that a seed tries before all others, and all seeds in turn.
+OWN = 5
+_LARGEST = 1e4
+_REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, AssertionError, NotImplementedError)
+_FAMILIES = {
+    **operators.FAMILIES,
+    storage.other_dtype: 2,
+    storage.strided: 3,
+    storage.diagonals: 2,
+    storage.written_view: 3,
+    storage.read: 1,
+}
+_MOST_RAISING = 3
+
+
+class Unfit(ValueError):
+    """A result that can't be compared, or not go on."""
+
+
+@lru_cache(maxsize=1)
+def _turns() -> Sequence[str]:
+    """The operators of the database in an order of no meaning."""
+    names = sorted(database())
+    random.Random(0).shuffle(names)
+    return names
+
+
+def generate(seed: int, refused: Counter[tuple[str, str]] | None = None) -> Program:
+    """The program of a seed; `refused` counts why operators of the database were not taken."""
+    own = [_turns()[(seed * OWN + n) % len(_turns())] for n in range(OWN)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for attempt in range(100):
+            making = _Making(Draw(seed * 100 + attempt), own, refused)
+            program = making.program()
+            if program is not None:
+                return program
+    raise AssertionError(f"seed {seed} makes no program")
+
+
+class _Making:
+    """A program in the making, and its values on two devices, one of them a little off."""
+
+    def __init__(
+        self, draw: Draw, own: Sequence[str], refused: Counter[tuple[str, str]] | None
+    ) -> None:
+        self.draw = draw
+        self.own = own
+        self.refused = Counter() if refused is None else refused
+        self.statements: list[Statement] = []
+        self.nudged: dict[str, Any] = {}
+        self.count = 0
+        self.length = draw.dice.randint(SHORTEST, LONGEST)
+        self.precision = Program((), (), (), (), draw.floating).precision
+
+    def program(self) -> Program | None:
+        """The program, or None if none was found with these dice."""
+        own = list(self.own) * 4
+        families, weights = list(_FAMILIES), list(_FAMILIES.values())
+        for _ in range(self.length * 12):
+            if len(self.statements) >= self.length:
+                return self.finished()
+            if own and self.draw.chance(0.5):
+                name = own.pop(0)
+                if self.try_operator(name):
+                    own = [each for each in own if each != name]
+            elif self.draw.chance(0.3):
+                self.try_operator(self.draw.one_of(_turns()))
+            else:
+                family = self.draw.dice.choices(families, weights)[0]
+                self.try_code(family(self.draw))
+        return None
+
+    def try_operator(self, name: str) -> bool:
+        """Add a call of an operator of the database if there is one that can be added."""
+        for _ in range(3):
+            try:
+                reason = self.try_code(sampled_call(self.draw, name))
+            except ValueError as error:
+                reason = str(error)
+            if not reason:
+                return True
+            self.refused[name, reason] += 1
+        return False
+
+    def try_code(self, code: str) -> str:
+        """Add a statement if it is accepted; why not, if it is not."""
+        in_place = _writes(code)
+        try:
+            self.add(code, in_place=in_place)
+        except Unfit as error:
+            reason = str(error)
+        except _REFUSALS as error:
+            reason = f"{type(error).__name__}: {str(error)[:80]}"
+            self.refuse(code, in_place)
+        else:
+            return ""
+        if in_place:
+            self.replay()
+        return reason
+
+    def refuse(self, code: str, in_place: bool) -> None:
+        """Keep now and then a statement that torch refuses whatever the data, and writes nothing.
+
+        What data decide, the ranks that hold them refuse alone, as documented.
+        """
+        raising = sum(statement.raises for statement in self.statements)
+        if in_place or raising >= _MOST_RAISING or not self.draw.chance(0.1):
+            return
+        metas = {name: as_meta(value) for name, value in self.draw.values.items()}
+        try:
+            outcome(Statement((), code).compiled(), metas)
+        except Exception:
+            self.statements.append(Statement((f"e{self.count}",), code, raises=True))
+            self.count += 1
+
+    def add(self, code: str, *, in_place: bool) -> None:
+        """Add a statement, whose results are accepted."""
+        self.know_what_is_given()
+        compiled = Statement((), code).compiled()
+        shapes = {name: value.shape for name, value in self.draw.tensors().items()}
+        first, second = (outcome(compiled, v) for v in (self.draw.values, self.nudged))
+        several = isinstance(first, (list, tuple)) and any(
+            isinstance(each, torch.Tensor) for each in first
+        )
+        exact, nudged = (list(each) if several else [each] for each in (first, second))
+        for one, other in zip(exact, nudged, strict=True):
+            self.check(one, other)
+        if "out=" in code or "resize" in code:
+            if any(self.draw.values[name].shape != shape for name, shape in shapes.items()):
+                raise Unfit("what is written changes its shape")
+        targets = tuple(f"v{self.count + index}" for index in range(len(exact)))
+        self.count += len(targets)
+        self.draw.values.update(zip(targets, exact, strict=True))
+        self.nudged.update(zip(targets, nudged, strict=True))
+        self.statements.append(Statement(targets, code, several, in_place))
+
+    def check(self, one: Any, other: Any) -> None:
+        """Raise Unfit if a result can't be part of the program."""
+        if not isinstance(one, torch.Tensor):
+            if one != other or not isinstance(one, (bool, int, float, str, list, tuple, type(None))):
+                raise Unfit("not a result for a program")
+            return
+        if one.layout is not torch.strided or one.is_quantized or one.is_nested:
+            raise Unfit(f"the result is {one.layout}")
+        if one.numel() > MOST_ELEMENTS:
+            raise Unfit("too many elements")
+        if one.is_floating_point() or one.is_complex():
+            if one.dtype.itemsize == 1 or torch.finfo(one.dtype).eps > torch.finfo(
+                self.draw.floating
+            ).eps:
+                raise Unfit(f"a result of {one.dtype}")
+            size = one.detach().abs().double()
+            if self.draw.kind == "special":
+                size = size.nan_to_num(0, 0, 0)
+            if not bool((size < _LARGEST).all()):
+                raise Unfit("values that are too large")
+        try:
+            same(other, one, self.precision.stable)
+        except AssertionError:
+            raise Unfit("not stable") from None
+
+    def know_what_is_given(self) -> None:
+        for given in self.draw.given[len([n for n in self.nudged if n[0] == "a"]) :]:
+            whole = given.whole(self.precision.nudge)
+            self.nudged[given.name] = whole.requires_grad_(given.requires_grad)
+
+    def replay(self) -> None:
+        """Undo what a statement wrote that was not accepted after all."""
+        for values, nudge in ((self.draw.values, 0.0), (self.nudged, self.precision.nudge)):
+            values.clear()
+            for given in self.draw.given:
+                values[given.name] = given.whole(nudge).requires_grad_(given.requires_grad)
+            for statement in self.statements:
+                if statement.raises:
+                    continue
+                result = outcome(statement.compiled(), values)
+                results = result if statement.several else [result]
+                values.update(zip(statement.targets, results, strict=True))
+
+    def finished(self) -> Program | None:
+        """The program, with the gradients that are asked for, if those are stable too."""
+        draw = self.draw
+        smooth = [n for n, value in draw.tensors().items() if n[0] == "v" and value.requires_grad]
+        wanted = tuple(smooth[-3:]) if draw.chance(0.8) else ()
+        for differentiated in (wanted, wanted[-1:], ()):
+            program = Program(
+                draw.mesh_shape,
+                tuple(draw.given),
+                tuple(self.statements),
+                differentiated,
+                draw.floating,
+            ).without(set())
+            if self.is_stable(program):
+                return program
+        return None
+
+    def is_stable(self, program: Program) -> bool:
+        nudge = self.precision.nudge
+        try:
+            exact, nudged = on_one_device(program), on_one_device(program, nudge)
+            for (text, one), (_, other) in zip(exact, nudged, strict=True):
+                if not isinstance(one, torch.Tensor):
+                    continue
+                if text.startswith("gradient") and self.draw.kind != "special":
+                    if not bool((one.abs().double() < _LARGEST * 100).all()):
+                        return False
+                same(other, one, self.precision.stable)
+        except Exception:
+            return False
+        return True
+
+
+def _writes(code: str) -> bool:
+    """Whether a statement may write to what variables hold."""
+    return any(mark in code for mark in ("op_(", "out=", "_(", ".data"))

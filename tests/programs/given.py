@@ -1,0 +1,139 @@
+"""Tensors that a program starts from: values, memory, layout, all of it from a seed.
+
+`values` are "normal" numbers, which a nudge moves; "exact" multiples of 1/4, whose bits are the same
+however they were added up; or "special": exact, with infinities, nan and zeros of both signs among
+them. `memory` is how the tensor lies on one device: "dense", "permuted", "gapped" (every second
+element of something larger, not from its beginning) or "expanded" (one dim of stride 0). A
+`sample` is a tensor of torch's operator database instead.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import torch
+
+from dtensor_core import Partial, Placement, Replicate, Shard, _StridedShard
+from tests.programs.database import Sampled, sampled
+
+MEMORIES = ("dense", "permuted", "gapped", "expanded")
+_SPECIAL = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A given tensor; unless it is `tight`, a rank's part lies in memory as the whole does."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    high: int  # integers lie in [0, high)
+    seed: int
+    requires_grad: bool
+    placements: tuple[Placement, ...]
+    values: str = "normal"
+    memory: str = "dense"
+    tight: bool = True
+    sample: Sampled | None = None
+
+    def source(self) -> str:
+        """The Python that makes this; what is as usual is left out."""
+        usual = Given(self.name, self.shape, self.dtype, 5, 0, False, ())
+        options = [
+            f"{name}={getattr(self, name)!r}"
+            for name in ("values", "memory", "tight", "sample")
+            if getattr(self, name) != getattr(usual, name)
+        ]
+        return (
+            f"Given({self.name!r}, {self.shape}, {self.dtype}, high={self.high}, seed={self.seed}, "
+            f"requires_grad={self.requires_grad}, "
+            f'placements=placements_of("{text_of(self.placements)}")'
+            f"{''.join(', ' + option for option in options)})"
+        )
+
+    def whole(self, nudge: float = 0.0, turn: int = 0) -> torch.Tensor:
+        """The values, as one device has them; those that are not exact off by about `nudge`.
+
+        Each `turn` nudges in another way.
+        """
+        if self.sample is not None:
+            return _moved(sampled(self.sample), nudge, self.seed + turn)
+        if self.memory == "expanded" and self.shape:
+            dim = self.seed % len(self.shape)
+            one = tuple(min(size, 1) if n == dim else size for n, size in enumerate(self.shape))
+            narrow = replace(self, shape=one, memory="dense")
+            return narrow.whole(nudge, turn).expand(self.shape)
+        return self._placed(self._numbers(nudge, turn))
+
+    def _numbers(self, nudge: float, turn: int) -> torch.Tensor:
+        dice = torch.Generator().manual_seed(self.seed)
+        if self.dtype is torch.bool:
+            return torch.rand(self.shape, generator=dice) < 0.6
+        if not (self.dtype.is_floating_point or self.dtype.is_complex):
+            return torch.randint(max(self.high, 1), self.shape, generator=dice).to(self.dtype)
+        if self.dtype.is_complex:
+            parts = replace(self, shape=(*self.shape, 2), dtype=torch.float64, memory="dense")
+            return torch.view_as_complex(parts._numbers(nudge, turn)).to(self.dtype)
+        if self.values == "normal":
+            whole = torch.randn(self.shape, generator=dice, dtype=torch.float64)
+            if nudge:
+                dice.manual_seed(self.seed + 1 + turn)
+                whole += torch.randn(self.shape, generator=dice, dtype=torch.float64) * nudge
+            return whole.to(self.dtype)
+        whole = torch.randint(-12, 13, self.shape, generator=dice).to(torch.float64) / 4
+        if self.values == "special":
+            kinds = torch.tensor(_SPECIAL, dtype=torch.float64)
+            chosen = kinds[torch.randint(len(_SPECIAL), self.shape, generator=dice)]
+            whole = torch.where(torch.rand(self.shape, generator=dice) < 0.15, chosen, whole)
+        return whole.to(self.dtype)
+
+    def _placed(self, whole: torch.Tensor) -> torch.Tensor:
+        """The values in memory as `memory` says."""
+        if self.memory == "permuted":
+            order = list(range(whole.ndim))
+            random.Random(self.seed).shuffle(order)
+            back = sorted(range(whole.ndim), key=order.__getitem__)
+            return whole.permute(order).contiguous().permute(back)
+        if self.memory == "gapped" and whole.ndim:
+            size = [n * 2 + 1 if dim == whole.ndim - 1 else n for dim, n in enumerate(whole.shape)]
+            room = whole.new_zeros(size)[..., 1::2]
+            room.copy_(whole)
+            return room
+        return whole
+
+
+def _moved(whole: torch.Tensor, nudge: float, seed: int) -> torch.Tensor:
+    """A tensor of the database, each number of it off in proportion; zeros stay."""
+    if not nudge or not (whole.is_floating_point() or whole.is_complex()):
+        return whole
+    dice = torch.Generator().manual_seed(seed)
+    off = torch.randn(whole.shape, generator=dice, dtype=torch.float64) * nudge
+    return (whole * (1 + off)).to(whole.dtype)
+
+
+def placements_of(text: str) -> tuple[Placement, ...]:
+    """Placements from text: `"R S1 Psum T0x2"`, the last a strided shard of dim 0 in 2 blocks."""
+    return tuple(_placement(word) for word in text.split())
+
+
+def text_of(placements: tuple[Placement, ...]) -> str:
+    """The text that `placements_of` reads."""
+    return " ".join(_word(placement) for placement in placements)
+
+
+def _word(placement: Placement) -> str:
+    if isinstance(placement, Shard):
+        return f"S{placement.dim}"
+    if isinstance(placement, _StridedShard):
+        return f"T{placement.dim}x{placement.split_factor}"
+    return f"P{placement.reduce_op}" if isinstance(placement, Partial) else "R"
+
+
+def _placement(word: str) -> Placement:
+    if word[0] == "S":
+        return Shard(int(word[1:]))
+    if word[0] == "T":
+        dim, factor = word[1:].split("x")
+        return _StridedShard(int(dim), split_factor=int(factor))
+    return Replicate() if word == "R" else Partial(word[1:])

@@ -1,0 +1,334 @@
+"""Running a program, on one device and on the ranks of a mesh, and comparing everything.
+
+Compared are every result when it is made, every variable at the end (in-place operators change
+some), and all gradients. Ranks hand out copies of what they hold and the comparison is made
+afterwards: it communicates nothing, which could mend or hide a fault.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from dtensor_core import init_device_mesh
+from dtensor_core.testing import RankFailure, kept_mesh, run_processes, run_threads
+from tests.programs.database import Sampled, op, op_, sampled
+from tests.programs.documented import reason_of
+from tests.programs.lay import Held, Mismatch, lay, put_together, redistribute, summed
+from tests.programs.program import Program, Statement, total
+
+Kept = tuple[str, Any]
+SCOPE = {
+    "torch": torch, "F": F, "redistribute": redistribute, "summed": summed,
+    "op": op, "op_": op_, "sampled": sampled, "Sampled": Sampled,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A rank that did not get past a statement, and the error, without what is of one run."""
+
+    number: int
+    error: str
+
+
+def outcome(code: CodeType, values: Mapping[str, Any]) -> Any:
+    """What an expression makes of a program's values."""
+    return eval(code, SCOPE, dict(values))
+
+
+def results_of(program: Program, given: Mapping[str, Any]) -> Iterator[Kept]:
+    """Each result as it is made, each variable at the end, each gradient, with its description.
+
+    Of a statement that is to raise there is the error.
+    """
+    values: dict[str, Any] = dict(given)
+    for number, statement in enumerate(program.statements):
+        try:
+            result = outcome(statement.compiled(), values)
+        except Exception as error:
+            if not statement.raises:
+                raise _Stop(Stopped(number, _text(error))) from error
+            yield f"error of {statement}", Refusal(_text(error))
+            continue
+        if statement.raises:
+            yield f"error of {statement}", "no error"
+            continue
+        _assign(values, statement, result)
+        for name in statement.targets:
+            yield f"{name}, of {statement}", values[name]
+    if any(statement.in_place for statement in program.statements):
+        yield from ((f"{name} at the end", value) for name, value in values.items())
+    if program.differentiated:
+        try:
+            eval(total(program.differentiated), SCOPE, values).backward()
+        except Exception as error:
+            raise _Stop(Stopped(len(program.statements), _text(error))) from error
+    for name, each in given.items():
+        if each.is_leaf and each.grad is not None:
+            yield f"gradient of {name}", each.grad
+
+
+class Refusal(str):
+    """What an error says; any two are equal here, and ranks are compared by their texts."""
+
+
+class _Stop(Exception):
+    """A statement raised that should not have."""
+
+    def __init__(self, stopped: Stopped) -> None:
+        super().__init__(stopped.error)
+        self.stopped = stopped
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def on_one_device(program: Program, nudge: float = 0.0, turn: int = 0) -> list[Kept]:
+    """All results as one device computes them, from values that are a little off if wanted."""
+    given = {g.name: g.whole(nudge, turn).requires_grad_(g.requires_grad) for g in program.given}
+    return [(text, _copied(value)) for text, value in results_of(program, given)]
+
+
+def _copied(value: Any) -> Any:
+    """A copy that lies in memory as the tensor does; what is no tensor stays as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    once = value.detach()
+    for dim, step in enumerate(value.stride()):
+        if step == 0 and value.shape[dim] > 1:
+            once = once.narrow(dim, 0, 1)
+    copy = torch.empty_strided(once.shape, once.stride(), dtype=value.dtype)
+    return copy.copy_(once).expand(value.shape).requires_grad_(value.requires_grad)
+
+
+def _quietly(program: Program) -> list[Kept]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return on_one_device(program)
+
+
+def on_a_rank(program: Program, mesh: Any) -> list[Kept] | Stopped:
+    """All results as one rank holds them, or where it stopped."""
+    given = {g.name: lay(g, mesh) for g in program.given}
+    try:
+        return [(text, Held.of(value)) for text, value in results_of(program, given)]
+    except _Stop as stop:
+        return stop.stopped
+
+
+def _on_a_process(program: Program) -> list[Kept] | Stopped:
+    return on_a_rank(program, init_device_mesh("cpu", program.mesh_shape))
+
+
+def on_threads(program: Program) -> list[list[Kept] | Stopped]:
+    """What each rank returned; ranks are threads.
+
+    Raises Mismatch where some stop and others wait for them.
+    """
+    stopped: list[Stopped] = []
+
+    def on_a_thread() -> list[Kept] | Stopped:
+        found = on_a_rank(program, kept_mesh(program.mesh_shape))
+        if isinstance(found, Stopped):
+            stopped.append(found)
+        return found
+
+    try:
+        return run_threads(on_a_thread, program.ranks, timeout_s=30)
+    except RankFailure as error:
+        if not stopped:
+            raise
+        raise Mismatch(f"ranks stop apart: {set(stopped)}, and others wait\n{error}") from None
+
+
+def on_processes(program: Program) -> list[list[Kept] | Stopped]:
+    """What each rank returned; ranks are processes that communicate by gloo."""
+    return run_processes(_on_a_process, program.ranks, program, timeout_s=30)
+
+
+def check(
+    program: Program, run: Callable[[Program], list[list[Kept] | Stopped]] = on_threads
+) -> tuple[Program, list[str]]:
+    """The program that was compared, and why statements of the given one had to be left out.
+
+    Raises Mismatch where a result is not that of one device, where ranks stop that should not or
+    each for a reason of its own, and what else a rank raises.
+    """
+    left_out: list[str] = []
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ranks = run(program)
+        stopped = [rank for rank in ranks if isinstance(rank, Stopped)]
+        if not stopped:
+            try:
+                compare(program, ranks, _quietly(program))
+            except OtherStride as error:
+                if not is_meta_stride(program, error):
+                    raise
+                left_out.append("torch's meta kernel has other strides")
+                program = program.without({error.name})
+                continue
+            return program, left_out
+        if len(stopped) < len(ranks) or len(set(stopped)) > 1:
+            raise Mismatch(f"ranks stop apart: {set(stopped)}, {len(stopped)} of {len(ranks)}")
+        statement = (*program.statements, "the gradients")[stopped[0].number]
+        reason = reason_of(str(statement), stopped[0].error)
+        if reason is None:
+            raise Mismatch(f"{statement}\n{stopped[0].error}")
+        left_out.append(reason)
+        if isinstance(statement, Statement):
+            program = program.without({statement.targets[0]})
+        else:
+            program = replace(program, differentiated=())
+        if not _runs(program):
+            return program, left_out
+
+
+def _runs(program: Program) -> bool:
+    """Whether one device still runs a program of which a write was left out."""
+    try:
+        _quietly(program)
+    except Exception:
+        return False
+    return True
+
+
+def compare(program: Program, ranks: Sequence[Any], expected: list[Kept]) -> None:
+    """Raises Mismatch for the first result of the ranks that is not the expected one."""
+    texts = [text for text, _ in expected]
+    for rank in ranks:
+        if [text for text, _ in rank] != texts:
+            raise Mismatch(f"results {[text for text, _ in rank]}, expected {texts}")
+    for number, (text, whole) in enumerate(expected):
+        held = [rank[number][1] for rank in ranks]
+        name = text.partition(",")[0]
+        try:
+            _compare(program, held, whole)
+            if text.startswith(f"{name}, of") and isinstance(whole, torch.Tensor):
+                if not same_stride(held[0].stride, whole.stride(), whole.shape):
+                    raise OtherStride(name, held[0].stride, whole.stride())
+        except AssertionError as error:
+            layout = getattr(held[0], "placements", "")
+            error.args = (f"{text}\n{layout}\n{error}",)
+            raise
+
+
+class OtherStride(Mismatch):
+    """A result whose global stride is not that on one device."""
+
+    def __init__(self, name: str, found: Sequence[int], expected: Sequence[int]) -> None:
+        super().__init__(f"stride {tuple(found)} for {tuple(expected)}")
+        self.name, self.found = name, found
+
+
+def is_meta_stride(program: Program, error: OtherStride) -> bool:
+    """Whether a result's stride is as torch's own meta kernels have it, or those have none.
+
+    They differ from the kernels of the CPU here and there: nothing is promised then.
+    """
+    values: dict[str, Any] = {g.name: g.whole().requires_grad_(g.requires_grad) for g in program.given}
+    for statement in program.statements:
+        if statement.raises:
+            continue
+        if error.name in statement.targets:
+            break
+        _assign(values, statement, outcome(statement.compiled(), values))
+    else:
+        raise error
+    metas = {name: as_meta(value) for name, value in values.items()}
+    try:
+        _assign(metas, statement, outcome(statement.compiled(), metas))
+    except Exception:
+        return True
+    made = metas[error.name]
+    return same_stride(error.found, made.stride(), made.shape)
+
+
+def as_meta(value: Any) -> Any:
+    """A tensor without elements that lies as this one; what is no tensor stays as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def _assign(values: dict[str, Any], statement: Statement, result: Any) -> None:
+    results = result if statement.several else [result]
+    values.update(zip(statement.targets, results, strict=True))
+
+
+class Inexact(Mismatch):
+    """Numbers that are farther off than the tolerance; what rounding does may explain it."""
+
+
+def _compare(program: Program, held: list[Any], whole: Any) -> None:
+    if isinstance(whole, Refusal):
+        if any(not isinstance(each, Refusal) for each in held):
+            raise Mismatch(f"one device raises {whole}")
+        if len(set(held)) > 1:
+            raise Mismatch(f"ranks raise {set(held)}")
+        return
+    if not isinstance(whole, torch.Tensor):
+        for each in held:
+            if not _alike(each, whole, program.precision.tolerance):
+                raise Mismatch(f"{held} for {whole}")
+        return
+    found = put_together(held, program.mesh_shape)
+    if found.dtype != whole.dtype or found.shape != whole.shape:
+        raise Mismatch(f"{found.dtype} {found.shape} for {whole.dtype} {whole.shape}")
+    if held[0].requires_grad != whole.requires_grad:
+        raise Mismatch(f"requires_grad is {held[0].requires_grad}")
+    try:
+        same(found, whole, program.precision.tolerance)
+    except AssertionError as error:
+        raise Inexact(str(error)) from None
+
+
+def same_stride(found: Sequence[int], expected: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether two tensors lie alike; where a size is 1 or nothing, no step counts."""
+    if 0 in shape:
+        return True
+    steps = zip(found, expected, shape, strict=True)
+    return all(one == other for one, other, size in steps if size > 1)
+
+
+def _alike(found: Any, expected: Any, tolerance: float) -> bool:
+    if isinstance(expected, float) and isinstance(found, float):
+        return found != found and expected != expected or math.isclose(
+            found, expected, rel_tol=tolerance, abs_tol=tolerance
+        )
+    return type(found) is type(expected) and found == expected
+
+
+def is_unstable(program: Program) -> bool:
+    """Whether a result of one device moves by more than rounding may, if values are nudged."""
+    exact = _quietly(program)
+    for turn in range(1, 9):
+        try:
+            nudged = on_one_device(program, program.precision.nudge, turn)
+            for (_, one), (_, other) in zip(exact, nudged, strict=True):
+                if isinstance(one, torch.Tensor):
+                    same(other, one, program.precision.stable)
+        except Exception:
+            return True
+    return False
+
+
+def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    """Raises AssertionError if two tensors differ, in type, shape or by more than rounding."""
+    scale = 1.0
+    if expected.numel() and (expected.is_floating_point() or expected.is_complex()):
+        largest = expected.detach().abs().double().nan_to_num(0, 0, 0).max()
+        scale = max(1.0, float(largest))
+    torch.testing.assert_close(
+        found.detach(), expected.detach(), rtol=tolerance, atol=tolerance * scale, equal_nan=True
+    )

@@ -1,0 +1,140 @@
+"""What became of many programs: counted by operator and family, with the failures shrunk."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dtensor_core.rules import table
+from tests.programs.generate import generate
+from tests.programs.given import text_of
+from tests.programs.program import Program
+from tests.programs.run import Inexact, check, is_unstable, on_one_device
+from tests.programs.shrink import shrink
+
+
+@dataclass
+class Tally:
+    """Counts of programs, and of what they consist of; `failures` are texts with their programs."""
+
+    programs: int = 0
+    statements: int = 0
+    differentiated: int = 0
+    raising: int = 0
+    unstable: int = 0
+    operators: Counter[str] = field(default_factory=Counter)
+    families: Counter[str] = field(default_factory=Counter)
+    layouts: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def __iadd__(self, other: Tally) -> Tally:
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+
+class _Families(TorchDispatchMode):
+    """Counts the operators that run, by the family of rules that they belong to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found[family_of(func)] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def family_of(op: Any) -> str:
+    """The family of rules that serves an operator, or that there is none."""
+    row = table.row_of(op)
+    if row is None:
+        return "no rule"
+    for name, family in table.FAMILIES.items():
+        if any(row is each for each in family.ROWS.values()):
+            return name
+    return "pointwise"
+
+
+def tally_of(seeds: Sequence[int]) -> Tally:
+    """What becomes of the programs of these seeds."""
+    tally = Tally()
+    for seed in seeds:
+        program = generate(seed, tally.refused)
+        try:
+            count(tally, program)
+            _judge(tally, seed, program)
+        except Exception as error:  # of the harness: some of them can't be sent to another process
+            tally.failures.append((seed, f"{type(error).__name__}: {error}", program.script()))
+    return tally
+
+
+def count(tally: Tally, program: Program) -> None:
+    """Add what a program consists of."""
+    tally.programs += 1
+    tally.statements += len(program.statements)
+    tally.differentiated += bool(program.differentiated)
+    for statement in program.statements:
+        tally.raising += statement.raises
+        if not statement.raises:
+            tally.operators.update(statement.operators())
+    for given in program.given:
+        words = re.sub(r"\d+", "", text_of(given.placements)).split()
+        kinds = [given.values, given.memory] if given.sample is None else ["sampled"]
+        tally.layouts.update([*words, *kinds, str(given.dtype).removeprefix("torch.")])
+        cuts = [getattr(p, "dim", None) for p in given.placements]
+        tally.layouts["nested"] += len(cuts) - cuts.count(None) > len({*cuts} - {None})
+        tally.layouts["empty"] += 0 in given.shape
+    tally.layouts[f"mesh {'x'.join(map(str, program.mesh_shape))}"] += 1
+    with _Families() as counted, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        on_one_device(program)
+    tally.families += counted.found
+
+
+def _judge(tally: Tally, seed: int, program: Program) -> None:
+    try:
+        _, left_out = check(program)
+        tally.left_out.update(left_out)
+        return
+    except Exception as error:
+        found = error
+    if isinstance(found, Inexact) and is_unstable(program):
+        tally.unstable += 1
+        return
+    small = shrink(program, fails_alike(found))
+    tally.failures.append((seed, str(failure(small) or found), small.script()))
+
+
+def failure(program: Program, run: Callable[..., Any] | None = None) -> Exception | None:
+    """What is wrong with a program, if anything is."""
+    try:
+        check(program, *([run] if run else []))
+    except Exception as error:
+        return error
+    return None
+
+
+def fails_alike(error: Exception) -> Callable[[Program], bool]:
+    """Whether a smaller program is one that fails as this does."""
+
+    def fails(program: Program) -> bool:
+        try:
+            on_one_device(program)
+        except Exception:
+            return False
+        found = failure(program)
+        if type(found) is not type(error):
+            return False
+        return not (isinstance(found, Inexact) and is_unstable(program))
+
+    return fails

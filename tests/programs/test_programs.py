@@ -1,0 +1,208 @@
+"""Random programs compute on a mesh what they compute on one device.
+
+A program is 5 to 30 statements: operators of all families and of torch's operator database, over
+tensors laid out at random. Every result, what in-place operators leave, and all gradients are
+compared, and errors where one device has them. What fails is shrunk, and printed as a script.
+`make programs` runs 20,000; here are a few of them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dtensor_core import DTensor
+from dtensor_core.dispatch.dispatcher import forget
+from dtensor_core.rules import table
+from dtensor_core.rules.row import Row
+from dtensor_core.testing import kept_mesh, run_threads
+from tests.programs import __main__ as command
+from tests.programs.database import operators
+from tests.programs.generate import OWN, generate
+from tests.programs.given import MEMORIES, Given, placements_of
+from tests.programs.lay import Held, Mismatch, lay, put_together
+from tests.programs.program import Program, Statement
+from tests.programs.run import Inexact, OtherStride, check, is_unstable, on_processes
+from tests.programs.shrink import shrink
+from tests.programs.tally import Tally, fails_alike, failure, tally_of
+
+PROGRAMS = 200
+ON_PROCESSES = range(0, PROGRAMS, 20)
+
+
+@pytest.fixture(scope="module")
+def tally() -> Tally:
+    """What becomes of the programs that are run here."""
+    return tally_of(range(PROGRAMS))
+
+
+def test_programs_compute_on_a_mesh_what_they_compute_on_one_device(tally):
+    for seed, text, script in tally.failures:
+        pytest.fail(f"seed {seed}: {text}\n\n{script}", pytrace=False)
+    assert tally.unstable <= PROGRAMS // 50
+
+
+def test_programs_on_processes_compute_what_they_compute_on_one_device():
+    for seed in ON_PROCESSES:
+        program = generate(seed)
+        error = failure(program, on_processes)
+        if error is not None and not (isinstance(error, Inexact) and is_unstable(program)):
+            pytest.fail(f"{error}\n\n{program.script()}", pytrace=False)
+
+
+def test_a_seed_always_makes_the_same_program():
+    assert generate(3) == generate(3)
+    assert generate(3) != generate(4)
+
+
+def test_the_programs_have_all_families_meshes_layouts_and_kinds_of_memory(tally):
+    assert not set(table.FAMILIES) - set(tally.families), tally.families
+    words = {"R", "S", "Tx", "Psum", "Pmax", "Pmin", "Pavg", "Pproduct", "nested", "empty"}
+    assert words | set(MEMORIES) | {"normal", "exact", "special"} <= set(tally.layouts)
+    dtypes = {"float64", "float32", "bfloat16", "float16", "int64", "bool", "complex128", "uint8"}
+    assert dtypes <= set(tally.layouts)
+    assert {name.count("x") for name in tally.layouts if name.startswith("mesh")} == {0, 1, 2}
+    assert tally.differentiated > PROGRAMS // 2
+    assert tally.raising
+
+
+def test_every_operator_of_the_database_has_its_turn():
+    size = len(operators())
+    turns = Counter((seed * OWN + n) % size for seed in range(size) for n in range(OWN))
+    assert set(turns.values()) == {OWN}
+
+
+def a_program(*code: str) -> Program:
+    given = tuple(
+        Given(f"a{n}", (4, 3), torch.float64, 5, n, True, placements_of(layout))
+        for n, layout in enumerate(("S0 R", "R Psum"))
+    )
+    statements = tuple(Statement((f"v{n}",), text) for n, text in enumerate(code))
+    return Program((2, 2), given, statements, (f"v{len(code) - 1}",))
+
+
+def faulty_softmax(op, inputs, outputs):
+    """A local operator that is wrong on one rank."""
+    return lambda *args: op(*args) + (inputs[0].coords[0] == 1)
+
+
+def test_a_wrong_value_on_one_rank_is_seen_and_shrunk_to_the_operator_at_fault(monkeypatch):
+    program = a_program("a0 + a1", "v0.exp()", "v1 * 2", "torch.softmax(v1, 1)", "v3 + v2")
+    check(program)
+    row = table.TABLE["_softmax"]
+    faulty = Row(lambda call: replace(row.build(call), local=faulty_softmax), "faulty")
+    monkeypatch.setitem(table.TABLE, "_softmax", faulty)
+    forget(torch.ops.aten._softmax.default)
+    try:
+        error = failure(program)
+        assert isinstance(error, Mismatch)
+        assert str(error).startswith("v3, of v3 = torch.softmax(v1, 1)")
+        small = shrink(program, fails_alike(error))
+    finally:
+        forget(torch.ops.aten._softmax.default)
+    assert [str(statement) for statement in small.statements][1:] == [
+        "v1 = v0.exp()",
+        "v3 = torch.softmax(v1, 1)",
+    ]
+    assert small.mesh_shape == (2,)
+    assert small.differentiated == ()
+
+
+def test_a_program_prints_as_a_script_that_runs():
+    program = a_program("a0 + a1", "redistribute(v0, 'R S1')")
+    done = subprocess.run(
+        [sys.executable, "-c", program.script()], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "gradient of a0 DTensor" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["R R", "S0 S0", "S1 S0", "S1 Psum", "Pavg Pavg", "R Pmax", "T0x2 S0", "T0x3 T0x2", "Pproduct R"],
+)
+def test_what_is_laid_out_is_put_together_again(layout):
+    given = Given("a0", (5, 3), torch.float64, 5, 0, False, placements_of(layout))
+    held = run_threads(lambda: Held.of(lay(given, kept_mesh((2, 3)))), 6)
+    torch.testing.assert_close(put_together(held, (2, 3)), given.whole())
+
+
+def test_replicas_that_differ_and_pieces_of_a_wrong_size_are_seen():
+    def held(local: torch.Tensor, layout: str) -> Held:
+        return Held(local, (3,), (1,), local.dtype, placements_of(layout), False)
+
+    with pytest.raises(Mismatch, match="replicas differ"):
+        put_together([held(torch.zeros(3), "R"), held(torch.ones(3), "R")], (2,))
+    with pytest.raises(Mismatch, match="pieces of"):
+        put_together([held(torch.zeros(1), "S0"), held(torch.ones(2), "S0")], (2,))
+    with pytest.raises(Mismatch, match="ranks differ"):
+        put_together([held(torch.zeros(2), "S0"), held(torch.zeros(3), "R")], (2,))
+
+
+def test_a_result_that_lies_otherwise_in_memory_is_seen(monkeypatch):
+    program = a_program("a0.t()", "v0.clone()")
+    check(program)
+    clone = DTensor.clone
+    monkeypatch.setattr(DTensor, "clone", lambda x: clone(x.contiguous()))
+    with pytest.raises(OtherStride, match="stride"):
+        check(program)
+
+
+def refusing(code: str) -> Program:
+    program = a_program("a0 + a1")
+    statements = (*program.statements, Statement(("e1",), code, raises=True))
+    return replace(program, statements=statements)
+
+
+def test_what_one_device_refuses_every_rank_is_to_refuse_alike(monkeypatch):
+    check(refusing("v0.view(5)"))
+    with pytest.raises(Mismatch, match="one device raises"):
+        monkeypatch.setattr(DTensor, "view", lambda x, size: x)
+        check(refusing("v0.view(5)"))
+
+    def refuse(x, size):
+        raise ValueError(f"{x.to_local().shape}")
+
+    monkeypatch.setattr(DTensor, "view", refuse)
+    program = replace(refusing("v0.view(5)"), mesh_shape=(4, 1))
+    with pytest.raises(Mismatch, match="ranks raise"):
+        check(replace(program, given=tuple(replace(g, shape=(5, 3)) for g in program.given)))
+
+
+def test_a_rank_that_raises_alone_is_seen_and_waits_for_nobody(monkeypatch):
+    def alone(x):
+        if x.device_mesh.get_coordinate()[0] == 1:
+            raise ValueError("not here")
+        return x.full_tensor()
+
+    monkeypatch.setattr(DTensor, "sin", alone)
+    assert failure(a_program("a0 + a1", "v0.sin()")) is not None
+
+
+def test_the_summary_says_what_was_run_and_what_was_not():
+    tally = Tally(programs=2, statements=9, operators=Counter({"add": 7}), unstable=1)
+    tally.families["view"] = 4
+    lines = list(command.summary(tally))
+    assert lines[0] == (
+        "2 programs of 9 statements, 0 with gradients, 0 statements that one device refuses; "
+        "0 failures"
+    )
+    assert "operators run, by family of rules: view 4" in lines
+    assert lines[-1].endswith("1 of them 5 times or more, the median one 0 times")
+    tally.programs = 20_000
+    tally.refused["addmm", "not stable"] = 3
+    assert "  addmm: 0 times; not stable (3)" in list(command.summary(tally))
+
+
+@pytest.mark.parametrize("failures", [[], [(3, "wrong", "script")]])
+def test_a_failure_is_one_of_the_command(failures, monkeypatch, capsys):
+    found = Tally(programs=1, failures=failures)
+    monkeypatch.setattr(command, "tallies", lambda *_: iter([found]))
+    monkeypatch.setattr(sys, "argv", ["programs", "--count", "1"])
+    assert command.main() == bool(failures)
+    assert ("---- seed 3: wrong\n\nscript" in capsys.readouterr().out) == bool(failures)
