@@ -75,6 +75,14 @@ def _layer_norm_moments(
     return (told[0], *(each._replace(dtype=x.dtype) for each in told[1:]))
 
 
+def _batch_norm_gradients(
+    op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Metas:
+    """The meta kernel makes a gradient of the input, the first result, even if it is unasked."""
+    given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
+    return told[len(told) - sum(given["output_mask"]) :]
+
+
 # Operators whose kernels return something else than their meta kernels say.
 _BATCH_NORMS = (
     "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
@@ -84,6 +92,8 @@ _BATCH_NORMS = (
 _MENDED: dict[str, Callable[..., Metas]] = {
     **dict.fromkeys(_BATCH_NORMS.split(), _batch_norm_moments),
     "native_layer_norm": _layer_norm_moments,
+    "native_batch_norm_backward": _batch_norm_gradients,
+    "batch_norm_backward": _batch_norm_gradients,
 }
 
 
@@ -108,7 +118,8 @@ def _worked_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         lies_well = _LYING.get(shortcut, _is_contiguous)
         if _have_one_type(specs) and all(map(lies_well, specs)):
             found = shortcut(specs, args)
-            if found is not None and (found[0] == specs[0].tensor_meta or not name.endswith("_")):
+            is_inplace = name.endswith("_")
+            if found is not None and (not is_inplace or found[0] == specs[0].tensor_meta):
                 return found
     return None
 
