@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -75,6 +75,14 @@ def _layer_norm_moments(
     return (told[0], *(each._replace(dtype=x.dtype) for each in told[1:]))
 
 
+def _batch_norm_gradients(
+    op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Metas:
+    """The meta kernel makes a gradient of the input, the first result, even if it is unasked."""
+    given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
+    return told[len(told) - sum(given["output_mask"]) :]
+
+
 # Operators whose kernels return something else than their meta kernels say.
 _BATCH_NORMS = (
     "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
@@ -84,7 +92,13 @@ _BATCH_NORMS = (
 _MENDED: dict[str, Callable[..., Metas]] = {
     **dict.fromkeys(_BATCH_NORMS.split(), _batch_norm_moments),
     "native_layer_norm": _layer_norm_moments,
+    "native_batch_norm_backward": _batch_norm_gradients,
+    "batch_norm_backward": _batch_norm_gradients,
 }
+
+
+# Reductions without a neutral element whose meta kernels take a tensor without elements.
+_WITHOUT_IDENTITY = frozenset((torch.ops.aten.max.default, torch.ops.aten.min.default))
 
 
 def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -108,7 +122,8 @@ def _worked_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         lies_well = _LYING.get(shortcut, _is_contiguous)
         if _have_one_type(specs) and all(map(lies_well, specs)):
             found = shortcut(specs, args)
-            if found is not None and (found[0] == specs[0].tensor_meta or not name.endswith("_")):
+            is_inplace = name.endswith("_")
+            if found is not None and (not is_inplace or found[0] == specs[0].tensor_meta):
                 return found
     return None
 
@@ -306,19 +321,23 @@ _LYING: dict[Any, Callable[[Spec], bool]] = {
 
 
 def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
-    """What the operator's meta kernel says."""
-    meta_args, meta_kwargs = converted(Spec, as_meta, args, kwargs)
-    if "device" in meta_kwargs:
-        meta_kwargs["device"] = "meta"
-    if "generator" in meta_kwargs:  # nothing is drawn here, and some meta kernels refuse one
-        meta_kwargs["generator"] = None
+    """What the operator's meta kernel says.
+
+    Of tensors without elements it lets pass what no device does, or refuses it in other words.
+    """
+    specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
+    is_empty = bool(specs) and all(0 in spec.shape for spec in specs)
     try:
-        result = op(*meta_args, **meta_kwargs)
+        if is_empty and op in _WITHOUT_IDENTITY:
+            _on("cpu", op, args, kwargs)
+        result = _on("meta", op, args, kwargs)
     except NotImplementedError:
         return None
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         if _reads_data(op, error):
             return None
+        if is_empty:
+            _on("cpu", op, args, kwargs)
         raise
     several = result if isinstance(result, (list, tuple)) else (result,)
     return tuple(
@@ -326,6 +345,18 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         for each in flattened(several, {})
         if isinstance(each, torch.Tensor)
     )
+
+
+def _on(
+    device: str, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> torch.Tensor | Sequence[Any]:
+    """The result of a call on tensors of a device, which have no data."""
+    made, named = converted(Spec, partial(_without_data, device), args, kwargs)
+    if "device" in named:
+        named["device"] = device
+    if "generator" in named:  # nothing is drawn here, and some meta kernels refuse one
+        named["generator"] = None
+    return op(*made, **named)
 
 
 def _reads_data(op: OpOverload, error: BaseException) -> bool:
@@ -343,4 +374,8 @@ def _reads_data(op: OpOverload, error: BaseException) -> bool:
 
 def as_meta(spec: Spec) -> torch.Tensor:
     """A tensor of the meta device that has a spec's global metadata."""
-    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+    return _without_data("meta", spec)
+
+
+def _without_data(device: str, spec: Spec) -> torch.Tensor:
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=device)
