@@ -32,7 +32,7 @@ def parallel(mesh: DeviceMesh, plain: nn.Module | None = None) -> Any:
 
 
 def whole(value: Any) -> Any:
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def assert_close(found: Any, wanted: Any, **tolerance: Any) -> None:
