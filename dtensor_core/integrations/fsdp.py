@@ -36,7 +36,9 @@ def teach(_: Any) -> None:
         name: _Either(name, (), {"ours": ours, "theirs": theirs[name]})
         for name, ours in _PLACEMENTS.items()
     }
-    changed["DTensor"] = _EitherDTensor("DTensor", (), {"ours": DTensor, "theirs": theirs["DTensor"]})
+    changed["DTensor"] = _EitherDTensor(
+        "DTensor", (), {"ours": DTensor, "theirs": theirs["DTensor"]}
+    )
     changed["TensorMeta"] = TensorMeta
     changed["DTensorSpec"] = _spec_maker(theirs)
     changed["replace"] = _replace

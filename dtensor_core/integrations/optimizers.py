@@ -7,8 +7,8 @@ SGD's momentum) lies like the parameter.
 The norm of gradients on several meshes, or of plain ones too, is put together from one norm per
 mesh and way of lying on it: one number is reduced along each axis.
 
-A list may hold DTensors of torch beside ours (see `dispatch.torch_dtensor`): norms, clipping and the
-foreach and fused steps take both. Installed by the package, once.
+A list may hold DTensors of torch beside ours (see `dispatch.torch_dtensor`): norms, clipping and
+the foreach and fused steps take both. Installed by the package, once.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def install() -> None:
     torch_optimizer.register_optimizer_step_pre_hook(lay_gradients_like_parameters)
     for types in (torch_optimizer._foreach_supported_types, torch_foreach._foreach_supported_types):
         types.append(DTensor)
-    for module in (torch_optimizer, clip_grad, swa_utils):
+    modules: tuple[Any, ...] = (torch_optimizer, clip_grad, swa_utils)
+    for module in modules:
         module._group_tensors_by_device_and_dtype = _of_one_class(
             module._group_tensors_by_device_and_dtype
         )

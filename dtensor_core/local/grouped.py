@@ -1,4 +1,4 @@
-"""Products of groups of rows (`_grouped_mm`) on local parts, whose rows the kernel wants aligned."""
+"""Grouped matrix products (`_grouped_mm`) of local parts, whose rows the kernel wants aligned."""
 
 from __future__ import annotations
 

@@ -17,9 +17,17 @@ from torch.distributed.checkpoint import state_dict as helpers
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import parallel as their_styles
 
-from dtensor_core import DTensor, Replicate, Shard, _StridedShard, init_device_mesh
-from dtensor_core import distribute_tensor
+from dtensor_core import (
+    DTensor,
+    Replicate,
+    Shard,
+    _StridedShard,
+    distribute_tensor,
+    init_device_mesh,
+)
+from dtensor_core.parallel import ExpertParallel, parallelize_module
 from dtensor_core.testing.pool import run_processes
+from tests.dtensor_core.parallel.test_experts import Chosen
 from tests.dtensor_core.works_with.layouts import assert_close, model, numbers, parallel
 
 
@@ -184,7 +192,9 @@ def _placed() -> None:
     mesh = init_device_mesh("cpu", (2,))
     for shard in (theirs.Shard(1), Shard(1), Shard(-1)):
         layer: Any = fully_shard(
-            nn.Linear(4, 3), mesh=mesh, shard_placement_fn=lambda p, s=shard: s if p.ndim > 1 else None
+            nn.Linear(4, 3),
+            mesh=mesh,
+            shard_placement_fn=lambda p, s=shard: s if p.ndim > 1 else None,
         )
         assert isinstance(layer.weight, DTensor)
         assert layer.weight.placements == (Shard(1),)
@@ -192,6 +202,50 @@ def _placed() -> None:
 
 def test_placements_of_either_class_may_be_asked_for() -> None:
     run_processes(_placed, 2)
+
+
+class Router(nn.Module):
+    """A layer of experts: each token goes to the best two of four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(6, 4, bias=False)
+        self.experts = Chosen(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        best, chosen = self.gate(x).softmax(-1).topk(2, dim=-1)
+        return x + self.experts(x, chosen, best)
+
+
+def _routed() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(8, 6), Router(), nn.Linear(6, 7)).double()
+
+
+def _expert_parallel() -> None:
+    """All four ranks have tokens of their own; two share the experts, of which two copies exist."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "ep"))
+    data = mesh["copies", "ep"]._flatten("data")
+    tokens = torch.arange(16) % 7
+    whole = _routed()
+    wanted = _trained(whole, tokens, torch.optim.AdamW(whole.parameters(), lr=0.1, eps=1e-4))
+    for order, how in zip(itertools.permutations(range(3)), FORMS * 2, strict=True):
+        model: Any = _routed()
+        parallelize_module(model, mesh["ep"], {"1.experts": ExpertParallel()})
+        for place in order:
+            part = model[1].experts if place == 1 else model[place]
+            fully_shard(part, mesh=mesh["copies"] if place == 1 else data)
+        model[1].experts.set_gradient_divide_factor(4)
+        fully_shard(model, mesh=data)
+        assert {type(each) for each in model.parameters()} == {DTensor}
+        mine = tokens.chunk(4)[data.get_local_rank()]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, eps=1e-4, **how)
+        assert_close(_trained(model, mine, optimizer), wanted)
+        assert_close(list(model.parameters()), list(whole.parameters()))
+
+
+def test_expert_parallel_experts_among_plain_modules_train_in_every_order() -> None:
+    run_processes(_expert_parallel, 4)
 
 
 LATE = """

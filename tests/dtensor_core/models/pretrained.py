@@ -216,5 +216,5 @@ def expect_same(taken: list[Step], expected: list[Step]) -> None:
         for name, (found, wanted) in pairs.items():
             torch.testing.assert_close(
                 found, wanted, atol=2e-5, rtol=1e-4,
-                msg=lambda text, name=name: f"step {number}, {name}: {text}",
+                msg=lambda text, where=f"step {number}, {name}": f"{where}: {text}",
             )  # fmt: skip

@@ -64,7 +64,9 @@ def test_a_model_made_of_dtensors_trains_as_on_one_device(name: str, layout: str
         mesh = kept_mesh(lies.shape)
         model = MODELS[name].make()
         place(model, mesh, lies)
-        batch = {n: distribute_tensor(v, mesh, lies.inputs) for n, v in MODELS[name].batch().items()}
+        batch = {
+            n: distribute_tensor(v, mesh, lies.inputs) for n, v in MODELS[name].batch().items()
+        }
         with implicit_replication():
             return train(model, batch)
 

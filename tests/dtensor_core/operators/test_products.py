@@ -56,7 +56,12 @@ def test_experts_and_their_gradients_need_no_communication(name: str) -> None:
 # Shapes of two grouped matrices, where groups end, and which of the two come transposed.
 FORMS: dict[str, Any] = {
     "rows by experts": ((6, 16), (3, 16, 24), [1, 4, 6], (False, False)),
-    "rows by transposed experts, one of them empty": ((6, 16), (3, 16, 24), [0, 4, 6], (False, True)),
+    "rows by transposed experts, one of them empty": (
+        (6, 16),
+        (3, 16, 24),
+        [0, 4, 6],
+        (False, True),
+    ),
     "no rows": ((0, 16), (3, 16, 24), [0, 0, 0], (False, False)),
     "batches": ((4, 8, 16), (4, 16, 24), None, (True, False)),
     "columns by experts": ((3, 8, 16), (16, 24), [8, 8, 24], (False, True)),

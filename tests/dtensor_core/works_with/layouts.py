@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from dtensor_core import DeviceMesh, DTensor, Placement, Replicate, Shard, distribute_tensor
+from dtensor_core import DeviceMesh, Placement, Replicate, Shard, distribute_tensor
 from dtensor_core.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from dtensor_core.testing.threads import kept_mesh, on_threads
 
