@@ -246,7 +246,7 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
     elif isinstance(arg, (list, tuple)):
         _list(op, place, arg, key, local)
     elif isinstance(arg, torch.Tensor):
-        if is_torch_dtensor(arg):
+        if type(arg) is not torch.Tensor and is_torch_dtensor(arg):
             key.append([arg])
             return
         whole = is_whole(op, arg) or _applies(_plain_is_whole)

@@ -6,6 +6,7 @@ different numbers of tokens, and experts may get none. Experts are cut like `tor
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -76,6 +77,15 @@ class ExpertParallel(LocalParameters):
             )
         for name in numbers:
             place(module, name, device_mesh, Shard(0), self.src_data_rank)
+        cuts = {name: module.get_parameter(name).placements for name in numbers}  # pyright: ignore
+        if {*cuts.values()} != {(Shard(0),)}:
+            raise UnsupportedModuleError(
+                four_parts(
+                    asked=f"{self} of a {type(module).__name__}",
+                    found=f"parameters that lie otherwise already: {cuts}",
+                    why="each rank has whole experts, which is Shard(0)",
+                )
+            )
         if hasattr(module, "num_experts"):  # which the forward of transformers' experts reads
             module.num_experts = owned[0][device_mesh.get_local_rank()]  # pyright: ignore
         return super()._apply(module, device_mesh)
@@ -84,7 +94,7 @@ class ExpertParallel(LocalParameters):
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
         """What this rank's experts get."""
-        given = (*args, *kwargs.values())
+        given = inspect.signature(module.forward).bind(*args, **kwargs).args
         if len(given) not in (2, 3) or not all(isinstance(e, torch.Tensor) for e in given):
             raise StyleInputError(
                 four_parts(
@@ -100,7 +110,7 @@ class ExpertParallel(LocalParameters):
             tokens, counts = given
             return self._dispatch_sorted(tokens, counts, owned, mesh)
         if self.input_layouts.is_replicate():
-            given = [_share(each, mesh) for each in given]
+            given = tuple(_share(each, mesh) for each in given)
         tokens, chosen, weights = given
         return self._dispatch_chosen((tokens, chosen, weights), num_tokens, owned, mesh)
 
@@ -151,9 +161,9 @@ class ExpertParallel(LocalParameters):
         chosen = torch.zeros_like(back).index_copy(0, state.pairs, back)
         chosen = chosen.view(*state.weights.shape, back.shape[1])
         mine = (chosen * state.weights.unsqueeze(2)).sum(1).to(output.dtype)
-        return (
-            _gathered(mine, state.num_tokens, mesh) if self.input_layouts.is_replicate() else mine
-        )
+        if not self.input_layouts.is_replicate():
+            return mine
+        return _gathered(mine, state.num_tokens, mesh)
 
     def __repr__(self) -> str:
         return f"ExpertParallel(input_layouts={self.input_layouts})"

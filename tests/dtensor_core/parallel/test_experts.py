@@ -54,6 +54,14 @@ class Chosen(Sorted):
         return out
 
 
+class Either(Sorted):
+    """The same, with counts that may be left out."""
+
+    def forward(self, tokens: torch.Tensor, counts: torch.Tensor | None = None) -> torch.Tensor:
+        """[T, D] and [E] -> [T, D]."""
+        return tokens if counts is None else super().forward(tokens, counts)
+
+
 class Mixture(nn.Module):
     """A router and experts."""
 
@@ -66,7 +74,7 @@ class Mixture(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """[T, D] -> [T, D]."""
         best, chosen = self.gate(tokens).softmax(-1).topk(2, dim=-1)
-        return self.experts(tokens, chosen, best)
+        return self.experts(tokens, weights=best, chosen=chosen)
 
 
 def whole(value: Any) -> torch.Tensor:
@@ -227,7 +235,9 @@ def test_what_a_style_cannot_do_is_refused() -> None:
             parallelize_module(Sorted(5), mesh, ExpertParallel())
         with pytest.raises(UnsupportedModuleError, match="its parameter w1, which every rank has"):
             parallelize_module(Sorted(4), mesh, ExpertTensorParallel())
-        module = parallelize_module(Sorted(4), mesh, ExpertParallel())
+        with pytest.raises(UnsupportedModuleError, match="parameters that lie otherwise already"):
+            parallelize_module(_sliced(mesh).experts, mesh, ExpertParallel())
+        module = parallelize_module(Either(4), mesh, ExpertParallel())
         with pytest.raises(StyleInputError, match=r"\(tokens, counts\) or"):
             module(numbers(4, DIM))
         assert all(isinstance(each, DTensor) for each in module._parameters.values())
