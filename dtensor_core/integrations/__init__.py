@@ -13,6 +13,7 @@ from dtensor_core.integrations import (
     optimizers,
     parameters,
     pretrained,
+    torch_dtensor,
 )
 
 
@@ -24,3 +25,4 @@ def install() -> None:
     optimizers.install()
     parameters.install()
     pretrained.install()
+    torch_dtensor.install()

@@ -122,6 +122,18 @@ def _of_one_class(group: Callable[..., Any]) -> Callable[..., Any]:
     return grouped
 
 
+def _on_one_class(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """A list operator of torch that is called without sorting the list first."""
+
+    @wraps(operator)
+    def call(tensors: Any, *args: Any) -> Any:
+        if not torch.compiler.is_compiling() and mixes(tensors, DTensor):
+            tensors = [adopted(each, DTensor) for each in tensors]
+        return operator(tensors, *args)
+
+    return call
+
+
 def _with_whole_addends(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The norm of gradients that are about to be clipped: those with a pending sum get it now.
 
@@ -152,5 +164,7 @@ def install() -> None:
         module._group_tensors_by_device_and_dtype = _of_one_class(
             module._group_tensors_by_device_and_dtype
         )
+    for name in ("_foreach_zero_", "_amp_foreach_non_finite_check_and_unscale_"):
+        setattr(torch, name, _on_one_class(getattr(torch, name)))
     nn.utils.get_total_norm = _norm_by_layout(clip_grad._get_total_norm)
     clip_grad._get_total_norm = _with_whole_addends(nn.utils.get_total_norm)

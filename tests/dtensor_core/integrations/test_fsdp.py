@@ -267,6 +267,14 @@ for how in ({"foreach": True}, {"fused": True}, {"foreach": False}):
     nn.utils.clip_grad_norm_(both.parameters(), 0.1, foreach=how.get("foreach"))
     nn.utils.clip_grad_value_(both.parameters(), 0.1)
     optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    assert not any(each.grad.full_tensor().any() for each in both.parameters())
+scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+scaler.scale(both(torch.ones(2, 4)).sum()).backward()
+scaler.unscale_(optimizer)
+assert late.bias.grad.full_tensor().tolist() == [2.0, 2.0]
+assert early.weight.grad.full_tensor().any()
+scaler.step(optimizer)
 dist.destroy_process_group()
 """
 
