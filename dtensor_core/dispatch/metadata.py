@@ -272,7 +272,9 @@ def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None
     """
     left, right, *rest = specs
     dtype = left.dtype
-    if dtype not in _GROUPED_TYPES or right.dtype is not dtype or any(args[3:]):
+    if dtype not in _GROUPED_TYPES or right.dtype is not dtype:
+        return None
+    if any(each not in (None, dtype) for each in args[3:]):  # a bias, or another type of result
         return None
     if not {left.ndim, right.ndim} <= {2, 3} or left.shape[-1] != right.shape[-2]:
         return None
