@@ -248,6 +248,8 @@ def as_placement(value: Any) -> Placement:
         return _StridedShard(value.dim, split_factor=value.split_factor)
     if isinstance(value, _torch.Replicate):
         return Replicate()
+    if type(value).__name__ == "_NormPartial":
+        return Partial(f"norm{value.norm_type}")
     if type(value).__name__ == "Partial" and isinstance(value, _torch.Partial):
         return Partial(value.reduce_op)
     raise PlacementError(f"{value!r} is no placement; use Shard(dim), Replicate() or Partial()")

@@ -31,6 +31,7 @@ from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
 from dtensor_core.dispatch.missing import meet, refuse_collective
 from dtensor_core.dispatch.packing import reduced_together
 from dtensor_core.dispatch.plain import is_whole, refuse_mixed
+from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
 from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
 from dtensor_core.local.memory import ways_of
 from dtensor_core.local.operator import argument_names
@@ -109,8 +110,8 @@ def dispatch(
     local_kwargs = _named(op, kwargs, key) if kwargs else {}
     try:
         entry = entries.get(tuple(key))
-    except TypeError:  # symbolic numbers have no hash
-        return dispatch(op, types, *numbers(args, kwargs or {}))
+    except TypeError:  # symbolic numbers have no hash, and torch's DTensors no key
+        return dispatch(op, types, *_settled(args, kwargs or {}))
     if entry is None:
         if op_id not in _known:
             _learn(op)
@@ -143,6 +144,11 @@ def dispatch(
             write_through(copied, op, args)
         return args[place]
     return _finish(op, entry, result, args, kwargs or {}, local, local_kwargs)
+
+
+def _settled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Arguments that make a key: torch's DTensors as ours, symbolic numbers as numbers."""
+    return adopted_arguments(args, kwargs, _class) or numbers(args, kwargs)
 
 
 def _seen(
@@ -255,6 +261,9 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
     elif isinstance(arg, (list, tuple)):
         _list(op, place, arg, key, local)
     elif isinstance(arg, torch.Tensor):
+        if type(arg) is not torch.Tensor and is_torch_dtensor(arg):
+            key.append([arg])
+            return
         whole = is_whole(op, arg) or _applies(_plain_is_whole)
         shape, stride = settled(arg.shape), settled(arg.stride())
         key.append((torch.Tensor if whole else None, shape, stride, arg.dtype))

@@ -9,6 +9,7 @@ type; for everything else the meta kernel is asked. Law: both say the same. Used
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ _ELEMENTWISE = (
 )
 _OPTIONS = frozenset(("alpha", "approximate", "value", "rounding_mode"))
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_GROUPED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
@@ -136,7 +138,7 @@ def _base_name(op: OpOverload) -> str:
 
 def _have_one_type(specs: Sequence[Spec]) -> bool:
     """True if those that are neither masks nor indices have one floating type."""
-    dtypes = {spec.dtype for spec in specs} - {torch.bool, torch.int64}
+    dtypes = {spec.dtype for spec in specs} - {torch.bool, torch.int32, torch.int64}
     return len(dtypes) == 1 and dtypes.pop() in _FLOATING
 
 
@@ -278,6 +280,28 @@ def _addmm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     return (_contiguous(shape, left.dtype),) if tuple(bias.shape) in (shape, shape[1:]) else None
 
 
+def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
+    """[m, n] of each group, or of all rows; each row starts at a multiple of 16 bytes.
+
+    The kernel takes three floating types, its meta kernel bfloat16 alone, and says no padding.
+    """
+    left, right, *rest = specs
+    dtype = left.dtype
+    if dtype not in _GROUPED_TYPES or right.dtype is not dtype:
+        return None
+    if any(each not in (None, dtype) for each in args[3:]):  # a bias, or another type of result
+        return None
+    if not {left.ndim, right.ndim} <= {2, 3} or left.shape[-1] != right.shape[-2]:
+        return None
+    if len(rest) != (left.ndim + right.ndim < 6):
+        return None
+    groups = {(3, 3): left.shape[:1], (2, 2): rest[0].shape if rest else ()}
+    m, n = left.shape[-2], right.shape[-1]
+    shape = (*groups.get((left.ndim, right.ndim), ()), m, n)
+    width = math.ceil(n * dtype.itemsize / 16) * 16 // dtype.itemsize
+    return (TensorMeta(torch.Size(shape), contiguous_stride((*shape[:-1], width)), dtype),)
+
+
 def _as_second(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     """As what was pooled, or lost: torch has no meta kernel of this gradient."""
     return (specs[1].tensor_meta,)
@@ -306,17 +330,19 @@ _SHORTCUTS: dict[str, Shortcut] = {
     "mm": _product,
     "bmm": _product,
     "addmm": _addmm,
+    "_grouped_mm": _grouped_product,
     "fractional_max_pool3d_backward": _as_second,
 }
 _PERMUTING = frozenset(
     ("aten::detach", "aten::alias", "aten::t", "aten::transpose", "aten::permute")
 )
 # These give sizes that are sums, or numbers among the arguments.
-_NEW_SIZES = (_cat, _layer_norm, _layer_norm_backward)
+_NEW_SIZES = (_cat, _layer_norm, _layer_norm_backward, _grouped_product)
 _LYING: dict[Any, Callable[[Spec], bool]] = {
     _elementwise: _is_contiguous_or_one_value,
     _product: _is_any,
     _addmm: _is_any,
+    _grouped_product: _is_any,
 }
 
 

@@ -1,84 +1,99 @@
-"""`torch.distributed.fsdp.fully_shard` of modules of DTensors, such as tensor-parallel ones.
+"""FSDP2 (`torch.distributed.fsdp.fully_shard`): which class of DTensor its sharded parameters have.
 
-FSDP2 tells DTensors by torch's class, and makes its own of them. From the first module on that is
-sharded while it holds DTensors of ours, it knows both classes, and makes ours. Installed by the
-package, once.
+Once dtensor_core is imported, a plain parameter and one of our DTensors become our DTensor, and one
+of torch's DTensors (a module that torch's own styles parallelized) stays torch's. The parameter
+alone decides, so neither the order in which modules are wrapped nor what ran before in the process
+changes the class. FSDP2 makes its DTensors from a spec, and each spec from the metadata of its
+parameter: the class of that metadata is what tells the two apart. Installed by the package, once.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from functools import wraps
+import sys
 from typing import Any
 
 from dtensor_core.integrations.when_loaded import when_loaded
-from dtensor_core.placement import Placement, Replicate, Shard, _StridedShard
+from dtensor_core.placement import Replicate, Shard, _StridedShard, as_placement
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tensor import DTensor
 
 _PACKAGE = "torch.distributed.fsdp._fully_shard"
 _MODULES = ("_fsdp_param", "_fsdp_common", "_fsdp_collectives", "_fsdp_init", "_fully_shard")
-_OURS = {"Replicate": Replicate, "Shard": Shard, "_StridedShard": _StridedShard}
+_PLACEMENTS = {"Replicate": Replicate, "Shard": Shard, "_StridedShard": _StridedShard}
 
 
 def install() -> None:
-    """Look at the parameters of each module that is fully sharded."""
-    when_loaded(f"{_PACKAGE}._fsdp_init", _watch)
+    """Change FSDP2 once the program has loaded it; the module named is the last of its package."""
+    when_loaded(f"{_PACKAGE}._fully_shard", teach)
 
 
-def _watch(init: Any) -> None:
-    original = init._get_managed_states
-
-    @wraps(original)
-    def get_managed_states(*args: Any, **kwargs: Any) -> Any:
-        parameters, buffers = original(*args, **kwargs)
-        if any(isinstance(parameter, DTensor) for parameter in parameters):
-            teach()
-        return parameters, buffers
-
-    init._get_managed_states = get_managed_states
-
-
-def teach() -> None:
-    """Let FSDP2 know DTensors of both classes, and make ours."""
-    common = importlib.import_module(f"{_PACKAGE}._fsdp_common")
-    if isinstance(common.DTensor, _OfEither):
-        return
-    either = _OfEither("DTensor", (), {"theirs": common.DTensor})
-    spec = _spec_of_either(common.DTensorSpec)
-    changed = {**_OURS, "DTensor": either, "DTensorSpec": spec, "replace": _replace}
-    for name in _MODULES:
-        module = importlib.import_module(f"{_PACKAGE}.{name}")
-        for known, replaced in changed.items():
-            if hasattr(module, known):
-                setattr(module, known, replaced)
+def teach(_: Any) -> None:
+    """Let FSDP2 accept DTensors and placements of both classes, and make ours by default."""
+    modules = [sys.modules[f"{_PACKAGE}.{name}"] for name in _MODULES]
+    theirs = {name: value for module in modules for name, value in vars(module).items()}
+    changed: dict[str, Any] = {
+        name: _Either(name, (), {"ours": ours, "theirs": theirs[name]})
+        for name, ours in _PLACEMENTS.items()
+    }
+    changed["DTensor"] = _EitherDTensor(
+        "DTensor", (), {"ours": DTensor, "theirs": theirs["DTensor"]}
+    )
+    changed["TensorMeta"] = TensorMeta
+    changed["DTensorSpec"] = _spec_maker(theirs)
+    changed["replace"] = _replace
+    for module in modules:
+        for name in changed.keys() & vars(module).keys():
+            setattr(module, name, changed[name])
 
 
-class _OfEither(type):
-    """The type of a class that stands for `theirs` and ours."""
+class _Either(type):
+    """The type of a class whose instances are those of `ours` and of `theirs`; calls make ours."""
 
+    ours: Any
     theirs: Any
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, (cls.theirs, DTensor))
+        return isinstance(value, (cls.ours, cls.theirs))
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls.ours(*args, **kwargs)
+
+
+class _EitherDTensor(_Either):
+    """DTensors: of the class whose spec is given."""
 
     def __call__(cls, local: Any, spec: Any, **how: Any) -> Any:
-        return (DTensor if isinstance(spec, Spec) else cls.theirs)(local, spec, **how)
+        return (cls.ours if isinstance(spec, Spec) else cls.theirs)(local, spec, **how)
+
+
+def _spec_maker(theirs: dict[str, Any]) -> Any:
+    """A function that makes a spec of the class whose `tensor_meta` it is given."""
+
+    def as_theirs(placement: Any) -> Any:
+        if not isinstance(placement, tuple(_PLACEMENTS.values())):
+            return placement
+        return theirs[type(placement).__name__](
+            **{name: getattr(placement, name) for name in type(placement).__slots__}
+        )
+
+    def make(mesh: Any, placements: Any, *, tensor_meta: Any) -> Any:
+        if isinstance(tensor_meta, TensorMeta):
+            return Spec(mesh, tuple(as_placement(each) for each in placements), tensor_meta)
+        placed = tuple(as_theirs(each) for each in placements)
+        return theirs["DTensorSpec"](mesh, placed, tensor_meta=tensor_meta)
+
+    return make
 
 
 def _replace(value: Any, **changes: Any) -> Any:
-    """`dataclasses.replace`, and a spec of ours of another dtype, as mixed precision has it."""
-    if isinstance(value, Spec):
-        return Spec(value.mesh, value.placements, TensorMeta(*changes["tensor_meta"]))
+    """`dataclasses.replace`, and a spec of either class with another `tensor_meta`.
+
+    Mixed precision gathers a parameter in another dtype than it is sharded in.
+    """
+    if "tensor_meta" in changes:
+        meta = type(value.tensor_meta)(*changes["tensor_meta"])
+        if isinstance(value, Spec):
+            return Spec(value.mesh, value.placements, meta)
+        changes["tensor_meta"] = meta
     return dataclasses.replace(value, **changes)
-
-
-def _spec_of_either(theirs: Any) -> Any:
-    @wraps(theirs, updated=())
-    def spec(mesh: Any, placements: Any, *, tensor_meta: Any) -> Any:
-        if all(isinstance(placement, Placement) for placement in placements):
-            return Spec(mesh, placements, TensorMeta(*tensor_meta))
-        return theirs(mesh, placements, tensor_meta=tensor_meta)
-
-    return spec

@@ -5,7 +5,10 @@ reduced once, however often the update reads it, and state that is made like the
 SGD's momentum) lies like the parameter.
 
 The norm of gradients on several meshes, or of plain ones too, is put together from one norm per
-mesh and way of lying on it: one number is reduced along each axis. Installed by the package, once.
+mesh and way of lying on it: one number is reduced along each axis.
+
+A list may hold DTensors of torch beside ours (see `dispatch.torch_dtensor`): norms, clipping and
+the foreach and fused steps take both. Installed by the package, once.
 """
 
 from __future__ import annotations
@@ -18,8 +21,10 @@ import torch
 import torch.optim.optimizer as torch_optimizer  # pyright: ignore[reportMissingImports]
 from torch import nn
 from torch.nn.utils import clip_grad
+from torch.optim import swa_utils
 from torch.utils import _foreach_utils as torch_foreach
 
+from dtensor_core.dispatch.torch_dtensor import adopted, mixes
 from dtensor_core.placement import Replicate
 from dtensor_core.tensor import DTensor, _Redistribute
 
@@ -55,6 +60,9 @@ def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., to
         foreach: bool | None = None,
     ) -> torch.Tensor:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        of_both = mixes(tensors, DTensor)
+        if of_both:
+            tensors = [adopted(each, DTensor) for each in tensors]
         meshes: dict[Any, dict[_Axes, list[torch.Tensor]]] = {}
         for tensor in tensors:
             mesh = tensor._spec.mesh if isinstance(tensor, DTensor) else None
@@ -77,7 +85,7 @@ def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., to
                     norm = _whole_along(axis, joined(norms.pop(axes)))
                     norms.setdefault(axes - {axis}, []).append(norm)
             alone.append(joined(norms[frozenset()]))
-        if len(alone) > 1:
+        if len(alone) > 1 or of_both:  # a plain norm is what either class can be multiplied by
             alone = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in alone]
         if error_if_nonfinite:
             total_norm(alone, norm_type, error_if_nonfinite, foreach)  # raises
@@ -96,6 +104,34 @@ def _whole_along(axis: int, norm: DTensor) -> DTensor:
     placements = list(norm._spec.placements)
     placements[axis] = Replicate()
     return norm.redistribute(placements=placements)
+
+
+def _of_one_class(group: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of torch that sorts lists of tensors for its foreach and fused operators.
+
+    Where DTensors of torch are among ours, they are given on as ours, which share their storage:
+    the operators write in place.
+    """
+
+    @wraps(group)
+    def grouped(lists: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling() and mixes(lists[0], DTensor):
+            lists = [[adopted(each, DTensor) for each in tensors] for tensors in lists]
+        return group(lists, *args, **kwargs)
+
+    return grouped
+
+
+def _on_one_class(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """A list operator of torch that is called without sorting the list first."""
+
+    @wraps(operator)
+    def call(tensors: Any, *args: Any) -> Any:
+        if not torch.compiler.is_compiling() and mixes(tensors, DTensor):
+            tensors = [adopted(each, DTensor) for each in tensors]
+        return operator(tensors, *args)
+
+    return call
 
 
 def _with_whole_addends(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -123,5 +159,12 @@ def install() -> None:
     torch_optimizer.register_optimizer_step_pre_hook(lay_gradients_like_parameters)
     for types in (torch_optimizer._foreach_supported_types, torch_foreach._foreach_supported_types):
         types.append(DTensor)
+    modules: tuple[Any, ...] = (torch_optimizer, clip_grad, swa_utils)
+    for module in modules:
+        module._group_tensors_by_device_and_dtype = _of_one_class(
+            module._group_tensors_by_device_and_dtype
+        )
+    for name in ("_foreach_zero_", "_amp_foreach_non_finite_check_and_unscale_"):
+        setattr(torch, name, _on_one_class(getattr(torch, name)))
     nn.utils.get_total_norm = _norm_by_layout(clip_grad._get_total_norm)
     clip_grad._get_total_norm = _with_whole_addends(nn.utils.get_total_norm)

@@ -46,7 +46,7 @@ def local_operator(
         if run is not op:
             return run
     written = op._schema.is_mutable
-    if outputs and not written and all(_is_empty_here(spec) for spec in outputs):
+    if outputs and not written and all(is_empty_here(spec) for spec in outputs):
         return zeros(op, outputs)
     return op
 
@@ -78,7 +78,8 @@ def functional(op: Callable[..., Any]) -> Callable[..., Any]:
     return getattr(torch.ops.aten, name.removesuffix("_")) if name.endswith("_") else op
 
 
-def _is_empty_here(spec: Spec) -> bool:
+def is_empty_here(spec: Spec) -> bool:
+    """True if this rank holds nothing of a tensor that is not empty as a whole."""
     return 0 in spec.local_shape and spec.local_shape != tuple(spec.shape)
 
 

@@ -6,6 +6,7 @@
 | colwise  | Embedding | S(1)    |         | R              | S(-1)           |
 | rowwise  | Linear    | S(1)    | R       | S(-1)          | P(sum)          |
 | rowwise  | Embedding | S(0)    |         | R              | P(sum)          |
+| packed   | Linear    | _S(0)   | _S(0)   | R              | _S(-1)          |
 | sequence | norms     | R       | R       | S(1)           | S(1)            |
 
 A Linear's weight is [out, in], so its columns, in the words of `x @ W`, are cut by S(0).
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ from dtensor_core.parallel.base import (
     brought_to,
     local_if,
 )
-from dtensor_core.placement import Placement, Replicate, Shard
+from dtensor_core.placement import Placement, Replicate, Shard, _StridedShard
 from dtensor_core.tensor import DTensor
 
 
@@ -47,7 +48,7 @@ class Cut:
 class _CutStyle(ParallelStyle):
     """A style that cuts the parameters of the kinds of modules in its table."""
 
-    cuts: ClassVar[Mapping[type[nn.Module], Cut]]
+    cuts: Mapping[type[nn.Module], Cut]
 
     def __init__(self, input_layouts: Layouts, output_layouts: Layouts, use_local: bool) -> None:
         self.input_layouts = input_layouts
@@ -102,7 +103,7 @@ class ColwiseParallel(_CutStyle):
     `use_local_output` returns the local part.
     """
 
-    cuts: ClassVar[Mapping[type[nn.Module], Cut]] = {
+    cuts: Mapping[type[nn.Module], Cut] = {
         nn.Linear: Cut({"weight": Shard(0), "bias": Shard(0)}, needs=Replicate()),
         nn.Embedding: Cut({"weight": Shard(1)}, needs=Replicate()),
     }
@@ -127,7 +128,7 @@ class RowwiseParallel(_CutStyle):
     a Shard a reduce-scatter; `use_local_output` returns the local part.
     """
 
-    cuts: ClassVar[Mapping[type[nn.Module], Cut]] = {
+    cuts: Mapping[type[nn.Module], Cut] = {
         nn.Linear: Cut({"weight": Shard(1), "bias": Replicate()}, needs=Shard(-1)),
         nn.Embedding: Cut({"weight": Shard(0)}, needs=Replicate()),
     }
@@ -142,6 +143,30 @@ class RowwiseParallel(_CutStyle):
         super().__init__(
             (input_layouts or Shard(-1),), (output_layouts or Replicate(),), use_local_output
         )
+
+
+class PackedColwiseParallel(_CutStyle):
+    """Cuts a Linear that computes several products in one, by the output features of each.
+
+    Of the outputs of `split_factor` layers, one behind the other in the weight (gate and up, or
+    query, key and value of equal widths), each rank has its part of each.
+    """
+
+    def __init__(self, *, split_factor: int = 2, use_local_output: bool = True) -> None:
+        rows = _StridedShard(0, split_factor=split_factor)
+        self.cuts = {nn.Linear: Cut({"weight": rows, "bias": rows}, needs=Replicate())}
+        output = _StridedShard(-1, split_factor=split_factor)
+        super().__init__((Replicate(),), (output,), use_local_output)
+
+
+class PackedRowwiseParallel(_CutStyle):
+    """Cuts a Linear by its input features, which are those of a `PackedColwiseParallel` layer."""
+
+    def __init__(self, *, split_factor: int = 2, use_local_output: bool = True) -> None:
+        columns = _StridedShard(1, split_factor=split_factor)
+        features = _StridedShard(-1, split_factor=split_factor)
+        self.cuts = {nn.Linear: Cut({"weight": columns, "bias": Replicate()}, needs=features)}
+        super().__init__((features,), (Replicate(),), use_local_output)
 
 
 class SequenceParallel(ParallelStyle):

@@ -1,7 +1,19 @@
 """The parallel styles under one name, as programs written for torch import them."""
 
 from dtensor_core.parallel.base import ParallelStyle
-from dtensor_core.parallel.layers import ColwiseParallel, RowwiseParallel, SequenceParallel
+from dtensor_core.parallel.experts import ExpertParallel
+from dtensor_core.parallel.layers import (
+    ColwiseParallel,
+    PackedColwiseParallel,
+    PackedRowwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+)
+from dtensor_core.parallel.local import (
+    ExpertTensorParallel,
+    LocalParameters,
+    ReplicatedForShards,
+)
 from dtensor_core.parallel.prepare import (
     PrepareModuleInput,
     PrepareModuleInputOutput,
@@ -10,10 +22,16 @@ from dtensor_core.parallel.prepare import (
 
 __all__ = [
     "ColwiseParallel",
+    "ExpertParallel",
+    "ExpertTensorParallel",
+    "LocalParameters",
+    "PackedColwiseParallel",
+    "PackedRowwiseParallel",
     "ParallelStyle",
     "PrepareModuleInput",
     "PrepareModuleInputOutput",
     "PrepareModuleOutput",
+    "ReplicatedForShards",
     "RowwiseParallel",
     "SequenceParallel",
 ]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from dtensor_core.local.grouped import grouped_product
 from dtensor_core.local.operator import Local
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.notation import bind, parse
@@ -72,11 +73,15 @@ _GROUPED = {
 
 
 def _grouped(call: Call) -> Rule:
-    """Products by groups of rows, of which `offs` says where each ends."""
+    """Products by groups of rows, of which `offs` says where each ends.
+
+    Rows of a matrix start at a multiple of 16 bytes, so that k and n are cut in blocks of as much.
+    """
     if call.argument("bias") is not None:
         return whole_rule(call)
     x, other = call.specs[:2]
-    return _in_blocks(call, _GROUPED[x.ndim, other.ndim], max(16 // x.dtype.itemsize, 1))
+    rule = _in_blocks(call, _GROUPED[x.ndim, other.ndim], max(16 // x.dtype.itemsize, 1))
+    return replace(rule, local=grouped_product)
 
 
 def _packed(call: Call) -> Rule:

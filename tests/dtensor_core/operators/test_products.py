@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -48,6 +49,64 @@ def test_experts_and_their_gradients_need_no_communication(name: str) -> None:
         assert torch.equal(made.full_tensor(), wanted)
         for found, each in zip(mine, (x, y), strict=True):
             assert torch.equal(found.grad.full_tensor(), each.grad)
+
+    body()
+
+
+# Shapes of two grouped matrices, where groups end, and which of the two come transposed.
+FORMS: dict[str, Any] = {
+    "rows by experts": ((6, 16), (3, 16, 24), [1, 4, 6], (False, False)),
+    "rows by transposed experts, one of them empty": (
+        (6, 16),
+        (3, 16, 24),
+        [0, 4, 6],
+        (False, True),
+    ),
+    "no rows": ((0, 16), (3, 16, 24), [0, 0, 0], (False, False)),
+    "batches": ((4, 8, 16), (4, 16, 24), None, (True, False)),
+    "columns by experts": ((3, 8, 16), (16, 24), [8, 8, 24], (False, True)),
+    "sums by experts": ((8, 16), (16, 24), [8, 16], (True, True)),
+}
+
+
+def _grouped(x: Any, y: Any, ends: Any, turned: Any, weights: Any) -> list[torch.Tensor]:
+    """The product and its gradients, of leaves that are stored transposed where `turned` says."""
+    x, y = x.requires_grad_(), y.requires_grad_()
+    a, b = (each.mT if turn else each for each, turn in zip((x, y), turned, strict=True))
+    made = torch.nn.functional.grouped_mm(a, b, offs=ends)
+    (made * weights).sum().backward()
+    return [made, x.grad, y.grad]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_grouped_products_of_every_layout_equal_those_of_one_device(
+    form: str, dtype: torch.dtype
+) -> None:
+    shapes, ends, turned = FORMS[form][:2], FORMS[form][2], FORMS[form][3]
+    x, y = (_small(*shape).to(dtype) for shape in shapes)
+    x, y = (e.mT.contiguous() if t else e for e, t in zip((x, y), turned, strict=True))
+    ends = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+    a, b = (each.mT if turn else each for each, turn in zip((x, y), turned, strict=True))
+    weights = _small(*torch._grouped_mm(a, b, ends).shape).to(dtype)
+    wanted = _grouped(x.clone(), y.clone(), ends, turned, weights)
+
+    @on_threads(3)
+    def body() -> None:
+        mesh = kept_mesh((3,))
+        groups, factors = (
+            None if each is None else distribute_tensor(each, mesh, src_data_rank=None)
+            for each in (ends, weights)
+        )
+        layouts = ([WHOLE, *map(Shard, range(each.ndim))] for each in (x, y))
+        for cut in itertools.product(*layouts):
+            mine = [
+                distribute_tensor(each, mesh, [at], src_data_rank=None)
+                for each, at in zip((x, y), cut, strict=True)
+            ]
+            for found, each in zip(_grouped(*mine, groups, turned, factors), wanted, strict=True):
+                assert torch.equal(found.full_tensor(), each), cut
+                assert found.stride() == each.stride(), cut
 
     body()
 

@@ -1,0 +1,77 @@
+"""torch's own DTensors where they meet ours: each is taken as ours, without a copy.
+
+A program has both classes where torch's styles parallelized a part of a model, or where modules
+were wrapped by FSDP2 before dtensor_core was imported. The local tensor is shared, so what an
+operator writes in place is written for both. Used by `dispatcher`, for arguments of operators, and
+by `integrations.optimizers`, for lists of parameters and gradients.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.dispatch.arguments import converted
+from dtensor_core.errors import MixedTensorError, PlacementError, four_parts
+from dtensor_core.placement import as_placement
+from dtensor_core.spec import Spec, TensorMeta
+
+_NAME = ("torch.distributed.tensor", "DTensor")
+_new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_torch_dtensor(value: Any) -> bool:
+    """True for an instance of torch's class, which dtensor_core doesn't import."""
+    kind = type(value)
+    return kind is not torch.Tensor and (kind.__module__, kind.__name__) == _NAME
+
+
+def adopted(value: Any, cls: type[Any]) -> Any:
+    """Our DTensor, of class `cls`, over the local tensor of torch's; any other value as it is.
+
+    Raises MixedTensorError for a placement that has no equal here.
+    """
+    if not is_torch_dtensor(value):
+        return value
+    spec = value._spec
+    try:
+        placements = tuple(as_placement(each) for each in spec.placements)
+    except PlacementError as error:
+        raise MixedTensorError(
+            four_parts(
+                asked="an operator on DTensors of torch and of dtensor_core",
+                found=f"a DTensor of torch placed {spec.placements}",
+                why=str(error),
+                hint="redistribute it first",
+            )
+        ) from None
+    local = value._local_tensor
+    local = local.wait() if hasattr(local, "trigger_wait") else local
+    meta = TensorMeta(value.shape, value.stride(), value.dtype)
+    return _new(cls, local.detach(), Spec(spec.mesh, placements, meta), requires_grad=False)
+
+
+def mixes(tensors: Iterable[torch.Tensor], cls: type[Any]) -> bool:
+    """True for tensors among which are DTensors of both classes."""
+    if _NAME[0] not in sys.modules:
+        return False
+    kinds = {type(each) for each in tensors}
+    return cls in kinds and any((kind.__module__, kind.__name__) == _NAME for kind in kinds)
+
+
+def adopted_arguments(
+    args: Sequence[Any], kwargs: Mapping[str, Any], cls: type[Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments of an operator with torch's DTensors adopted; None if there are none."""
+    found = False
+
+    def adopt(value: Any) -> Any:
+        nonlocal found
+        found = found or is_torch_dtensor(value)
+        return adopted(value, cls)
+
+    new = converted(torch.Tensor, adopt, args, kwargs)
+    return new if found else None

@@ -1,0 +1,83 @@
+"""`save_pretrained` of a model of transformers whose parameters are DTensors: whole weights.
+
+transformers gathers the weights of torch's DTensors alone. Every rank takes part in gathering ours;
+one writes, and no rank returns before all is written, or before all know that it failed. Installed
+by the package, once; changes transformers when the program loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dtensor_core.errors import DTensorError
+from dtensor_core.integrations.when_loaded import when_loaded
+from dtensor_core.placement import Partial
+from dtensor_core.tensor import DTensor
+
+
+class SaveError(DTensorError, OSError):
+    """Another rank could not write a model."""
+
+
+def install() -> None:
+    """Let `PreTrainedModel.save_pretrained` gather DTensors, once transformers is loaded."""
+    when_loaded("transformers.modeling_utils", teach)
+
+
+def teach(modeling: Any) -> None:
+    """Gather DTensors before a model is saved."""
+    modeling.PreTrainedModel.save_pretrained = _gathering(modeling.PreTrainedModel.save_pretrained)
+
+
+def _gathering(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def save_pretrained(
+        self: Any,
+        save_directory: Any,
+        is_main_process: bool | None = None,
+        state_dict: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        """Write the whole weights: rank 0 does, unless `is_main_process` says who."""
+        given = self.state_dict(keep_vars=True) if state_dict is None else state_dict
+        ours = next((each for each in given.values() if isinstance(each, DTensor)), None)
+        if ours is None:
+            is_main = True if is_main_process is None else is_main_process
+            return original(self, save_directory, is_main, state_dict, **options)
+        whole = _gathered(given)
+        writes = dist.get_rank() == 0 if is_main_process is None else is_main_process
+        error: Exception | None = None
+        try:
+            original(self, save_directory, writes, whole, **options)
+        except Exception as failed:
+            error = failed
+        if _any_rank(error is not None, ours) and error is None:
+            error = SaveError("save_pretrained failed on another rank, whose error says why")
+        if error is not None:
+            raise error
+
+    return save_pretrained
+
+
+def _gathered(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Whole tensors on the CPU; weights that were one tensor still are."""
+    whole: dict[int, torch.Tensor] = {}
+    for value in state.values():
+        if isinstance(value, torch.Tensor) and id(value) not in whole:
+            alone: Any = value.detach()
+            full = alone.full_tensor() if hasattr(alone, "full_tensor") else alone
+            whole[id(value)] = full.cpu()
+    return {name: whole.get(id(value), value) for name, value in state.items()}
+
+
+def _any_rank(fact: bool, tensor: DTensor) -> bool:
+    """True if the fact holds on any rank of the tensor's mesh; all of them wait for each other."""
+    mesh = tensor.device_mesh
+    mine = torch.tensor(float(fact), device=mesh.device_type)
+    found = DTensor.from_local(mine, mesh, [Partial("max")] * mesh.ndim, run_check=False)
+    return bool(found.full_tensor())

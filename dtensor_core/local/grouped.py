@@ -1,0 +1,36 @@
+"""Grouped matrix products (`_grouped_mm`) of local parts, whose rows the kernel wants aligned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.local.operator import Local, is_empty_here, standing_for
+from dtensor_core.spec import Spec
+
+_BYTES = 16  # of which the kernel wants the address and the stride of each row to be a multiple
+
+
+def grouped_product(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """The operator, on copies of local matrices that are not aligned as the whole ones are."""
+    if all(spec is not None and is_empty_here(spec) for spec in outputs):
+        return op
+
+    def product(x: torch.Tensor, y: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
+        return op(_aligned(x), _aligned(y), *rest, **kwargs)
+
+    return standing_for(op, product)
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """The matrix, or a copy in rows that are padded; the kernel takes transposed ones too."""
+    size, stride = x.shape[-2:], x.stride()[-2:]
+    per_row = max(_BYTES // x.element_size(), 1)
+    for along, across in ((1, 0), (0, 1)):
+        fits = stride[along] == 1 and stride[across] >= max(size[along], 1)
+        if fits and stride[across] % per_row == 0 and x.storage_offset() % per_row == 0:
+            return x
+    width = max(-(-size[1] // per_row), 1) * per_row
+    return x.new_empty((*x.shape[:-1], width)).narrow(-1, 0, size[1]).copy_(x)

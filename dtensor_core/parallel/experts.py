@@ -1,0 +1,210 @@
+"""`ExpertParallel`: each rank has some of the experts whole, and tokens travel to them and back.
+
+Two all-to-alls forward (and two backward) of exact sizes, after one of counts: ranks may have
+different numbers of tokens, and experts may get none. Experts are cut like `torch.chunk` does.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from dtensor_core.errors import four_parts
+from dtensor_core.layout import local_extent
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.parallel.base import StyleInputError, UnsupportedModuleError
+from dtensor_core.parallel.local import LocalParameters, place
+from dtensor_core.placement import Placement, Replicate, Shard
+from dtensor_core.redistribute.all_to_all import all_to_all_rows
+from dtensor_core.tensor import DTensor
+
+_OPERATOR = "ExpertParallel"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """How rows went to their experts, so that they find back."""
+
+    sent: list[int]
+    received: list[int]
+    order: torch.Tensor | None = None
+    """Where each row that arrived was put, if they were sorted by expert."""
+    weights: torch.Tensor | None = None
+    """[tokens, choices], where each token was sent to several experts."""
+    pairs: torch.Tensor | None = None
+    """The number of the (token, choice) pair of each row sent."""
+    num_tokens: int = 0
+    is_padded: bool = False
+
+
+class ExpertParallel(LocalParameters):
+    """Experts whose parameters are cut along dim 0, on ranks that send tokens to each other.
+
+    The module's forward takes one of
+
+    - `(tokens, counts)`: tokens [T, D] sorted by expert, and how many each expert gets [E];
+    - `(tokens, chosen, weights)`: tokens [T, D], for each the numbers of its experts [T, K] and
+      the weights of their outputs [T, K], as the experts of transformers do.
+
+    It runs on what its rank's experts get, with local numbers of experts, and a call returns
+    [T, D] for the tokens it was given. `input_layouts` is Shard(0) (default) where each rank has
+    tokens of its own, or Replicate() where all ranks have the same: each then sends its share of
+    them, and the outputs are gathered.
+
+    Raises UnsupportedModuleError if a rank would get no expert.
+    """
+
+    def __init__(self, *, input_layouts: Placement | None = None) -> None:
+        self.input_layouts = input_layouts or Shard(0)
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        numbers = {name: each.shape[0] for name, each in module.named_parameters(recurse=False)}
+        ranks, sizes = device_mesh.size(), {*numbers.values()}
+        owned = [_owned(size, ranks) for size in sizes]
+        if len(owned) != 1 or 0 in owned[0]:
+            raise UnsupportedModuleError(
+                four_parts(
+                    asked=f"{self} of a {type(module).__name__} over {ranks} ranks",
+                    found=f"sizes along dim 0 {numbers}, of which ranks get {owned}",
+                    why="dim 0 of each parameter is the expert, and each rank gets one at least",
+                    hint="give the style to the module that holds the experts' parameters",
+                )
+            )
+        for name in numbers:
+            place(module, name, device_mesh, Shard(0), self.src_data_rank)
+        cuts = {name: module.get_parameter(name).placements for name in numbers}  # pyright: ignore
+        if {*cuts.values()} != {(Shard(0),)}:
+            raise UnsupportedModuleError(
+                four_parts(
+                    asked=f"{self} of a {type(module).__name__}",
+                    found=f"parameters that lie otherwise already: {cuts}",
+                    why="each rank has whole experts, which is Shard(0)",
+                )
+            )
+        if hasattr(module, "num_experts"):  # which the forward of transformers' experts reads
+            module.num_experts = owned[0][device_mesh.get_local_rank()]  # pyright: ignore
+        return super()._apply(module, device_mesh)
+
+    def enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """What this rank's experts get."""
+        given = inspect.signature(module.forward).bind(*args, **kwargs).args
+        if len(given) not in (2, 3) or not all(isinstance(e, torch.Tensor) for e in given):
+            raise StyleInputError(
+                four_parts(
+                    asked=f"a call of a {type(module).__name__} under {self}",
+                    found=f"arguments {[type(each).__name__ for each in given]}",
+                    hint="(tokens, counts) or (tokens, chosen, weights)",
+                )
+            )
+        parameter = next(each for each in module._parameters.values() if each is not None)
+        owned = _owned(parameter.shape[0], mesh.size())
+        num_tokens = given[0].shape[0]
+        if len(given) == 2:
+            tokens, counts = given
+            return self._dispatch_sorted(tokens, counts, owned, mesh)
+        if self.input_layouts.is_replicate():
+            given = tuple(_share(each, mesh) for each in given)
+        tokens, chosen, weights = given
+        return self._dispatch_chosen((tokens, chosen, weights), num_tokens, owned, mesh)
+
+    def _dispatch_sorted(
+        self, tokens: Any, counts: Any, owned: tuple[int, ...], mesh: DeviceMesh
+    ) -> Any:
+        if self.input_layouts.is_replicate():
+            raise StyleInputError(
+                "tokens sorted by expert are each rank's own; ExpertParallel(input_layouts="
+                "Shard(0)) takes them"
+            )
+        arrived, sent, received, by_source = _exchange(tokens, counts, owned, mesh)
+        experts = _experts_of(by_source, arrived)
+        order = experts.argsort(stable=True)
+        state = _Sent(sent, received, order)
+        return (arrived[order], by_source.sum(0).to(counts.dtype)), {}, state
+
+    def _dispatch_chosen(
+        self,
+        given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        num_tokens: int,
+        owned: tuple[int, ...],
+        mesh: DeviceMesh,
+    ) -> Any:
+        tokens, chosen, weights = given
+        pairs = chosen.reshape(-1).argsort(stable=True)
+        counts = torch.bincount(chosen.reshape(-1), minlength=sum(owned))
+        rows = tokens[pairs // chosen.shape[1]]
+        arrived, sent, received, by_source = _exchange(rows, counts, owned, mesh)
+        experts = _experts_of(by_source, arrived)
+        is_padded = not len(arrived)
+        if is_padded:  # so that parameters have a gradient on this rank too
+            arrived = torch.cat([arrived, arrived.new_zeros(1, arrived.shape[1])])
+            experts = experts.new_zeros(1)
+        state = _Sent(sent, received, None, weights, pairs, num_tokens, is_padded)
+        ones = torch.ones(len(arrived), 1, dtype=weights.dtype, device=weights.device)
+        return (arrived, experts.unsqueeze(1), ones), {}, state
+
+    def leave(self, module: nn.Module, output: Any, state: Any, mesh: DeviceMesh) -> Any:
+        """The outputs of this rank's tokens, weighted if they had several experts."""
+        if state.is_padded:
+            output = output[:0]
+        if state.order is not None:
+            output = torch.zeros_like(output).index_copy(0, state.order, output)
+        back = all_to_all_rows(output, state.received, state.sent, mesh, _OPERATOR)
+        if state.weights is None:
+            return back
+        chosen = torch.zeros_like(back).index_copy(0, state.pairs, back)
+        chosen = chosen.view(*state.weights.shape, back.shape[1])
+        mine = (chosen * state.weights.unsqueeze(2)).sum(1).to(output.dtype)
+        if not self.input_layouts.is_replicate():
+            return mine
+        return _gathered(mine, state.num_tokens, mesh)
+
+    def __repr__(self) -> str:
+        return f"ExpertParallel(input_layouts={self.input_layouts})"
+
+
+@lru_cache(maxsize=1024)
+def _owned(experts: int, ranks: int) -> tuple[int, ...]:
+    """How many experts each rank has."""
+    return tuple(local_extent(experts, ranks, at).size for at in range(ranks))
+
+
+def _exchange(
+    rows: torch.Tensor, counts: torch.Tensor, owned: tuple[int, ...], mesh: DeviceMesh
+) -> tuple[torch.Tensor, list[int], list[int], torch.Tensor]:
+    """Rows that are sorted by expert, sent to its rank; and [rank, expert] of what arrived."""
+    mine = owned[mesh.get_local_rank()]
+    told = counts.detach().long().unsqueeze(1)
+    told = all_to_all_rows(told, owned, [mine] * mesh.size(), mesh, _OPERATOR)
+    by_source = told.view(mesh.size(), mine)
+    sent = [int(each.sum()) for each in counts.split(list(owned))]
+    received = by_source.sum(1).tolist()
+    return all_to_all_rows(rows, sent, received, mesh, _OPERATOR), sent, received, by_source
+
+
+def _experts_of(by_source: torch.Tensor, arrived: torch.Tensor) -> torch.Tensor:
+    """The local number of the expert of each row that arrived: by rank, and then by expert."""
+    ranks, experts = by_source.shape
+    numbers = torch.arange(experts, device=arrived.device).repeat(ranks)
+    return numbers.repeat_interleave(by_source.reshape(-1))
+
+
+def _share(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """This rank's part of the rows of a tensor that all ranks have."""
+    whole = DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
+    return whole.redistribute(placements=[Shard(0)]).to_local()
+
+
+def _gathered(rows: torch.Tensor, total: int, mesh: DeviceMesh) -> torch.Tensor:
+    """All ranks' rows, on each of them."""
+    shape = (total, rows.shape[1])
+    cut = DTensor.from_local(
+        rows.contiguous(), mesh, [Shard(0)], run_check=False, shape=shape, stride=(shape[1], 1)
+    )
+    return cut.full_tensor()
