@@ -102,7 +102,7 @@ def _delays(frames: Frames) -> pd.DataFrame:
     events = events.assign(
         rank=late["rank"],
         step=late["step"],
-        cost=events["delay_ns"] * events["num_ranks"],
+        cost=events["delay_ns"].astype("float64") * events["num_ranks"],
     )
     return events[late["kind"].isin(NEEDS_EVERYONE)]
 
@@ -112,7 +112,7 @@ def _always_late(frames: Frames, events: pd.DataFrame) -> list[int]:
     least = max(LEAST_SHARE * counted_ns(frames), 1)
     found = []
     for rank, cost in events.groupby("rank")["cost"]:
-        spread = cost.sum() ** 2 / (cost.astype("float64") ** 2).sum()
+        spread = cost.sum() ** 2 / (cost**2).sum()
         is_most = cost.sum() * (num_ranks - 1) >= LEAST_ODDS * (total - cost.sum())
         if cost.sum() >= least and is_most and spread >= LEAST_SPREAD:
             found.append(rank)

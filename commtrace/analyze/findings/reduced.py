@@ -71,9 +71,9 @@ def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFr
     others = calls[
         (calls["kind"] == "all_reduce") & (calls["carries"] == "") & (calls["phase"] != "forward")
     ]
-    reduced = gradients.groupby(_STEP, observed=True)["payload_bytes"].sum()
-    own = others.groupby([*_STEP, "source_file", "source_line"], observed=True)["payload_bytes"]
-    sizes = own.transform("sum")
+    reduced = known(gradients["payload_bytes"]).groupby([gradients[name] for name in _STEP]).sum()
+    by = [others[name] for name in (*_STEP, "source_file", "source_line")]
+    sizes = known(others["payload_bytes"]).groupby(by, observed=True).transform("sum")
     wanted = pd.MultiIndex.from_frame(others[_STEP]).map(reduced.to_dict())
     return others[(sizes > 0) & (sizes.to_numpy() == pd.Series(wanted, dtype="float64").to_numpy())]
 
