@@ -22,6 +22,10 @@ INSTANT = "unix ns"
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 """The parts of a training step, in the order of a step."""
 
+ALL_USED = "find_unused_parameters=True, and no parameter was unused"
+SOME_UNUSED = "find_unused_parameters=True, and some parameters were unused"
+"""Reasons of a call that carries flags, where DistributedDataParallel has logged it."""
+
 MAY_BE_NEGATIVE = ("step",)
 """Integer columns in which -1 is a value; elsewhere it is what is not known."""
 
@@ -87,7 +91,7 @@ COMM = (
     Column("target_spec", str, "", "layout after, `f32[8,16] tp:R`"),
     Column("candidates", str, "", "layouts considered with their cost in seconds, as JSON"),
     Column("planned_bytes", int, "bytes", "payload that the planner announced for this call"),
-    Column("carries", str, "", "parameters, gradients, flags of used ones, pickled objects", 2),
+    Column("carries", str, "", "parameters, gradients, flags, activations, pickled objects", 2),
     Column("parameters", str, "", "names of the parameters that these are of, by `,`", 2),
     Column("stack", str, "", "lines of the Python stack, where asked for, innermost last", 2),
     Column("sent_id", int, "", "equal on a rank: the same tensors, nothing written between", 3),

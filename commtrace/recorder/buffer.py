@@ -172,7 +172,7 @@ class Buffer:
     def _learn_op(self, site: tuple[Any, ...], op: Any) -> int:
         rank, _, level, phase, regions, place, thread = site
         region = regions[-1] if regions else ""
-        path, class_name = (place.path, place.class_name) if place else ("", "")
+        path, class_name = (place.plain, place.class_name) if place else ("", "")
         row = (rank, str(op), level, phase, region, path, class_name, thread)
         return self._sites["ops"].add(site, row, op)
 

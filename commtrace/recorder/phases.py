@@ -14,7 +14,7 @@ that is a line of the user's own autograd function, or the one that called backw
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,7 +26,8 @@ from torch.optim.optimizer import (
 )
 
 from commtrace.recorder.here import HERE, Stack, Task, ThreadState, state_of_thread
-from commtrace.recorder.modules import ModuleCall, ModuleTracker, call_around
+from commtrace.recorder.modules import ModuleCall, ModuleTracker, Place, call_around
+from commtrace.recorder.pipelines import Transfer, note_transfers
 from commtrace.recorder.told import (
     FLAGS,
     GRADIENTS,
@@ -34,6 +35,7 @@ from commtrace.recorder.told import (
     Bucket,
     Named,
     Told,
+    Unused,
     given_bucket,
     told_by,
 )
@@ -107,6 +109,8 @@ class Locator:
     def __init__(self) -> None:
         self.modules = ModuleTracker()
         self._optimizer_hooks: list[Any] = []
+        self._end_of_noting: Callable[[], None] | None = None
+        self._hooked: Place | None = None
 
     def install(self) -> None:
         """Begin to follow module calls and optimizer steps."""
@@ -115,6 +119,7 @@ class Locator:
             register_optimizer_step_pre_hook(_step_begins),
             register_optimizer_step_post_hook(_step_ends),
         ]
+        self._end_of_noting = note_transfers()
 
     def uninstall(self) -> None:
         """Stop, leaving no hook behind."""
@@ -122,6 +127,9 @@ class Locator:
         for hook in self._optimizer_hooks:
             hook.remove()
         self._optimizer_hooks = []
+        if self._end_of_noting is not None:
+            self._end_of_noting()
+            self._end_of_noting = None
 
     def locate(
         self,
@@ -140,25 +148,43 @@ class Locator:
         call = state.module_call
         code, instruction, telling = user_code(frame)
         told = None if telling is None else told_by(telling)
-        if told is not None and told.modules:
-            call = self.modules.call_of_unit(told.modules, call, is_ahead=True)
-        elif call is None and state.is_of_engine and told is not None and told.carries == GRADIENTS:
-            return self._locate_in_callback(told)
+        if told is not None:
+            if told.modules:
+                call = self.modules.call_of_unit(told.modules, call, is_ahead=True)
+            elif told.stage is not None:
+                return told.stage.phase, self._call_of_stage(told.stage), code, instruction, told
+        if call is None and state.is_of_engine:
+            found = self._locate_in_callback(told, code, instruction)
+            if found is not None:
+                return found
         if state.module_call is not None:
             return FORWARD, call, code, instruction, told
         phase = OPTIMIZER if state.optimizer_depth and _is_in_step(frame, state) else OTHER
         return phase, call, code, instruction, told
 
-    def _locate_in_callback(self, told: Told) -> Location:
+    def _call_of_stage(self, stage: Transfer) -> ModuleCall:
+        name = f"stage{stage.stage}"
+        return self.modules.call_of_stage(stage.module, name, is_ahead=stage.is_ahead)
+
+    def _locate_in_callback(
+        self, told: Told | None, code: CodeType | None, instruction: int
+    ) -> Location | None:
         """Of a hook, what goes on when a message is there, on a thread of the backend.
 
-        Another thread is in the backward pass.
+        Another thread is in the backward pass, of the model that was last seen to call a hook. None
+        of what else such a thread may do.
         """
+        carries_gradients = told is not None and told.carries == GRADIENTS
+        if self._hooked is None and not carries_gradients:
+            return None
         _, frame = _calling_thread(HERE.state)
-        code, instruction, _ = user_code(frame)
-        place = self.modules.wrapper_of(None, DistributedDataParallel)
+        if frame is None and not carries_gradients:
+            return None
+        if code is None:
+            code, instruction, _ = user_code(frame)
+        place = self._hooked or self.modules.wrapper_of(None, DistributedDataParallel)
         call = None if place is None else (place, place.num_calls - 1)
-        return BACKWARD, call, code, instruction, told
+        return BACKWARD, call, code, instruction, told or Told(GRADIENTS)
 
     def _locate_in_backward(
         self,
@@ -230,7 +256,8 @@ class Locator:
         if place is None:
             return (call[0].root, call[0].root.num_calls - 1) if call else None, None
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-            return (place, place.num_calls - 1), Told(FLAGS, is_reducers=True)
+            told = Told(FLAGS, is_reducers=True, note=Unused(place.module()))
+            return (place, place.num_calls - 1), told
         names = Bucket(place.module(), parameter, sum([shape.numel() for shape in sent]))
         return (place, place.num_calls - 1), Told(GRADIENTS, (), names, is_reducers=True)
 
@@ -243,6 +270,7 @@ class Locator:
         model: Any = place.module() if place else None
         if place is None or model is None:
             return call, told
+        self._hooked = place
         carries = told.carries if told else GRADIENTS
         names = Named(model.module, bucket)
         told = Told(carries, (), names, is_reducers=carries == GRADIENTS)

@@ -172,8 +172,7 @@ def flat_units() -> list[Any]:
 
 
 def test_so_it_is_for_the_older_fsdp() -> None:
-    inner = "_fsdp_wrapped_module"
-    units = [inner, *(f"{inner}.layers.{i}.{inner}" for i in range(3))]
+    units = ["", *(f"layers.{i}" for i in range(3))]
     for events in run_processes(flat_units, 2):
         found = Counter((event.carries, event.phase, event.module) for event in events)
         assert found == Counter(
