@@ -31,6 +31,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_compiling
 from torch.fx import GraphModule
 
+from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.wrappers import plain_path
 
@@ -128,6 +129,7 @@ class ModuleTracker:
         self._newest_state: ThreadState | None = None
         self._is_newest_used = True
         self._num_new = 0
+        self.first_call_ns = -1
         self._owners: dict[int, tuple[weakref.ref[Any], Place]] = {}
         self._num_strangers = 0
 
@@ -195,6 +197,8 @@ class ModuleTracker:
         A new one that is not the first has `name` as its path, or that of its class.
         """
         self._num_strangers = 0  # its parts are worth a look
+        if self.first_call_ns < 0:
+            self.first_call_ns = now()
         taken = set()
         class_name = type(module).__name__
         for i, (rank, root) in enumerate(self._roots):

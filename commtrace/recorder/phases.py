@@ -7,13 +7,17 @@
     other       otherwise
 
 The stack of Python frames is walked only here, when something communicates. The user's line is the
-nearest one outside torch, dtensor_core, commtrace and the standard library: in the backward pass
-that is a line of the user's own autograd function, or the one that called backward.
+nearest one of the user's own code: in the backward pass that is a line of the user's own autograd
+function, or the one that called backward. Not theirs are torch, dtensor_core, commtrace, the
+standard library, and what lies between these and a script: installed packages, the frameworks below
+and those that the settings name. Where a stack has nothing else, their nearest line stands for it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -28,6 +32,7 @@ from torch.optim.optimizer import (
 from commtrace.recorder.here import HERE, Stack, Task, ThreadState, state_of_thread
 from commtrace.recorder.modules import ModuleCall, ModuleTracker, Place, call_around
 from commtrace.recorder.pipelines import Transfer, note_transfers
+from commtrace.recorder.steps import StepCalls, Ticked
 from commtrace.recorder.told import (
     FLAGS,
     GRADIENTS,
@@ -43,7 +48,7 @@ from commtrace.schema import PHASES
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
 
-_LIBRARY, _USER, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER, _TELLING, _MIXED = range(8)
+_LIBRARY, _USER, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER, _TELLING, _MIXED, _INSTALLED = range(9)
 
 _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "torch",
@@ -51,6 +56,13 @@ _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "commtrace",
     "typing_extensions",  # wraps what torch deprecates
 }
+_FRAMEWORKS = (
+    *("accelerate", "composer", "deepspeed", "ignite", "lightning", "lightning_fabric"),
+    *("pytorch_lightning", "transformers"),
+)
+"""Libraries that call a script's code and torch; not all are installed like packages."""
+_SITES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
 _GENERATED = ("<eval_with_key>", *torch.__path__)
 """How the file names of the code begin that torch makes up, which is in no module."""
 
@@ -71,6 +83,14 @@ ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
 
 _kinds: dict[str, int] = {}
 """Kinds of modules by name, which takes less time to ask a frame for than its code does."""
+_libraries, _own_packages = _FRAMEWORKS, ()
+
+
+def count_as_libraries(libraries: Sequence[str], own_packages: Sequence[str] = ()) -> None:
+    """Take these packages for libraries from now on, and the others for the user's own code."""
+    global _libraries, _own_packages
+    _libraries, _own_packages = (*_FRAMEWORKS, *libraries), tuple(own_packages)
+    _kinds.clear()
 
 
 Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Told | None"]
@@ -98,16 +118,30 @@ def _learn_kind(frame: FrameType) -> int:
         return _LIBRARY if frame.f_code.co_filename.startswith(_GENERATED) else _USER
     kind = _FRAMES_OF_MODULES.get(module)
     if kind is None:
-        kind = _LIBRARY if module.partition(".")[0] in _LIBRARIES else _USER
+        kind = _kind_of_package(module, frame.f_code.co_filename)
     _kinds[module] = kind
     return kind
+
+
+def _kind_of_package(module: str, file: str) -> int:
+    if module.partition(".")[0] in _LIBRARIES:
+        return _LIBRARY
+    if _is_within(module, _own_packages):
+        return _USER
+    is_installed = any(site in file for site in _SITES) or file.startswith(_SCRIPTS)
+    return _INSTALLED if is_installed or _is_within(module, _libraries) else _USER
+
+
+def _is_within(module: str, packages: Sequence[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
 
 
 class Locator:
     """Finds the location of a call; follows modules and optimizer steps while installed."""
 
-    def __init__(self) -> None:
+    def __init__(self, ticked: Ticked) -> None:
         self.modules = ModuleTracker()
+        self._step_calls = StepCalls(ticked)
         self._optimizer_hooks: list[Any] = []
         self._end_of_noting: Callable[[], None] | None = None
         self._hooked: Place | None = None
@@ -117,8 +151,9 @@ class Locator:
         self.modules.install()
         self._optimizer_hooks = [
             register_optimizer_step_pre_hook(_step_begins),
-            register_optimizer_step_post_hook(_step_ends),
+            register_optimizer_step_post_hook(self._step_ends),
         ]
+        self._step_calls.install()
         self._end_of_noting = note_transfers()
 
     def uninstall(self) -> None:
@@ -127,9 +162,16 @@ class Locator:
         for hook in self._optimizer_hooks:
             hook.remove()
         self._optimizer_hooks = []
+        self._step_calls.uninstall()
         if self._end_of_noting is not None:
             self._end_of_noting()
             self._end_of_noting = None
+
+    def _step_ends(self, optimizer: Any, *_: Any) -> None:
+        state = HERE.state
+        state.optimizer_depth = max(0, state.optimizer_depth - 1)
+        if not state.optimizer_depth:
+            self._step_calls.optimizer_stepped(optimizer)
 
     def locate(
         self,
@@ -198,7 +240,7 @@ class Locator:
             begin_task(state, task)
         is_in_checkpoint = is_in_step = False
         code, instruction = None, -1
-        telling = outermost = None
+        telling = outermost = installed = None
         kinds = _kinds
         while frame is not None:
             try:
@@ -214,6 +256,8 @@ class Locator:
                     code, instruction = frame.f_code, frame.f_lasti
                 elif kind == _TELLING:
                     telling = frame
+                elif kind == _INSTALLED and installed is None:
+                    installed = frame
                 is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
                 is_in_step = is_in_step or kind == _OPTIMIZER
             if kind != _OWN:
@@ -221,6 +265,8 @@ class Locator:
             frame = frame.f_back
         if code is None:
             code, instruction = state.backward.code, state.backward.instruction
+        if code is None and installed is not None:
+            code, instruction = installed.f_code, installed.f_lasti
         told = None if telling is None else told_by(telling)
         call = state.module_call
         is_recomputed = call is not None and call is not state.outside
@@ -331,7 +377,7 @@ def _parameter_of(node: Any) -> Any:
 def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
     """The nearest code of the user's own, where it is, and a frame on the way that tells more."""
     kinds = _kinds
-    telling = None
+    telling = installed = None
     while frame is not None:
         try:
             kind = kinds[frame.f_globals["__name__"]]
@@ -340,9 +386,13 @@ def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType 
         if kind:  # most frames are a library's
             if kind == _USER:
                 return frame.f_code, frame.f_lasti, telling
-            if kind == _MIXED and _kind_of_function(frame) == _TELLING:
+            if kind == _INSTALLED:
+                installed = installed or frame
+            elif kind == _MIXED and _kind_of_function(frame) == _TELLING:
                 telling = frame
         frame = frame.f_back
+    if installed is not None:
+        return installed.f_code, installed.f_lasti, telling
     return None, -1, telling
 
 
@@ -374,7 +424,7 @@ def text_of_stack(stack: Stack) -> str:
 
 
 def is_library(frame: FrameType) -> bool:
-    """Whether a frame runs code of torch, dtensor_core, commtrace or the standard library."""
+    """Whether a frame runs code that is not the user's own."""
     return _kind(frame) != _USER
 
 
@@ -390,10 +440,15 @@ def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
 
 def _step_begins(*_: Any) -> None:
     state = HERE.state
+    if state.optimizer_depth:  # of which some may have raised
+        state.optimizer_depth = _num_steps_around(sys._getframe(1)) - 1
     state.optimizer_depth += 1
     state.optimizer_task = torch._C._current_graph_task_id()
 
 
-def _step_ends(*_: Any) -> None:
-    state = HERE.state
-    state.optimizer_depth = max(0, state.optimizer_depth - 1)
+def _num_steps_around(frame: FrameType | None) -> int:
+    num = 0
+    while frame is not None:
+        num += _kind(frame) == _OPTIMIZER
+        frame = frame.f_back
+    return num

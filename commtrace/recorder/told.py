@@ -60,7 +60,8 @@ class Reason:
 class Told:
     """`carries` objects, parameters, gradients, activations, or flags which parameters a pass has
     used; of `modules`, where these are known, or for a `stage` of a pipeline. What `is_reducers`,
-    one of DistributedDataParallel's, is waited for by it. `note` is what the library says of it.
+    one of DistributedDataParallel's, is waited for by it. Names that `are_relative` are below the
+    module that the call is attributed to. `note` is what the library says of it.
     """
 
     carries: str
@@ -68,6 +69,7 @@ class Told:
     names: Callable[[], Sequence[str]] = _no_names
     reason: Callable[[], Reason] | None = None
     is_reducers: bool = False
+    are_relative: bool = False
     stage: Transfer | None = None
     note: Callable[[], str] = _no_note
 
@@ -164,7 +166,7 @@ def _of_param_group(carries: str, group: Any) -> Told:
 
 def _of_flat_handle(carries: str, handle: Any) -> Told:
     names = tuple(map(plain_name, handle.flat_param._fqns))
-    return Told(carries, (handle._fully_sharded_module,), lambda: names)
+    return Told(carries, (handle._fully_sharded_module,), lambda: names, are_relative=True)
 
 
 def _of_stage(frame: FrameType) -> Told | None:

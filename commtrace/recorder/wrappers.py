@@ -1,9 +1,9 @@
 """Module paths without what wrappers put into them, so that a module has one name however wrapped.
 
-    FullyShardedDataParallel      _fsdp_wrapped_module.layers.0._fsdp_wrapped_module.wq    layers.0.wq
-    torch.compile                 layers.0._orig_mod.wq                                    layers.0.wq
-    checkpoint_wrapper            layers.0._checkpoint_wrapped_module.wq                   layers.0.wq
-    DistributedDataParallel       module.layers.0.wq                                       layers.0.wq
+    FullyShardedDataParallel    _fsdp_wrapped_module.wq                 wq
+    torch.compile               layers.0._orig_mod.wq                   layers.0.wq
+    checkpoint_wrapper          layers.0._checkpoint_wrapped_module     layers.0
+    DistributedDataParallel     module.layers.0.wq                      layers.0.wq
 
 Names that begin with an underscore are a wrapper's wherever they stand. `module` may be the user's
 own, and is left out only below the classes that use it for what they wrap.

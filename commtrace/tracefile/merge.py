@@ -4,7 +4,8 @@ Ranks come in ascending order, whatever the order of the files. Their clocks are
 `clocks`: a spool says which monotonic clock it was recorded with (`boot`, the identity of the
 running system) and how that clock was set against wall time. `run["missing_ranks"]` names ranks
 without a spool, `run["left_out_spools"]` what an earlier run has left in the folder. Group names
-that mean different ranks in different spools are told apart.
+that mean different ranks in different spools are told apart. `run["steps_from"]` says where the
+steps come from, see `steps`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.clocks import Alignment, align
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
+from commtrace.tracefile.steps import STEPS_FROM, steps_from, with_steps_from
 from commtrace.tracefile.trace import (
     ColumnValues,
     StringColumn,
@@ -104,6 +106,8 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     """One trace of the spools of many ranks."""
     ordered = sorted(spools, key=_rank)
     _refuse_doubles(ordered)
+    source = steps_from(ordered)
+    ordered = [with_steps_from(source, spool) for spool in ordered]
     strings = StringTable([""])
     alignments = align(ordered)
     group_rows, group_names = _join_groups(ordered)
@@ -124,7 +128,10 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     ]
     for name, rows in (("groups", group_rows), ("ranks", rank_rows)):
         tables[name] = table_of(name, rows, strings)
-    return Trace(_run_facts(ordered, alignments), {name: tables[name] for name in TABLES}, path)
+    run = _run_facts(ordered, alignments)
+    if "imported_from" not in run:
+        run[STEPS_FROM] = source
+    return Trace(run, {name: tables[name] for name in TABLES}, path)
 
 
 def _rank(spool: Spool) -> int:

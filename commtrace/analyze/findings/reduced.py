@@ -8,7 +8,7 @@ from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
     known,
-    nothing_lacks,
+    lacks_several_steps,
     per_rank,
     transfer,
 )
@@ -78,6 +78,18 @@ def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFr
     return others[(sizes > 0) & (sizes.to_numpy() == pd.Series(wanted, dtype="float64").to_numpy())]
 
 
+def _lacks_gradients(frames: Frames) -> str:
+    comm = frames.comm
+    reduces = comm["kind"].isin(_REDUCTIONS)
+    named = reduces & (comm["carries"] == "gradients") & (comm["parameters"] != "")
+    if not reduces.any() or named.any():
+        return lacks_several_steps(frames) if reduces.any() else ""
+    return (
+        "No reduction says which parameters' gradients it carries (those of "
+        "DistributedDataParallel and FSDP do), so what is reduced again cannot be told."
+    )
+
+
 REDUCED_AGAIN = Rule(
-    "reduced_again", "gradients reduced more than once a step", reduced_again, nothing_lacks
+    "reduced_again", "gradients reduced more than once a step", reduced_again, _lacks_gradients
 )
