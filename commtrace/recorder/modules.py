@@ -33,6 +33,7 @@ from torch.fx import GraphModule
 
 from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE, ThreadState
+from commtrace.recorder.pipelines import name_of_stage
 from commtrace.recorder.wrappers import plain_path
 
 _MAX_MARKS = 1 << 17
@@ -209,7 +210,9 @@ class ModuleTracker:
                     place.parts = root.parts
                     self._roots[i] = (here, place)
                     return place
-        place = Place(_free_path(name or class_name, taken), module, None, 0)
+        if taken:
+            name = name or name_of_stage() or class_name
+        place = Place(_free_path(name, taken), module, None, 0)
         self._roots.append((here, place))
         return place
 

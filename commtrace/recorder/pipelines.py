@@ -79,6 +79,21 @@ def _note(frame: FrameType | None, tensor: Any) -> None:
         frame = frame.f_back
 
 
+def name_of_stage() -> str:
+    """The name of the stage that calls its module now, several frames out; empty if none does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__") or ""
+        if name == _STAGES:
+            number = getattr(frame.f_locals.get("self"), "stage_index", None)
+            if number is not None:
+                return f"stage{number}"
+        elif not name.startswith(("torch.", __name__.partition(".")[0])):
+            return ""
+        frame = frame.f_back
+    return ""
+
+
 def transfer_below(frame: FrameType) -> Transfer | None:
     """The transfer that is being issued below a frame of a schedule; None if no stage made it."""
     at: FrameType | None = sys._getframe(1)

@@ -55,7 +55,8 @@ def scaled(trace: Trace, *, times: int = 1, sizes: int = 1) -> Trace:
 
     rows = {
         name: [
-            tuple(map(value, columns, row)) for row in zip(*trace.tables[name].values(), strict=True)
+            tuple(map(value, columns, row))
+            for row in zip(*trace.tables[name].values(), strict=True)
         ]
         for name, columns in TABLES.items()
     }
@@ -185,7 +186,7 @@ def test_sizes_grow_and_stop_where_64_bits_end(analysis: Analysis, power: int) -
 
 @pytest.mark.parametrize("payload", [1, 2, 3, 2**53 - 1, 2**53 + 1, 2**62 - 1, 2**62, 2**63 - 1])
 def test_a_size_is_in_the_row_of_the_power_of_two_below_it(payload: int) -> None:
-    row = list(trace_of(accumulated(num_steps=1)).rows("comm"))[0]
+    row = next(iter(trace_of(accumulated(num_steps=1)).rows("comm")))
     columns = [column.name for column in TABLES["comm"]]
     large = [*row]
     large[columns.index("payload_bytes")] = payload
