@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from commtrace.schema import FORMAT_VERSION
 from commtrace.tracefile import spool_name, write_trace
 from tests.cli.conftest import Commtrace
