@@ -189,3 +189,9 @@ def test_where_all_is_installed_its_nearest_line_is_told() -> None:
 def test_tomllib_is_there() -> None:
     name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
     assert name in sys.modules
+
+
+def test_the_document_lists_all_thresholds() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "recording.md").read_text(encoding="utf-8")
+    for name, each in THRESHOLDS.items():
+        assert f"| `{name}` | {each.default:,g} | {each.meaning} |" in text
