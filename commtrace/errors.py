@@ -35,6 +35,10 @@ class UsageError(CommtraceError):
     exit_code = 2
 
 
+class SettingsError(UsageError):
+    """A setting in pyproject.toml that there is not, or that has no sense."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is none of `known`, with the one that was meant perhaps."""
     names = list(known)

@@ -35,6 +35,9 @@ PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 
 HARNESS = "harness"
 """Value of `carries` for what a known test harness communicates around the body of a test."""
+ALL_USED = "find_unused_parameters=True, and no parameter was unused"
+SOME_UNUSED = "find_unused_parameters=True, and some parameters were unused"
+"""Reasons of a call that carries flags, where DistributedDataParallel has logged it."""
 
 MAY_BE_NEGATIVE = ("step",)
 """Integer columns in which -1 is a value; elsewhere it is what is not known."""
@@ -119,7 +122,10 @@ COMM = (
         form="candidates",
     ),
     Column("planned_bytes", int, "bytes", "payload that the planner announced for this call"),
-    Column("carries", str, "", f"parameters, gradients, flags, objects (pickled) or {HARNESS}", 2),
+    Column(
+        "carries", str, "",
+        f"parameters, gradients, flags, activations, objects (pickled) or {HARNESS}", 2,
+    ),
     Column("parameters", str, "", "names of the parameters that these are of, by `,`", 2),
     Column("stack", str, "", "lines of the Python stack, where asked for, innermost last", 2),
     Column("sent_id", int, "", "equal on a rank: the same tensors, nothing written between", 3),

@@ -21,7 +21,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -33,6 +33,8 @@ from commtrace.recorder.clock import epoch_ns, now
 from commtrace.recorder.facts import Facts, process_rank
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.last_words import forget_words, say_before_abort
+from commtrace.recorder.phases import count_as_libraries
+from commtrace.settings import DETAILS, settings_of
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, OwnSpool, RunFile, SpoolFolder, Store
 from commtrace.views.cells import with_cells
@@ -41,9 +43,6 @@ from commtrace.views.views import Views
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
     from commtrace.views.table import Table
-
-DETAILS = ("op", "collective")
-
 
 _FLUSH_INTERVAL_S = 0.25
 _GRACE_S = 0.1
@@ -55,23 +54,28 @@ _launched: Recording | None = None
 def record(
     path: Path | str | None = None,
     *,
-    detail: str = "op",
+    detail: str | None = None,
     stacks: bool = False,
     max_calls: int | None = None,
     merge_timeout_s: float = 30.0,
+    libraries: Sequence[str] = (),
 ) -> Recording:
     """A recording, to be used in a `with` statement or as a decorator.
 
     `path` is the run file to write (an existing one is replaced); None keeps the recording in
-    memory. `detail` is "op" (operators too) or "collective" (communication only, for long runs).
+    memory. `detail` is "op" (operators too) or "collective" (communication only, for long runs);
+    the default is what pyproject.toml sets, or else "op".
     With `stacks` each call has the whole Python stack, not the user's line only.
     `max_calls` bounds the number of calls kept, and ten times as many operators; further ones are
     counted only. The default is no bound for a file and two million in memory. Rank 0 waits up to
     `merge_timeout_s` at the end for other ranks that are still recording; a rank without a spool
-    is named in the file.
+    is named in the file. `libraries` are packages whose lines do not count as the user's own,
+    besides those that are installed and those that pyproject.toml names.
 
-    Raises UsageError for a detail that does not exist.
+    Raises UsageError for a detail that does not exist, and for settings that cannot be met.
     """
+    settings = settings_of()
+    detail = detail or settings.detail or DETAILS[0]
     if detail not in DETAILS:
         raise UsageError(
             f"cannot record with detail {detail!r}",
@@ -79,6 +83,7 @@ def record(
         )
     if path is not None and not Path(path).name:
         raise UsageError(f"cannot record to {str(path)!r}", why="it names no file")
+    count_as_libraries((*settings.libraries, *libraries), settings.own_packages)
     if path is None or _launched is not None:
         return Recording(Memory(), detail, stacks, max_calls or _MAX_CALLS_IN_MEMORY)
     return Recording(RunFile(Path(path), merge_timeout_s), detail, stacks, max_calls)
@@ -96,6 +101,8 @@ def record_spawned(folder: Path, detail: str, *, stacks: bool) -> Recording:
 
 def _recorded_whole(store: Store, detail: str, stacks: bool) -> Recording:
     global _launched
+    settings = settings_of()
+    count_as_libraries(settings.libraries, settings.own_packages)
     _launched = Recording(store, detail, stacks, None)
     return _launched
 
@@ -182,6 +189,7 @@ class Recording(Views, Decorating):
         failures.extend(RECORDER.failures)
         failures.extend(self._flusher.stop())
         self._end_steps()
+        self._buffer.end_found_steps()
         self._buffer.await_ends(_GRACE_S, RECORDER.ask_devices)
         if not RECORDER.buffers:
             RECORDER.await_callbacks(_GRACE_S)
@@ -238,6 +246,7 @@ class Recording(Views, Decorating):
                 "end_ns": now() + self._epoch,
                 "num_dropped": self._buffer.num_dropped,
                 "num_ops_dropped": self._buffer.num_ops_dropped,
+                "is_one_step": self._buffer.is_one_step,
             }
         )
 
@@ -310,7 +319,7 @@ class Recording(Views, Decorating):
         from commtrace.analyze import load
 
         self._name_axes()
-        return load(with_cells(self.trace()))
+        return load(with_cells(self.trace()), settings_of())
 
     def table(self, name: str = "comm") -> Table:
         """A table of what this rank has recorded so far: comm, ops, ..., or an analysis."""

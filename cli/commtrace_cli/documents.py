@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from commtrace_cli.terminal import write
@@ -30,9 +31,13 @@ def document(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) ->
     }
 
 
-def write_json(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) -> None:
-    """Print `document`."""
-    _print(document(run, tables))
+def write_json(
+    run: Mapping[str, Any],
+    tables: Mapping[Analysis, pd.DataFrame],
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Print `document`, and more values behind the tables."""
+    _print(document(run, tables) | dict(more or {}))
 
 
 def write_document(run: Mapping[str, Any], values: Mapping[str, Any]) -> None:
@@ -47,6 +52,8 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
+    if isinstance(value, PurePath):
+        return str(value)
     return None if isinstance(value, float) and math.isnan(value) else value
 
 

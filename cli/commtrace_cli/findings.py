@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.padding import Padding
 from rich.text import Text
 
+from commtrace.errors import unknown_name
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import load_events
-from commtrace_cli.terminal import data_console, finish
+from commtrace_cli.terminal import data_console, finish, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,10 +30,17 @@ Examples:
 - `commtrace findings run.json`
 - `commtrace findings run.json --rows 3`
 - `commtrace findings run.json --json > findings.json`
+- `commtrace findings run.json --fail-on reduced_again --fail-on gathered_again`
 
-Exit codes: `0` whether or not there are findings, `2` the command cannot be met, `3` the trace
-cannot be read.
+Findings that are meant are muted, each with its reason, in `[tool.commtrace]` of pyproject.toml,
+where thresholds are set too.
+
+Exit codes: `0` no finding of a rule named by `--fail-on`, `1` one, `2` the command cannot be met,
+`3` the trace cannot be read.
 """
+
+ANY = "any"
+FOUND = 1
 
 
 def findings(
@@ -39,27 +48,62 @@ def findings(
     rows: options.Rows = 30,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
+    fail_on: options.FailOn = None,
 ) -> None:
     """Print what could be better in a run: what it is, what it would save, and what to do.
 
     Savings are estimates of what one rank would save, the mean over ranks. What is found again and
     again at one line is told once; `--json` and `--csv` have each. What the rules could not judge,
-    for the trace lacks what they need, is listed at the end.
+    for the trace lacks what they need, is listed at the end, and under `unanswered` of `--json`.
     """
     frames = load_events(trace)
     from commtrace.analyze import CATALOG
-    from commtrace.analyze.findings import by_lack, together, unanswered
+    from commtrace.analyze.findings import by_lack, muted, together, unanswered
 
+    failing = _rules(fail_on or ())
     analysis = CATALOG["findings"]
     table = analysis.function(frames)
+    lacking = unanswered(frames)
     if as_csv:
         write_csv(table)
     elif as_json:
-        write_json(frames.run, {analysis: table})
+        left_out = [
+            {"rule": rule, "reason": reason, "num_findings": num}
+            for (rule, reason), num in muted(frames).items()
+        ]
+        more = {"unanswered": lacking, "muted": left_out}
+        write_json(frames.run, {analysis: table}, more)
     else:
         of_what = "of the steps" if len(frames.steps) else "of the run"
-        _print(together(table), of_what, rows, by_lack(unanswered(frames)))
+        _print(together(table), of_what, rows, by_lack(lacking))
+        _print_muted(muted(frames), frames.settings.path)
         finish([], then=["commtrace", *_following(table, trace)])
+    for name in sorted(set(fail_on or ()) & lacking.keys()):
+        say(f"note: {name} could not be judged: {lacking[name]}", always=True)
+    if failing & set(table["rule"]):
+        raise typer.Exit(FOUND)
+
+
+def _rules(names: Sequence[str]) -> set[str]:
+    """The rules that are named; all of them by `any`.
+
+    Raises UsageError for a name that is none.
+    """
+    from commtrace.analyze.findings import RULES
+
+    known = {rule.name for rule in RULES}
+    for name in names:
+        if name not in (ANY, *known):
+            raise unknown_name("rule", name, (ANY, *sorted(known)))
+    return known if ANY in names else set(names)
+
+
+def _print_muted(counts: Mapping[tuple[str, str], int], path: Path | None) -> None:
+    console = data_console()
+    for (rule, reason), num in counts.items():
+        console.print()
+        each = f"{num} finding{'' if num == 1 else 's'} of {rule}"
+        console.print(Text.assemble((f"muted: {each}. ", "dim"), f"{reason} ({path})"))
 
 
 def _following(table: pd.DataFrame, trace: Path) -> list[str]:

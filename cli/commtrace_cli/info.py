@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from commtrace.schema import FORMAT_VERSION
+from commtrace.settings import THRESHOLDS, Settings, settings_of
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
@@ -30,19 +31,20 @@ def info(trace: options.Trace, as_json: options.AsJson = False) -> None:
 
     Works for every trace that can be read, also for one in which nothing happened.
     """
+    settings = settings_of()
     with working(f"reading {trace}"):
         from commtrace.tracefile import read_trace, run_info
 
         read = read_trace(trace)
         told = run_info(read)
     if as_json:
-        write_document(read.run, {"info": told})
+        write_document(read.run, {"info": told, "settings": settings})
         return
     console = data_console()
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
-    for heading, line in _lines(told):
+    for heading, line in (*_lines(told), *_lines_of_settings(settings)):
         grid.add_row(heading, line)
     console.print(grid)
     finish([], then=["commtrace", "summary", trace])
@@ -66,12 +68,46 @@ def _lines(told: RunInfo) -> Iterator[tuple[str, Text]]:
     axes = f", of mesh axes {', '.join(told.mesh_axes)}" if told.mesh_axes else ""
     backends = f", with {', '.join(told.backends)}" if told.backends else ""
     yield "groups", Text(f"{told.num_rows['groups']:,}{axes}{backends}")
-    yield "steps", Text(f"{told.num_steps:,}" if told.num_steps else "none were marked")
+    yield "steps", Text(_steps(told))
     yield "calls", _kept(told.num_rows["comm"], told.num_dropped)
     yield "operators", _kept(told.num_rows["ops"], told.num_ops_dropped)
     for name, value in told.others.items():
         text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
         yield name.replace("_", " "), Text(text)
+
+
+_ENDS = {
+    "marked": "marked by the program",
+    "optimizer": "found by the optimizer's step()",
+    "profiler": "found by the step() of torch.profiler",
+    "scheduler": "found by the LR scheduler's step()",
+    "recording": "the recording as a whole",
+}
+
+
+def _steps(told: RunInfo) -> str:
+    if not told.num_steps:
+        return "none were marked, and none were found"
+    how = _ENDS.get(told.steps_from, "")
+    return f"{told.num_steps:,}{', ' if how else ''}{how}"
+
+
+def _lines_of_settings(settings: Settings) -> Iterator[tuple[str, Text]]:
+    """What pyproject.toml sets for commands in this folder, where it sets anything."""
+    if settings.path is not None:
+        yield "settings", Text(str(settings.path))
+    if settings.detail:
+        yield "", Text(f"detail {settings.detail}")
+    for heading in ("libraries", "own_packages"):
+        names = getattr(settings, heading)
+        if names:
+            yield "", Text(f"{heading.replace('_', ' ')} {', '.join(names)}")
+    for name, value in settings.thresholds.items():
+        yield "", Text(f"threshold {name} {value:g}, by default {THRESHOLDS[name].default:g}")
+    for each in settings.muted:
+        places = {"module": each.module, "source": each.source}
+        where = "".join(f", {name} {text}" for name, text in places.items() if text != "*")
+        yield "", Text(f"muted {each.rule}{where}: {each.reason}")
 
 
 def _when(told: RunInfo) -> str:

@@ -158,6 +158,25 @@ FailOnIncrease = Annotated[
         show_default=False,
     ),
 ]
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        metavar="RULE",
+        help="End with code 1 where this rule has found something, or `any` rule. May be repeated.",
+        show_default=False,
+    ),
+]
+Libraries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--library",
+        metavar="PACKAGE",
+        help="A package between the script and torch: lines in it are not told as the user's. "
+        "May be repeated.",
+        show_default=False,
+    ),
+]
 Tolerance = Annotated[
     float,
     typer.Option(
@@ -286,10 +305,12 @@ Force = Annotated[
     bool, typer.Option("--force", "-f", metavar="", help="Overwrite the output where it exists.")
 ]
 HowMuch = Annotated[
-    Detail,
+    Detail | None,
     typer.Option(
         "--detail",
-        help="op: every operator and collective. collective: no operators, nearly free.",
+        help="op: every operator and collective. collective: no operators, nearly free. The "
+        "default is that of `[tool.commtrace]` in pyproject.toml, or else op.",
+        show_default=False,
     ),
 ]
 Stacks = Annotated[

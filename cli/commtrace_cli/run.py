@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from commtrace.errors import CommtraceError, LaunchError, UsageError, require_torch
+from commtrace.settings import DETAILS, LIBRARIES_VARIABLE, settings_of
 from commtrace_cli import options
 from commtrace_cli.terminal import check_output, fail, finish, say, working
 
@@ -31,9 +33,10 @@ def run(
     nproc: options.Ranks,
     arguments: options.ScriptArguments = None,
     output: options.Output = Path("run.json"),
-    detail: options.HowMuch = options.Detail.OP,
+    detail: options.HowMuch = None,
     stacks: options.Stacks = False,
     force: options.Force = False,
+    library: options.Libraries = None,
 ) -> None:
     """Run a script on N ranks of this machine and record what each of them communicates.
 
@@ -43,6 +46,10 @@ def run(
     `torch.multiprocessing.spawn`, are those of the run.
     """
     require_torch("commtrace run")
+    settings = settings_of()
+    if library:
+        known = filter(None, [os.environ.get(LIBRARIES_VARIABLE), *library])
+        os.environ[LIBRARIES_VARIABLE] = ",".join(known)  # which the ranks inherit
     check_output(output, force=force)
     spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
     say(f"recording {script} on {nproc} ranks")
@@ -59,7 +66,7 @@ def run(
             arguments or (),
             nproc=nproc,
             spool_folder=spools,
-            detail=detail.value,
+            detail=(detail.value if detail else settings.detail) or DETAILS[0],
             stacks=stacks,
         )
     except CommtraceError:  # nothing that is worth to be kept was recorded

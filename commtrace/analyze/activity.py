@@ -12,7 +12,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.intervals import blocked_intervals
+from commtrace.analyze.intervals import blocked_intervals, reached_by
 from commtrace.schema import INSTANT, Column
 
 WAITING, TRANSFERRING, WORKING = "waiting", "transferring", "working"
@@ -37,10 +37,7 @@ def activity(frames: Frames) -> pd.DataFrame:
         return typed(blocked, COLUMNS)
     rank = blocked["rank"].to_numpy()
     start, end = blocked["start"].to_numpy(), blocked["end"].to_numpy()
-    far = int(end.max() - start.min()) + 1
-    number = pd.factorize(rank)[0]
-    reached = np.maximum.accumulate(end + number * far) - number * far
-    before = np.append(np.int64(0), reached[:-1])
+    before = np.append(np.int64(0), reached_by(end, rank)[:-1])
     before = np.where(np.append(True, rank[1:] != rank[:-1]), start, before)
     free = blocked.assign(start=np.maximum(start, before), gap=start - before, before=before)
     free = free[free["end"] > free["start"]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import recorded_ns
@@ -40,9 +40,10 @@ def by_rank(frames: Frames) -> pd.DataFrame:
     ranks = frames.ranks.set_index("rank")
     index = ranks.index.union(comm["rank"].unique()).sort_values()
     arrived = arrivals(frames)
-    wait = arrived["wait_ns"].clip(lower=0)
+    wait = addable(arrived["wait_ns"].clip(lower=0))
     late = arrived["last_rank"]
-    table = comm[_SUMMED].clip(lower=0).groupby(comm["rank"]).sum().reindex(index, fill_value=0)
+    summed = comm[_SUMMED].clip(lower=0).apply(addable)
+    table = summed.groupby(comm["rank"]).sum().reindex(index, fill_value=0)
     recorded = recorded_ns(frames).reindex(index)
     table.insert(0, "rank", index)
     table.insert(1, "host", ranks["host"].astype(object).reindex(index).fillna(""))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import MEASURES, measures, recorded_ns, totals
+from commtrace.analyze.measures import MEASURES, measures, recorded_ns, steps_ns, totals
 from commtrace.schema import Column
 
 _SHARE = Column("share", float, "1", "time blocked, as a part of the step's time")
@@ -33,8 +33,7 @@ def by_step(frames: Frames) -> pd.DataFrame:
     """One row per step in order, first what is outside of steps where that communicates."""
     num_ranks = max(frames.num_ranks, 1)
     sums = totals(frames, ["step"])
-    lasting = (frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0)
-    duration = lasting.groupby(frames.steps["step"]).sum() / num_ranks
+    duration = steps_ns(frames).groupby(frames.steps["step"]).sum() / num_ranks
     if -1 in sums.index:
         outside = recorded_ns(frames).sum() / num_ranks - duration.sum()
         duration = pd.concat([pd.Series({-1: outside}), duration])

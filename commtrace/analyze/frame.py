@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.schema import TABLES, Column
+from commtrace.settings import DEFAULTS, Settings
 from commtrace.tracefile import StringColumn, Trace, read_trace
 
 DTYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "category"}
@@ -25,7 +26,10 @@ DTYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "c
 
 @dataclass(frozen=True, eq=False)  # without slots, for what is known of a run to be kept with it
 class Frames:
-    """One run: `run` holds facts about it, the others are the tables of the schema."""
+    """One run: `run` holds facts about it, the others are the tables of the schema.
+
+    `settings` are those of the project that looks at it: thresholds of findings, and muted ones.
+    """
 
     run: Mapping[str, Any]
     comm: pd.DataFrame
@@ -34,6 +38,7 @@ class Frames:
     ranks: pd.DataFrame
     steps: pd.DataFrame
     path: Path | None = None
+    settings: Settings = DEFAULTS
 
     @property
     def num_ranks(self) -> int:
@@ -48,7 +53,7 @@ class Frames:
         return int(min(known, default=0))
 
 
-def load(source: Path | str | Trace | Frames) -> Frames:
+def load(source: Path | str | Trace | Frames, settings: Settings = DEFAULTS) -> Frames:
     """The tables of a trace, given by its path or already read.
 
     Raises a TraceError where the path holds none.
@@ -57,7 +62,7 @@ def load(source: Path | str | Trace | Frames) -> Frames:
         return source
     trace = source if isinstance(source, Trace) else read_trace(source)
     tables = {name: _frame(trace.tables.get(name, {}), columns) for name, columns in TABLES.items()}
-    return Frames(run=trace.run, path=trace.path, **tables)
+    return Frames(run=trace.run, path=trace.path, settings=settings, **tables)
 
 
 def _frame(table: Mapping[str, Sequence[Any]], columns: Sequence[Column]) -> pd.DataFrame:

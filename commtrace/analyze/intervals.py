@@ -55,15 +55,18 @@ def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
     if not len(ordered):
         return ordered[[*by, "start", "end"]]
-    # Each key gets a stretch of time of its own, so that one running maximum serves all.
-    far = int(end.max() - start.min()) + 1
-    reached = np.maximum.accumulate(end + keys * far)
+    reached = reached_by(end, keys)
     is_first = np.ones(len(ordered), dtype=bool)
-    is_first[1:] = (start[1:] + keys[1:] * far > reached[:-1]) | (keys[1:] != keys[:-1])
+    is_first[1:] = (start[1:] > reached[:-1]) | (keys[1:] != keys[:-1])
     firsts = np.flatnonzero(is_first)
     last = np.append(firsts[1:], len(ordered)) - 1
     joined = ordered.iloc[firsts][by].reset_index(drop=True)
-    return joined.assign(start=start[firsts], end=reached[last] - keys[last] * far)
+    return joined.assign(start=start[firsts], end=reached[last])
+
+
+def reached_by(end: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """The latest end so far among the rows of the same key."""
+    return pd.Series(end).groupby(keys, sort=False).cummax().to_numpy()
 
 
 def lasting(intervals: pd.DataFrame, by: list[str]) -> pd.Series:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import arrivals, end_ns
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, mesh_axes, numbers, partners
@@ -53,7 +53,7 @@ def held_up(frames: Frames) -> pd.DataFrame:
         {
             "group": comm["group"].cat.codes,
             "number": numbers(frames),
-            "wait": arrived["wait_ns"],
+            "wait": addable(arrived["wait_ns"]),
             "last": arrived["last_rank"],
             "work": _since_last_call(frames),
         }

@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.analysis import typed
+from commtrace.analyze.analysis import addable, typed
 from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.frame import Frames
 from commtrace.schema import Column
@@ -44,15 +44,19 @@ MEASURES = (
 def recorded_ns(frames: Frames) -> pd.Series:
     """How long each rank was recorded, by rank."""
     spans = frames.ranks.set_index("rank")
-    return (spans["end_ns"] - spans["start_ns"]).clip(lower=0)
+    return addable((spans["end_ns"] - spans["start_ns"]).clip(lower=0))
+
+
+def steps_ns(frames: Frames) -> pd.Series:
+    """How long each row of table `steps` lasted."""
+    return addable((frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0))
 
 
 def counted_ns(frames: Frames) -> int:
     """The time of all ranks that costs are parts of: that of steps, or where none are marked all
     that was recorded.
     """
-    in_steps = (frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0).sum()
-    return int(in_steps or recorded_ns(frames).sum())
+    return int(steps_ns(frames).sum() or recorded_ns(frames).sum())
 
 
 def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
@@ -88,7 +92,7 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
     """The columns `MEASURES` of summed-up `totals`, with the same index."""
     num_ranks = max(frames.num_ranks, 1)
     rank_steps = len(frames.steps[["rank", "step"]].drop_duplicates())
-    in_steps = (frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0).sum()
+    in_steps = steps_ns(frames).sum()
     seconds = sums["elapsed_ns"] / NANOSECONDS_PER_SECOND
     return pd.DataFrame(
         {

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.findings import unanswered
+from commtrace.analyze.findings import muted, unanswered
 from commtrace.analyze.findings.traffic import in_module
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
+from commtrace.tracefile import RECORDING, STEPS_FROM
 
 EVERYTHING = "everything"
 
@@ -113,9 +114,17 @@ def _unless_imported(frames: Frames, advice: str) -> str:
 def _no_steps(frames: Frames) -> str:
     if len(frames.steps) or not len(frames.comm):
         return ""
-    return "No steps were marked, so there are no numbers per step." + _unless_imported(
-        frames, " Call step() on the recording at the end of each step to have them."
+    if "imported_from" in frames.run:
+        return "No steps were marked, so there are no numbers per step."
+    return (
+        "No steps were marked, and none were found (no optimizer of torch stepped), so there are "
+        "no numbers per step. Call step() on the recording at the end of each step to have them."
     )
+
+
+def _found_steps(frames: Frames) -> str:
+    by = _STEP_ENDS.get(str(frames.run.get(STEPS_FROM, "")))
+    return f"No steps were marked: {by}." if by else ""
 
 
 def _no_modules(frames: Frames) -> str:
@@ -212,11 +221,25 @@ def _nothing_to_compare(frames: Frames) -> str:
     return "There is one rank only, so its calls were compared with nobody's."
 
 
+def _muted_findings(frames: Frames) -> str:
+    told = muted(frames)
+    if not told:
+        return ""
+    each = "; ".join(f"{num} of {rule}: {reason}" for (rule, reason), num in told.items())
+    return f"Findings that {frames.settings.path} mutes are left out ({each})."
+
+
 def _unanswered_rules(frames: Frames) -> str:
     told = unanswered(frames)
     return " ".join(f"Rule {name}: {text}" for name, text in told.items())
 
 
+_STEP_ENDS = {
+    "optimizer": "a step ends where the optimizer's step() returns",
+    "profiler": "a step ends where step() of torch.profiler is called",
+    "scheduler": "a step ends where step() of the LR scheduler returns",
+    RECORDING: "the recording counts as one step",
+}
 _OF_TIMES = ("overlap", "balance", "activity", "timeline", "wait_states", "skew")
 _OF_WAITS = (
     *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "latecomers", "activity"),
@@ -254,6 +277,8 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("skew",), _only_transfers),
     (("matrix", "consistency"), _nothing_to_compare),
     (("findings",), _unanswered_rules),
+    (("findings",), _muted_findings),
+    (("by_step", "overlap", "balance", "timeline"), _found_steps),
 )
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.intervals import blocked_intervals, lasting, spans
-from commtrace.analyze.measures import recorded_ns
+from commtrace.analyze.measures import recorded_ns, steps_ns
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -38,8 +38,7 @@ def overlap(frames: Frames) -> pd.DataFrame:
     is_known = frames.comm.loc[under_way["row"], "blocked_ns"].to_numpy() >= 0
     communication, known = lasting(under_way, by), lasting(under_way[is_known], by)
     exposed = lasting(blocked_intervals(frames), by)
-    steps = frames.steps
-    duration = (steps["end_ns"] - steps["start_ns"]).groupby([steps[name] for name in by]).sum()
+    duration = steps_ns(frames).groupby([frames.steps[name] for name in by]).sum()
     inside = duration.groupby("rank").sum()
     outside = recorded_ns(frames).sub(inside, fill_value=0).clip(lower=0)
     outside.index = pd.MultiIndex.from_product([[-1], outside.index], names=by)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.wait_states import STATES
@@ -40,9 +40,9 @@ def rank_waits(frames: Frames) -> pd.DataFrame:
             "state": state,
             "num_calls": 1,
             "num_waits": (arrived["wait_ns"] > 0).astype("int64"),
-            "wait_ns": arrived["wait_ns"].where(known, 0),
-            "transfer_ns": arrived["transfer_ns"].where(known, 0),
-            "unknown_ns": comm["blocked_ns"].clip(lower=0).mask(known, 0),
+            "wait_ns": addable(arrived["wait_ns"].where(known, 0)),
+            "transfer_ns": addable(arrived["transfer_ns"].where(known, 0)),
+            "unknown_ns": addable(comm["blocked_ns"].clip(lower=0).mask(known, 0)),
         }
     )
     return typed(calls.groupby(["rank", "order", "state"]).sum().reset_index(), COLUMNS)

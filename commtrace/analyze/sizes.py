@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes
 from commtrace.schema import Column
@@ -28,22 +28,27 @@ COLUMNS = (
 def sizes(frames: Frames) -> pd.DataFrame:
     """One row per kind, group and power of two that occurs; calls of unknown size are left out."""
     comm = frames.comm[frames.comm["payload_bytes"] >= 0]
-    payload = comm["payload_bytes"].to_numpy()
-    _, exponent = np.frexp(payload.astype("float64"))
+    payload = comm["payload_bytes"]
     parts = pd.DataFrame(
         {
-            "from_bytes": np.where(payload > 0, np.int64(1) << np.maximum(exponent - 1, 0), 0),
+            "from_bytes": _power_below(payload.to_numpy()),
             "num_calls": 1,
-            "payload_bytes": payload,
-            "blocked_ns": comm["blocked_ns"].clip(lower=0),
-        },
-        index=comm.index,
+            "payload_bytes": addable(payload),
+            "blocked_ns": addable(comm["blocked_ns"].clip(lower=0)),
+        }
     )
     keys = [comm["kind"], comm["group"], parts.pop("from_bytes")]
     table = parts.groupby(keys, observed=True).sum().reset_index()
     table["mesh_axis"] = mesh_axes(frames, table["group"])
     table = typed(table, COLUMNS)
     return table.sort_values(["kind", "group", "from_bytes"]).reset_index(drop=True)
+
+
+def _power_below(payload: np.ndarray) -> np.ndarray:
+    """The largest power of two up to each of some sizes, 0 of 0."""
+    _, exponent = np.frexp(payload.astype("float64"))  # rounded, perhaps up to the next power
+    power = np.int64(1) << np.clip(exponent - 1, 0, 62).astype("int64")
+    return np.where(payload > 0, np.where(power > payload, power >> 1, power), 0)
 
 
 SIZES = Analysis(

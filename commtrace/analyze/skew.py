@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, mesh_axes, numbers
@@ -40,8 +40,8 @@ def skew(frames: Frames) -> pd.DataFrame:
             "number": numbers(frames),
             "rank": comm["rank"],
             "issue": comm["issue_ns"],
-            "wait": arrived["wait_ns"],
-            "transfer": arrived["transfer_ns"],
+            "wait": addable(arrived["wait_ns"]),
+            "transfer": addable(arrived["transfer_ns"]),
         }
     )[(arrived["wait_ns"] >= 0) & ~is_transfer(frames)]
     ordered = calls.sort_values(["issue", "rank"], ascending=[False, True])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
+from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import mesh_axes
@@ -61,8 +61,8 @@ def wait_states(frames: Frames) -> pd.DataFrame:
             "state": kind.map(STATES),
             "kind": kind,
             "mesh_axis": mesh_axes(frames, comm["group"]),
-            "wait": arrived["wait_ns"],
-            "transfer": arrived["transfer_ns"],
+            "wait": addable(arrived["wait_ns"]),
+            "transfer": addable(arrived["transfer_ns"]),
             "last": arrived["last_rank"],
         }
     )[arrived["wait_ns"] >= 0]

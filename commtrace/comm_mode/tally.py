@@ -90,6 +90,9 @@ class Tally:
     def end_step(self, rank: int) -> None:
         """Steps don't matter here."""
 
+    def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
+        """Nor does what they are found by."""
+
 
 def _pass_of(phase: str) -> str:
     """Optimizer steps and everything outside of modules count as forward, as in torch."""

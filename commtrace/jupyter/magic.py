@@ -17,7 +17,8 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
 
-from commtrace.session import DETAILS, record
+from commtrace.session import record
+from commtrace.settings import DETAILS
 from commtrace.tracefile import write_trace
 from commtrace.views.cells import with_cells
 from commtrace.views.run import load

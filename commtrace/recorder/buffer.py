@@ -20,8 +20,9 @@ from commtrace.event import StepRow
 from commtrace.recorder.calls import Call, Numbering
 from commtrace.recorder.clock import now
 from commtrace.recorder.sites import Sites
+from commtrace.recorder.steps import StepFinder
 from commtrace.schema import TABLES
-from commtrace.tracefile import OUTSTANDING, SpoolWriter, sites_of
+from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, SpoolWriter, sites_of
 from commtrace.tracefile.spool import NUMBERS, SITES
 
 _MAX_OUTSTANDING_ROWS = 1000
@@ -74,13 +75,17 @@ class Sink(Protocol):
         """Take note of the end of a step."""
         ...
 
+    def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
+        """Take note of a call that may end a step (see `steps`), all of them after `begin`."""
+        ...
+
 
 class Buffer:
     """The calls, operators and steps of one recording, on their way to `stream`.
 
     Keeps the calls of `rank` only where that is not None (threads that play several ranks), and at
     most `max_calls` of them and ten times as many operators; the rest is only counted. What comes
-    before `begin_steps` and after `end_steps` belongs to no step.
+    before `begin_steps` and after `end_steps` belongs to no step, unless steps are found.
     """
 
     def __init__(
@@ -99,6 +104,10 @@ class Buffer:
         self.step = NO_STEP
         self._num_steps = 0
         self._num_in_step = 0
+        self._num_marks = 0
+        self._finders: dict[str, tuple[StepFinder, list[int]]] = {}
+        self._found: deque[tuple[Any, ...]] = deque()
+        self._begun = now()
         self.num_dropped = 0
         self.num_ops_dropped = 0
         self.wants_spans = wants_spans
@@ -172,7 +181,7 @@ class Buffer:
     def _learn_op(self, site: tuple[Any, ...], op: Any) -> int:
         rank, _, level, phase, regions, place, thread = site
         region = regions[-1] if regions else ""
-        path, class_name = (place.path, place.class_name) if place else ("", "")
+        path, class_name = (place.plain, place.class_name) if place else ("", "")
         row = (rank, str(op), level, phase, region, path, class_name, thread)
         return self._sites["ops"].add(site, row, op)
 
@@ -201,7 +210,11 @@ class Buffer:
         self._num_in_step = 0
 
     def end_step(self, rank: int) -> None:
-        """End the step in progress, and begin the next one."""
+        """End the step in progress, for the program says so, and begin the next one."""
+        self._num_marks += 1
+        self._end_step(rank)
+
+    def _end_step(self, rank: int) -> None:
         self.begin_steps()
         end = now()
         epoch = self._epoch
@@ -212,8 +225,34 @@ class Buffer:
     def end_steps(self, rank: int) -> None:
         """End the step in progress; a last one in which nothing happened is none."""
         if self.step != NO_STEP and (self._num_in_step or not self._num_steps):
-            self.end_step(rank)
+            self._end_step(rank)
         self._set_step(NO_STEP, now())
+
+    @property
+    def is_one_step(self) -> bool:
+        """Whether the only step is the recording itself: the program has marked none."""
+        return not self._num_marks and self._num_steps == 1
+
+    def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
+        """Take note of a call that may end a step; a mark of the program's own comes first."""
+        if self._num_marks:
+            return
+        if source not in self._finders:
+            self._finders[source] = StepFinder(self._begun), [0]
+        finder, _ = self._finders[source]
+        self._keep_found(source, finder.tick(thing, at, begin))
+
+    def end_found_steps(self) -> None:
+        """What was found is complete: the last call of each source ends a step, too."""
+        for source, (finder, _) in self._finders.items():
+            self._keep_found(source, finder.rest())
+
+    def _keep_found(self, source: str, span: tuple[int, int] | None) -> None:
+        if span is not None:
+            count = self._finders[source][1]
+            begin, end = span
+            self._found.append((source, NOBODY, count[0], begin + self._epoch, end + self._epoch))
+            count[0] += 1
 
     def flush(self, facts: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
         """Write what has come in; with `is_last` also what is still outstanding.
@@ -241,6 +280,7 @@ class Buffer:
         tables = {
             "groups": self._new_groups([*done, *waiting]),
             "steps": _take(self._steps, len(self._steps)),
+            FOUND_STEPS: _take(self._found, len(self._found)),
         }
         for name, sites in self._sites.items():
             tables[sites_of(name)] = _take(sites.new, len(sites.new))
@@ -265,6 +305,7 @@ class Buffer:
         for row in tables["groups"]:
             del self._groups[row.name]
         self._steps.extendleft(reversed(tables["steps"]))
+        self._found.extendleft(reversed(tables[FOUND_STEPS]))
         for name, sites in self._sites.items():
             sites.new.extendleft(reversed(tables[sites_of(name)]))
         self._shown = []

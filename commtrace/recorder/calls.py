@@ -7,7 +7,7 @@ say is a `Request`, and calls that are known to be alike have one together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from json import dumps
 from types import CodeType
@@ -19,8 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.recorder.groups import Group
 from commtrace.recorder.here import Stack, ThreadState
+from commtrace.recorder.modules import Place
 from commtrace.recorder.phases import Location, line_of, text_of_stack
 from commtrace.recorder.signatures import RECEIVED, RESULT, SENT, Signature
+from commtrace.recorder.told import Told
 from commtrace.units import wire_bytes
 
 _UNKNOWN = -1
@@ -192,7 +194,7 @@ class Call:
             step,
             phase,
             self.region,
-            place.path if place else "",
+            place.plain if place else "",
             place.class_name if place else "",
             module_call[1] if module_call else _UNKNOWN,
             self.thread,
@@ -201,14 +203,14 @@ class Call:
             code.co_filename if code else "",
             line_of(code, instruction) if code else _UNKNOWN,
             _name_of_function(code) if code else "",
-            why.sentence if why else "",
+            why.sentence if why else told.note() if told else "",
             why.argument if why else "",
             why.source if why else "",
             why.target if why else "",
             dumps(why.candidates) if why and why.candidates else "",
             why.payload_bytes if why else _UNKNOWN,
             told.carries if told else "",
-            ",".join(told.names()) if told else "",
+            ",".join(_names(told, place)) if told else "",
             text_of_stack(self.stack) if self.stack else "",
             self.sent_id,
         )
@@ -345,6 +347,13 @@ def _kept_bytes(request: Request, args: Sequence[Any]) -> int:
         return _UNKNOWN
     tensor = tensors_of(sent)[own]
     return tensor.numel() * tensor.itemsize
+
+
+def _names(told: Told, place: Place | None) -> Iterable[str]:
+    names = told.names()
+    if told.are_relative and place is not None and place.plain:
+        return [f"{place.plain}.{name}" for name in names]
+    return names
 
 
 def _name_of_function(code: CodeType) -> str:

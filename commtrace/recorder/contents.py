@@ -4,14 +4,18 @@ A tensor is known by its storage and its place in it, a change by torch's versio
 the collectives that were seen to write into the storage, which do not count there. Storages are
 held weakly: no memory lives longer for it, and as long as one is held its address is not given to
 another. Where too many are known, the oldest are forgotten, and are new when they come again; so a
-number may be missing that two calls have in common, but none is given to two contents. What is
-written through `.data`, which has a counter of its own, is not seen.
+number may be missing that two calls have in common, but none is given to two contents.
+
+What is written through `.data` has a version counter of its own. FullyShardedDataParallel and many
+hand-written optimizers do so; hence an optimizer's step counts as a write into all of its
+parameters, and of what is gathered from the CPU a few bytes in the middle are part of the identity.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from ctypes import string_at
 from typing import Any
 
 import torch
@@ -23,6 +27,7 @@ from commtrace.recorder.signatures import RESULT
 _MAX_STORAGES = 4096
 _MAX_CONTENTS = 16_384
 _NOT_KNOWN = -1
+_SAMPLE_BYTES = 32
 
 
 class _Known:
@@ -46,10 +51,13 @@ class Contents:
         self._num_contents = 0
         self._lock = threading.Lock()
 
-    def of(self, tensors: Sequence[torch.Tensor], *, are_written: bool = False) -> int:
+    def of(
+        self, tensors: Sequence[torch.Tensor], *, are_written: bool = False, are_read: bool = False
+    ) -> int:
         """The number of what these tensors hold now; -1 where it cannot be told.
 
-        Afterwards they hold something else, where they `are_written`.
+        Afterwards they hold something else, where they `are_written`. A few bytes of them are part
+        of it, where they `are_read`.
         """
         if not tensors:
             return _NOT_KNOWN
@@ -59,6 +67,8 @@ class Contents:
                     key = self._parts(tensors[0], are_written)
                 else:
                     key = tuple([self._parts(tensor, are_written) for tensor in tensors])
+                if are_read:
+                    key = (key, *[_sample(tensor) for tensor in tensors])
             except (RuntimeError, NotImplementedError):  # inference tensors count no versions
                 return _NOT_KNOWN
             number = self._numbers.get(key)
@@ -80,6 +90,11 @@ class Contents:
                 if known is not None:
                     known.num_written += 1
 
+    def step(self, optimizer: Any) -> None:
+        """An optimizer has written into its parameters, perhaps by another name for them."""
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        self.write([getattr(each, "_local_tensor", each) for each in parameters])
+
     def _parts(self, tensor: torch.Tensor, is_written: bool) -> tuple[object, ...]:
         storage = tensor.untyped_storage()
         address = storage._cdata
@@ -97,11 +112,26 @@ class Contents:
         )  # fmt: skip
 
 
+def _sample(tensor: torch.Tensor) -> bytes:
+    """A few bytes in the middle of a tensor, if they can be read without asking a device."""
+    if type(tensor) is not torch.Tensor or not tensor.is_cpu or not tensor.is_contiguous():
+        return b""
+    storage, size = tensor.untyped_storage(), tensor.itemsize
+    start = (tensor.storage_offset() + tensor.numel() // 2) * size
+    length = min(_SAMPLE_BYTES, storage.nbytes() - start)
+    address = storage.data_ptr()
+    return string_at(address + start, length) if address and length > 0 else b""
+
+
 def identify(call: Call, args: Sequence[Any], contents: Contents) -> None:
     """Number what a call sends, and take note of what it writes into."""
     signature = call.request.signature
     sent, received = signature.sent, signature.received
     if sent is not None:
-        call.sent_id = contents.of(tensors_of(args[sent]), are_written=sent == received)
+        call.sent_id = contents.of(
+            tensors_of(args[sent]),
+            are_written=sent == received,
+            are_read=signature.kind == "all_gather",
+        )
     if received is not None and received not in (sent, RESULT):
         contents.write(tensors_of(args[received]))

@@ -12,7 +12,8 @@ A path is relative to the outermost module called. The first outermost module ha
 further ones that are not a part of it have their class's name in front. A module that a parent
 calls without having it as a submodule is put under it by its class's name. A module made anew for
 each call takes over the path of the last one, once that is gone. What a compiler made of a module's
-forward, where it is a module too, stands for the one that calls it.
+forward, where it is a module too, stands for the one that calls it. Rows have the path without the
+names that wrappers put into it (see `wrappers`), which is then that of the wrapper too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_compiling
 from torch.fx import GraphModule
 
+from commtrace.recorder.clock import now
 from commtrace.recorder.here import HERE, ThreadState
+from commtrace.recorder.pipelines import name_of_stage
+from commtrace.recorder.wrappers import plain_path
 
 _MAX_MARKS = 1 << 17
 _NO_RANK = -1
@@ -45,6 +49,7 @@ ModuleCall = tuple["Place", int]
 class Place:
     """A module as reached by one path; `num_calls` counts its calls from 0.
 
+    `plain` is the path as rows have it, without the names that belong to wrappers.
     `parts` are the places below an outermost module by their path, the same for all of them.
     """
 
@@ -58,6 +63,7 @@ class Place:
         "num_calls",
         "parts",
         "path",
+        "plain",
         "root",
     )
 
@@ -66,6 +72,9 @@ class Place:
         self.class_name = type(module).__name__
         self.module = weakref.ref(module)
         self.root = root or self
+        self.plain = plain_path(self.root.module(), path.removeprefix(self.root.path).lstrip("."))
+        if self.root.path:
+            self.plain = _join(self.root.path, self.plain)
         self.parts: dict[str, Place] = root.parts if root else {}
         self.num_calls = num_calls
         self.children: dict[int, Place] = {}
@@ -121,6 +130,7 @@ class ModuleTracker:
         self._newest_state: ThreadState | None = None
         self._is_newest_used = True
         self._num_new = 0
+        self.first_call_ns = -1
         self._owners: dict[int, tuple[weakref.ref[Any], Place]] = {}
         self._num_strangers = 0
 
@@ -154,7 +164,7 @@ class ModuleTracker:
         self._num_new = 1 if self._is_newest_used else self._num_new + 1
         self._newest_state, self._is_newest_used = state, False
 
-    def _find(self, outer: ModuleCall | None, module: nn.Module) -> Place:
+    def _find(self, outer: ModuleCall | None, module: nn.Module, root_name: str = "") -> Place:
         if outer is not None:
             parent = outer[0]
             name = parent.name_of(module)
@@ -172,7 +182,7 @@ class ModuleTracker:
         if outer is not None:
             path = _join(outer[0].path, type(module).__name__)
             return self._place_at(path, module, outer[0].root)
-        return self._new_root(module, here)
+        return self._new_root(module, here, root_name)
 
     @staticmethod
     def _place_at(path: str, module: nn.Module, root: Place) -> Place:
@@ -182,9 +192,14 @@ class ModuleTracker:
             place = root.parts[path] = Place(path, module, root, num_calls)
         return place
 
-    def _new_root(self, module: nn.Module, here: int) -> Place:
-        """The place of one more outermost module: that of a dead one of its class, or a new one."""
+    def _new_root(self, module: nn.Module, here: int, name: str) -> Place:
+        """The place of one more outermost module: that of a dead one of its class, or a new one.
+
+        A new one that is not the first has `name` as its path, or that of its class.
+        """
         self._num_strangers = 0  # its parts are worth a look
+        if self.first_call_ns < 0:
+            self.first_call_ns = now()
         taken = set()
         class_name = type(module).__name__
         for i, (rank, root) in enumerate(self._roots):
@@ -195,7 +210,9 @@ class ModuleTracker:
                     place.parts = root.parts
                     self._roots[i] = (here, place)
                     return place
-        place = Place(_free_path(class_name, taken), module, None, 0)
+        if taken:
+            name = name or name_of_stage() or class_name
+        place = Place(_free_path(name, taken), module, None, 0)
         self._roots.append((here, place))
         return place
 
@@ -261,6 +278,17 @@ class ModuleTracker:
             return inner
         return (unit[0], unit[1] + 1) if is_ahead else unit
 
+    def call_of_stage(self, module: nn.Module, name: str, *, is_ahead: bool) -> ModuleCall:
+        """The next or the latest call of an outermost module, which may be called later only.
+
+        `name` is its path, unless it is the first outermost module.
+        """
+        known = self._outside.children.get(id(module))
+        if known is None or known.module() is not module:
+            known = self._find(None, module, name)
+            self._outside.adopt(module, known)
+        return known, known.num_calls - (0 if is_ahead else 1)
+
     def _marks(self, state: ThreadState) -> tuple[list[int], list[ModuleCall | None]]:
         """The marks of a thread, or where it ran no module, those of the thread that did.
 
@@ -306,14 +334,14 @@ def _rank_here() -> int:
     return dist.get_rank() if dist.is_initialized() else _NO_RANK
 
 
-def _free_path(class_name: str, taken: set[str]) -> str:
-    """The path of one more outermost module: empty for the first, its class for others."""
+def _free_path(name: str, taken: set[str]) -> str:
+    """The path of one more outermost module: empty for the first, its name for others."""
     if not taken:
         return ""
-    path, number = class_name, 1
+    path, number = name, 1
     while path in taken:
         number += 1
-        path = f"{class_name}#{number}"
+        path = f"{name}#{number}"
     return path
 
 

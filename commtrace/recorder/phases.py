@@ -7,14 +7,18 @@
     other       otherwise
 
 The stack of Python frames is walked only here, when something communicates. The user's line is the
-nearest one outside torch, dtensor_core, commtrace and the standard library: in the backward pass
-that is a line of the user's own autograd function, or the one that called backward.
+nearest one of the user's own code: in the backward pass that is a line of the user's own autograd
+function, or the one that called backward. Not theirs are torch, dtensor_core, commtrace, the
+standard library, and what lies between these and a script: installed packages, the frameworks below
+and those that the settings name. Where a stack has nothing else, their nearest line stands for it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,7 +30,9 @@ from torch.optim.optimizer import (
 )
 
 from commtrace.recorder.here import HERE, Stack, Task, ThreadState, state_of_thread
-from commtrace.recorder.modules import ModuleCall, ModuleTracker, call_around
+from commtrace.recorder.modules import ModuleCall, ModuleTracker, Place, call_around
+from commtrace.recorder.pipelines import Transfer, note_transfers
+from commtrace.recorder.steps import StepCalls, Ticked
 from commtrace.recorder.told import (
     FLAGS,
     GRADIENTS,
@@ -34,6 +40,7 @@ from commtrace.recorder.told import (
     Bucket,
     Named,
     Told,
+    Unused,
     given_bucket,
     told_by,
 )
@@ -41,7 +48,7 @@ from commtrace.schema import PHASES
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
 
-_LIBRARY, _USER, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER, _TELLING, _MIXED = range(8)
+_LIBRARY, _USER, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER, _TELLING, _MIXED, _INSTALLED = range(9)
 
 _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "torch",
@@ -49,6 +56,13 @@ _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "commtrace",
     "typing_extensions",  # wraps what torch deprecates
 }
+_FRAMEWORKS = (
+    *("accelerate", "composer", "deepspeed", "ignite", "lightning", "lightning_fabric"),
+    *("pytorch_lightning", "transformers"),
+)
+"""Libraries that call a script's code and torch; not all are installed like packages."""
+_SITES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
 _GENERATED = ("<eval_with_key>", *torch.__path__)
 """How the file names of the code begin that torch makes up, which is in no module."""
 
@@ -69,6 +83,14 @@ ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
 
 _kinds: dict[str, int] = {}
 """Kinds of modules by name, which takes less time to ask a frame for than its code does."""
+_libraries, _own_packages = _FRAMEWORKS, ()
+
+
+def count_as_libraries(libraries: Sequence[str], own_packages: Sequence[str] = ()) -> None:
+    """Take these packages for libraries from now on, and the others for the user's own code."""
+    global _libraries, _own_packages
+    _libraries, _own_packages = (*_FRAMEWORKS, *libraries), tuple(own_packages)
+    _kinds.clear()
 
 
 Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Told | None"]
@@ -96,25 +118,43 @@ def _learn_kind(frame: FrameType) -> int:
         return _LIBRARY if frame.f_code.co_filename.startswith(_GENERATED) else _USER
     kind = _FRAMES_OF_MODULES.get(module)
     if kind is None:
-        kind = _LIBRARY if module.partition(".")[0] in _LIBRARIES else _USER
+        kind = _kind_of_package(module, frame.f_code.co_filename)
     _kinds[module] = kind
     return kind
+
+
+def _kind_of_package(module: str, file: str) -> int:
+    if module.partition(".")[0] in _LIBRARIES:
+        return _LIBRARY
+    if _is_within(module, _own_packages):
+        return _USER
+    is_installed = any(site in file for site in _SITES) or file.startswith(_SCRIPTS)
+    return _INSTALLED if is_installed or _is_within(module, _libraries) else _USER
+
+
+def _is_within(module: str, packages: Sequence[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
 
 
 class Locator:
     """Finds the location of a call; follows modules and optimizer steps while installed."""
 
-    def __init__(self) -> None:
+    def __init__(self, ticked: Ticked) -> None:
         self.modules = ModuleTracker()
+        self._step_calls = StepCalls(ticked)
         self._optimizer_hooks: list[Any] = []
+        self._end_of_noting: Callable[[], None] | None = None
+        self._hooked: Place | None = None
 
     def install(self) -> None:
         """Begin to follow module calls and optimizer steps."""
         self.modules.install()
         self._optimizer_hooks = [
             register_optimizer_step_pre_hook(_step_begins),
-            register_optimizer_step_post_hook(_step_ends),
+            register_optimizer_step_post_hook(self._step_ends),
         ]
+        self._step_calls.install()
+        self._end_of_noting = note_transfers()
 
     def uninstall(self) -> None:
         """Stop, leaving no hook behind."""
@@ -122,6 +162,16 @@ class Locator:
         for hook in self._optimizer_hooks:
             hook.remove()
         self._optimizer_hooks = []
+        self._step_calls.uninstall()
+        if self._end_of_noting is not None:
+            self._end_of_noting()
+            self._end_of_noting = None
+
+    def _step_ends(self, optimizer: Any, *_: Any) -> None:
+        state = HERE.state
+        state.optimizer_depth = max(0, state.optimizer_depth - 1)
+        if not state.optimizer_depth:
+            self._step_calls.optimizer_stepped(optimizer)
 
     def locate(
         self,
@@ -140,25 +190,43 @@ class Locator:
         call = state.module_call
         code, instruction, telling = user_code(frame)
         told = None if telling is None else told_by(telling)
-        if told is not None and told.modules:
-            call = self.modules.call_of_unit(told.modules, call, is_ahead=True)
-        elif call is None and state.is_of_engine and told is not None and told.carries == GRADIENTS:
-            return self._locate_in_callback(told)
+        if told is not None:
+            if told.modules:
+                call = self.modules.call_of_unit(told.modules, call, is_ahead=True)
+            elif told.stage is not None:
+                return told.stage.phase, self._call_of_stage(told.stage), code, instruction, told
+        if call is None and state.is_of_engine:
+            found = self._locate_in_callback(told, code, instruction)
+            if found is not None:
+                return found
         if state.module_call is not None:
             return FORWARD, call, code, instruction, told
         phase = OPTIMIZER if state.optimizer_depth and _is_in_step(frame, state) else OTHER
         return phase, call, code, instruction, told
 
-    def _locate_in_callback(self, told: Told) -> Location:
+    def _call_of_stage(self, stage: Transfer) -> ModuleCall:
+        name = f"stage{stage.stage}"
+        return self.modules.call_of_stage(stage.module, name, is_ahead=stage.is_ahead)
+
+    def _locate_in_callback(
+        self, told: Told | None, code: CodeType | None, instruction: int
+    ) -> Location | None:
         """Of a hook, what goes on when a message is there, on a thread of the backend.
 
-        Another thread is in the backward pass.
+        Another thread is in the backward pass, of the model that was last seen to call a hook. None
+        of what else such a thread may do.
         """
+        carries_gradients = told is not None and told.carries == GRADIENTS
+        if self._hooked is None and not carries_gradients:
+            return None
         _, frame = _calling_thread(HERE.state)
-        code, instruction, _ = user_code(frame)
-        place = self.modules.wrapper_of(None, DistributedDataParallel)
+        if frame is None and not carries_gradients:
+            return None
+        if code is None:
+            code, instruction, _ = user_code(frame)
+        place = self._hooked or self.modules.wrapper_of(None, DistributedDataParallel)
         call = None if place is None else (place, place.num_calls - 1)
-        return BACKWARD, call, code, instruction, told
+        return BACKWARD, call, code, instruction, told or Told(GRADIENTS)
 
     def _locate_in_backward(
         self,
@@ -172,7 +240,7 @@ class Locator:
             begin_task(state, task)
         is_in_checkpoint = is_in_step = False
         code, instruction = None, -1
-        telling = outermost = None
+        telling = outermost = installed = None
         kinds = _kinds
         while frame is not None:
             try:
@@ -188,6 +256,8 @@ class Locator:
                     code, instruction = frame.f_code, frame.f_lasti
                 elif kind == _TELLING:
                     telling = frame
+                elif kind == _INSTALLED and installed is None:
+                    installed = frame
                 is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
                 is_in_step = is_in_step or kind == _OPTIMIZER
             if kind != _OWN:
@@ -195,6 +265,8 @@ class Locator:
             frame = frame.f_back
         if code is None:
             code, instruction = state.backward.code, state.backward.instruction
+        if code is None and installed is not None:
+            code, instruction = installed.f_code, installed.f_lasti
         told = None if telling is None else told_by(telling)
         call = state.module_call
         is_recomputed = call is not None and call is not state.outside
@@ -230,7 +302,8 @@ class Locator:
         if place is None:
             return (call[0].root, call[0].root.num_calls - 1) if call else None, None
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-            return (place, place.num_calls - 1), Told(FLAGS, is_reducers=True)
+            told = Told(FLAGS, is_reducers=True, note=Unused(place.module()))
+            return (place, place.num_calls - 1), told
         names = Bucket(place.module(), parameter, sum([shape.numel() for shape in sent]))
         return (place, place.num_calls - 1), Told(GRADIENTS, (), names, is_reducers=True)
 
@@ -243,6 +316,7 @@ class Locator:
         model: Any = place.module() if place else None
         if place is None or model is None:
             return call, told
+        self._hooked = place
         carries = told.carries if told else GRADIENTS
         names = Named(model.module, bucket)
         told = Told(carries, (), names, is_reducers=carries == GRADIENTS)
@@ -303,7 +377,7 @@ def _parameter_of(node: Any) -> Any:
 def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
     """The nearest code of the user's own, where it is, and a frame on the way that tells more."""
     kinds = _kinds
-    telling = None
+    telling = installed = None
     while frame is not None:
         try:
             kind = kinds[frame.f_globals["__name__"]]
@@ -312,9 +386,13 @@ def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType 
         if kind:  # most frames are a library's
             if kind == _USER:
                 return frame.f_code, frame.f_lasti, telling
-            if kind == _MIXED and _kind_of_function(frame) == _TELLING:
+            if kind == _INSTALLED:
+                installed = installed or frame
+            elif kind == _MIXED and _kind_of_function(frame) == _TELLING:
                 telling = frame
         frame = frame.f_back
+    if installed is not None:
+        return installed.f_code, installed.f_lasti, telling
     return None, -1, telling
 
 
@@ -346,7 +424,7 @@ def text_of_stack(stack: Stack) -> str:
 
 
 def is_library(frame: FrameType) -> bool:
-    """Whether a frame runs code of torch, dtensor_core, commtrace or the standard library."""
+    """Whether a frame runs code that is not the user's own."""
     return _kind(frame) != _USER
 
 
@@ -362,10 +440,15 @@ def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
 
 def _step_begins(*_: Any) -> None:
     state = HERE.state
+    if state.optimizer_depth:  # of which some may have raised
+        state.optimizer_depth = _num_steps_around(sys._getframe(1)) - 1
     state.optimizer_depth += 1
     state.optimizer_task = torch._C._current_graph_task_id()
 
 
-def _step_ends(*_: Any) -> None:
-    state = HERE.state
-    state.optimizer_depth = max(0, state.optimizer_depth - 1)
+def _num_steps_around(frame: FrameType | None) -> int:
+    num = 0
+    while frame is not None:
+        num += _kind(frame) == _OPTIMIZER
+        frame = frame.f_back
+    return num

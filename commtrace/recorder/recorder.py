@@ -38,6 +38,7 @@ from commtrace.recorder.here import HERE, ThreadState, forget_marks
 from commtrace.recorder.phases import Locator, is_library, whole_stack
 from commtrace.recorder.reducers import Reducers
 from commtrace.recorder.signatures import RESULT, Signature
+from commtrace.recorder.steps import OPTIMIZER
 from commtrace.units import NANOSECONDS_PER_SECOND
 
 _POLL_S = 0.001
@@ -80,7 +81,7 @@ class Recorder:
         self.wants_layouts = False
         self.wants_stacks = False
         self.groups = Groups()
-        self.locator = Locator()
+        self.locator = Locator(self.ticked)
         self.device = "cpu"
         self.devices = Devices()
         self.reducers = Reducers(self.blocked)
@@ -107,7 +108,7 @@ class Recorder:
     def forget(self) -> None:
         """Drop what only matters while someone listens; names are given anew."""
         forget_marks()
-        self.locator = Locator()
+        self.locator = Locator(self.ticked)
         self.groups = Groups()
         self.devices = Devices()
         self.reducers = Reducers(self.blocked)
@@ -115,6 +116,19 @@ class Recorder:
         self._works.clear()
         self._results.clear()
         self._announced.clear()
+
+    def ticked(self, source: str, thing: Any) -> None:
+        """A call that may end a step has returned, on this thread."""
+        try:
+            at, begin = now(), self.locator.modules.first_call_ns
+            if self._contents is not None and source == OPTIMIZER:
+                self._contents.step(thing)
+            rank = dist.get_rank() if dist.is_initialized() else None
+            for buffer in self.buffers:
+                if buffer.rank in (None, rank) or rank is None:
+                    buffer.tick(source, thing, at, begin)
+        except Exception as error:
+            self.failures.append(error)
 
     def numbering(self, *, with_ops: bool) -> Numbering:
         """Numbers and names that begin now."""

@@ -22,13 +22,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._dtype_abbrs import dtype_abbrs
 
-from commtrace.schema import HARNESS
+from commtrace.recorder.pipelines import Transfer, transfer_below
+from commtrace.recorder.wrappers import plain_name
+from commtrace.schema import ALL_USED, HARNESS, SOME_UNUSED
 
 OBJECTS, PARAMETERS, GRADIENTS, FLAGS = "objects", "parameters", "gradients", "flags"
+ACTIVATIONS = "activations"
 
 
 def _no_names() -> Sequence[str]:
     return ()
+
+
+def _no_note() -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +58,11 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """`carries` objects, parameters, gradients, or flags which parameters a pass has used, or is
-    `HARNESS` for the set-up and tear-down of a test; of `modules`, where these are known. What
-    `is_reducers`, one of DistributedDataParallel's, is waited for by it.
+    """`carries` objects, parameters, gradients, activations, flags which parameters a pass has
+    used, or `HARNESS` for the set-up and tear-down of a test; of `modules`, where these are known,
+    or for a `stage` of a pipeline. What `is_reducers`, one of DistributedDataParallel's, is waited
+    for by it. Names that `are_relative` are below the module that the call is attributed to. `note`
+    is what the library says of it.
     """
 
     carries: str
@@ -61,11 +70,14 @@ class Told:
     names: Callable[[], Sequence[str]] = _no_names
     reason: Callable[[], Reason] | None = None
     is_reducers: bool = False
+    are_relative: bool = False
+    stage: Transfer | None = None
+    note: Callable[[], str] = _no_note
 
     def key(self) -> tuple[Any, ...]:
         """All that is told, as it is written."""
         reason = None if self.reason is None else self.reason()
-        return self.carries, tuple(self.names()), reason
+        return self.carries, tuple(self.names()), reason, self.note()
 
 
 def _objects(frame: FrameType) -> Told:
@@ -152,14 +164,19 @@ def _flat_gradients(frame: FrameType) -> Told:
 
 def _of_param_group(carries: str, group: Any) -> Told:
     def names() -> Sequence[str]:  # which FSDP finds out in the first forward
-        return [each._param_fqn for each in group.fsdp_params if each._param_fqn]
+        return [plain_name(each._param_fqn) for each in group.fsdp_params if each._param_fqn]
 
     return Told(carries, tuple(group.modules), names)
 
 
 def _of_flat_handle(carries: str, handle: Any) -> Told:
-    names = tuple(handle.flat_param._fqns)
-    return Told(carries, (handle._fully_sharded_module,), lambda: names)
+    names = tuple(map(plain_name, handle.flat_param._fqns))
+    return Told(carries, (handle._fully_sharded_module,), lambda: names, are_relative=True)
+
+
+def _of_stage(frame: FrameType) -> Told | None:
+    transfer = transfer_below(frame)
+    return None if transfer is None else Told(ACTIVATIONS, stage=transfer)
 
 
 _PICKLES, _PARAMETERS, _GRADIENTS = Told(OBJECTS), Told(PARAMETERS), Told(GRADIENTS)
@@ -183,7 +200,7 @@ HARNESSES = {
 }
 """Functions of test harnesses that communicate on their own behalf, around the test's body."""
 
-TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
+TELLING: dict[tuple[str, str], Callable[[FrameType], Told | None]] = {
     (_C10D, "all_gather_object"): _objects,
     (_C10D, "gather_object"): _objects,
     (_C10D, "broadcast_object_list"): _objects,
@@ -191,6 +208,7 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
     (_C10D, "send_object_list"): _objects,
     (_C10D, "recv_object_list"): _objects,
     (_DTENSOR, "redistribute_local_tensor"): _redistribution,
+    ("torch.distributed.pipelining.schedules", "_batch_p2p"): _of_stage,
     (_FSDP1, "_unshard"): _flat_parameters,
     (_FSDP1, "_reduce_grad"): _flat_gradients,
     (_FSDP2, "unshard"): _fsdp_parameters,
@@ -200,6 +218,7 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
     # What goes on with a bucket when its first message is there, on whatever thread that is.
     (f"{_HOOKS}.powerSGD_hook", "unpack_uncompressed_tensors_and_allreduce_ps"): _gradients,
     (f"{_HOOKS}.powerSGD_hook", "compute_qs"): _gradients,
+    (f"{_HOOKS}.powerSGD_hook", "compute_q"): _gradients,
     (f"{_HOOKS}.ddp_zero_hook", "_broadcast_bucket"): _parameters,
     (_ZERO, "_broadcast_params_from_rank"): _parameters,
     (_ZERO, "_broadcast_object"): _objects,
@@ -208,8 +227,8 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Told]] = {
 """Functions that tell of the calls below them, and how to read that from their frame."""
 
 
-def told_by(frame: FrameType) -> Told:
-    """What a frame of a function in `TELLING` tells."""
+def told_by(frame: FrameType) -> Told | None:
+    """What a frame of a function in `TELLING` tells; None if nothing."""
     return TELLING[frame.f_globals["__name__"], frame.f_code.co_name](frame)
 
 
@@ -228,7 +247,7 @@ class Named:
 
     def __call__(self) -> Sequence[str]:
         """The names."""
-        names = {id(each): name for name, each in self._model.named_parameters()}
+        names = {id(each): plain_name(name) for name, each in self._model.named_parameters()}
         return [names.get(id(each), "") for each in self._parameters]
 
 
@@ -250,7 +269,7 @@ class Bucket:
         if torch._C._current_graph_task_id() >= 0:
             return ()
         named = [
-            (name, each)
+            (plain_name(name), each)
             for name, each in wrapper.module.named_parameters()
             if each.requires_grad and name not in wrapper.parameters_to_ignore
         ]
@@ -264,6 +283,23 @@ class Bucket:
         ]
         is_certain = position is not None or all(sorted(each) == sorted(found[0]) for each in found)
         return found[0] if found and is_certain else ()
+
+
+class Unused:
+    """What DistributedDataParallel has last logged of parameters that its passes did not use.
+
+    It logs the first ten passes, and then one of a hundred.
+    """
+
+    def __init__(self, wrapper: Any) -> None:
+        self._wrapper = wrapper
+
+    def __call__(self) -> str:
+        """The note; empty where it has logged nothing yet."""
+        if torch._C._current_graph_task_id() >= 0:
+            return ""
+        num_bytes = self._wrapper._get_ddp_logging_data().get("unused_parameter_size")
+        return "" if num_bytes is None else SOME_UNUSED if num_bytes else ALL_USED
 
 
 def _initial(wrapper: Any, named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:

@@ -15,7 +15,8 @@ from typing import Any
 from torch._C._dynamo import eval_frame as _frames
 
 _PACKAGE, _RECORDER = __name__.partition(".")[0], __name__.rpartition(".")[0]
-_CALLING_THE_PROGRAM = {f"{_RECORDER}.{name}" for name in ("intercept", "modules", "operators")}
+_NAMES = ("intercept", "modules", "operators", "steps")
+_CALLING_THE_PROGRAM = {f"{_RECORDER}.{name}" for name in _NAMES}
 _marked: set[str] = set()
 
 

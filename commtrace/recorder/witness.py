@@ -43,6 +43,9 @@ class Witness:
     def end_step(self, rank: int) -> None:
         """Nor do steps."""
 
+    def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
+        """Nor what they are found by."""
+
 
 def call_nobody() -> None:
     """Make a collective call that moves nothing."""

@@ -20,19 +20,26 @@ from commtrace.tracefile.merge import join, merge_spools, read_spools
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import read_run_file, write_trace
 from commtrace.tracefile.spool import (
+    FOUND_STEPS,
     OUTSTANDING,
     SPOOL_SUFFIX,
+    STEP_SOURCES,
     SpoolWriter,
     parse_spool,
     read_spool,
     sites_of,
     spool_name,
 )
+from commtrace.tracefile.steps import RECORDING, STEPS_FROM
 from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace_of_rows
 
 __all__ = [
+    "FOUND_STEPS",
     "OUTSTANDING",
+    "RECORDING",
     "SPOOL_SUFFIX",
+    "STEPS_FROM",
+    "STEP_SOURCES",
     "Host",
     "RunInfo",
     "SpoolWriter",

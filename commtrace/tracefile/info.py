@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.schema import TABLES
+from commtrace.tracefile.steps import STEPS_FROM
 from commtrace.tracefile.trace import Trace
 
-_TOLD_APART = ("world_size", "missing_ranks", "torn_ranks", "clock", "command", "created")
+_TOLD_APART = (
+    *("world_size", "missing_ranks", "torn_ranks", "clock", "command", "created"),
+    STEPS_FROM,
+)
 _OF_SOFTWARE = ("torch", "python", "detail")
 
 
@@ -28,8 +32,8 @@ class Host:
 class RunInfo:
     """The facts of a run file; empty text and -1 are not known.
 
-    `torn_ranks` did not close their recording; `others` are the facts noted while recording that
-    have no field here.
+    `torn_ranks` did not close their recording; `steps_from` says what the steps were found by (see
+    `steps`); `others` are the facts noted while recording that have no field here.
     """
 
     path: str
@@ -51,6 +55,7 @@ class RunInfo:
     backends: tuple[str, ...]
     mesh_axes: tuple[str, ...]
     num_steps: int
+    steps_from: str
     num_rows: Mapping[str, int]
     num_dropped: int
     num_ops_dropped: int
@@ -87,6 +92,7 @@ def run_info(trace: Trace) -> RunInfo:
         backends=_distinct(groups["backend"]),
         mesh_axes=_distinct(groups["mesh_axis"]),
         num_steps=len(set(trace.tables["steps"]["step"])),
+        steps_from=str(run.get(STEPS_FROM, "")),
         num_rows={name: trace.num_rows(name) for name in TABLES},
         num_dropped=sum(num for num in ranks["num_dropped"] if num > 0),
         num_ops_dropped=sum(num for num in ranks["num_ops_dropped"] if num > 0),

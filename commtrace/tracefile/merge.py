@@ -5,6 +5,7 @@ Ranks come in ascending order, whatever the order of the files. Their clocks are
 running system) and how that clock was set against wall time. `run["missing_ranks"]` names ranks
 without a spool, `run["left_out_spools"]` what an earlier run has left in the folder. Group names
 that mean several groups are told apart: of different ranks, or made again (see `generations`).
+`run["steps_from"]` says where the steps come from, see `steps`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from commtrace.tracefile.generations import base_of, generations
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
+from commtrace.tracefile.steps import STEPS_FROM, steps_from, with_steps_from
 from commtrace.tracefile.trace import (
     ColumnValues,
     StringColumn,
@@ -123,6 +125,8 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     """One trace of the spools of many ranks."""
     ordered = sorted(spools, key=_rank)
     _refuse_doubles(ordered)
+    source = steps_from(ordered)
+    ordered = [with_steps_from(source, spool) for spool in ordered]
     strings = StringTable([""])
     group_rows, group_names = _join_groups(ordered)
     alignments = align(ordered, group_names)
@@ -143,7 +147,10 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
     ]
     for name, rows in (("groups", group_rows), ("ranks", rank_rows)):
         tables[name] = table_of(name, rows, strings)
-    return Trace(_run_facts(ordered, alignments), {name: tables[name] for name in TABLES}, path)
+    run = _run_facts(ordered, alignments)
+    if "imported_from" not in run:
+        run[STEPS_FROM] = source
+    return Trace(run, {name: tables[name] for name in TABLES}, path)
 
 
 def _rank(spool: Spool) -> int:

@@ -14,7 +14,8 @@ each: one of them is that of its `site`, a row with all the rest, in a pseudo-ta
 numbered through the file, like strings.
 A batch whose length or checksum does not hold is the torn tail of a process that was killed: it is
 left out, and everything before it counts. Each batch names all calls that are not over yet as
-`outstanding`; those of the last batch count, as calls whose end is not known.
+`outstanding`; those of the last batch count, as calls whose end is not known. Steps that were
+found, and not marked, are rows of `found_steps`, with what they were found by.
 """
 
 from __future__ import annotations
@@ -61,6 +62,12 @@ SPOOL_SUFFIX = ".spool"
 OUTSTANDING = "outstanding"
 """Pseudo-table: calls that were not over when the batch was written, as rows of table `comm`."""
 
+FOUND_STEPS = "found_steps"
+"""Pseudo-table: steps that nobody marked, as rows of table `steps` behind their source."""
+
+STEP_SOURCES = ("optimizer", "profiler", "scheduler")
+"""What steps are found by; of several, the first one counts."""
+
 SITE = Column("site", int, "", "number of the site in this file, from 0")
 _OF_EACH = {
     "comm": (
@@ -104,6 +111,7 @@ def sites_of(table: str) -> str:
 _TABLES = {
     **TABLES,
     OUTSTANDING: TABLES["comm"],
+    FOUND_STEPS: (Column("source", str, "", "one of STEP_SOURCES"), *TABLES["steps"]),
     **{numbers_of(table): columns for table, columns in NUMBERS.items()},
     **{sites_of(table): columns for table, columns in SITES.items()},
 }
@@ -351,7 +359,7 @@ class _Builder:
         self._correct_ranks()
         return {
             name: {column.name: self._column(name, column, ordered) for column in columns}
-            for name, columns in TABLES.items()
+            for name, columns in (*TABLES.items(), (FOUND_STEPS, _TABLES[FOUND_STEPS]))
             for ordered in [_in_order(arrays[name])]
         }
 

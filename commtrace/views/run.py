@@ -8,6 +8,7 @@ from typing import Any
 
 from commtrace.analyze import Frames
 from commtrace.analyze import load as load_frames
+from commtrace.settings import settings_of
 from commtrace.tracefile import Trace
 from commtrace.views.views import Views
 
@@ -30,9 +31,11 @@ class Run(Views, Frames):
 def load(source: Path | str | Trace | Frames) -> Run:
     """The run in a trace, given by its path or already read.
 
-    Raises a TraceError where the path holds none.
+    Its findings are those that the settings of the current folder leave.
+
+    Raises a TraceError where the path holds none, and SettingsError for a mistake in the settings.
     """
-    frames = load_frames(source)
+    frames = load_frames(source, settings_of())
     return frames if isinstance(frames, Run) else Run(**fields_of(frames))
 
 

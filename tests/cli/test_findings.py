@@ -78,3 +78,70 @@ def test_json_and_csv_hold_exact_numbers(commtrace: Commtrace, wasteful_json: Pa
         "outside_modules",
         "small_messages",
     ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (["outside_modules"], 1),
+        (["any"], 1),
+        (["stall", "small_messages"], 1),
+        (["gathered_again"], 0),
+        ([], 0),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"], ["--csv"]])
+def test_fail_on_ends_with_1_where_the_rule_has_found_something(
+    commtrace: Commtrace, wasteful_json: Path, asked: list[str], code: int, form: list[str]
+) -> None:
+    options = [part for name in asked for part in ("--fail-on", name)]
+    assert commtrace("findings", wasteful_json, *options, *form).code == code
+
+
+def test_fail_on_a_rule_that_could_not_judge_says_so(
+    commtrace: Commtrace, wasteful_json: Path
+) -> None:
+    ended = commtrace("findings", wasteful_json, "--fail-on", "wide_types", "--json")
+    assert ended.code == 0
+    assert ended.err.startswith("note: wide_types could not be judged: No call carries a type of")
+
+
+def test_fail_on_a_rule_that_there_is_not_is_refused(
+    commtrace: Commtrace, wasteful_json: Path
+) -> None:
+    ended = commtrace("findings", wasteful_json, "--fail-on", "stal")
+    assert ended.code == 2
+    assert "no rule 'stal'" in ended.err
+    assert "try: stall" in ended.err
+
+
+MUTED = """
+[[tool.commtrace.muted]]
+rule = "outside_modules"
+source = "a.py:*"
+reason = "the loss"
+"""
+
+
+def test_a_muted_finding_is_told_with_its_reason_and_fails_nothing(
+    commtrace: Commtrace, wasteful_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(MUTED)
+    monkeypatch.chdir(tmp_path)
+    ended = commtrace("findings", wasteful_json, "--fail-on", "outside_modules")
+    assert ended.code == 0
+    assert "1 finding\n" in ended.out
+    assert "muted: 1 finding of outside_modules. the loss (" in ended.out
+    told = json.loads(commtrace("findings", wasteful_json, "--json").out)
+    assert told["muted"] == [{"rule": "outside_modules", "reason": "the loss", "num_findings": 1}]
+    assert set(told["unanswered"]) == {"wide_types"}
+
+
+def test_a_mistake_in_the_settings_is_told(
+    commtrace: Commtrace, wasteful_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.commtrace]\nmute = []")
+    monkeypatch.chdir(tmp_path)
+    ended = commtrace("findings", wasteful_json)
+    assert ended.code == 2
+    assert "no setting 'mute' in [tool.commtrace]" in ended.err

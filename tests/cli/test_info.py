@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from commtrace.schema import FORMAT_VERSION
 from commtrace.tracefile import spool_name, write_trace
 from tests.cli.conftest import Commtrace
@@ -27,7 +29,7 @@ def test_it_tells_program_ranks_sizes_and_format(commtrace: Commtrace, run_json:
         "hosts      node0: ranks 0-3, on cpu\n"
         "clocks     one clock\n"
         "groups     1, of mesh axes tp, with gloo\n"
-        "steps      3\n"
+        "steps      3, marked by the program\n"
         "calls      120\n"
         "operators  120\n"
     )
@@ -56,3 +58,28 @@ def test_json_has_the_facts_as_values(commtrace: Commtrace, run_json: Path) -> N
     assert (told["world_size"], told["recorded_ranks"]) == (4, [0, 1, 2, 3])
     assert told["hosts"][0]["host"] == "node0"
     assert told["num_rows"]["comm"] == 120
+
+
+def test_settings_of_the_project_are_shown(
+    commtrace: Commtrace, run_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.commtrace]\n"
+        'detail = "collective"\n'
+        'libraries = ["trainer"]\n'
+        "thresholds = {late_odds = 7}\n"
+        'muted = [{rule = "stall", reason = "a checkpoint", module = "m.*"}]\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    ended = commtrace("info", run_json)
+    lines = [line.split(maxsplit=1) for line in ended.out.splitlines()]
+    place = next(number for number, line in enumerate(lines) if line[0] == "settings")
+    assert [" ".join(line) for line in lines[place + 1 :]] == [
+        "detail collective",
+        "libraries trainer",
+        "threshold late_odds 7, by default 5",
+        "muted stall, module m.*: a checkpoint",
+    ]
+    told = json.loads(commtrace("info", run_json, "--json").out)["settings"]
+    assert told["muted"][0]["rule"] == "stall"
+    assert told["path"] == str(tmp_path / "pyproject.toml")

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from math import prod
 
-import numpy as np
 import pandas as pd
 
 from commtrace.analyze.consistency.coverage import Coverage, source_of
@@ -27,6 +27,8 @@ from commtrace.units import text_of_bytes
 KIND = "kind"
 FIELDS = (KIND, "reduce_op", "root", "dtype", "size")
 UNEVEN = ("all_to_all", "gather", "scatter")
+_MOST_ELEMENTS = 2**63
+"""No tensor has as many."""
 _WORDS = {"reduce_op": "reduction", "dtype": "element type"}
 
 Key = tuple[str, int]
@@ -66,7 +68,8 @@ def _comparable(covered: Coverage) -> pd.DataFrame:
     }
     fields["root"] = calls["root"].astype("float64").where(calls["root"] >= 0)
     equal = (calls["payload_bytes"] >= 0) & ~calls["kind"].isin(UNEVEN)
-    fields["size"] = calls["payload_bytes"].astype("float64").where(equal)
+    sizes = pd.Series(pd.factorize(calls["payload_bytes"])[0], calls.index)  # exact as floats
+    fields["size"] = sizes.astype("float64").where(equal)
     return pd.DataFrame({"group": calls["group"].cat.codes, "number": calls["number"], **fields})
 
 
@@ -76,13 +79,14 @@ def _numels(shapes: str) -> tuple[int, ...]:
     found = []
     for shape in filter(None, shapes.split(";")):
         sizes = [int(size) for size in shape.strip("[]").split(",") if size]
-        found.append(int(np.prod(sizes, dtype=np.int64)))
+        found.append(prod(sizes))
     return tuple(found)
 
 
 def _totals(shapes: pd.Series) -> pd.Series:
     """How many elements all tensors of each row have; nan where that is not known."""
-    known = {text: float(sum(_numels(text))) for text in shapes.unique() if text}
+    totals = {text: sum(_numels(text)) for text in shapes.unique() if text}
+    known = {text: float(total) for text, total in totals.items() if total < _MOST_ELEMENTS}
     return shapes.astype(object).map(known).astype("float64")
 
 

@@ -1,17 +1,20 @@
 """What could be better in a run: the rules, and their findings as a table.
 
 Costs are estimates of what could be saved, as one rank has it: the mean over ranks. A rule that a
-trace cannot answer says what the trace lacks (`unanswered`), so that no finding of it is not taken
-for nothing to find.
+trace cannot answer says what the trace lacks (`unanswered`), so that an empty result is not
+mistaken for a clean run. What the settings mute is left out, and counted (`muted`).
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from typing import Any
 
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.findings.alike import by_lack, together
-from commtrace.analyze.findings.finding import COLUMNS, Rule, table_row
+from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.late import LATE, STALL, UNEVEN
 from commtrace.analyze.findings.reduced import REDUCED_AGAIN
 from commtrace.analyze.findings.repeated import GATHERED_AGAIN, PING_PONG, REDUCED_TO_BE_CUT
@@ -20,31 +23,63 @@ from commtrace.analyze.findings.traffic import (
     PADDED,
     REPLICATED,
     SMALL_MESSAGES,
+    UNNEEDED_FLAGS,
     WIDE_TYPES,
 )
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.once import once
+from commtrace.settings import unknown_rules
 
-__all__ = ["FINDINGS", "RULES", "Rule", "by_lack", "findings", "together", "unanswered"]
+__all__ = [
+    "FINDINGS",
+    "RULES",
+    "Rule",
+    "by_lack",
+    "findings",
+    "muted",
+    "together",
+    "told",
+    "unanswered",
+]
 
 RULES: tuple[Rule, ...] = (
     *(GATHERED_AGAIN, REDUCED_TO_BE_CUT, PING_PONG, SMALL_MESSAGES, WIDE_TYPES),
-    *(REPLICATED, OUTSIDE, PADDED, REDUCED_AGAIN, LATE, STALL, UNEVEN),
+    *(UNNEEDED_FLAGS, REPLICATED, OUTSIDE, PADDED, REDUCED_AGAIN, LATE, STALL, UNEVEN),
 )
 
 
 def findings(frames: Frames) -> pd.DataFrame:
     """One row per finding, the one that costs most time first."""
-    lacking = unanswered(frames)
-    rows = [
-        table_row(frames, rule, finding)
-        for rule in RULES
-        if rule.name not in lacking
-        for finding in rule.find(frames)
-    ]
+    rows = [row for _, _, row in told(frames)]
     table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     by = ["cost_ns", "cost_bytes", "rule", "title"]
     return typed(table.sort_values(by, ascending=[False, False, True, True]), COLUMNS)
+
+
+@once
+def _judged(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]]:
+    """All findings of the rules that this trace can answer: rule, finding, row, why it is muted."""
+    if error := unknown_rules(frames.settings, [rule.name for rule in RULES]):
+        raise error
+    lacking = unanswered(frames)
+    judged = []
+    for rule in RULES:
+        for finding in rule.find(frames) if rule.name not in lacking else ():
+            row = table_row(frames, rule, finding)
+            place = rule.name, row["module"], row["source"]
+            reasons = [each.reason for each in frames.settings.muted if each.mutes(*place)]
+            judged.append((rule, finding, row, reasons[0] if reasons else ""))
+    return judged
+
+
+def told(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any]]]:
+    """Each finding that is not muted, with its rule and its row in the table."""
+    return [(rule, finding, row) for rule, finding, row, reason in _judged(frames) if not reason]
+
+
+def muted(frames: Frames) -> dict[tuple[str, str], int]:
+    """How many findings the settings mute, by rule and reason."""
+    return Counter((rule.name, reason) for rule, _, _, reason in _judged(frames) if reason)
 
 
 @once

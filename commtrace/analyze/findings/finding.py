@@ -11,6 +11,7 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
 from commtrace.schema import Column
+from commtrace.tracefile import RECORDING, STEPS_FROM
 
 COLUMNS = (
     Column("rule", str, "", "name of the rule that found it"),
@@ -58,9 +59,26 @@ class Rule:
     lacks: Callable[[Frames], str]
 
 
-def nothing_lacks(frames: Frames) -> str:
-    """A rule that any trace with calls can answer."""
-    return ""
+def lacks_steps(frames: Frames) -> str:
+    """What a rule about steps lacks in a trace in which none were marked, nor found."""
+    if len(frames.steps) or not len(frames.comm):
+        return ""
+    if "imported_from" in frames.run:
+        return "The trace has no steps."
+    return (
+        "No steps were marked, and none were found: no optimizer of torch, no profiler and no LR "
+        "scheduler stepped while recording. Call step() on the recording at the end of each step."
+    )
+
+
+def lacks_several_steps(frames: Frames) -> str:
+    """The same, where a recording that marks no step does not do for one either."""
+    if len(frames.comm) and frames.run.get(STEPS_FROM) == RECORDING:
+        return (
+            "The recording counts as one step, for none was marked and no optimizer of torch "
+            "stepped: what comes again in it may be in another step of the program."
+        )
+    return lacks_steps(frames)
 
 
 def lacks_layouts(frames: Frames) -> str:

@@ -2,7 +2,8 @@
 
 What they cost is the time in which all others waited for them (`latecomers.held_up`), once for each
 rank that it concerns. Of n ranks that do alike, each causes 1/n of all delays; a late rank's odds
-are `LEAST_ODDS` times as high, and its delays are spread over several calls.
+are `late_odds` times as high, and its delays are spread over several calls. From where on it is a
+finding is a matter of settings (`commtrace.settings.THRESHOLDS`).
 """
 
 from __future__ import annotations
@@ -10,17 +11,11 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
-from commtrace.analyze.findings.finding import Finding, Rule, nothing_lacks
+from commtrace.analyze.findings.finding import Finding, Rule, lacks_steps
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.latecomers import held_up
 from commtrace.analyze.measures import counted_ns
 from commtrace.units import text_of_duration
-
-LEAST_SHARE = 0.02
-LEAST_ODDS = 5
-LEAST_SPREAD = 4
-LEAST_STALL = 10
-LEAST_UNEVEN_SHARE = 0.15
 
 _PLACE = ["kind", "phase", "module", "source_file", "source_line"]
 
@@ -69,12 +64,15 @@ def stalls(frames: Frames) -> list[Finding]:
 
 
 def uneven_work(frames: Frames) -> list[Finding]:
-    """Delays that no rank stands out in, where they are a large share of the run together."""
+    """Delays that no rank stands out in, where they are a large share of the run together.
+
+    To the first collective of a group ranks come as their start has it.
+    """
     events = _delays(frames)
     rest = events[~events["rank"].isin(_always_late(frames, events))]
-    rest = rest[~rest.index.isin(_stalled(frames, events).index)]
+    rest = rest[~rest.index.isin(_stalled(frames, events).index) & (rest["number"] > 0)]
     cost = float(rest["cost"].sum())
-    if rest["rank"].nunique() < 2 or cost < LEAST_UNEVEN_SHARE * counted_ns(frames):
+    if rest["rank"].nunique() < 2 or cost < _least_cost(frames, "uneven_share"):
         return []
     share = (rest.groupby("rank")["cost"].sum() / cost).sort_values(ascending=False)
     most = ", ".join(f"rank {rank} {part:.0%}" for rank, part in share.head(3).items())
@@ -102,19 +100,20 @@ def _delays(frames: Frames) -> pd.DataFrame:
     events = events.assign(
         rank=late["rank"],
         step=late["step"],
-        cost=events["delay_ns"] * events["num_ranks"],
+        cost=events["delay_ns"].astype("float64") * events["num_ranks"],
     )
     return events[late["kind"].isin(NEEDS_EVERYONE)]
 
 
 def _always_late(frames: Frames, events: pd.DataFrame) -> list[int]:
     total, num_ranks = events["cost"].sum(), frames.num_ranks
-    least = max(LEAST_SHARE * counted_ns(frames), 1)
+    least = max(_least_cost(frames, "late_share"), 1)
+    odds, least_spread = map(frames.settings.threshold, ("late_odds", "late_spread"))
     found = []
     for rank, cost in events.groupby("rank")["cost"]:
-        spread = cost.sum() ** 2 / (cost.astype("float64") ** 2).sum()
-        is_most = cost.sum() * (num_ranks - 1) >= LEAST_ODDS * (total - cost.sum())
-        if cost.sum() >= least and is_most and spread >= LEAST_SPREAD:
+        spread = cost.sum() ** 2 / (cost**2).sum()
+        is_most = cost.sum() * (num_ranks - 1) >= odds * (total - cost.sum())
+        if cost.sum() >= least and is_most and spread >= least_spread:
             found.append(rank)
     return found
 
@@ -126,10 +125,14 @@ def _stalled(frames: Frames, events: pd.DataFrame) -> pd.DataFrame:
     return events[
         (events["number"] > 0)
         & (events["step"] != first)
-        & (events["cost"] >= LEAST_SHARE * counted_ns(frames))
-        & (events["delay_ns"] >= LEAST_STALL * usual)
+        & (events["cost"] >= _least_cost(frames, "late_share"))
+        & (events["delay_ns"] >= frames.settings.threshold("stall_factor") * usual)
         & ~events["rank"].isin(_always_late(frames, events))
     ]
+
+
+def _least_cost(frames: Frames, share: str) -> float:
+    return frames.settings.threshold(share) * counted_ns(frames)
 
 
 def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFrame]:
@@ -169,6 +172,10 @@ def lacks_waits(frames: Frames) -> str:
     return "No collective could be matched across its ranks, so nobody is known to be late."
 
 
+def _lacks_waits_or_steps(frames: Frames) -> str:
+    return lacks_waits(frames) or lacks_steps(frames)
+
+
 LATE = Rule("late_rank", "a rank that is always late", late_ranks, lacks_waits)
-STALL = Rule("stall", "a rank that once stopped all others", stalls, nothing_lacks)
-UNEVEN = Rule("uneven_work", "ranks that are late in turn", uneven_work, nothing_lacks)
+STALL = Rule("stall", "a rank that once stopped all others", stalls, _lacks_waits_or_steps)
+UNEVEN = Rule("uneven_work", "ranks that are late in turn", uneven_work, lacks_waits)

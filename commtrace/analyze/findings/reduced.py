@@ -8,7 +8,7 @@ from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
     known,
-    nothing_lacks,
+    lacks_several_steps,
     per_rank,
     transfer,
 )
@@ -71,13 +71,25 @@ def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFr
     others = calls[
         (calls["kind"] == "all_reduce") & (calls["carries"] == "") & (calls["phase"] != "forward")
     ]
-    reduced = gradients.groupby(_STEP, observed=True)["payload_bytes"].sum()
-    own = others.groupby([*_STEP, "source_file", "source_line"], observed=True)["payload_bytes"]
-    sizes = own.transform("sum")
+    reduced = known(gradients["payload_bytes"]).groupby([gradients[name] for name in _STEP]).sum()
+    by = [others[name] for name in (*_STEP, "source_file", "source_line")]
+    sizes = known(others["payload_bytes"]).groupby(by, observed=True).transform("sum")
     wanted = pd.MultiIndex.from_frame(others[_STEP]).map(reduced.to_dict())
     return others[(sizes > 0) & (sizes.to_numpy() == pd.Series(wanted, dtype="float64").to_numpy())]
 
 
+def _lacks_gradients(frames: Frames) -> str:
+    comm = frames.comm
+    reduces = comm["kind"].isin(_REDUCTIONS)
+    named = reduces & (comm["carries"] == "gradients") & (comm["parameters"] != "")
+    if not reduces.any() or named.any():
+        return lacks_several_steps(frames) if reduces.any() else ""
+    return (
+        "No reduction says which parameters' gradients it carries (those of "
+        "DistributedDataParallel and FSDP do), so what is reduced again cannot be told."
+    )
+
+
 REDUCED_AGAIN = Rule(
-    "reduced_again", "gradients reduced more than once a step", reduced_again, nothing_lacks
+    "reduced_again", "gradients reduced more than once a step", reduced_again, _lacks_gradients
 )

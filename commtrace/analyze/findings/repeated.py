@@ -10,6 +10,7 @@ from commtrace.analyze.findings.finding import (
     Rule,
     known,
     lacks_layouts,
+    lacks_steps,
     per_rank,
     transfer,
 )
@@ -33,8 +34,9 @@ def gathered_again(frames: Frames) -> list[Finding]:
             rows,
             f"The same parameters are gathered again within a step, {{}} in all, "
             f"unchanged: {_few(str(names))}.",
-            "Keep them gathered between forward and backward (reshard_after_forward=False) "
-            "where memory allows.",
+            "Keep them gathered between forward and backward where memory allows: "
+            "reshard_after_forward=False of fully_shard, ShardingStrategy.SHARD_GRAD_OP of "
+            "FullyShardedDataParallel.",
         )
         for names, rows in comm.loc[named].groupby("parameters", observed=True)
     ]
@@ -107,8 +109,10 @@ def _few(names: str) -> str:
 def lacks_identity(frames: Frames) -> str:
     """Whether any gather says what it sends: by number, or by its parameters' names."""
     gathers = frames.comm[frames.comm["kind"] == "all_gather"]
-    if gathers.empty or (gathers["parameters"] != "").any() or (gathers["sent_id"] >= 0).any():
+    if gathers.empty or (gathers["sent_id"] >= 0).any():
         return ""
+    if (gathers["parameters"] != "").any():
+        return lacks_steps(frames)
     return (
         'No all-gather says which tensors it sends (record with detail="op" to have that) or which '
         "parameters (FSDP's do): a tensor gathered twice is known by its layouts only (rule "

@@ -10,46 +10,93 @@ from commtrace.analyze.findings.finding import (
     Rule,
     known,
     lacks_layouts,
-    nothing_lacks,
+    lacks_steps,
     per_rank,
     transfer,
 )
 from commtrace.analyze.findings.layouts import layout
 from commtrace.analyze.frame import Frames
+from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.units import text_of_bytes
 
-SMALL_BYTES = 64_000
-MANY_PER_STEP = 16
 HALF = ("bfloat16", "float16")
 
 
 def small_messages(frames: Frames) -> list[Finding]:
-    """Many messages in one phase of a step, on one group, too small for the link's speed."""
+    """Many messages of one kind in a phase of a step, on one group, too small for the link's speed.
+
+    Gradients in buckets are told apart from what else is sent; flags are `unneeded_flags`' matter.
+    """
     comm = frames.comm
-    small = comm[(comm["payload_bytes"] > 0) & (comm["payload_bytes"] < SMALL_BYTES)]
-    small = small[small["step"] >= 0] if len(frames.steps) else small
-    by = ["rank", "step", "group", "kind", "phase"]
+    small_bytes, least = map(frames.settings.threshold, ("small_bytes", "many_per_step"))
+    small = comm[(comm["payload_bytes"] > 0) & (comm["payload_bytes"] < small_bytes)]
+    small = small[(small["step"] >= 0) & (small["carries"] != "flags")]
+    of_one = ["group", "kind", "phase", "carries"]
     small = small.assign(cost=transfer(frames, small))
-    small["times"] = small.groupby(by, observed=True)["id"].transform("size")
-    small = small[small["times"] >= MANY_PER_STEP]
+    small["times"] = small.groupby(["rank", "step", *of_one], observed=True)["id"].transform("size")
+    small = small[small["times"] >= least]
     found = []
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
-    for (group, kind, phase), rows in small.groupby(["group", "kind", "phase"], observed=True):
+    for (group, kind, phase, carries), rows in small.groupby(of_one, observed=True):
         bundles = rows.groupby(["rank", "step"])
         saved = rows["cost"].sum() - bundles["cost"].max().sum()
         mean = text_of_bytes(rows["payload_bytes"].mean())
+        of_what = f"{carries}, " if carries else ""
         found.append(
             Finding(
                 title=f"{per_rank(frames, len(rows))} calls of {kind} on "
-                f"{axes.get(group) or f'group {group}'} in {phase} carry {mean} on average, less "
-                "than a link needs to reach its speed.",
-                advice="Send them together: coalesced or in buckets, or less often.",
+                f"{axes.get(group) or f'group {group}'} in {phase} carry {of_what}{mean} on "
+                "average, less than a link needs to reach its speed.",
+                advice=_TOGETHER.get(str(carries), _TOGETHER[""]),
                 rows=rows.index,
                 cost_bytes=0.0,
                 cost_ns=float(saved),
             )
         )
     return found
+
+
+_TOGETHER = {
+    "gradients": "Make the buckets larger (bucket_cap_mb of DistributedDataParallel), the sharded "
+    "units larger (of FSDP), or reduce after the last pass of an accumulation only (no_sync).",
+    "activations": "Cut the batch into fewer microbatches, or the model into larger stages.",
+    "": "Send them together: coalesced or in buckets, or less often.",
+}
+"""Advice by what is carried."""
+
+
+def unneeded_flags(frames: Frames) -> list[Finding]:
+    """Flags which parameters a pass has used, of a model that DistributedDataParallel has logged to
+    leave none unused on any rank.
+    """
+    flags = frames.comm[frames.comm["carries"] == "flags"]
+    return [
+        Finding(
+            title=f"{per_rank(frames, len(rows))} calls tell which parameters a pass has used "
+            "(find_unused_parameters=True), and DistributedDataParallel has found none unused.",
+            advice="Leave find_unused_parameters=True out: it searches the autograd graph after "
+            "each forward pass, sends these flags, and keeps the buckets in their first order. "
+            "Keep it if control flow leaves parameters unused in passes to come.",
+            rows=rows.index,
+            cost_bytes=known(rows["wire_bytes"]).sum(),
+            cost_ns=transfer(frames, rows).sum(),
+        )
+        for _, rows in flags.groupby(["module", "group"], observed=True)
+        if (rows["reason"] == ALL_USED).any() and not (rows["reason"] == SOME_UNUSED).any()
+    ]
+
+
+def _lacks_logs(frames: Frames) -> str:
+    flags = frames.comm[frames.comm["carries"] == "flags"]
+    if flags.empty or (flags["reason"] != "").any():
+        return ""
+    return "No flags say whether parameters were unused: DistributedDataParallel had not logged it."
+
+
+def _lacks_sizes_or_steps(frames: Frames) -> str:
+    if len(frames.comm) and not (frames.comm["payload_bytes"] >= 0).any():
+        return "No call says how large its message is."
+    return lacks_steps(frames)
 
 
 def _top(module: str) -> str:
@@ -62,7 +109,8 @@ def wide_types(frames: Frames) -> list[Finding]:
     comm = frames.comm
     in_half = comm.loc[comm["dtype"].isin(HALF) & (comm["module"] != ""), "module"]
     halves = {_top(str(module)) for module in in_half.unique()}
-    wide = comm[(comm["dtype"] == "float32") & (comm["payload_bytes"] >= SMALL_BYTES)]
+    small_bytes = frames.settings.threshold("small_bytes")
+    wide = comm[(comm["dtype"] == "float32") & (comm["payload_bytes"] >= small_bytes)]
     tops = {module: _top(str(module)) for module in wide["module"].unique()}
     top = wide["module"].astype(object).map(tops).astype(object)
     wide = wide[top.isin(halves)]
@@ -188,7 +236,13 @@ def padded_shards(frames: Frames) -> list[Finding]:
 
 
 SMALL_MESSAGES = Rule(
-    "small_messages", "many small messages on one group", small_messages, nothing_lacks
+    "small_messages", "many small messages on one group", small_messages, _lacks_sizes_or_steps
+)
+UNNEEDED_FLAGS = Rule(
+    "unneeded_flags",
+    "flags of used parameters where none is unused",
+    unneeded_flags,
+    _lacks_logs,
 )
 WIDE_TYPES = Rule("wide_types", "float32 sent where 16 bits are computed", wide_types, lacks_half)
 REPLICATED = Rule(

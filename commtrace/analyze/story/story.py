@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from commtrace.analyze.arrivals import end_ns
-from commtrace.analyze.findings import RULES
+from commtrace.analyze.findings import told as told_findings
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.story.peers import Meeting, Peer, meeting, ranks_of
 from commtrace.analyze.story.why import Why, what_is_unknown, why
@@ -235,8 +235,6 @@ def _findings(frames: Frames, call: pd.Series) -> tuple[Suggestion, ...]:
     """What could be better about it: the findings that count it in."""
     return tuple(
         Suggestion(rule.name, finding.title, finding.advice)
-        for rule in RULES
-        if not rule.lacks(frames)
-        for finding in rule.find(frames)
+        for rule, finding, _ in told_findings(frames)
         if call.name in finding.rows
     )

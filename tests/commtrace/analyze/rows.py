@@ -272,3 +272,17 @@ def accumulated(num_passes: int = 2, *, by_hand: bool = False, num_steps: int = 
             reduces(step=number, payload_bytes=8, phase="other", source_line=5)
         reduces(step=number, payload_bytes=8, phase="other", source_line=6)  # a loss, say
     return comm
+
+
+def flagged(reasons: Sequence[str]) -> list[Any]:
+    """Passes of a rank that reduces a bucket and then flags, of which one is told each."""
+    known = {"phase": "backward", "module_class": "DistributedDataParallel", "call_ns": 50}
+    comm = []
+    for n, reason in enumerate(reasons):
+        sent = {"id": 2 * n, "seq": 2 * n, "at": 200 * n, "until": 200 * n + 50, "blocked_ns": 50}
+        gradients = {"carries": "gradients", "parameters": "w", "payload_bytes": 900}
+        comm.append(call(**known, **sent, **gradients, step=n))
+        sent = {"id": 2 * n + 1, "seq": 2 * n + 1, "at": 200 * n + 60, "until": 200 * n + 80}
+        flags = {"carries": "flags", "dtype": "int32", "payload_bytes": 8, "wire_bytes": 12}
+        comm.append(call(**known, **sent, **flags, blocked_ns=20, reason=reason, step=n))
+    return comm

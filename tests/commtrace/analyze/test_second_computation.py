@@ -16,11 +16,13 @@ from benchmarks.large_run import large_trace
 from commtrace.analyze import CATALOG, Analysis, Frames, load
 from commtrace.analyze.diff import diff
 from commtrace.analyze.findings import RULES
+from commtrace.schema import ALL_USED
 from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, training, without
 from tests.commtrace.analyze.rows import (
     accumulated,
+    flagged,
     late_in_turn,
     late_trace,
     layouts_trace,
@@ -70,6 +72,7 @@ TRACES: dict[str, Trace] = {
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),
     "accumulated": trace_of(accumulated(by_hand=True), num_ranks=1),
+    "flags": trace_of(flagged([ALL_USED, "", ALL_USED]), num_ranks=1),
 }
 
 

@@ -106,3 +106,37 @@ def test_inference_tensors_and_recordings_of_collectives_have_none(world: None) 
     with commtrace.record(detail="collective") as recording:
         gather(torch.ones(4))
     assert numbers(recording) == [-1]
+
+
+def test_what_an_optimizer_writes_is_seen_by_whatever_name_it_is_sent(world: None) -> None:
+    weight = torch.nn.Parameter(torch.ones(8))
+    frozen = torch.ones(8)
+    optimizer = torch.optim.SGD([weight], lr=0.0)  # writes what was there
+    weight.grad = torch.ones(8)
+    with commtrace.record(detail="op") as recording:
+        for _ in range(3):
+            gather(weight.data)
+            gather(frozen)
+            optimizer.step()
+    sent = numbers(recording)
+    assert len(set(sent[::2])) == 3
+    assert len(set(sent[1::2])) == 1
+
+
+def test_what_is_written_through_data_is_seen_when_it_is_gathered(world: None) -> None:
+    weight = torch.nn.Parameter(torch.ones(8))
+    with commtrace.record(detail="op") as recording:
+        for _ in range(2):
+            gather(weight.detach())
+            weight.data -= 0.1
+        gather(weight.detach())
+        gather(weight.detach())
+    sent = numbers(recording)
+    assert len(set(sent)) == 3
+    assert sent[2] == sent[3]
+
+
+def test_a_tensor_whose_memory_is_gone_is_not_read(world: None) -> None:
+    freed = torch.ones(8)[2:]
+    freed.untyped_storage().resize_(0)
+    assert Contents().of([freed], are_read=True) == 0

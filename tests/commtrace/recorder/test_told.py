@@ -172,8 +172,7 @@ def flat_units() -> list[Any]:
 
 
 def test_so_it_is_for_the_older_fsdp() -> None:
-    inner = "_fsdp_wrapped_module"
-    units = [inner, *(f"{inner}.layers.{i}.{inner}" for i in range(3))]
+    units = ["", *(f"layers.{i}" for i in range(3))]
     for events in run_processes(flat_units, 2):
         found = Counter((event.carries, event.phase, event.module) for event in events)
         assert found == Counter(
@@ -183,8 +182,8 @@ def test_so_it_is_for_the_older_fsdp() -> None:
                 *(("gradients", "backward", unit) for unit in units),
             ]
         )
-        names = {event.parameters for event in events}
-        assert names == {"embed.weight", "up.weight,down.weight"}
+        for event in events:
+            assert event.parameters == parameters_of(event.module)
 
 
 def buckets() -> list[list[tuple[str, str, int]]]:
@@ -457,3 +456,109 @@ def test_torchs_dtensor_tells_so_in_the_backward_pass(world: None) -> None:
     _, scattered = calls(recording)
     assert (scattered.kind, scattered.phase) == ("reduce_scatter", "backward")
     assert scattered.reason == "redistribute f32[8,8] tp:P(sum) -> f32[8,8] tp:S(0)"
+
+
+def pipelined(schedule: str) -> list[Any]:
+    from torch.distributed.pipelining import (
+        PipelineStage,
+        Schedule1F1B,
+        ScheduleGPipe,
+        ScheduleInterleaved1F1B,
+    )
+
+    rank, is_interleaved = dist.get_rank(), schedule == "Interleaved1F1B"
+    num_stages = 4 if is_interleaved else 2
+    stages = [
+        PipelineStage(nn.Sequential(Block(), Block()), number, num_stages, CPU)
+        for number in range(rank, num_stages, 2)
+    ]
+    loss = nn.functional.mse_loss
+    made: Any = (
+        ScheduleInterleaved1F1B(stages, 4, loss_fn=loss)
+        if is_interleaved
+        else {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}[schedule](stages[0], 4, loss_fn=loss)
+    )
+    given = (torch.ones(8, 8),) if rank == 0 else ()
+    target = {"target": torch.ones(8, 8)} if rank == 1 else {}
+    with commtrace.record(detail="collective") as recording:
+        for _ in range(2):
+            made.step(*given, **target)
+    return calls(recording)
+
+
+@pytest.mark.parametrize("schedule", ["GPipe", "1F1B", "Interleaved1F1B"])
+def test_what_stages_of_a_pipeline_send_has_their_module_and_its_direction(schedule: str) -> None:
+    num_stages = 4 if schedule == "Interleaved1F1B" else 2
+    num = 2 * 4  # steps and microbatches
+    for rank, events in enumerate(run_processes(pipelined, 2, schedule)):
+        own = range(rank, num_stages, 2)
+        modules = dict(zip(own, ["", f"stage{own[-1]}"], strict=False))
+        wanted: Counter[tuple[str, str, str]] = Counter()
+        for stage in own:
+            module = modules[stage]
+            if stage > 0:
+                wanted["forward", "recv", module] += num
+                wanted["backward", "send", module] += num
+            if stage < num_stages - 1:
+                wanted["forward", "send", module] += num
+                wanted["backward", "recv", module] += num
+        found = [event for event in events if event.carries == "activations"]
+        assert Counter((each.phase, each.kind, each.module) for each in found) == wanted
+        assert {each.module_class for each in found} == {"Sequential"}
+        assert {each.module_call >= 0 for each in found} == {True}
+        rest = {each.phase for each in events if each.carries != "activations"}
+        assert rest <= {"other"}  # shapes are agreed on
+
+
+class TwoModels(nn.Module):
+    """Two wrapped parts, neither of which is the outermost module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(DistributedDataParallel(Model()) for _ in range(2))
+        for part in self.parts:
+            state = PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.1)
+            part.register_comm_hook(state, powerSGD_hook)  # type: ignore[operator]
+
+
+def factors_of_two_models() -> list[tuple[str, ...]]:
+    model = TwoModels()
+    rows = []
+    with commtrace.record(detail="collective") as recording:
+        for _ in range(4):
+            for part in model.parts:
+                part(torch.ones(2, 8)).sum().backward()
+    for each in calls(recording):
+        if each.kind == "all_reduce":
+            rows.append((each.phase, each.module_class, each.carries, each.module))
+    return rows
+
+
+def test_factors_of_a_compressed_bucket_belong_to_the_model_whose_hook_made_them() -> None:
+    for rows in run_processes(factors_of_two_models, 2):
+        assert {row[:3] for row in rows} == {("backward", "DistributedDataParallel", "gradients")}
+        assert len({row[3] for row in rows}) == 2  # each part is an outermost module of its own
+
+
+def flags_of(find_unused: bool, uses_all: bool) -> set[tuple[str, str]]:
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.other(self.used(x)) if uses_all else self.used(x)
+
+    wrapped = DistributedDataParallel(Part(), find_unused_parameters=find_unused)
+    with commtrace.record(detail="collective") as recording:
+        for _ in range(3):
+            wrapped(torch.ones(2, 8)).sum().backward()
+    return {(each.carries, each.reason) for each in calls(recording) if each.carries == "flags"}
+
+
+@pytest.mark.parametrize("uses_all", [True, False])
+def test_flags_say_what_is_logged_of_unused_parameters(uses_all: bool) -> None:
+    from commtrace.schema import ALL_USED, SOME_UNUSED
+
+    for found in run_processes(flags_of, 2, True, uses_all):
+        assert found == {("flags", ALL_USED if uses_all else SOME_UNUSED)}

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.large_run import large_trace
 from commtrace.analyze import load
-from commtrace.analyze.findings import RULES, findings, unanswered
+from commtrace.analyze.findings import RULES, findings, muted, unanswered
+from commtrace.analyze.notices import notices_of, notices_on
+from commtrace.errors import SettingsError
+from commtrace.schema import ALL_USED, SOME_UNUSED
+from commtrace.settings import Muted, Settings
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.rows import (
     LASTS_NS,
     accumulated,
     call,
+    flagged,
     late_at_every_other,
     late_in_turn,
     late_trace,
@@ -255,7 +262,8 @@ def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -
             [call(kind="all_gather", seq=0)],
             {
                 "gathered_again", "reduced_to_be_cut", "ping_pong", "wide_types", "replicated",
-                "outside_modules", "padded_shards", "late_rank",
+                "outside_modules", "padded_shards", "late_rank", "stall", "uneven_work",
+                "small_messages",
             },
         ),
     ],
@@ -291,3 +299,143 @@ def test_costs_are_means_over_ranks_and_the_dearest_comes_first() -> None:
 
 def test_every_rule_has_a_name_of_its_own() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+# Flags of used parameters
+
+
+@pytest.mark.parametrize(
+    ("reasons", "is_found"),
+    [
+        ([ALL_USED, "", ALL_USED], True),
+        ([ALL_USED, SOME_UNUSED, ALL_USED], False),  # a pass may leave some unused
+        (["", ""], False),  # not known
+    ],
+)
+def test_flags_are_unneeded_if_no_parameter_was_ever_unused(
+    reasons: list[str], is_found: bool
+) -> None:
+    told = found(flagged(reasons), "unneeded_flags")
+    assert len(told) == is_found
+    if is_found:
+        assert told[0]["title"] == (
+            "3 calls tell which parameters a pass has used (find_unused_parameters=True), and "
+            "DistributedDataParallel has found none unused."
+        )
+        assert told[0]["advice"].startswith("Leave find_unused_parameters=True out")
+        assert (told[0]["num_calls"], told[0]["cost_ns"]) == (3, 60)
+
+
+def test_flags_of_which_nothing_was_logged_are_not_judged() -> None:
+    assert "unneeded_flags" in unanswered(run_of(flagged([""]), num_ranks=1))
+    assert "unneeded_flags" not in unanswered(run_of(flagged([ALL_USED]), num_ranks=1))
+
+
+def test_flags_and_gradients_are_not_taken_for_one_lot_of_small_messages() -> None:
+    calls = [each._replace(step=0) for each in flagged([ALL_USED] * 12)]
+    assert found(calls, "small_messages") == []
+    many = [each._replace(step=0) for each in flagged([ALL_USED] * 16)]
+    (one,) = found(many, "small_messages", steps=[step(0, 0, 0, 9_000)])
+    assert "carry gradients, 900 B on average" in one["title"]
+    assert one["advice"].startswith("Make the buckets larger (bucket_cap_mb")
+    assert one["num_calls"] == 16
+
+
+# Steps that there are not
+
+
+@pytest.mark.parametrize(
+    ("run", "rules"),
+    [
+        ({"steps_from": "none"}, {"reduced_again", "stall", "small_messages", "gathered_again"}),
+        ({"steps_from": "recording"}, {"reduced_again"}),
+        ({"steps_from": "optimizer"}, set()),
+        ({"steps_from": "marked"}, set()),
+    ],
+)
+def test_rules_about_steps_say_that_they_lack_them(run: dict[str, Any], rules: set[str]) -> None:
+    has_steps = run["steps_from"] != "none"
+    calls = [
+        call(
+            rank=rank, id=n, seq=n, step=0 if has_steps else -1, kind=kind, carries=carries,
+            parameters="w", payload_bytes=8, at=100 * n + rank, until=100 * n + 9,
+            call_ns=9 - rank, blocked_ns=9 - rank, module="m",
+        )
+        for n, (kind, carries) in enumerate(
+            [("all_reduce", "gradients"), ("all_gather", "parameters")]
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    steps = [step(rank, 0, 0, 1000) for rank in range(2) if has_steps]
+    told = unanswered(run_of(calls, run=run, steps=steps))
+    about_steps = {name for name, lack in told.items() if "step" in lack and "layout" not in lack}
+    assert about_steps == rules
+
+
+def test_reductions_without_names_are_no_reason_to_call_them_reduced_once() -> None:
+    calls = [call(id=n, seq=n, step=0, payload_bytes=8) for n in range(3)]
+    frames = run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 1000)])
+    assert unanswered(frames)["reduced_again"].startswith("No reduction says which parameters")
+
+
+# Settings
+
+
+def with_settings(**given: Any) -> Any:
+    calls = [call(module="m"), call(id=1, wire_bytes=7, source_file="/a/b.py", source_line=9)]
+    return replace(run_of(calls), settings=Settings(Path("pyproject.toml"), **given))
+
+
+@pytest.mark.parametrize(
+    ("place", "is_muted"),
+    [
+        ({}, True),
+        ({"source": "b.py:*"}, True),
+        ({"source": "/a/b.py:9"}, True),
+        ({"source": "c.py:*"}, False),
+        ({"module": "layers.*"}, False),
+    ],
+)
+def test_a_muted_finding_is_left_out_and_counted(place: dict[str, str], is_muted: bool) -> None:
+    frames = with_settings(muted=(Muted("outside_modules", "a loss", **place),))
+    assert ("outside_modules" in set(findings(frames)["rule"])) == (not is_muted)
+    assert muted(frames) == ({("outside_modules", "a loss"): 1} if is_muted else {})
+    told = notices_on("findings", notices_of(frames))
+    assert any("(1 of outside_modules: a loss)" in text for text in told) == is_muted
+
+
+def test_a_muted_rule_that_there_is_not_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="cannot mute the rule 'outside'"):
+        findings(with_settings(muted=(Muted("outside", "a loss"),)))
+
+
+@pytest.mark.parametrize(
+    ("given", "is_found"), [({}, True), ({"many_per_step": 30}, False), ({"small_bytes": 8}, False)]
+)
+def test_thresholds_of_the_settings_count(given: dict[str, float], is_found: bool) -> None:
+    calls = [
+        call(id=i, seq=i, step=0, at=100 * i, until=100 * i + 40, blocked_ns=40, payload_bytes=8)
+        for i in range(20)
+    ]
+    frames = run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 2000)])
+    frames = replace(frames, settings=Settings(thresholds=given))
+    assert ("small_messages" in set(findings(frames)["rule"])) == is_found
+
+
+@pytest.mark.parametrize(
+    ("lateness", "rule", "strict"),
+    [
+        (late_at_every_other, "late_rank", {"late_share": 0.9}),
+        (late_at_every_other, "late_rank", {"late_odds": 10_000}),
+        (late_at_every_other, "late_rank", {"late_spread": 100}),
+        (stalled_once, "stall", {"stall_factor": 10_000}),
+        (late_in_turn, "uneven_work", {"uneven_share": 0.9}),
+    ],
+)
+def test_thresholds_of_lateness_count(
+    lateness: Callable[[int, int], int], rule: str, strict: dict[str, float]
+) -> None:
+    frames = load(late_trace(lateness))
+    assert set(findings(frames)["rule"]) == {rule}
+    stricter = replace(frames, settings=Settings(thresholds=strict))
+    assert rule not in set(findings(stricter)["rule"])

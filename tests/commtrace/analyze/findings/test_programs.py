@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 
@@ -46,7 +50,18 @@ def trained(model: nn.Module, path: str) -> None:
 
 
 def data_parallel(path: str) -> None:
+    trained(DistributedDataParallel(blocks()), path)
+
+
+def searching_for_unused(path: str) -> None:
     trained(DistributedDataParallel(blocks(), find_unused_parameters=True), path)
+
+
+def leaving_some_unused(path: str) -> None:
+    model = blocks()
+    model.register_module("extra", nn.Identity())
+    model[0].register_parameter("spare", nn.Parameter(torch.ones(3)))
+    trained(DistributedDataParallel(model, find_unused_parameters=True), path)
 
 
 def accumulating(path: str) -> None:
@@ -55,6 +70,68 @@ def accumulating(path: str) -> None:
         for _ in range(NUM_STEPS):
             for _ in range(2):
                 model(torch.randn(8, 32)).pow(2).mean().backward()
+            recording.step()
+
+
+def unmarked(path: str, *, passes: int = 1, by_hand: bool = False) -> None:
+    """As most programs are: nothing is marked."""
+    model = DistributedDataParallel(blocks())
+    optimizer = torch.optim.AdamW(model.parameters())
+    with commtrace.record(path):
+        for _ in range(2 * NUM_STEPS):
+            for _ in range(passes):
+                model(torch.randn(8, 32)).pow(2).mean().backward()
+            for each in model.parameters() if by_hand else ():
+                torch.distributed.all_reduce(each.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def unmarked_and_accumulating(path: str) -> None:
+    unmarked(path, passes=3)
+
+
+def unmarked_and_reducing_by_hand(path: str) -> None:
+    unmarked(path, by_hand=True)
+
+
+def flat_sharded(path: str, *, strategy: str = "SHARD_GRAD_OP") -> None:
+    model = FullyShardedDataParallel(
+        blocks(),
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        device_id=torch.device("cpu"),
+        sharding_strategy=ShardingStrategy[strategy],
+    )
+    trained(model, path)
+
+
+def flat_sharded_twice(path: str) -> None:
+    flat_sharded(path, strategy="FULL_SHARD")
+
+
+def compressed(path: str) -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = DistributedDataParallel(blocks())
+            state = PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.1)
+            self.inner.register_comm_hook(state, powerSGD_hook)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    trained(Around(), path)
+
+
+def stepping_by_hand(path: str) -> None:
+    """A shard that is gathered, and updated by what no version counter sees."""
+    shard = nn.Parameter(torch.randn(8, 4))
+    with commtrace.record(path) as recording:
+        for _ in range(NUM_STEPS):
+            whole = torch.empty(16, 4)
+            with warnings.catch_warnings(action="ignore", category=FutureWarning):
+                torch.distributed.all_gather_into_tensor(whole, shard.data)
+            shard.data -= 0.1 * whole[:8]
             recording.step()
 
 
@@ -93,7 +170,16 @@ def one_weight_for_all_steps(path: str) -> None:
     ("program", "wanted"),
     [
         (data_parallel, {}),
+        (searching_for_unused, {"unneeded_flags": 1}),
+        (leaving_some_unused, {}),
         (accumulating, {"reduced_again": 1}),
+        (unmarked, {}),
+        (unmarked_and_accumulating, {"reduced_again": 1}),
+        (unmarked_and_reducing_by_hand, {"reduced_again": 1}),
+        (flat_sharded, {}),
+        (flat_sharded_twice, {"gathered_again": 2}),  # the units but the root
+        (compressed, {}),
+        (stepping_by_hand, {}),
         (fully_sharded, {"gathered_again": 3}),  # a unit each
         (fully_sharded_and_kept, {}),
         (pipeline, {}),
@@ -111,3 +197,29 @@ def test_a_program_has_the_findings_that_it_should(
         found.pop(rule.name, None)
     assert found == wanted
     assert CATALOG["consistency"].function(frames).empty
+
+
+def stopped_once(path: str) -> None:
+    """An unmarked script in which one rank saves something, once."""
+    model = DistributedDataParallel(blocks())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with commtrace.record(path, detail="collective"):
+        for number in range(20):
+            model(torch.randn(8, 32)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if number == 12 and torch.distributed.get_rank() == 1:
+                time.sleep(3.0)
+
+
+def test_a_rank_that_once_stopped_the_others_is_found_in_an_unmarked_script(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run.json"
+    run_processes(stopped_once, 2, str(path), timeout_s=120)
+    frames = load(path)
+    assert frames.run["steps_from"] == "optimizer"
+    table = CATALOG["findings"].function(frames)
+    (told,) = table[table["rule"] == STALL.name]["title"]
+    assert told.startswith("Rank 1 stopped the others")
+    assert "in step 13" in told

@@ -286,18 +286,30 @@ def _small_messages(run: Run) -> list[Found]:
     small = [
         call
         for call in run.comm
-        if 0 < call.payload_bytes < 64_000 and (call.step >= 0 or not run.steps)
+        if 0 < call.payload_bytes < 64_000 and call.step >= 0 and call.carries != "flags"
     ]
-    bundles = _grouped(small, lambda c: (c.group, c.kind, c.phase, c.rank, c.step))
+    bundles = _grouped(small, lambda c: (c.group, c.kind, c.phase, c.carries, c.rank, c.step))
     many = {key: calls for key, calls in bundles.items() if len(calls) >= 16}
     found: list[Found] = []
-    for name in {key[:3] for key in many}:
-        own = [calls for key, calls in many.items() if key[:3] == name]
+    for name in {key[:4] for key in many}:
+        own = [calls for key, calls in many.items() if key[:4] == name]
         calls = [call for bundle in own for call in bundle]
         saved = _blocked(run, calls) - sum(
             max(_transfer(run, call) for call in bundle) for bundle in own
         )
         found.append((calls, 0.0, saved, ""))
+    return found
+
+
+def _unneeded_flags(run: Run) -> list[Found]:
+    found: list[Found] = []
+    by = _grouped(
+        [call for call in run.comm if call.carries == "flags"], lambda c: (c.module, c.group)
+    )
+    for calls in by.values():
+        said = {call.reason.partition(", and ")[2] for call in calls}
+        if "no parameter was unused" in said and "some parameters were unused" not in said:
+            found.append((calls, _wire(calls), _blocked(run, calls), ""))
     return found
 
 
@@ -454,6 +466,11 @@ def _stall(run: Run) -> list[Found]:
 
 def _uneven_work(run: Run) -> list[Found]:
     out = {(last.rank, last.id) for last, *_ in _stalled(run)}
+    out |= {
+        (call.rank, call.id)
+        for call, number in zip(run.comm, run.numbers, strict=True)
+        if number == 0
+    }
     late = _always_late(run)
     rest = [
         event
@@ -470,6 +487,7 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "ping_pong": _ping_pong,
     "reduced_to_be_cut": _reduced_to_be_cut,
     "small_messages": _small_messages,
+    "unneeded_flags": _unneeded_flags,
     "wide_types": _wide_types,
     "replicated": _replicated,
     "outside_modules": _outside_modules,

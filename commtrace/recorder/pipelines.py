@@ -1,0 +1,106 @@
+"""Which stage of a pipeline a send or receive belongs to, and in which direction it goes.
+
+A schedule of `torch.distributed.pipelining` issues transfers in batches, where nothing tells what
+they are for. Their stage has made each as a `P2POp`, in one of four methods: there the tensor is
+noted, with the stage, and looked up when it is sent. Outside of those methods nothing is noted.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from commtrace.schema import PHASES
+
+_STAGES = "torch.distributed.pipelining.stage"
+_METHODS = {
+    "get_fwd_recv_ops": (PHASES[0], True),
+    "get_fwd_send_ops": (PHASES[0], False),
+    "get_bwd_recv_ops": (PHASES[1], False),
+    "get_bwd_send_ops": (PHASES[1], False),
+}
+"""Methods of a stage: the phase of their transfers, and whether these come before a module call."""
+_ISSUING = frozenset({"isend", "irecv"})
+_MOST_NOTED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A transfer of a stage; it is for the next call of `module` if `is_ahead`, else the latest."""
+
+    module: nn.Module
+    stage: int
+    phase: str
+    is_ahead: bool
+
+
+_noted: dict[int, tuple[weakref.ref[Any], Transfer]] = {}
+
+
+def note_transfers() -> Callable[[], None]:
+    """Begin to note what stages are about to transfer; return what ends that."""
+    original = dist.P2POp.__init__
+
+    @functools.wraps(original)
+    def noting(self: Any, op: Any, tensor: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, op, tensor, *args, **kwargs)
+        frame = sys._getframe(1)
+        if frame.f_globals.get("__name__") == _STAGES:
+            _note(frame, tensor)
+
+    def end() -> None:
+        if dist.P2POp.__init__ is noting:
+            dist.P2POp.__init__ = original
+        _noted.clear()
+
+    dist.P2POp.__init__ = noting
+    return end
+
+
+def _note(frame: FrameType | None, tensor: Any) -> None:
+    while frame is not None and frame.f_globals.get("__name__") == _STAGES:
+        method = _METHODS.get(frame.f_code.co_name)
+        if method is not None:
+            stage = frame.f_locals.get("self")
+            module, number = getattr(stage, "submod", None), getattr(stage, "stage_index", -1)
+            if isinstance(module, nn.Module):
+                if len(_noted) >= _MOST_NOTED:
+                    _noted.clear()
+                _noted[id(tensor)] = weakref.ref(tensor), Transfer(module, number, *method)
+            return
+        frame = frame.f_back
+
+
+def name_of_stage() -> str:
+    """The name of the stage that calls its module now, several frames out; empty if none does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__") or ""
+        if name == _STAGES:
+            number = getattr(frame.f_locals.get("self"), "stage_index", None)
+            if number is not None:
+                return f"stage{number}"
+        elif not name.startswith(("torch.", __name__.partition(".")[0])):
+            return ""
+        frame = frame.f_back
+    return ""
+
+
+def transfer_below(frame: FrameType) -> Transfer | None:
+    """The transfer that is being issued below a frame of a schedule; None if no stage made it."""
+    at: FrameType | None = sys._getframe(1)
+    while at is not None and at is not frame:
+        if at.f_code.co_name in _ISSUING:
+            tensor = at.f_locals.get("tensor")
+            reference, transfer = _noted.get(id(tensor), (None, None))
+            return transfer if reference is not None and reference() is tensor else None
+        at = at.f_back
+    return None

@@ -1,0 +1,147 @@
+"""The steps of a program that marks none, from what training loops call once a step.
+
+Sources, the first that a run has counts:
+
+    optimizer   `torch.optim.Optimizer.step` has returned, or GradScaler has skipped it
+    profiler    `torch.profiler.profile.step`
+    scheduler   `step` of an LR scheduler
+
+Several optimizers may make one step: of a generator and a discriminator, or one per parameter, in a
+hook of its gradient. So a step ends with the last call before one that repeats: before an optimizer
+steps that has stepped since the step began.
+
+    calls    D  G   D  G   D  G          W  W  W  W  W V   W          p1 p2 p3   p1 p2 p3
+    steps    -----  -----  -----         -  -  -  -  ---   -          --------   --------
+
+The first step begins with the first call of a module: building a model is no part of it. What comes
+after the last one belongs to no step. Gradient accumulation needs no care, for an optimizer steps
+once for all of its passes.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
+from torch.profiler import profile
+
+from commtrace.tracefile import STEP_SOURCES
+
+OPTIMIZER, PROFILER, SCHEDULER = STEP_SOURCES
+
+Ticked = Callable[[str, Any], None]
+"""Told of a source and of the object that has stepped."""
+
+
+class StepFinder:
+    """The steps of one source in one recording: `tick` returns those that have become certain."""
+
+    def __init__(self, begin: int) -> None:
+        self._begin = begin
+        self._last = -1
+        self._seen: dict[int, weakref.ref[Any]] = {}
+
+    def tick(self, thing: Any, at: int, begin: int) -> tuple[int, int] | None:
+        """An object has stepped; the first step of all does not begin before `begin`.
+
+        Returns the step before, from when to when, if this is the first one of another.
+        """
+        found = None
+        if self._last < 0:
+            self._begin = max(self._begin, min(begin, at))
+        elif self._is_again(thing):
+            found = self.rest()
+        self._seen[id(thing)] = weakref.ref(thing)
+        self._last = at
+        return found
+
+    def _is_again(self, thing: Any) -> bool:
+        """Whether an object has stepped in this step, or took the place of one that is gone."""
+        known = self._seen.get(id(thing))
+        return known is not None or any(each() is None for each in self._seen.values())
+
+    def rest(self) -> tuple[int, int] | None:
+        """The step in progress, up to the last call: begin the next one there."""
+        if not self._seen:
+            return None
+        found = self._begin, self._last
+        self._begin = self._last
+        self._seen.clear()
+        return found
+
+
+class StepCalls:
+    """Tells of calls that end steps, while installed; optimizers have hooks for it (`phases`)."""
+
+    def __init__(self, ticked: Ticked) -> None:
+        self._ticked = ticked
+        self._replaced: list[tuple[Any, Any, Any]] = []
+        self._num_ticks = 0
+        self._nesting = threading.local()
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        """An optimizer has stepped, and not inside of another one's step."""
+        self._num_ticks += 1
+        self._ticked(OPTIMIZER, optimizer)
+
+    def install(self) -> None:
+        """Begin to look on at those that have no hooks."""
+        self._replace(GradScaler, self._scaling)
+        self._replace(profile, self._telling(PROFILER))
+        for cls in _schedulers():
+            self._replace(cls, self._telling(SCHEDULER))
+
+    def uninstall(self) -> None:
+        """Put back what was replaced, unless someone replaced it again in the meantime."""
+        while self._replaced:
+            cls, ours, original = self._replaced.pop()
+            if vars(cls).get("step") is ours:
+                cls.step = original
+
+    def _replace(self, cls: Any, wrap: Callable[[Any], Any]) -> None:
+        original = vars(cls)["step"]
+        ours = functools.wraps(original)(wrap(original))
+        self._replaced.append((cls, ours, original))
+        cls.step = ours
+
+    def _scaling(self, original: Any) -> Any:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            before = self._num_ticks
+            result = original(scaler, optimizer, *args, **kwargs)
+            if self._num_ticks == before:  # gradients were infinite
+                self.optimizer_stepped(optimizer)
+            return result
+
+        return step
+
+    def _telling(self, source: str) -> Callable[[Any], Any]:
+        """Tell of calls that are not made by another one of this source."""
+
+        def wrap(original: Any) -> Any:
+            def step(thing: Any, *args: Any, **kwargs: Any) -> Any:
+                depth = getattr(self._nesting, source, 0)
+                setattr(self._nesting, source, depth + 1)
+                try:
+                    result = original(thing, *args, **kwargs)
+                finally:
+                    setattr(self._nesting, source, depth)
+                if not depth and not getattr(thing, "_is_initial", False):
+                    self._ticked(source, thing)
+                return result
+
+            return step
+
+        return wrap
+
+
+def _schedulers(cls: Any = LRScheduler) -> Iterator[Any]:
+    """The classes of LR schedulers that have a `step` of their own."""
+    if "step" in vars(cls):
+        yield cls
+    for below in cls.__subclasses__():
+        yield from _schedulers(below)

@@ -1,0 +1,233 @@
+"""The settings of a project, from `[tool.commtrace]` of its pyproject.toml.
+
+    [tool.commtrace]
+    detail = "collective"                 # what is recorded where nobody says: "op" or "collective"
+    libraries = ["my_trainer"]            # packages whose lines are not the user's own
+    own_packages = ["my_model"]           # installed packages whose lines are
+
+    [tool.commtrace.thresholds]           # of findings, see THRESHOLDS
+    small_bytes = 16_000
+
+    [[tool.commtrace.muted]]              # findings that are known, and meant
+    rule = "outside_modules"
+    module = "head.*"                     # and source = "train.py:*"; patterns, "*" where left out
+    reason = "the loss is averaged by hand"
+
+The file is that of the current folder or of the nearest one above it that has one. A mistake in the
+table is a SettingsError, which names the place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from commtrace.errors import SettingsError, unknown_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = "pyproject.toml"
+TABLE = "tool.commtrace"
+DETAILS = ("op", "collective")
+LIBRARIES_VARIABLE = "COMMTRACE_LIBRARIES"
+"""Environment variable with more libraries, by `,`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A number from which on a rule calls something a finding."""
+
+    default: float
+    meaning: str
+
+
+THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
+    {
+        "small_bytes": Threshold(64_000, "small_messages: messages below this size are small"),
+        "many_per_step": Threshold(16, "small_messages: so many of them in a phase of a step"),
+        "late_share": Threshold(0.02, "late_rank, stall: least part of the steps' time it costs"),
+        "late_odds": Threshold(5, "late_rank: times as much delay as each of the others causes"),
+        "late_spread": Threshold(4, "late_rank: least number of calls that it spreads over"),
+        "stall_factor": Threshold(10, "stall: times as long as the median delay"),
+        "uneven_share": Threshold(0.15, "uneven_work: least part of the steps' time it costs"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Muted:
+    """Findings that are not told: of a rule, where module and source line match the patterns."""
+
+    rule: str
+    reason: str
+    module: str = "*"
+    source: str = "*"
+
+    def mutes(self, rule: str, module: str, source: str) -> bool:
+        """Whether a finding is meant; a source may be given without the folders before it."""
+        is_there = fnmatchcase(source, self.source) or fnmatchcase(source, f"*/{self.source}")
+        return rule == self.rule and fnmatchcase(module, self.module) and is_there
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a project sets; `path` is the file, None where there is none that sets anything.
+
+    `detail` is empty where it is not set; `thresholds` are those that are.
+    """
+
+    path: Path | None = None
+    detail: str = ""
+    libraries: tuple[str, ...] = ()
+    own_packages: tuple[str, ...] = ()
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    muted: tuple[Muted, ...] = ()
+
+    def threshold(self, name: str) -> float:
+        """The value of a threshold."""
+        return self.thresholds.get(name, THRESHOLDS[name].default)
+
+
+DEFAULTS = Settings()
+
+
+def settings_of(folder: Path | None = None) -> Settings:
+    """The settings that hold in a folder, by default the current one, and in this environment.
+
+    Raises SettingsError for a file that cannot be read, and for a setting that there is not.
+    """
+    start = (folder or Path.cwd()).resolve()
+    paths = (each / FILE for each in (start, *start.parents))
+    path = next((each for each in paths if each.is_file()), None)
+    found = DEFAULTS if path is None else _read(path, _state_of(path))
+    more = [name.strip() for name in os.environ.get(LIBRARIES_VARIABLE, "").split(",")]
+    return replace(found, libraries=(*found.libraries, *filter(None, more)))
+
+
+def _state_of(path: Path) -> tuple[int, int]:
+    state = path.stat()
+    return state.st_mtime_ns, state.st_size
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, state: tuple[int, int]) -> Settings:
+    """The settings in a file, which is read once as long as its `state` stays."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(
+            f"cannot read the settings of {path}",
+            found=f"{type(error).__name__}: {error}",
+            attempt="correct the file, or run from a folder outside of that project",
+        ) from error
+    table = _table(path, document.get("tool", {}), "tool").get("commtrace")
+    if table is None:
+        return DEFAULTS
+    reads: dict[str, Callable[..., Any]] = {
+        "detail": _detail,
+        "libraries": _names,
+        "own_packages": _names,
+        "thresholds": _thresholds,
+        "muted": _all_muted,
+    }
+    given = _known(path, TABLE, _table(path, table, TABLE), reads)
+    return Settings(
+        path, **{name: reads[name](path, f"{TABLE}.{name}", each) for name, each in given.items()}
+    )
+
+
+def _refused(path: Path, place: str, value: Any, wanted: str) -> SettingsError:
+    return SettingsError(
+        f"cannot take {place} from {path}", place=place, found=repr(value), why=f"it is {wanted}"
+    )
+
+
+def _table(path: Path, value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _refused(path, place, value, "a table")
+    return value
+
+
+def _known(
+    path: Path, place: str, table: Mapping[str, Any], names: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    for name in table:
+        if name not in names:
+            error = unknown_name("setting", name, names)
+            raise SettingsError(
+                f"no setting {name!r} in [{place}] of {path}",
+                found=error.found,
+                attempt=error.attempt,
+            )
+    return table
+
+
+def _detail(path: Path, place: str, value: Any) -> str:
+    if value not in DETAILS:
+        raise _refused(path, place, value, f"one of {', '.join(map(repr, DETAILS))}")
+    return value
+
+
+def _text(path: Path, place: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _refused(path, place, value, "a text that says something")
+    return value
+
+
+def _names(path: Path, place: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _refused(path, place, value, "a list of packages, by name")
+    return tuple(_text(path, place, each) for each in value)
+
+
+def _thresholds(path: Path, place: str, value: Any) -> Mapping[str, float]:
+    given = _known(path, place, _table(path, value, place), THRESHOLDS)
+    for name, number in given.items():
+        is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+        if not is_number or not 0 <= number < float("inf"):
+            raise _refused(path, f"{place}.{name}", number, "a number from 0 on")
+    return MappingProxyType(dict(given))
+
+
+def _all_muted(path: Path, place: str, value: Any) -> tuple[Muted, ...]:
+    if not isinstance(value, list):
+        raise _refused(path, place, value, f"a list of tables, each begun with [[{place}]]")
+    return tuple(_muted(path, place, each) for each in value)
+
+
+def _muted(path: Path, place: str, value: Any) -> Muted:
+    names = dict.fromkeys(("rule", "reason", "module", "source"))
+    given = _known(path, place, _table(path, value, place), names)
+    for name in ("rule", "reason"):
+        if name not in given:
+            raise SettingsError(
+                f"cannot mute a finding by {path}",
+                place=place,
+                found=f"no {name}",
+                why="a muted finding has a rule, and the reason why it is meant",
+            )
+    return Muted(**{name: _text(path, f"{place}.{name}", each) for name, each in given.items()})
+
+
+def unknown_rules(settings: Settings, rules: Sequence[str]) -> SettingsError | None:
+    """The error for muted findings of a rule that there is not."""
+    for each in settings.muted:
+        if each.rule not in rules:
+            error = unknown_name("rule", each.rule, rules)
+            return SettingsError(
+                f"cannot mute the rule {each.rule!r}",
+                place=f"[[{TABLE}.muted]] of {settings.path}",
+                found=error.found,
+                attempt=error.attempt,
+            )
+    return None

@@ -1,0 +1,84 @@
+"""Where the steps of a run come from, and which step a call belongs to where nobody marked any.
+
+A spool has the steps that the program marked, and those that were found while recording, by what
+they were found with. All ranks take the same source, the first of these that any of them has:
+
+    marked      `recording.step()`, or a recording that was entered several times
+    optimizer   `torch.optim.Optimizer.step`
+    profiler    `torch.profiler.profile.step`
+    scheduler   `step` of an LR scheduler
+    recording   none of these: a recording that the program made itself counts as one step
+    none
+
+A step is found when the next one begins, and calls have been written by then. So their step is told
+by the time at which they were issued.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from commtrace.schema import STEPS
+from commtrace.tracefile.spool import FOUND_STEPS, STEP_SOURCES, Spool
+from commtrace.tracefile.trace import ColumnValues
+
+MARKED, RECORDING, NONE = "marked", "recording", "none"
+STEPS_FROM = "steps_from"
+"""The fact of a run that names the source."""
+_NO_STEP = -1
+_INSTANTS = {"comm": "issue_ns", "ops": "start_ns"}
+
+
+def steps_from(spools: Sequence[Spool]) -> str:
+    """The source of the steps of all ranks."""
+    if any(map(_is_marked, spools)):
+        return MARKED
+    found = {source for spool in spools for source in _found(spool)["source"]}
+    of_first = next((source for source in STEP_SOURCES if source in found), "")
+    return of_first or (RECORDING if any(map(_num_steps, spools)) else NONE)
+
+
+def with_steps_from(source: str, spool: Spool) -> Spool:
+    """A spool whose table `steps`, and whose calls and operators, have the steps of a source."""
+    if source not in STEP_SOURCES:
+        return spool
+    found = _found(spool)
+    rows = [row for row, each in enumerate(found["source"]) if each == source]
+    steps = {column.name: array("q", [found[column.name][row] for row in rows]) for column in STEPS}
+    steps["rank"] = array("q", [spool.facts["rank"]]) * len(rows)
+    told = {
+        name: {**spool.tables[name], "step": _steps_at(spool.tables[name][instant], steps)}
+        for name, instant in _INSTANTS.items()
+    }
+    return replace(spool, tables={**spool.tables, "steps": steps, **told})
+
+
+def _steps_at(instants: Sequence[int], steps: Mapping[str, array[int]]) -> array[int]:
+    """The step that each instant is in. Each step begins where the one before ends."""
+    ends, numbers = steps["end_ns"], steps["step"]
+    if not ends:
+        return array("q", [_NO_STEP]) * len(instants)
+    first, last = steps["start_ns"][0], ends[-1]
+    return array(
+        "q",
+        [numbers[bisect_right(ends, at)] if first <= at < last else _NO_STEP for at in instants],
+    )
+
+
+def _found(spool: Spool) -> Mapping[str, ColumnValues]:
+    return spool.tables.get(FOUND_STEPS) or {"source": ()}
+
+
+def _num_steps(spool: Spool) -> int:
+    return len(spool.tables["steps"]["step"])
+
+
+def _is_marked(spool: Spool) -> bool:
+    """Whether the program has marked a step: the one of a whole recording is no mark."""
+    num_steps = _num_steps(spool)
+    is_whole: Any = spool.facts.get("is_one_step", False)
+    return num_steps > 1 or (num_steps == 1 and not is_whole)

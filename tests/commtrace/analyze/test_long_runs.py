@@ -1,0 +1,211 @@
+"""No arithmetic of an analysis overflows: a run of a week, and as much as a thousand ranks of it.
+
+Two laws hold for every analysis of the catalog, those that are added later included. Its table of a
+run whose times are k times as long has times k times as long, and nothing else is changed; the same
+of sizes. And at that length it agrees with the second computation, in Python's integers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from commtrace.analyze import CATALOG, Analysis, load
+from commtrace.analyze.analysis import addable
+from commtrace.analyze.findings import findings
+from commtrace.analyze.intervals import merged
+from commtrace.analyze.notices import notices_of
+from commtrace.report import write_report
+from commtrace.schema import INSTANT, TABLES, Column
+from commtrace.tracefile import Trace, trace_of_rows
+from tests.commtrace.analyze.rows import (
+    START_NS,
+    accumulated,
+    late_at_every_other,
+    late_in_turn,
+    late_trace,
+    random_trace,
+    stalled_once,
+    trace_of,
+)
+from tests.commtrace.analyze.second import Run
+from tests.commtrace.analyze.second.compare import differences
+
+WEEK_NS = 7 * 24 * 3600 * 10**9
+MOST = 2**63 - 1024
+"""The largest integer of 64 bits that is a float as well."""
+SCALED = {"ns": 1, "bytes/s": -1}
+"""By unit, the power of k that a value goes with, where times are k times as long."""
+
+
+def scaled(trace: Trace, *, times: int = 1, sizes: int = 1) -> Trace:
+    """The run with durations, times since its start, and sizes that many times as large."""
+
+    def value(column: Column, value: Any) -> Any:
+        if column.type is not int or value < 0:
+            return value
+        if column.unit == INSTANT:
+            return START_NS + (value - START_NS) * times
+        return value * {"ns": times, "bytes": sizes}.get(column.unit, 1)
+
+    rows = {
+        name: [
+            tuple(map(value, columns, row))
+            for row in zip(*trace.tables[name].values(), strict=True)
+        ]
+        for name, columns in TABLES.items()
+    }
+    return trace_of_rows(trace.run, rows)
+
+
+def lasting_a_week(trace: Trace) -> Trace:
+    ends = [*trace.tables["ranks"]["end_ns"], *trace.tables["comm"]["complete_ns"]]
+    return scaled(trace, times=WEEK_NS // (max(ends) - START_NS))
+
+
+def of_a_thousand_ranks() -> Trace:
+    """Each rank makes 20 calls, one a step; rank 7 is late to every other one."""
+    trace = late_trace(
+        lambda n, rank: 3_000 * (rank == 7 and n % 2) + (n + rank) % 3, num_ranks=1000
+    )
+    comm = [list(row) for row in trace.rows("comm")]
+    columns = [column.name for column in TABLES["comm"]]
+    for row in comm:
+        row[columns.index("step")] = row[columns.index("id")]
+        row[columns.index("payload_bytes")] = row[columns.index("wire_bytes")] = 512
+    steps = [
+        (rank, n, START_NS + 10_000 * n, START_NS + 10_000 * (n + 1))
+        for rank in range(1000)
+        for n in range(20)
+    ]
+    rows = {name: list(trace.rows(name)) for name in ("groups", "ranks")}
+    return trace_of_rows(trace.run, rows | {"comm": comm, "steps": steps})
+
+
+SHORT = {
+    "late": late_trace(late_at_every_other),
+    "stalled": late_trace(stalled_once),
+    "in turn": late_trace(late_in_turn),
+    "accumulated": trace_of(accumulated(by_hand=True), num_ranks=1),
+    "random": random_trace(0),
+}
+
+
+@pytest.fixture(scope="module", params=SHORT)
+def week(request: pytest.FixtureRequest) -> Trace:
+    return lasting_a_week(SHORT[request.param])
+
+
+@pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
+def test_a_week_is_computed_as_python_s_integers_have_it(week: Trace, analysis: Analysis) -> None:
+    assert differences(analysis, Run(week), load(week)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [("late", "late_rank"), ("stalled", "stall"), ("in turn", "uneven_work")]
+)
+def test_who_is_late_is_found_however_long_the_run_is(name: str, rule: str) -> None:
+    for times in (1, 10**3, 10**6, WEEK_NS // 200_000):
+        table = findings(load(scaled(SHORT[name], times=times)))
+        assert table["rule"].tolist() == [rule], times
+        assert table["share"].tolist() == pytest.approx(
+            findings(load(SHORT[name]))["share"].tolist()
+        )
+
+
+@pytest.fixture(scope="module")
+def thousand() -> tuple[Trace, Trace, int]:
+    short = of_a_thousand_ranks()
+    times = WEEK_NS // 200_000
+    return short, scaled(short, times=times), times
+
+
+def assert_scaled(short: pd.DataFrame, long: pd.DataFrame, analysis: Analysis, k: int) -> None:
+    told = ("title", "value", "explanation")  # sentences with times in them
+    for column in analysis.columns:
+        before, after = short[column.name], long[column.name]
+        if column.unit == INSTANT:
+            wanted = [value if value < 0 else START_NS + (value - START_NS) * k for value in before]
+            assert after.tolist() == wanted, column.name
+        elif column.unit in SCALED:
+            factor = float(k) ** SCALED[column.unit]
+            wanted = [value if value == -1 else value * factor for value in before]
+            assert after.tolist() == pytest.approx(wanted, nan_ok=True), column.name
+        elif column.name not in told:
+            assert after.tolist() == pytest.approx(before.tolist(), nan_ok=True), column.name
+
+
+@pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
+def test_times_of_a_thousand_ranks_grow_with_the_run_and_all_else_stays(
+    thousand: tuple[Trace, Trace, int], analysis: Analysis
+) -> None:
+    short, long, k = thousand
+    with np.errstate(all="raise"):
+        tables = [analysis.function(load(trace)) for trace in (short, long)]
+    assert len(tables[0]) == len(tables[1])
+    assert_scaled(*tables, analysis, k)
+
+
+def test_a_thousand_ranks_for_a_week_have_the_late_one_found_and_a_page(
+    thousand: tuple[Trace, Trace, int], tmp_path: Any
+) -> None:
+    frames = load(thousand[1])
+    with np.errstate(all="raise"):
+        assert findings(frames)["title"].str.startswith("Rank 7 keeps").tolist() == [True]
+        notices_of(frames)
+        page = tmp_path / "page.html"
+        write_report(replace(frames, run={**frames.run, "command": "a week"}), page)
+    assert "Rank 7 keeps the others waiting" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [each for each in CATALOG.values() if any(column.unit == "bytes" for column in each.columns)],
+    ids=lambda each: each.name,
+)
+@pytest.mark.parametrize("power", [30, 42])
+def test_sizes_grow_and_stop_where_64_bits_end(analysis: Analysis, power: int) -> None:
+    if analysis.name in ("findings", "calls"):  # rules have thresholds; calls are no sums
+        power = 0
+    trace, k = random_trace(1), 2**power
+    tables = [analysis.function(load(scaled(trace, sizes=each))) for each in (1, k)]
+    for column in analysis.columns:
+        if column.unit not in ("bytes", "bytes/s"):
+            continue
+        before, after = (table[column.name].tolist() for table in tables)
+        most = MOST if column.type is int else math.inf
+        wanted = [value if value == -1 else min(value * k, most) for value in before]
+        assert sorted(after) == pytest.approx(sorted(wanted), nan_ok=True), column.name
+        assert min(after) >= -1
+
+
+@pytest.mark.parametrize("payload", [1, 2, 3, 2**53 - 1, 2**53 + 1, 2**62 - 1, 2**62, 2**63 - 1])
+def test_a_size_is_in_the_row_of_the_power_of_two_below_it(payload: int) -> None:
+    row = next(iter(trace_of(accumulated(num_steps=1)).rows("comm")))
+    columns = [column.name for column in TABLES["comm"]]
+    large = [*row]
+    large[columns.index("payload_bytes")] = payload
+    table = CATALOG["sizes"].function(load(trace_of([large])))
+    assert table["from_bytes"].tolist() == [1 << (payload.bit_length() - 1)]
+
+
+def test_sums_are_exact_as_long_as_integers_hold_them() -> None:
+    exact = pd.Series([2**61 + 1, 2**61 + 3])
+    assert addable(exact).sum() == 2**62 + 4
+    large = pd.Series([2**62 + 1] * 4)
+    assert large.sum() == 4  # so it would be
+    assert addable(large).sum() == 2.0**64
+
+
+def test_intervals_of_many_keys_are_joined_however_long_they_are() -> None:
+    keys = np.repeat(np.arange(30_000), 2)
+    start = np.tile([0, 5], 30_000)
+    intervals = pd.DataFrame({"key": keys, "start": start, "end": start + WEEK_NS})
+    joined = merged(intervals, ["key"])
+    assert (joined["end"] - joined["start"]).unique().tolist() == [WEEK_NS + 5]
+    assert len(joined) == 30_000
