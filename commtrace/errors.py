@@ -2,6 +2,7 @@
 
 Each class carries the exit code that the command line ends with. A text has four parts: what was
 asked, what was found, why that does not work, what to try; a part with nothing to say is left out.
+Names in it are made visible (`escaping`), and none of them can look like a line of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
+
+from commtrace.escaping import visible
 
 
 class CommtraceError(Exception):
@@ -25,13 +28,22 @@ class CommtraceError(Exception):
         self.why = why
         self.attempt = attempt
         parts = (("at", place), ("found", found), ("why", why), ("try", attempt))
-        super().__init__("\n".join([asked, *(f"  {name}: {text}" for name, text in parts if text)]))
+        told = [f"  {name}: {_indented(text, len(name) + 4)}" for name, text in parts if text]
+        super().__init__("\n".join([visible(asked), *told]))
+
+
+def _indented(text: str, width: int) -> str:
+    return visible(text, keep="\n").replace("\n", "\n" + " " * width)
 
 
 class UsageError(CommtraceError):
     """An argument that cannot be met: no such script, no ranks, a detail that does not exist."""
 
     exit_code = 2
+
+
+class OutputError(UsageError, OSError):
+    """A file that cannot be written: no folder, no permission, no space (also an OSError)."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
@@ -87,7 +99,8 @@ class RankError(LaunchError):
         self.run = run
 
     def __str__(self) -> str:
-        return "\n".join([super().__str__(), *self.traceback.splitlines()])
+        lines = (visible(line, keep="\t") for line in self.traceback.splitlines())
+        return "\n".join([super().__str__(), *lines])
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: where the rank was, and not how it was started."""

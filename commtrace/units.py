@@ -31,6 +31,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from commtrace.escaping import visible
+
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
 
@@ -164,11 +166,13 @@ def text_of_value(value: Any, unit: str) -> str:
         bytes    1.5 MB        ns     2.5 ms      1    41.2%
         bytes/s  3.2 GB/s      none   1,234 or 0.25
 
+    Texts come with control characters made visible.
+
     >>> text_of_value(0.4123, "1")
     '41.2%'
     """
     if isinstance(value, str):
-        return value or "–"
+        return visible(value) or "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if math.isnan(value):

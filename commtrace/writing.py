@@ -1,22 +1,114 @@
-"""Writing a file whole or not at all."""
+"""Writing a file whole or not at all, and the error where that cannot be done.
+
+Every file that commtrace leaves for a user (a run, a page, a picture, an export, a baseline) is
+written through `whole`. What the system refuses becomes an `OutputError`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+
+from commtrace.errors import OutputError
+
+_WHOLE = "a file is written whole or not at all: it is as it was"
+
+_REFUSALS: dict[int, tuple[str, str, str]] = {
+    errno.ENOENT: ("no folder {folder}", "", "`mkdir -p {quoted}`, or another path"),
+    errno.ENOTDIR: ("a file in the place of the folder {folder}", "", "another path"),
+    errno.EEXIST: ("a file of that name", "", "another path"),
+    errno.EISDIR: ("a folder of that name", "", "a file in it: {path}/FILE"),
+    errno.EACCES: ("no permission to write to {folder}", "", "a folder of your own"),
+    errno.EPERM: ("no permission to write to {folder}", "", "a folder of your own"),
+    errno.EROFS: ("a file system that is read-only", "", "another path"),
+    errno.ENOSPC: ("no space left on the device", _WHOLE, "free some, or use another path"),
+    errno.EDQUOT: ("your quota is used up", _WHOLE, "free some, or use another path"),
+    errno.EFBIG: ("a limit on the size of files", _WHOLE, "`ulimit -f unlimited`"),
+    errno.ENAMETOOLONG: ("a name that is too long for the file system", "", "a shorter one"),
+}
+"""By the system's error: what was found, why that cannot be, and what to try."""
+
+_DEVICE = (
+    "something that is neither a file nor a folder",
+    "the output is written beside its place and then moved there",
+    "the path of a file",
+)
 
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Another path to write to, in the body, what is at `path` after it; nothing where it raises.
+    """Yield a temporary path; atomically rename it to `path` on success, else leave nothing.
 
-    It is in the same folder, ends alike and is another process's own.
+    It is in the same folder, ends alike and is another process's own. A link is followed. Raises
+    OutputError for what the system refuses.
     """
-    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
+    check_writable(path)
+    place = Path(os.path.realpath(path))
+    unfinished = place.with_name(f".{os.getpid()}.{place.name}")
     try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        try:
+            yield unfinished
+            unfinished.replace(place)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        if isinstance(error, OutputError):
+            raise
+        raise output_error(path, error) from error
+
+
+def check_writable(path: Path) -> None:
+    """Refuse what cannot be written: a folder, a device, something in a folder that is not there.
+
+    Raises OutputError.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "")
+        if path.exists() and not path.is_file():
+            raise _refused(path, *_DEVICE)
+        folder = Path(os.path.realpath(path)).parent
+        if not folder.is_dir():
+            is_file = any(above.is_file() for above in (folder, *folder.parents))
+            raise OSError(errno.ENOTDIR if is_file else errno.ENOENT, "")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "")
+    except OutputError:
+        raise
+    except OSError as error:
+        raise output_error(path, error) from None
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for output, and those above it.
+
+    Raises OutputError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise output_error(folder, error) from error
+
+
+def output_error(path: Path | str, error: OSError) -> OutputError:
+    """The error in four parts for what the system said about a file to be written."""
+    said = (error.strerror or str(error)).lower()
+    parts = _REFUSALS.get(error.errno or 0, (said, "", "another path"))
+    if error.errno == errno.ENOENT and Path(path).parent.is_dir():
+        parts = ("a file system that takes no new files", "", "another path")
+    return _refused(path, *parts)
+
+
+def _refused(path: Path | str, found: str, why: str, attempt: str) -> OutputError:
+    folder = str(Path(path).parent)
+    named = {"path": path, "folder": folder, "quoted": shlex.quote(folder)}
+    return OutputError(
+        f"cannot write {path}",
+        found=found.format(**named),
+        why=why,
+        attempt=attempt.format(**named),
+    )

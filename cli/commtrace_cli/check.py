@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.padding import Padding
-from rich.text import Text
 
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import load_events
-from commtrace_cli.terminal import data_console, finish
+from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
-from rich.text import Text
 
 from commtrace.units import text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import load_events
 from commtrace_cli.tables import plain_table
-from commtrace_cli.terminal import data_console, finish, say
+from commtrace_cli.terminal import Text, data_console, finish, say
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -51,9 +51,16 @@ def _plain(value: Any) -> Any:
 
 
 def _print(written: Mapping[str, Any]) -> None:
-    write(json.dumps(written, indent=1) + "\n")
+    text = json.dumps(written, indent=1).replace("\x7f", "\\u007f")  # the control that JSON allows
+    write(f"{text}\n")
 
 
 def write_csv(table: pd.DataFrame) -> None:
-    """Print a table; what is not known is an empty field or -1."""
-    write(table.to_csv(index=False))
+    """Print a table; what is not known is an empty field or -1.
+
+    Texts that a spreadsheet would take for a formula begin with an apostrophe
+    (`commtrace.exporters.spreadsheet`).
+    """
+    from commtrace.exporters.spreadsheet import csv_text
+
+    write(csv_text(table))

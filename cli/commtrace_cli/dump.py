@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
 
 from commtrace.errors import unknown_name
 from commtrace.schema import TABLES
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.tables import plain_table
-from commtrace_cli.terminal import data_console, finish, working
+from commtrace_cli.terminal import Text, data_console, finish, working
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from commtrace.units import text_of_bytes, text_of_duration, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
 from commtrace_cli.loading import load_events
-from commtrace_cli.terminal import data_console, finish
+from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
     from commtrace.analyze.story import Peer, Story

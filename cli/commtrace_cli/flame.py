@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
 
 from commtrace_cli import options
 from commtrace_cli.loading import load_events
 from commtrace_cli.stretch import steps_of, window_of
-from commtrace_cli.terminal import check_output, data_console, finish, working
+from commtrace_cli.terminal import Text, check_output, data_console, finish, working
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames

@@ -11,6 +11,7 @@ import typer
 from commtrace import __version__
 from commtrace.errors import UsageError
 from commtrace.schema import TABLES
+from commtrace_cli.terminal import write
 
 
 def _traces(incomplete: str) -> list[str]:
@@ -48,7 +49,7 @@ def _one_format(context: typer.Context, value: bool) -> bool:
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"commtrace {__version__}")
+        write(f"commtrace {__version__}\n")
         raise typer.Exit
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from commtrace.errors import unknown_name
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import load_events
 from commtrace_cli.tables import cut, plain_table, rich_table
-from commtrace_cli.terminal import data_console, finish
+from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
     from rich.console import Console

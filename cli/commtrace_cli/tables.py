@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from commtrace.schema import INSTANT, MAY_BE_NEGATIVE
 from commtrace.units import text_of_value
+from commtrace_cli.terminal import Text
 
 if TYPE_CHECKING:
     import pandas as pd

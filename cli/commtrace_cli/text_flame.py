@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
-from rich.text import Text
 
+from commtrace.escaping import visible
 from commtrace.units import text_of_value
-from commtrace_cli.terminal import colour_of_kind
+from commtrace_cli.terminal import Text, colour_of_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,7 @@ class Tree:
 
 def flame_lines(rows: Sequence[Row], value: str, num_ranks: int, width: int) -> list[Text]:
     """The rows as lines of a terminal `width` wide; values are what one rank does."""
-    names = ["  " * row.depth + row.name for row in rows]
+    names = ["  " * row.depth + visible(row.name) for row in rows]
     longest = max(map(cell_len, names))
     label = min(longest, max(width - _NUMBERS - 30, (width - _NUMBERS) // 2))
     bar = max(width - label - _NUMBERS, LEAST_BAR)

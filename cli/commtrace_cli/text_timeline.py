@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.text import Text
 
 from commtrace.units import text_of_duration
-from commtrace_cli.terminal import colour_of_kind
+from commtrace_cli.terminal import Text, colour_of_kind
 
 if TYPE_CHECKING:
     import pandas as pd

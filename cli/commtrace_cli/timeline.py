@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
 
 from commtrace.errors import UsageError
 from commtrace.units import text_of_duration
 from commtrace_cli import options
 from commtrace_cli.loading import load_events
 from commtrace_cli.stretch import ranks_of, steps_of, window_of
-from commtrace_cli.terminal import check_output, data_console, finish, working
+from commtrace_cli.terminal import Text, check_output, data_console, finish, working
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,9 +18,11 @@ from commtrace.comm_mode.tally import MAX_OPERATORS, Operator, Tally
 from commtrace.comm_mode.text import NOISE_LEVELS, as_dict, as_json, table
 from commtrace.comm_mode.tree import GLOBAL, Called, Tree
 from commtrace.errors import UsageError
+from commtrace.escaping import visible
 from commtrace.recorder import RECORDER, Listening, listen
 from commtrace.recorder.facts import process_rank
 from commtrace.recorder.modules import Place
+from commtrace.writing import whole
 
 
 class CommDebugMode:
@@ -142,14 +144,17 @@ class CommDebugMode:
     ) -> None:
         """Write the table to a file; the default is `comm_mode_log.txt`, of each rank its own."""
         path = Path(file_name or _own_name("comm_mode_log", "txt"))
-        path.write_text(self.generate_comm_debug_tracing_table(noise_level), encoding="utf-8")
+        text = self.generate_comm_debug_tracing_table(noise_level)
+        with whole(path) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
 
     def generate_json_dump(self, file_name: str | Path | None = None, noise_level: int = 3) -> None:
         """Write the tree of modules as JSON; the default is `comm_mode_log.json`, a file a rank."""
         path = Path(file_name or _own_name("comm_mode_log", "json"))
         level = _noise(noise_level)
         tree = as_json(self._modules(), self.comm_module_counts, self._operators(), level)
-        path.write_text(json.dumps(tree, indent=4), encoding="utf-8")
+        with whole(path) as unfinished:
+            unfinished.write_text(json.dumps(tree, indent=4), encoding="utf-8")
 
     def _current_tree(self) -> Tree:
         if not self._depth:
@@ -195,13 +200,14 @@ class _ModuleView:
 
     def print_paramater_info(self) -> None:
         """Print the parameters (torch's spelling)."""
-        print({name: each.parameters for name, each in self._modules.items() if each.parameters})
+        held = {name: each.parameters for name, each in self._modules.items() if each.parameters}
+        print(visible(str(held), keep="\n"))
 
     def print_sharding_info(self) -> None:
         """Print the placements of sharded parameters."""
         for name, module in self._modules.items():
             for key, placements in module.placements().items():
-                print(f"{name}.{key}: {placements}")
+                print(visible(f"{name}.{key}: {placements}"))
 
 
 def _noise(level: int) -> int:

@@ -10,8 +10,7 @@ metadata of its columns, too; it needs pyarrow, which nothing else here does.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,28 @@ from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
+from commtrace.exporters.spreadsheet import write_csv_rows
 from commtrace.schema import TABLES, Column
+from commtrace.writing import make_folder, whole
 
 _ROWS_AT_ONCE = 100_000
 
 
 def write_csv_tables(frames: Frames, folder: Path) -> None:
     """Write each table as CSV into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, columns, table in _tables(frames):
-        with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow([column.name for column in columns])
-            for start in range(0, len(table), _ROWS_AT_ONCE):
-                part = table.iloc[start : start + _ROWS_AT_ONCE]
-                writer.writerows(
-                    zip(*(_fields(part[column.name], column) for column in columns), strict=True)
-                )
+        with (
+            whole(folder / f"{name}.csv") as unfinished,
+            unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream,
+        ):
+            write_csv_rows(stream, [column.name for column in columns], _rows(table, columns))
+
+
+def _rows(table: pd.DataFrame, columns: Sequence[Column]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(table), _ROWS_AT_ONCE):
+        part = table.iloc[start : start + _ROWS_AT_ONCE]
+        yield from zip(*(_fields(part[column.name], column) for column in columns), strict=True)
 
 
 def _fields(values: pd.Series, column: Column) -> list[Any]:
@@ -66,7 +70,7 @@ def write_parquet_tables(frames: Frames, folder: Path) -> None:
             why="it is not among the packages that commtrace installs by itself",
             attempt="`pip install 'commtrace[parquet]'`, or --to csv",
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, columns, table in _tables(frames):
         arrays = [_array(pa, table[column.name], column) for column in columns]
         fields = [
@@ -78,7 +82,8 @@ def write_parquet_tables(frames: Frames, folder: Path) -> None:
             for column, array in zip(columns, arrays, strict=True)
         ]
         schema = pa.schema(fields, metadata={"exporter": "commtrace"})
-        pq.write_table(pa.Table.from_arrays(arrays, schema=schema), folder / f"{name}.parquet")
+        with whole(folder / f"{name}.parquet") as unfinished:
+            pq.write_table(pa.Table.from_arrays(arrays, schema=schema), unfinished)
 
 
 def _array(pa: Any, values: pd.Series, column: Column) -> Any:
@@ -94,8 +99,13 @@ def _array(pa: Any, values: pd.Series, column: Column) -> Any:
         names, codes = np.asarray(found, dtype=object), codes.astype("int32")
     unknown = np.isin(codes, np.flatnonzero(names == "")) | (codes < 0)
     return pa.DictionaryArray.from_arrays(
-        pa.array(codes, mask=unknown), pa.array(names.tolist(), type=pa.string())
+        pa.array(codes, mask=unknown), pa.array(list(map(_in_utf8, names)), type=pa.string())
     )
+
+
+def _in_utf8(text: str) -> str:
+    """The text with what UTF-8 cannot encode, half of a pair of surrogates, as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 _COLUMNS = (

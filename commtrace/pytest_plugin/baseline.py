@@ -22,7 +22,7 @@ from commtrace.pytest_plugin.found import Found
 from commtrace.pytest_plugin.options import INCREASE
 from commtrace.pytest_plugin.verdict import ExpectationError, text_table
 from commtrace.units import text_of_bytes
-from commtrace.writing import whole
+from commtrace.writing import make_folder, whole
 
 if TYPE_CHECKING:
     import pandas
@@ -102,7 +102,7 @@ def write(path: Path, news: Mapping[str, Entry]) -> bool:
     after = {**before, **news}
     if before == after and path.exists():
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with whole(path) as unfinished:
         unfinished.write_text(_text(after), encoding="utf-8")
     return True
