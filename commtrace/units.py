@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -158,6 +158,37 @@ def text_of_duration(duration_ns: float) -> str:
             return f"{time:.3g} {unit}"
         time /= 1000
     return f"{time:.3g} s" if abs(time) < 999.5 else f"{time:,.0f} s"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: `1 call`, `2,540 calls`.
+
+    >>> counted(1, "call"), counted(2540, "call")
+    ('1 call', '2,540 calls')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def text_of_ranks(ranks: Iterable[int], most: int = 8) -> str:
+    """Ranks as people read them, three or more in a row drawn together.
+
+    >>> text_of_ranks([7, 0, 1, 2, 3]), text_of_ranks([5])
+    ('ranks 0-3, 7', 'rank 5')
+    """
+    spans: list[list[int]] = []
+    for rank in sorted({int(rank) for rank in ranks}):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [
+        text
+        for first, last in spans
+        for text in ([f"{first}-{last}"] if last > first + 1 else map(str, range(first, last + 1)))
+    ]
+    is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
+    listed = ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
+    return f"rank{'' if is_one else 's'} {listed}"
 
 
 def text_of_value(value: Any, unit: str) -> str:

@@ -9,6 +9,7 @@ from commtrace.errors import unknown_name
 from commtrace.schema import TABLES
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
+from commtrace_cli.fitting import told
 from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import Text, data_console, finish, working
 
@@ -75,11 +76,9 @@ def _print(frames: Frames, table: Analysis, rows: pd.DataFrame, num_found: int, 
     if rows.empty:
         return
     shown = rows.head(most)
-    drawn, left_out = plain_table(console, table, shown, frames.start_ns)
-    drawn.title = None
-    console.print(drawn)
+    drawn = plain_table(console.width, table, shown, frames.start_ns, title=False)
+    console.print(drawn.table)
     if len(shown) < num_found:
         console.print(Text(f"{num_found - len(shown):,} more: --limit {num_found}", style="dim"))
-    if left_out:
-        told = f"{len(left_out)} more columns, with --columns or --csv: {', '.join(left_out)}"
-        console.print(Text(told, style="dim"))
+    if text := told(drawn.left_out, drawn.num_cut, "with --columns or --csv"):
+        console.print(Text(text, style="dim"))

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.loading import load_events
+from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def findings(
     again at one line is told once; `--json` and `--csv` have each. What the rules could not judge,
     for the trace lacks what they need, is listed at the end.
     """
-    frames = load_events(trace)
+    frames = load_run(trace)
     from commtrace.analyze import CATALOG
     from commtrace.analyze.findings import by_lack, together, unanswered
 
@@ -55,7 +55,7 @@ def findings(
         write_csv(table)
     elif as_json:
         write_json(frames.run, {analysis: table})
-    else:
+    elif not is_silent(frames, trace):
         of_what = "of the steps" if len(frames.steps) else "of the run"
         _print(together(table), of_what, rows, by_lack(unanswered(frames)))
         finish([], then=["commtrace", *_following(table, trace)])
