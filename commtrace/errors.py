@@ -49,12 +49,17 @@ class OutputError(UsageError, OSError):
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is none of `known`, with the one that was meant perhaps."""
     names = list(known)
-    close = get_close_matches(name, names, n=1, cutoff=0.7)
     return UsageError(
         f"no {kind} {name!r}",
         found=f"the {kind}s {', '.join(names)}",
-        attempt=close[0] if close else "one of them",
+        attempt=closest(name, names),
     )
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The one of the known names that was meant perhaps."""
+    close = get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return close[0] if close else "one of them"
 
 
 class TraceError(CommtraceError):

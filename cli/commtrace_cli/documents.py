@@ -30,9 +30,11 @@ def document(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) ->
     }
 
 
-def write_json(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) -> None:
-    """Print `document`."""
-    _print(document(run, tables))
+def write_json(
+    run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame], **more: Any
+) -> None:
+    """Print `document`, and `more` values that JSON has, by their names."""
+    _print(document(run, tables) | more)
 
 
 def write_document(run: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import told
 from commtrace_cli.tables import plain_table
-from commtrace_cli.terminal import Text, data_console, finish, working
+from commtrace_cli.terminal import Text, data_console, finish, say, working
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ def dump(
         raise unknown_name("table", table, TABLES)
     with working(f"reading {trace}"):
         from commtrace.analyze import Analysis, load
-        from commtrace.analyze.select import select
+        from commtrace.analyze.select import hints, select
 
         frames = load(trace)
     names = [name.strip() for text in columns or () for name in text.split(",") if name.strip()]
@@ -59,6 +59,9 @@ def dump(
     by_name = {column.name: column for column in TABLES[table]}
     columns_of = tuple(by_name[name] for name in rows.columns)
     of_table = Analysis(table, "", "", chosen_rows, columns_of)
+    if rows.empty:
+        for hint in hints(getattr(frames, table), TABLES[table], where or ()):
+            say(f"note: {hint}", always=True)
     kept = rows if limit is None else rows.head(limit)
     if as_csv:
         write_csv(kept)

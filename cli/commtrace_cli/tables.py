@@ -7,6 +7,7 @@ column's unit alone (`commtrace.units.text_of_value`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commtrace.schema import INSTANT, MAY_BE_NEGATIVE
@@ -66,12 +67,18 @@ def _num_keys(analysis: Analysis) -> int:
 
 
 def plain_table(
-    width: int, analysis: Analysis, frame: pd.DataFrame, start_ns: int, *, title: bool = True
+    width: int,
+    analysis: Analysis,
+    frame: pd.DataFrame,
+    start_ns: int,
+    *,
+    title: bool = True,
+    important: Sequence[str] = (),
 ) -> Fitted:
     """Any table, each column as its unit says; a point in time is counted from `start_ns`.
 
-    Most important are the first column, the first with a size, a time or a share, and then those
-    that the page shows.
+    Where not told otherwise, most important are the first column, the first with a size, a time or
+    a share, and then those that the page shows.
     """
     headings, texts = {}, {}
     for column in analysis.columns:
@@ -91,7 +98,7 @@ def plain_table(
         texts,
         width=width,
         numbers={column.name for column in analysis.columns if column.type is not str},
-        importance=_importance(analysis),
+        importance=important or _importance(analysis),
         title=analysis.title if title else "",
     )
 

@@ -96,7 +96,7 @@ def test_a_rank_that_never_came_is_blamed(seed: int) -> None:
     problems = checked(rows, program.groups, seed=seed)
     assert found(problems) == [("missing call", "world", 9, "5")]
     assert problems[0]["explanation"] == (
-        "Rank 5 never came to barrier 9 of group world; ranks 0-4, 6-7 did."
+        "Rank 5 never came to barrier 9 of group world; ranks 0-4, 6, 7 did."
     )
 
 
