@@ -27,6 +27,15 @@ def visible(text: str, *, keep: str = "") -> str:
     )
 
 
+def encodable(text: str) -> str:
+    r"""`text` with what UTF-8 cannot encode, half of a pair of surrogates, as an escape.
+
+    >>> print(encodable("a\ud800"))
+    a\ud800
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def visible_value(value: Any) -> Any:
     """A value that a template shows: texts made visible, line breaks kept; what is safe as it is."""
     return visible(value, keep="\n\t") if type(value) is str else value

@@ -92,12 +92,17 @@ def data_console() -> Console:
 
 def write(text: str) -> None:
     """Print a document for programs as it is; to a terminal, with control characters visible."""
-    if sys.stdout.isatty():
+    if is_terminal(sys.stdout):
         text = _shown(text)
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
         raise ClosedOutput from None
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether somebody looks at what is written."""
+    return stream.isatty()
 
 
 def _has_width(is_terminal: bool) -> bool:
@@ -172,7 +177,9 @@ def _quoted(word: str) -> str:
 
 
 def _hexadecimal(letter: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(letter))
+    is_byte = "\udc80" <= letter <= "\udcff"  # of a file name that is not in UTF-8
+    encoded = os.fsencode(letter) if is_byte else letter.encode("utf-8", "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in encoded)
 
 
 def fail(error: CommtraceError) -> None:

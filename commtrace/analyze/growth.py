@@ -64,15 +64,11 @@ def by_module(runs: Sequence[Frames]) -> list[Grown]:
     A module whose numbers are those of one that it contains is left out.
     """
     rows = _grown(_summed(runs, _in_ancestors, ["module"]))
-    inner: dict[tuple[str, str], set[tuple[tuple[float, ...], ...]]] = {}
+    inner: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         for path in ancestors(row.name)[1:-1]:
-            inner.setdefault((row.scope, path), set()).add(tuple(row.values.values()))
-    return [
-        row
-        for row in rows
-        if tuple(row.values.values()) not in inner.get((row.scope, row.name), ())
-    ]
+            inner.setdefault((row.scope, path), set()).add(repr(row.values))
+    return [row for row in rows if repr(row.values) not in inner.get((row.scope, row.name), ())]
 
 
 def by_line(runs: Sequence[Frames]) -> list[Grown]:

@@ -99,13 +99,8 @@ def _array(pa: Any, values: pd.Series, column: Column) -> Any:
         names, codes = np.asarray(found, dtype=object), codes.astype("int32")
     unknown = np.isin(codes, np.flatnonzero(names == "")) | (codes < 0)
     return pa.DictionaryArray.from_arrays(
-        pa.array(codes, mask=unknown), pa.array(list(map(_in_utf8, names)), type=pa.string())
+        pa.array(codes, mask=unknown), pa.array(names.tolist(), type=pa.string())
     )
-
-
-def _in_utf8(text: str) -> str:
-    """The text with what UTF-8 cannot encode, half of a pair of surrogates, as an escape."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 _COLUMNS = (

@@ -89,7 +89,8 @@ def render_diff(runs: Sequence[Frames], labels: Sequence[str]) -> str:
         style=diff_style(),
         scripts=SCRIPTS,
         data=data,
-        title=f"{labels[0]} and {counted(len(runs) - 1, 'run')} compared with it",
+        title=f"{labels[1] if len(runs) == 2 else counted(len(runs) - 1, 'run')} "
+        f"compared with {labels[0]}",
         runs=[_about(frames, label) for frames, label in zip(runs, labels, strict=True)],
         notes=differences_of_runs(*runs),
         measures=MEASURES,
