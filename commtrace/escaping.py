@@ -37,5 +37,5 @@ def encodable(text: str) -> str:
 
 
 def visible_value(value: Any) -> Any:
-    """A value that a template shows: texts made visible, line breaks kept; what is safe as it is."""
+    """A value that a template shows: a text made visible, line breaks kept; others as they are."""
     return visible(value, keep="\n\t") if type(value) is str else value

@@ -1,4 +1,4 @@
-"""`commtrace diff`: what changed from a baseline to other runs; it can fail where something grew."""
+"""`commtrace diff`: runs compared with a baseline; it can fail where something grew."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Examples:
 - `commtrace diff main.json branch.json --fail-on-increase calls --fail-on-increase bytes`
 - `commtrace diff main.json branch.json --fail-on-increase time --tolerance 0.1`
 
-Exit codes: `0` done, `1` something grew that must not, in any of the runs, `2` the command cannot be
-met, also where what must not grow is not known, `3` a trace cannot be read.
+Exit codes: `0` done, `1` something grew that must not, in any of the runs, `2` the command cannot
+be met, also where what must not grow is not known, `3` a trace cannot be read.
 """
 
 _TOTALS = (("calls", "", "calls"), ("wire_bytes", "bytes", "sent"), ("blocked_ns", "ns", "blocked"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-
 from commtrace.errors import unknown_name
 from commtrace.schema import TABLES
 from commtrace_cli import options

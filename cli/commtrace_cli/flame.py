@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-
 from commtrace_cli import options
 from commtrace_cli.fitting import told
 from commtrace_cli.loading import is_silent, load_run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-
 from commtrace.errors import UsageError
 from commtrace.units import text_of_duration
 from commtrace_cli import options

@@ -92,9 +92,7 @@ def _sums(frames: Frames, per_step: bool) -> pd.DataFrame:
     return per_rank(frames, comm, KEYS[1:], per_step)
 
 
-def per_rank(
-    frames: Frames, comm: pd.DataFrame, by: Sequence[str], per_step: bool
-) -> pd.DataFrame:
+def per_rank(frames: Frames, comm: pd.DataFrame, by: Sequence[str], per_step: bool) -> pd.DataFrame:
     """What one rank does of the calls `comm`, by scope and columns: `MEASURED`, nan not known."""
     in_step = (comm["step"] >= 0) & per_step
     num_steps = max(frames.steps["step"].nunique(), 1)

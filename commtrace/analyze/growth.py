@@ -94,9 +94,7 @@ def by_line(runs: Sequence[Frames]) -> list[Grown]:
     return _grown(sums, lambda place: _line_text(place, told))
 
 
-def _of(
-    runs: Sequence[Frames], numbered: Sequence[pd.DataFrame], frames: Frames
-) -> pd.DataFrame:
+def _of(runs: Sequence[Frames], numbered: Sequence[pd.DataFrame], frames: Frames) -> pd.DataFrame:
     return next(each for run, each in zip(runs, numbered, strict=True) if run is frames)
 
 

@@ -80,8 +80,7 @@ def _hint(table: pd.DataFrame, by_name: dict[str, Column], text: str) -> str:
     meant = f"did you mean {name}{comparison}{close[0]}? " if close else ""
     more = ", ..." if len(known) > MOST_VALUES else ""
     return (
-        f"{text!r} holds for no row: {meant}{name} is one of "
-        f"{', '.join(known[:MOST_VALUES])}{more}"
+        f"{text!r} holds for no row: {meant}{name} is one of {', '.join(known[:MOST_VALUES])}{more}"
     )
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from commtrace.errors import UsageError
 from commtrace.exporters.spreadsheet import text_of_cell
 from commtrace_cli.main import COMMANDS
 from commtrace_cli.terminal import Text, data_console, fail, finish, say
-from commtrace.errors import UsageError
 from tests.cli.conftest import ROOT, Commtrace, Ended
 from tests.commtrace.synthetic import write_synthetic_run
 

@@ -84,17 +84,18 @@ def missing_calls(
         is_extra = len(each.absent) > len(each.present)
         is_tie = len(each.absent) == len(each.present)
         blamed = [] if is_tie else each.present if is_extra else missing
+        came, stayed_away = text_of_ranks(each.present), text_of_ranks(missing)
         text = (
-            f"Only {text_of_ranks(each.present)} made {named}; {text_of_ranks(missing)} did not."
+            f"Only {came} made {named}; {stayed_away} did not."
             if is_extra
-            else f"{text_of_ranks(missing)} never came to {named}; {text_of_ranks(each.present)} did."
+            else f"{stayed_away} never came to {named}; {came} did."
         )
         stuck = [f"rank {rank} waits in {waits_in[rank]}" for rank in missing if rank in waits_in]
         if stuck:
             text += f" Meanwhile {'; '.join(stuck[:3])}{'; ...' if len(stuck) > 3 else ''}."
         elif (cut := sorted(set(missing) & covered.cut)) and not covered.imported_from:
             text += f" The recording of {text_of_ranks(cut)} was not closed: it may have died."
-        came, missed = f"made by {text_of_ranks(each.present)}", f"not by {text_of_ranks(missing)}"
+        made, missed = f"made by {came}", f"not by {stayed_away}"
         yield Problem(
             problem="extra call" if is_extra else "missing call",
             is_fault=True,
@@ -102,8 +103,8 @@ def missing_calls(
             mesh_axis=axis,
             number=each.number,
             ranks=numbers_text(blamed),
-            expected=missed if is_extra else came,
-            found=came if is_extra else missed,
+            expected=missed if is_extra else made,
+            found=made if is_extra else missed,
             source=source_of(here.iloc[0]),
             explanation=text[0].upper() + text[1:],
             at_ns=int(here["issue_ns"].min()),

@@ -95,7 +95,9 @@ def _problem(
     what = "transfer" if column == "num" else "byte"
     calls = frames.comm.loc[[max(row["row", SEND], row["row", RECV]) for *_, row in ways]]
     call = calls.loc[calls["issue_ns"].idxmin()]
-    founds = [f"{counted(row[column, SEND], what)} sent, {row[column, RECV]} received" for *_, row in ways]
+    founds = [
+        f"{counted(row[column, SEND], what)} sent, {row[column, RECV]} received" for *_, row in ways
+    ]
     told = [
         f"from rank {source} to rank {target}: {found}"
         for (source, target, _), found in zip(ways, founds, strict=True)

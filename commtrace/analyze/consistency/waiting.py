@@ -137,7 +137,7 @@ def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
 
 
 def rows_of(found: list[list[Wait]]) -> set[int]:
-    """The calls that the circles are made of: a transfer in one has no other end for that reason."""
+    """The calls that circles are made of; a transfer in one lacks its other end for that reason."""
     return {wait.row for circle in found for wait in circle}
 
 

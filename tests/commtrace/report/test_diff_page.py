@@ -54,7 +54,11 @@ def test_tables_have_the_baseline_first_and_what_grew_most_on_top(
 ) -> None:
     errors: list[str] = []
     page = opened(browser, write_diff(runs, tmp_path / "diff.html"), errors)
-    assert page.locator(".runs li b").all_inner_texts() == ["base.json", "deeper.json", "wider.json"]
+    assert page.locator(".runs li b").all_inner_texts() == [
+        "base.json",
+        "deeper.json",
+        "wider.json",
+    ]
     assert page.locator(".lacks").all_inner_texts() == [
         "The runs have 4, 4 and 8 ranks: numbers are means over each run's ranks, and what one "
         "rank sends depends on how many there are."
@@ -79,7 +83,8 @@ def test_flame_graphs_are_on_one_scale_and_coloured_by_growth(
     page = opened(browser, write_diff(runs[:2], tmp_path / "diff.html"), errors)
     drawn = page.evaluate(
         "[0, 1].map((n) => document.getElementById(`flame-${n}`).data[0])"
-        ".map(({ domain, labels, marker }) => ({ end: domain.x[1], labels, colors: marker.colors }))"
+        ".map(({ domain, labels, marker }) => "
+        "({ end: domain.x[1], labels, colors: marker.colors }))"
     )
     assert [round(each["end"], 3) for each in drawn] == [0.667, 1]
     colours = dict(zip(drawn[1]["labels"], drawn[1]["colors"], strict=True))
@@ -109,7 +114,9 @@ def test_names_of_a_trace_are_shown_and_not_executed(browser: Browser, tmp_path:
     names = {"module": HOSTILE, "source_file": HOSTILE, "source_line": 1, "wire_bytes": 8}
     base = run_of([call(**names)], run={"command": f"\u202e{HOSTILE}"})
     other = run_of([call(**names), call(id=1, **names)])
-    page = opened(browser, write_diff([base, other], tmp_path / "x.html", labels=[HOSTILE, "b"]), errors)
+    page = opened(
+        browser, write_diff([base, other], tmp_path / "x.html", labels=[HOSTILE, "b"]), errors
+    )
     assert page.evaluate("window.bad") is None
     assert HOSTILE in page.locator("#by-module").inner_text()
     assert r"\u202e" in page.locator(".runs").inner_text()
@@ -117,7 +124,9 @@ def test_names_of_a_trace_are_shown_and_not_executed(browser: Browser, tmp_path:
     assert errors == []
 
 
-def test_equal_runs_have_no_difference(browser: Browser, runs: list[Frames], tmp_path: Path) -> None:
+def test_equal_runs_have_no_difference(
+    browser: Browser, runs: list[Frames], tmp_path: Path
+) -> None:
     errors: list[str] = []
     page = opened(browser, write_diff([runs[0], runs[0]], tmp_path / "diff.html"), errors)
     assert page.locator("#rest-kind").inner_text() == "Bytes sent: no difference in 3 kinds."
