@@ -29,7 +29,8 @@ from commtrace.child_ranks import Launch, close_gloo, watch_children
 from commtrace.deadline import come_under
 from commtrace.processes import die_with_parent
 from commtrace.shipping import keep_result, read_own, unpack
-from commtrace.writing import opener, whole
+from commtrace.permissions import opener
+from commtrace.writing import whole
 
 if TYPE_CHECKING:
     from commtrace.session import Recording

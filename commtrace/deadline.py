@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from commtrace.writing import opener
+from commtrace.permissions import opener
 
 Stack = list[tuple[str, int, str]]
 """File, line and function of each call, the innermost last."""

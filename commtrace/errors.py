@@ -2,6 +2,7 @@
 
 Each class carries the exit code that the command line ends with. A text has four parts: what was
 asked, what was found, why that does not work, what to try; a part with nothing to say is left out.
+Names in it are made visible (`escaping`), and none of them can look like a line of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
+
+from commtrace.escaping import visible
 
 
 class CommtraceError(Exception):
@@ -26,7 +29,12 @@ class CommtraceError(Exception):
         self.why = why
         self.attempt = attempt
         parts = (("at", place), ("found", found), ("why", why), ("try", attempt))
-        super().__init__("\n".join([asked, *(f"  {name}: {text}" for name, text in parts if text)]))
+        told = [f"  {name}: {_indented(text, len(name) + 4)}" for name, text in parts if text]
+        super().__init__("\n".join([visible(asked), *told]))
+
+
+def _indented(text: str, width: int) -> str:
+    return visible(text, keep="\n").replace("\n", "\n" + " " * width)
 
 
 class UsageError(CommtraceError):
@@ -39,14 +47,17 @@ class SettingsError(UsageError):
     """A setting in pyproject.toml that there is not, or that has no sense."""
 
 
+class OutputError(UsageError, OSError):
+    """A file that cannot be written: no folder, no permission, no space (also an OSError)."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is none of `known`, with the one that was meant perhaps."""
     names = list(known)
-    close = get_close_matches(name, names, n=1, cutoff=0.7)
     return UsageError(
         f"no {kind} {name!r}",
         found=f"the {kind}s {', '.join(names)}",
-        attempt=close[0] if close else "one of them",
+        attempt=closest(name, names),
     )
 
 
@@ -63,6 +74,12 @@ def require_torch(purpose: str) -> None:
             f"{purpose} needs torch, which is not installed",
             attempt="pip install 'commtrace[torch]'",
         )
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The one of the known names that was meant perhaps."""
+    close = get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return close[0] if close else "one of them"
 
 
 class TraceError(CommtraceError):
@@ -119,7 +136,8 @@ class RankError(LaunchError):
         self.run = run
 
     def __str__(self) -> str:
-        return "\n".join([super().__str__(), *self.traceback.splitlines()])
+        lines = (visible(line, keep="\t") for line in self.traceback.splitlines())
+        return "\n".join([super().__str__(), *lines])
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: where the rank was, and not how it was started."""

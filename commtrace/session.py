@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from commtrace.decorating import Decorating
 from commtrace.errors import RecordingError, TraceError, UsageError
+from commtrace.escaping import visible
 from commtrace.recorder import HERE, RECORDER, Buffer, Listening, is_heard, listen
 from commtrace.recorder.buffer import NOBODY
 from commtrace.recorder.clock import epoch_ns, now
@@ -37,6 +38,7 @@ from commtrace.recorder.phases import count_as_libraries
 from commtrace.settings import DETAILS, settings_of
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, OwnSpool, RunFile, SpoolFolder, Store
+from commtrace.units import counted
 from commtrace.views.cells import with_cells
 from commtrace.views.views import Views
 
@@ -132,6 +134,19 @@ class Recording(Views, Decorating):
         self._listening: Listening
         self._pid: int
 
+    def __repr__(self) -> str:
+        path = getattr(self._store, "path", None) or getattr(self._store, "folder", None)
+        where = f"to {visible(str(path))}" if path else "in memory"
+        return f"<commtrace.Recording {where}, {self._state()}, detail {self._detail}>"
+
+    def _state(self) -> str:
+        """What it has been through, and how much it holds."""
+        if self._stream is None:
+            return "not begun"
+        rank, num_calls = self._facts.rank, self._buffer.num_calls
+        state = "on" if self._depth else "written" if self._is_over else "paused"
+        return f"{state}, {counted(num_calls, 'call')} of rank {rank}"
+
     def _recreate_cm(self) -> Recording:
         """What one call of a decorated function is recorded in."""
         if self._stream is None or isinstance(self._store, Memory):
@@ -160,7 +175,7 @@ class Recording(Views, Decorating):
         if failures and kind is None:
             warnings.warn(
                 f"{len(failures)} failures while recording, the trace is not complete; the first: "
-                f"{type(failures.first).__name__}: {failures.first}",
+                f"{type(failures.first).__name__}: {visible(str(failures.first))}",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from commtrace.errors import LaunchError, UsageError
-from commtrace.writing import opener
+from commtrace.permissions import opener
 
 _RESULT_SUFFIX = ".result"
 

@@ -25,11 +25,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
+
+from commtrace.escaping import visible
 
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
@@ -158,17 +160,50 @@ def text_of_duration(duration_ns: float) -> str:
     return f"{time:.3g} s" if abs(time) < 999.5 else f"{time:,.0f} s"
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: `1 call`, `2,540 calls`.
+
+    >>> counted(1, "call"), counted(2540, "call")
+    ('1 call', '2,540 calls')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def text_of_ranks(ranks: Iterable[int], most: int = 8) -> str:
+    """Ranks as people read them, three or more in a row drawn together.
+
+    >>> text_of_ranks([7, 0, 1, 2, 3]), text_of_ranks([5])
+    ('ranks 0-3, 7', 'rank 5')
+    """
+    spans: list[list[int]] = []
+    for rank in sorted({int(rank) for rank in ranks}):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [
+        text
+        for first, last in spans
+        for text in ([f"{first}-{last}"] if last > first + 1 else map(str, range(first, last + 1)))
+    ]
+    is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
+    listed = ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
+    return f"rank{'' if is_one else 's'} {listed}"
+
+
 def text_of_value(value: Any, unit: str) -> str:
     """One value for people, as its unit says; what is not known is a dash.
 
         bytes    1.5 MB        ns     2.5 ms      1    41.2%
         bytes/s  3.2 GB/s      none   1,234 or 0.25
 
+    Texts come with control characters made visible.
+
     >>> text_of_value(0.4123, "1")
     '41.2%'
     """
     if isinstance(value, str):
-        return value or "–"
+        return visible(value) or "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if math.isnan(value):

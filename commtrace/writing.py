@@ -1,84 +1,125 @@
-"""Files that are written whole or not at all, and that only their owner can read.
+"""Writing a file whole or not at all, and the error where that cannot be done.
 
-A trace holds host names, command lines, paths and lines of source. What commtrace writes is
-therefore open to its owner alone (files 0600, folders 0700), unless the folder that it is put into
-says otherwise:
-
-| the folder                           | permissions of a new file in it |
-| ------------------------------------ | ------------------------------- |
-| has the setgid bit                   | the group's are the folder's    |
-| is open to its group, not to others  | the group's are the folder's    |
-| has a default access-control list    | by that list                    |
-
-The umask always counts. A file of one's own that is replaced keeps its permissions.
+Every file that commtrace leaves for a user (a run, a page, a picture, an export, a baseline) is
+written through `whole`. Who may read it is said in `permissions`. What the system refuses becomes
+an `OutputError`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import stat
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-_OWNER = 0o700
-_READ_WRITE = 0o666
-_ALL = 0o777
-_DEFAULT_LIST = "system.posix_acl_default"
+from commtrace.errors import OutputError
+from commtrace.permissions import allowed_in, keep_permissions, opener
+
+_WHOLE = "a file is written whole or not at all: it is as it was"
+
+_REFUSALS: dict[int, tuple[str, str, str]] = {
+    errno.ENOENT: ("no folder {folder}", "", "`mkdir -p {quoted}`, or another path"),
+    errno.ENOTDIR: ("a file in the place of the folder {folder}", "", "another path"),
+    errno.EEXIST: ("a file of that name", "", "another path"),
+    errno.EISDIR: ("a folder of that name", "", "a file in it: {path}/FILE"),
+    errno.EACCES: ("no permission to write to {folder}", "", "a folder of your own"),
+    errno.EPERM: ("no permission to write to {folder}", "", "a folder of your own"),
+    errno.EROFS: ("a file system that is read-only", "", "another path"),
+    errno.ENOSPC: ("no space left on the device", _WHOLE, "free some, or use another path"),
+    errno.EDQUOT: ("your quota is used up", _WHOLE, "free some, or use another path"),
+    errno.EFBIG: ("a limit on the size of files", _WHOLE, "`ulimit -f unlimited`"),
+    errno.ENAMETOOLONG: ("a name that is too long for the file system", "", "a shorter one"),
+}
+"""By the system's error: what was found, why that cannot be, and what to try."""
+
+_DEVICE = (
+    "something that is neither a file nor a folder",
+    "the output is written beside its place and then moved there",
+    "the path of a file",
+)
 
 
 @contextlib.contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; atomically rename it to `path` on success, remove it on failure.
+    """Yield a temporary path; atomically rename it to `path` on success, else leave nothing.
 
-    It is in the same folder, ends alike, and exists already, with the permissions of the file.
+    It is in the same folder, ends alike, and exists already, with the permissions of the file. A
+    link is followed. Raises OutputError for what the system refuses.
     """
-    unfinished = path.with_name(f".{os.getpid()}.{path.name}")
-    unfinished.unlink(missing_ok=True)  # of a process that had this number and was killed
-    os.close(opener(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    check_writable(path)
+    place = Path(os.path.realpath(path))
+    unfinished = place.with_name(f".{os.getpid()}.{place.name}")
     try:
-        yield unfinished
-        _keep_permissions(path, unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def opener(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file that may have to be made: the `opener` to give to `open`."""
-    return os.open(path, flags | os.O_CLOEXEC, _allowed_in(Path(path).parent) & _READ_WRITE)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder, and those that it is in, where they are missing; others stay as they are."""
-    if not path.parent.is_dir():
-        make_folder(path.parent)
-    try:
-        path.mkdir(mode=_allowed_in(path.parent))
-    except FileExistsError:
-        if not path.is_dir():
+        unfinished.unlink(missing_ok=True)  # of a process that had this number and was killed
+        os.close(opener(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        try:
+            yield unfinished
+            keep_permissions(place, unfinished)
+            unfinished.replace(place)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        if isinstance(error, OutputError):
             raise
+        raise output_error(path, error) from error
 
 
-def _allowed_in(folder: Path) -> int:
-    """The permissions of a new folder in `folder`; the umask takes from them when it is made."""
-    if _has_default_list(folder):
-        return _ALL
-    mode = folder.stat().st_mode
-    is_of_group = mode & stat.S_ISGID or not mode & stat.S_IRWXO
-    return _OWNER | (mode & stat.S_IRWXG if is_of_group else 0)
+def check_writable(path: Path) -> None:
+    """Refuse what cannot be written: a folder, a device, something in a folder that is not there.
 
-
-def _has_default_list(folder: Path) -> bool:
+    Raises OutputError.
+    """
     try:
-        return bool(os.getxattr(folder, _DEFAULT_LIST))
-    except (OSError, AttributeError):  # it has none; the system has none
-        return False
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "")
+        if path.exists() and not path.is_file():
+            raise _refused(path, *_DEVICE)
+        folder = Path(os.path.realpath(path)).parent
+        if not folder.is_dir():
+            is_file = any(above.is_file() for above in (folder, *folder.parents))
+            raise OSError(errno.ENOTDIR if is_file else errno.ENOENT, "")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "")
+    except OutputError:
+        raise
+    except OSError as error:
+        raise output_error(path, error) from None
 
 
-def _keep_permissions(before: Path, after: Path) -> None:
-    """Give a file the permissions of the one that it replaces, where that is one's own."""
-    with contextlib.suppress(FileNotFoundError):
-        there = before.lstat()
-        if stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid():
-            after.chmod(stat.S_IMODE(there.st_mode))
+def make_folder(folder: Path) -> None:
+    """Make a folder for output, and those above it; existing ones stay as they are.
+
+    Raises OutputError.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
+    try:
+        for each in reversed(missing):
+            try:
+                each.mkdir(mode=allowed_in(each.parent))
+            except FileExistsError:  # another process was faster, or it is a file
+                if not each.is_dir():
+                    raise
+    except OSError as error:
+        raise output_error(folder, error) from error
+
+
+def output_error(path: Path | str, error: OSError) -> OutputError:
+    """The error in four parts for what the system said about a file to be written."""
+    said = (error.strerror or str(error)).lower()
+    parts = _REFUSALS.get(error.errno or 0, (said, "", "another path"))
+    if error.errno == errno.ENOENT and Path(path).parent.is_dir():
+        parts = ("a file system that takes no new files", "", "another path")
+    return _refused(path, *parts)
+
+
+def _refused(path: Path | str, found: str, why: str, attempt: str) -> OutputError:
+    folder = str(Path(path).parent)
+    named = {"path": path, "folder": folder, "quoted": shlex.quote(folder)}
+    return OutputError(
+        f"cannot write {path}",
+        found=found.format(**named),
+        why=why,
+        attempt=attempt.format(**named),
+    )

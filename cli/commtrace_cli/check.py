@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.padding import Padding
-from rich.text import Text
 
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.loading import load_events
-from commtrace_cli.terminal import data_console, finish
+from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +43,7 @@ def check(
     and what is sent with what is received. The majority is right, whatever the order of ranks.
     Calls that the recording lost are told apart from calls that were never made.
     """
-    frames = load_events(trace)
+    frames = load_run(trace)
     from commtrace.analyze import CATALOG
 
     analysis = CATALOG["consistency"]
@@ -53,7 +52,7 @@ def check(
         write_csv(problems)
     elif as_json:
         write_json(frames.run, {analysis: problems})
-    else:
+    elif not problems.empty or not is_silent(frames, trace):
         _print(frames, problems)
         finish([], then=["commtrace", "report", trace])
     if problems["is_fault"].any():

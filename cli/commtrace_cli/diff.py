@@ -1,32 +1,40 @@
-"""`commtrace diff`: what changed from one run to another; it can fail where something grew."""
+"""`commtrace diff`: runs compared with a baseline; it can fail where something grew."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.text import Text
+from rich.console import Console
 
-from commtrace.units import text_of_value
+from commtrace.errors import UsageError
+from commtrace.units import counted, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.loading import load_events
+from commtrace_cli.fitting import fitted, told
+from commtrace_cli.loading import load_run
 from commtrace_cli.tables import plain_table
-from commtrace_cli.terminal import data_console, finish, say
+from commtrace_cli.terminal import Text, check_output, data_console, finish, say, working
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from commtrace.analyze import Frames
+    from commtrace.analyze.growth import Grown
 
 EXAMPLE = """
 Examples:
 
 - `commtrace diff before.json after.json`
+- `commtrace diff main.json branch.json other.json -o diff.html`
 - `commtrace diff main.json branch.json --fail-on-increase calls --fail-on-increase bytes`
 - `commtrace diff main.json branch.json --fail-on-increase time --tolerance 0.1`
 
-Exit codes: `0` done, `1` something grew that must not, `2` the command cannot be met, `3` a trace
-cannot be read.
+Exit codes: `0` done, `1` something grew that must not, in any of the runs, `2` the command cannot
+be met, also where what must not grow is not known, `3` a trace cannot be read.
 """
 
 _TOTALS = (("calls", "", "calls"), ("wire_bytes", "bytes", "sent"), ("blocked_ns", "ns", "blocked"))
@@ -38,90 +46,245 @@ GREW = 1
 
 
 def diff(
-    before: options.Before,
-    after: options.After,
+    before: options.Baseline,
+    after: options.Compared,
+    output: options.DiffOutput = None,
+    force: options.Force = False,
     fail_on_increase: options.FailOnIncrease = None,
     tolerance: options.Tolerance = 0.0,
     rows: options.Rows = 30,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Compare two runs by module, operator, kind, group and phase.
+    """Compare runs with a baseline, which comes first: by module, operator, kind, group and phase.
 
     Told is what was added, removed and changed in calls and bytes; numbers are what one rank does,
-    per step where both runs mark steps. `--fail-on-increase` looks at the sum over all places:
-    calls, bytes (on the wire, as a ring) or time (blocked).
+    per step where all runs mark steps. `-o` writes a page with what grew, by module, kind and line,
+    and the flame graphs side by side. `--json` and `--csv` have a row for each place and each run
+    that is compared. `--fail-on-increase` looks at the sum over all places: calls, bytes (on the
+    wire, as a ring) or time (blocked).
     """
-    runs = load_events(before), load_events(after)
-    from commtrace.analyze.diff import DIFF, METRICS, differences_of_runs, increases
-    from commtrace.analyze.diff import diff as compare
+    if output is not None:
+        check_output(output, force=force)
+    paths = [before, *after]
+    runs = [load_run(path) for path in paths]
+    from commtrace.report.diff_page import labels_of
 
-    table = compare(*runs)
-    if as_csv:
-        write_csv(table)
+    labels = labels_of(paths)
+    tables = _compared(runs, labels)
+    if output is not None:
+        _write_page(runs, labels, output)
+    elif as_csv:
+        write_csv(_with_runs(tables))
     elif as_json:
-        write_json(runs[1].run, {DIFF: table})
+        _write_json(runs, labels, tables)
     else:
-        _print(table, rows, differences_of_runs(*runs))
-        finish([], then=["commtrace", "report", after])
-    failed = False
-    for metric in fail_on_increase or ():
-        for scope, (old, new) in increases(table, metric.value, tolerance).items():
-            unit = {"calls": "", "bytes": "bytes", "time": "ns"}[metric.value]
-            texts = [text_of_value(value, unit) for value in (old, new, new - old)]
-            where = "per step" if scope == "step" else "outside of steps or over the run"
-            say(
-                f"{METRICS[metric.value]} grew {where}: {texts[0]} -> {texts[1]} (+{texts[2]})",
-                always=True,
-            )
-            failed = True
-    if failed:
+        _print(runs, tables, rows)
+        command = ["commtrace", "diff", *paths, "-o", "diff.html"]
+        finish([], then=command)
+    if _grew(tables, fail_on_increase or (), tolerance):
         raise typer.Exit(GREW)
 
 
-def _print(table: pd.DataFrame, rows: int, told: list[str]) -> None:
+def _compared(runs: Sequence[Frames], labels: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """By the name of each later run, what changed from the baseline to it."""
+    from commtrace.analyze.diff import compare_all
+
+    return dict(zip(labels[1:], compare_all(runs), strict=True))
+
+
+def _write_page(runs: Sequence[Frames], labels: Sequence[str], output: Path) -> None:
+    from commtrace.report import write_diff
+
+    with working(f"drawing {output}"):
+        write_diff(runs, output, labels=labels)
+    finish([output], then=["python", "-m", "webbrowser", output])
+
+
+def _with_runs(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """All tables as one, with a column `run`."""
+    import pandas as pd
+
+    named = []
+    for label, table in tables.items():
+        named.append(table.assign(run=label)[["run", *table.columns]])
+    return pd.concat(named, ignore_index=True)
+
+
+def _write_json(
+    runs: Sequence[Frames], labels: Sequence[str], tables: dict[str, pd.DataFrame]
+) -> None:
+    from dataclasses import replace
+
+    from commtrace.analyze.diff import DIFF
+    from commtrace.schema import Column
+
+    run = Column("run", str, "", "name of the run that is compared with the first")
+    facts = [
+        {
+            "name": label,
+            "path": str(frames.path or ""),
+            "num_ranks": frames.num_ranks,
+            "num_steps": int(frames.steps["step"].nunique()),
+        }
+        for frames, label in zip(runs, labels, strict=True)
+    ]
+    analysis = replace(DIFF, columns=(run, *DIFF.columns))
+    write_json(runs[-1].run, {analysis: _with_runs(tables)}, runs=facts)
+
+
+def _grew(
+    tables: dict[str, pd.DataFrame], metrics: Sequence[options.Metric], tolerance: float
+) -> bool:
+    """Whether something has grown that must not; it is told what, and in which run."""
+    from commtrace.analyze.diff import METRICS, increases
+
+    has_grown = False
+    for label, table in tables.items():
+        of_run = f" in {label}" if len(tables) > 1 else ""
+        for metric in metrics:
+            measure = METRICS[metric.value]
+            _require_known(table, measure, metric, label)
+            for scope, (old, new) in increases(table, metric.value, tolerance).items():
+                unit = {"calls": "", "bytes": "bytes", "time": "ns"}[metric.value]
+                texts = [text_of_value(value, unit) for value in (old, new, new - old)]
+                where = "per step" if scope == "step" else "outside of steps or over the run"
+                change = f"{texts[0]} -> {texts[1]} (+{texts[2]})"
+                say(f"{measure} grew {where}{of_run}: {change}", always=True)
+                has_grown = True
+    return has_grown
+
+
+def _require_known(table: pd.DataFrame, measure: str, metric: options.Metric, label: str) -> None:
+    """Refuse to judge what a run does not know.
+
+    Raises UsageError.
+    """
+    for name in (f"{measure}_before", f"{measure}_after"):
+        if len(table) and table[name].isna().all():
+            whose = "the baseline" if name.endswith("before") else label
+            raise UsageError(
+                f"cannot tell whether {metric.value} grew",
+                found=f"no call of {whose} whose {measure} is known",
+                attempt="another metric, or a run that knows it",
+            )
+
+
+def _print(runs: Sequence[Frames], tables: dict[str, pd.DataFrame], rows: int) -> None:
+    from commtrace.analyze.diff import SAME, differences_of_runs
+
+    console = data_console()
+    for text in differences_of_runs(*runs):
+        console.print(Text(f"note: {text}", style="yellow"))
+    if all((table["change"] == SAME).all() for table in tables.values()):
+        num = max(map(len, tables.values()))
+        places = f"{counted(num, 'place')} that communicate{'s' * (num == 1)}"
+        console.print(Text(f"no difference in {places}", style="bold"))
+        return
+    for number, (label, table) in enumerate(tables.items()):
+        if len(tables) > 1:
+            console.print("\n" * bool(number), end="")
+            console.print(Text(f"{label}, compared with the baseline", style="bold underline"))
+        _print_counts(console, table)
+    if len(tables) == 1:
+        _print_places(console, next(iter(tables.values())), rows)
+    else:
+        _print_growth(console, runs, list(tables), rows)
+
+
+def _print_counts(console: Console, table: pd.DataFrame) -> None:
+    from commtrace.analyze.diff import SAME
+
+    changes = table[table["change"] != SAME]
+    counts = changes["change"].value_counts()
+    parts = [f"{num} {change}" for change, num in counts.items()]
+    same = f"{len(table) - len(changes)} the same"
+    console.print(Text(", ".join([*parts, same]), style="bold"))
+    for line in _totals(table):
+        console.print(line)
+
+
+def _print_places(console: Console, table: pd.DataFrame, rows: int) -> None:
+    """The places that changed, of one run."""
     from commtrace.analyze import Analysis
     from commtrace.analyze.diff import COLUMNS, DIFF, SAME
 
-    console = data_console()
-    for text in told:
-        console.print(Text(f"note: {text}", style="yellow"))
     changes = table[table["change"] != SAME]
-    if changes.empty:
-        console.print(Text(f"no difference in {len(table)} places that communicate", style="bold"))
-        return
-    counts = changes["change"].value_counts()
-    summary = ", ".join(f"{num} {change}" for change, num in counts.items())
-    console.print(Text(f"{summary}, {len(table) - len(changes)} the same", style="bold"))
-    for line in _totals(table):
-        console.print(line)
     names = (
-        "change",
-        "module",
-        "kind",
-        "calls_change",
-        "wire_bytes_change",
-        "phase",
-        "op",
-        "group",
+        *("change", "module", "kind", "calls_change", "wire_bytes_change", "phase", "op", "group"),
+        *("blocked_ns_change", "calls_before", "calls_after", "wire_bytes_before"),
     )
-    names += ("blocked_ns_change", "calls_before", "calls_after", "wire_bytes_before")
     by_name = {column.name: column for column in COLUMNS}
     few = tuple(by_name[name] for name in (*names, "wire_bytes_after"))
     shown = Analysis(DIFF.name, DIFF.title, DIFF.question, DIFF.function, few)
-    drawn, left_out = plain_table(console, shown, changes.head(rows), 0)
-    console.print(drawn)
+    drawn = plain_table(console.width, shown, changes.head(rows), 0, important=names[:5])
+    console.print(drawn.table)
     if len(changes) > rows:
         console.print(Text(f"{len(changes) - rows} more: --rows {len(changes)}", style="dim"))
-    if left_out:
-        console.print(
-            Text(f"in a wider terminal or with --csv: {', '.join(left_out)}", style="dim")
+    if text := told(drawn.left_out, drawn.num_cut, "with --csv"):
+        console.print(Text(text, style="dim"))
+
+
+def _print_growth(
+    console: Console, runs: Sequence[Frames], labels: Sequence[str], rows: int
+) -> None:
+    """What grew in any of several runs, by module and by kind: bytes sent and calls."""
+    from commtrace.analyze.growth import by_kind, by_module
+
+    for what, grown in (("module", by_module(runs)), ("kind", by_kind(runs))):
+        changed = [row for row in grown if row.growth("wire_bytes") or row.growth("calls")]
+        if not changed:
+            continue
+        drawn = fitted(
+            *_columns_of_growth(what, changed[:rows], labels),
+            width=console.width,
+            numbers={f"{measure} {n}" for measure, *_ in _GROWN for n in range(len(runs))},
+            importance=[
+                *("name", "wire_bytes 0"),
+                *(f"{measure} {n}" for measure, *_ in _GROWN for n in range(1, len(runs))),
+            ],
+            title=f"What changed, by {what}: the baseline, then each run's change",
         )
+        console.print()
+        console.print(drawn.table)
+        if len(changed) > rows:
+            console.print(Text(f"{len(changed) - rows} more: --rows {len(changed)}", style="dim"))
+        if text := told(drawn.left_out, drawn.num_cut, "with --csv or -o diff.html"):
+            console.print(Text(text, style="dim"))
+
+
+_GROWN = (("wire_bytes", "bytes", "sent"), ("calls", "", "calls"))
+
+
+def _columns_of_growth(
+    what: str, changed: Sequence[Grown], labels: Sequence[str]
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Headings and texts: a measure of the baseline, and its change in each run."""
+    names = [
+        (row.name or "(outside of modules)") + (" outside of steps" if row.scope == "run" else "")
+        for row in changed
+    ]
+    headings, texts = {"name": what}, {"name": [text_of_value(name, "") for name in names]}
+    for measure, unit, title in _GROWN:
+        headings[f"{measure} 0"] = title
+        texts[f"{measure} 0"] = [text_of_value(row.values[measure][0], unit) for row in changed]
+        for number, label in enumerate(labels, 1):
+            headings[f"{measure} {number}"] = text_of_value(label, "")
+            changes = (row.values[measure][number] - row.values[measure][0] for row in changed)
+            texts[f"{measure} {number}"] = [_signed(value, unit) for value in changes]
+    return headings, texts
+
+
+def _signed(value: float, unit: str) -> str:
+    if not math.isnan(value) and value == 0:
+        return "="
+    return f"{'+' if value > 0 else ''}{text_of_value(value, unit)}"
 
 
 def _totals(table: pd.DataFrame) -> Iterator[Text]:
     """What changed in all, in steps and outside of them: calls, bytes sent and time blocked."""
-    sums = table.groupby("scope").sum(numeric_only=True).sort_index(ascending=False)
+    by_scope = table.groupby("scope").sum(numeric_only=True, min_count=1)
+    sums = by_scope.sort_index(ascending=False)
     for scope, row in sums.iterrows():
         parts = []
         for name, unit, what in _TOTALS:

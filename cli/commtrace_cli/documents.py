@@ -32,12 +32,10 @@ def document(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) ->
 
 
 def write_json(
-    run: Mapping[str, Any],
-    tables: Mapping[Analysis, pd.DataFrame],
-    more: Mapping[str, Any] | None = None,
+    run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame], **more: Any
 ) -> None:
-    """Print `document`, and more values behind the tables."""
-    _print(document(run, tables) | dict(more or {}))
+    """Print `document`, and `more` values that JSON has, by their names."""
+    _print(document(run, tables) | more)
 
 
 def write_document(run: Mapping[str, Any], values: Mapping[str, Any]) -> None:
@@ -58,9 +56,16 @@ def _plain(value: Any) -> Any:
 
 
 def _print(written: Mapping[str, Any]) -> None:
-    write(json.dumps(written, indent=1) + "\n")
+    text = json.dumps(written, indent=1).replace("\x7f", "\\u007f")  # the control that JSON allows
+    write(f"{text}\n")
 
 
 def write_csv(table: pd.DataFrame) -> None:
-    """Print a table; what is not known is an empty field or -1."""
-    write(table.to_csv(index=False))
+    """Print a table; what is not known is an empty field or -1.
+
+    Texts that a spreadsheet would take for a formula begin with an apostrophe
+    (`commtrace.exporters.spreadsheet`).
+    """
+    from commtrace.exporters.spreadsheet import csv_text
+
+    write(csv_text(table))

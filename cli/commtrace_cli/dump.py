@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from commtrace.errors import unknown_name
 from commtrace.schema import TABLES
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
+from commtrace_cli.fitting import told
 from commtrace_cli.tables import plain_table
-from commtrace_cli.terminal import data_console, finish, working
+from commtrace_cli.terminal import Text, data_console, finish, say, working
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +46,7 @@ def dump(
         raise unknown_name("table", table, TABLES)
     with working(f"reading {trace}"):
         from commtrace.analyze import Analysis, load
-        from commtrace.analyze.select import select
+        from commtrace.analyze.select import hints, select
 
         frames = load(trace)
     names = [name.strip() for text in columns or () for name in text.split(",") if name.strip()]
@@ -59,6 +58,9 @@ def dump(
     by_name = {column.name: column for column in TABLES[table]}
     columns_of = tuple(by_name[name] for name in rows.columns)
     of_table = Analysis(table, "", "", chosen_rows, columns_of)
+    if rows.empty:
+        for hint in hints(getattr(frames, table), TABLES[table], where or ()):
+            say(f"note: {hint}", always=True)
     kept = rows if limit is None else rows.head(limit)
     if as_csv:
         write_csv(kept)
@@ -76,11 +78,9 @@ def _print(frames: Frames, table: Analysis, rows: pd.DataFrame, num_found: int, 
     if rows.empty:
         return
     shown = rows.head(most)
-    drawn, left_out = plain_table(console, table, shown, frames.start_ns)
-    drawn.title = None
-    console.print(drawn)
+    drawn = plain_table(console.width, table, shown, frames.start_ns, title=False)
+    console.print(drawn.table)
     if len(shown) < num_found:
         console.print(Text(f"{num_found - len(shown):,} more: --limit {num_found}", style="dim"))
-    if left_out:
-        told = f"{len(left_out)} more columns, with --columns or --csv: {', '.join(left_out)}"
-        console.print(Text(told, style="dim"))
+    if text := told(drawn.left_out, drawn.num_cut, "with --columns or --csv"):
+        console.print(Text(text, style="dim"))

@@ -6,15 +6,18 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
+from commtrace.escaping import visible
 from commtrace.schema import HARNESS
-from commtrace.units import text_of_bytes, text_of_duration, text_of_value
+from commtrace.units import text_of_bytes, text_of_duration, text_of_ranks, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
-from commtrace_cli.loading import load_events
-from commtrace_cli.terminal import data_console, finish
+from commtrace_cli.fitting import fitted, told
+from commtrace_cli.loading import load_run
+from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
     from commtrace.analyze.story import Peer, Story
@@ -46,7 +49,7 @@ def explain(
     candidates and their costs, the steps, the call itself, and when each of its peers arrived.
     What the trace does not know is said, with the reason.
     """
-    frames = load_events(trace)
+    frames = load_run(trace)
     from commtrace.analyze.story import explain as story_of
     from commtrace.analyze.story import find_call
 
@@ -207,8 +210,8 @@ def _sent(story: Story) -> Iterable[Text]:
 def _ranks(ranks: tuple[int, ...]) -> str:
     if not ranks:
         return "members not known"
-    listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-    return f"rank {listed}" if len(ranks) == 1 else f"{len(ranks)} ranks: {listed}"
+    text = text_of_ranks(ranks)
+    return text if len(ranks) == 1 else f"{len(ranks)} ranks: {text.partition(' ')[2]}"
 
 
 def _bytes(num_bytes: int) -> str:
@@ -239,11 +242,11 @@ def _peers(story: Story) -> Iterable[Text]:
     differing = [peer.rank for peer in story.peers if peer.differs]
     if story.missing_ranks:
         came = f"{len(story.peers)} of {len(story.peers) + len(story.missing_ranks)}"
-        missing = ", ".join(map(str, story.missing_ranks[:8]))
-        yield Text(f"{came} came; no call of rank {missing} is in the trace", style="bold red")
+        missing = text_of_ranks(story.missing_ranks)
+        yield Text(f"{came} came; no call of {missing} is in the trace", style="bold red")
     if differing:
-        listed = ", ".join(map(str, differing[:8]))
-        yield Text(f"rank {listed} made another call: `commtrace check`", style="bold red")
+        made = f"{text_of_ranks(differing)} made another call: `commtrace check`"
+        yield Text(made, style="bold red")
     if len(story.peers) < 2:
         return
     last = story.peers[-1]
@@ -253,30 +256,37 @@ def _peers(story: Story) -> Iterable[Text]:
         yield Text("all came at once")
 
 
-def _arrivals(story: Story, rows: int, width: int) -> Table:
+_OF_PEERS = ("arrived", "blocked", "waited", "transfer")
+
+
+def _arrivals(story: Story, rows: int, width: int) -> Padding:
     """When each peer came, how long it waited, and what was left for transfer."""
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column(" " * (_MARGIN - 2) if width >= _WIDE else "")
-    table.add_column("call", no_wrap=True)
-    for heading in ("arrived", "blocked", "waited", "transfer"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
     shown = _few(story.peers, rows)
+    columns: dict[str, list[str]] = {name: [] for name in ("call", *_OF_PEERS, "remark")}
     for peer in shown:
         cells = (peer.after_ns, peer.blocked_ns, peer.wait_ns, peer.transfer_ns)
         texts = [text_of_value(value if value >= 0 else math.nan, "ns") for value in cells]
         texts[0] = texts[0] if peer.after_ns < 0 else f"+{texts[0]}"
         remarks = [("this call", peer.is_this), ("last", peer.is_last), (peer.differs, True)]
-        table.add_row(
-            "",
-            Text(f"{peer.rank}:{peer.id}"),
-            *texts,
-            Text(", ".join(text for text, holds in remarks if text and holds)),
-            style="bold" if peer.is_this else "",
-        )
+        remark = ", ".join(text for text, holds in remarks if text and holds)
+        for name, text in zip(
+            columns, (f"{peer.rank}:{peer.id}", *texts, visible(remark)), strict=True
+        ):
+            columns[name].append(text)
+    margin = _MARGIN if width >= _WIDE else 0
+    drawn = fitted(
+        {name: name for name in columns} | {"remark": ""},
+        columns,
+        width=width - margin,
+        numbers=_OF_PEERS,
+        importance=("call", "arrived", "waited", "remark"),
+    )
+    lines: list[RenderableType] = [drawn.table]
     if len(shown) < len(story.peers):
-        table.add_row("", Text(f"{len(story.peers) - len(shown)} more: --rows {len(story.peers)}"))
-    return table
+        lines.append(Text(f"{len(story.peers) - len(shown)} more: --rows {len(story.peers)}"))
+    if text := told([name or "remark" for name in drawn.left_out], drawn.num_cut, "with --json"):
+        lines.append(Text(text, style="dim"))
+    return Padding(Group(*lines), (0, 0, 0, margin), expand=False)
 
 
 def _few(peers: tuple[Peer, ...], rows: int) -> list[Peer]:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.padding import Padding
-from rich.text import Text
 
 from commtrace.errors import unknown_name
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.loading import load_events
-from commtrace_cli.terminal import data_console, finish, say
+from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.terminal import Text, data_console, finish, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +55,7 @@ def findings(
     again at one line is told once; `--json` and `--csv` have each. What the rules could not judge,
     for the trace lacks what they need, is listed at the end, and under `unanswered` of `--json`.
     """
-    frames = load_events(trace)
+    frames = load_run(trace)
     from commtrace.analyze import CATALOG
     from commtrace.analyze.findings import by_lack, muted, together, unanswered
 
@@ -71,9 +70,8 @@ def findings(
             {"rule": rule, "reason": reason, "num_findings": num}
             for (rule, reason), num in muted(frames).items()
         ]
-        more = {"unanswered": lacking, "muted": left_out}
-        write_json(frames.run, {analysis: table}, more)
-    else:
+        write_json(frames.run, {analysis: table}, unanswered=lacking, muted=left_out)
+    elif not is_silent(frames, trace):
         of_what = "of the steps" if len(frames.steps) else "of the run"
         _print(together(table), of_what, rows, by_lack(lacking))
         _print_muted(muted(frames), frames.settings.path)

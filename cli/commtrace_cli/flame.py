@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from commtrace_cli import options
-from commtrace_cli.loading import load_events
+from commtrace_cli.fitting import told
+from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.stretch import steps_of, window_of
-from commtrace_cli.terminal import check_output, data_console, finish, working
+from commtrace_cli.terminal import Text, check_output, data_console, finish, working
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
@@ -51,7 +50,9 @@ def flame(
         check_format(output)
         check_output(output, force=force)
     window_ns, numbers = window_of(window), steps_of(steps)
-    frames = load_events(trace)
+    frames = load_run(trace)
+    if output is None and is_silent(frames, trace):
+        return
     from commtrace.analyze.window import of_steps, within
 
     if numbers is not None:
@@ -75,15 +76,15 @@ def _print(frames: Frames, value: str, phase: str, rows: int) -> None:
     from commtrace.analyze import notices_of
     from commtrace.analyze.notices import notices_on
     from commtrace.figures.flame import VALUES, flame_nodes, level_of
-    from commtrace_cli.text_flame import Tree, flame_lines, largest
+    from commtrace_cli.text_flame import Tree, flame_lines, largest, num_cut
 
     console = data_console()
     nodes = flame_nodes(frames)
     top = level_of(nodes, phase)
     console.print(Text(str(frames.run.get("command") or frames.path or ""), style="bold"))
     of_phase = f" in {phase}" if phase else ""
-    told = f"{VALUES[value]}{of_phase}: what one rank does, the mean over ranks"
-    console.print(Text(told, style="dim"))
+    what = f"{VALUES[value]}{of_phase}: what one rank does, the mean over ranks"
+    console.print(Text(what, style="dim"))
     for text in notices_on("flame", notices_of(frames)):
         console.print(Text(f"note: {text}", style="yellow"))
     if nodes.empty or not nodes[value].iloc[top] > 0:
@@ -97,3 +98,5 @@ def _print(frames: Frames, value: str, phase: str, rows: int) -> None:
     if len(shown) < len(whole):
         hidden = len(whole) - len(shown)
         console.print(Text(f"{hidden} smaller rows: --rows {len(whole)}", style="dim"))
+    if text := told([], num_cut(shown, console.width), "with -o FILE", what="name"):
+        console.print(Text(text, style="dim"))

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from commtrace.schema import FORMAT_VERSION
 from commtrace.settings import THRESHOLDS, Settings, settings_of
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
-from commtrace_cli.terminal import data_console, finish, working
+from commtrace_cli.terminal import Text, data_console, finish, working
 
 if TYPE_CHECKING:
     from commtrace.tracefile import RunInfo

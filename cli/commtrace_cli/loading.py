@@ -6,22 +6,57 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commtrace.settings import settings_of
-from commtrace_cli.terminal import working
+from commtrace_cli.terminal import Text, data_console, finish, working
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
 
 
-def load_events(path: Path) -> Frames:
-    """The tables of the trace at `path`.
+def load_run(path: Path) -> Frames:
+    """The tables of the trace at `path`, also of one without any communication.
 
-    Raises a TraceError where it is none, or holds nothing to show.
+    Raises a TraceError where it is none, or where it holds nothing and was cut short, so that
+    nothing can be said of the run.
+    """
+    settings = settings_of()
+    with working(f"reading {path}"):
+        from commtrace.tracefile import read_trace, require_events
+
+        trace = read_trace(path)
+        if trace.run.get("torn_ranks") or not trace.num_rows("ranks"):
+            require_events(trace)
+        from commtrace.analyze import load  # late, for it takes longer than refusing
+
+        return load(trace, settings)
+
+
+def load_events(path: Path) -> Frames:
+    """The tables of the trace at `path`, which holds something to draw or to export.
+
+    Raises a TraceError where it is none, or holds no call and no operator.
     """
     settings = settings_of()
     with working(f"reading {path}"):
         from commtrace.tracefile import read_trace, require_events
 
         trace = require_events(read_trace(path))
-        from commtrace.analyze import load  # late, for it takes longer than refusing
+        from commtrace.analyze import load
 
         return load(trace, settings)
+
+
+def is_silent(frames: Frames, trace: Path) -> bool:
+    """Whether a run has no communication; then that is said, in place of its empty tables."""
+    if len(frames.comm):
+        return False
+    from commtrace.analyze import notices_of
+    from commtrace.analyze.notices import EVERYTHING
+
+    console = data_console()
+    console.print(Text(str(frames.run.get("command") or trace), style="bold"))
+    for notice in notices_of(frames):
+        if EVERYTHING in notice.limits:
+            console.print(Text(notice.text))
+    operators = ["commtrace", "dump", trace, "ops"]
+    finish([], then=operators if len(frames.ops) else ["commtrace", "info", trace])
+    return True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
@@ -106,21 +108,67 @@ def main() -> None:
     spare_letters(sys.stdout, sys.stderr)
     try:
         try:
-            app(prog_name="commtrace")
+            code = app(prog_name="commtrace", standalone_mode=False)
         finally:
             sys.stdout.flush()  # here, where it may still fail with a sentence
+        sys.exit(code or 0)
     except (ClosedOutput, BrokenPipeError):
         _forget_output()
         sys.exit(CLOSED)
     except CommtraceError as error:
         fail(error)
         sys.exit(error.exit_code)
-    except OSError as error:  # no permission, no space left, a name too long
-        refused = UsageError(error.strerror or str(error), place=str(error.filename or ""))
-        if error.filename is None:  # it was the output
+    except _NotUnderstood as error:
+        if type(error).__name__ != _TOLD_ALREADY:
+            fail(_not_understood(error))
+        sys.exit(UsageError.exit_code)
+    except OSError as error:
+        if error.filename is None:
             _forget_output()
+        refused = _refused(error)
         fail(refused)
         sys.exit(refused.exit_code)
+
+
+def _refused(error: OSError) -> UsageError:
+    """What the system refused: without a file's name, to write the output."""
+    if error.filename is None:
+        attempt = "send what is printed to another place"
+        return UsageError("cannot write the output", found=_said(error), attempt=attempt)
+    return UsageError(
+        f"cannot use {error.filename}",
+        found=_said(error),
+        why="the system does not allow it",
+        attempt="another path, or other permissions",
+    )
+
+
+def _said(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+_NotUnderstood: Any = next(
+    each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException"
+)
+"""What the parser of arguments raises; releases of typer take it from different packages."""
+
+_TOLD_ALREADY = "NoArgsIsHelpError"
+"""Its exception where there are no arguments at all, by when the help has been printed."""
+
+_CHOICE = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>'.*')")
+
+
+def _not_understood(error: Any) -> UsageError:
+    """An argument that was refused, with the one that was meant perhaps."""
+    command = error.ctx.command_path if getattr(error, "ctx", None) else "commtrace"
+    told = error.format_message().replace("Value error, ", "").strip()
+    attempt = f"`{command} --help`"
+    choice = _CHOICE.search(told)
+    if choice:
+        known = re.findall(r"'(.*?)'", choice["known"])
+        close = get_close_matches(choice["given"], known, n=1)
+        attempt = f"{close[0]}, or {attempt}" if close else attempt
+    return UsageError(told, attempt=attempt)
 
 
 def _forget_output() -> None:

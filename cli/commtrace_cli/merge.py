@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from commtrace.units import text_of_ranks
 from commtrace_cli import options
 from commtrace_cli.terminal import check_output, finish, say, working
 
@@ -31,7 +32,5 @@ def merge(
     for name, found in (("no spool of", "missing_ranks"), ("not closed by", "torn_ranks")):
         ranks = trace.run[found]
         if ranks:
-            listed = ", ".join(map(str, ranks[:MOST_LISTED]))
-            more = f" and {len(ranks) - MOST_LISTED:,} more" if len(ranks) > MOST_LISTED else ""
-            say(f"note: {name} rank {listed}{more}", always=True)
+            say(f"note: {name} {text_of_ranks(ranks)}", always=True)
     finish([output], then=["commtrace", "report", output])

@@ -11,7 +11,7 @@ import typer
 from commtrace import __version__
 from commtrace.errors import UsageError
 from commtrace.schema import TABLES
-from commtrace_cli.terminal import say
+from commtrace_cli.terminal import say, write
 
 
 def _traces(incomplete: str) -> list[str]:
@@ -69,7 +69,7 @@ def _belonging_before(context: typer.Context, arguments: list[str] | None) -> li
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"commtrace {__version__}")
+        write(f"commtrace {__version__}\n")
         raise typer.Exit
 
 
@@ -137,16 +137,33 @@ Sources = Annotated[
         metavar="FILE...", help="A file of each rank, or folders of them.", show_default=False
     ),
 ]
-Before = Annotated[
+Baseline = Annotated[
     Path,
     typer.Argument(
-        metavar="BEFORE", help="The first trace.", show_default=False, autocompletion=_traces
+        metavar="BASELINE",
+        help="The trace that others are compared with.",
+        show_default=False,
+        autocompletion=_traces,
     ),
 ]
-After = Annotated[
-    Path,
+Compared = Annotated[
+    list[Path],
     typer.Argument(
-        metavar="AFTER", help="The second trace.", show_default=False, autocompletion=_traces
+        metavar="TRACE...",
+        help="The traces that are compared with it, one or more.",
+        show_default=False,
+        autocompletion=_traces,
+    ),
+]
+DiffOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write a page that compares the runs, one HTML file; without it, they are compared "
+        "in the terminal.",
+        show_default=False,
     ),
 ]
 FailOnIncrease = Annotated[
@@ -350,7 +367,11 @@ AsJson = Annotated[
 AsCsv = Annotated[
     bool,
     typer.Option(
-        "--csv", metavar="", callback=_one_format, help="Exact numbers as CSV, of one table."
+        "--csv",
+        metavar="",
+        callback=_one_format,
+        help="Exact numbers as CSV, of one table. Text that a spreadsheet would take for a "
+        "formula begins with an apostrophe.",
     ),
 ]
 Version = Annotated[

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from commtrace.errors import UsageError
+from commtrace.units import counted
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.loading import load_events
-from commtrace_cli.tables import cut, rich_table
-from commtrace_cli.terminal import data_console, finish
+from commtrace_cli.fitting import told
+from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.tables import cut, measures_table
+from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
     from commtrace.analyze import Analysis, Frames
@@ -45,7 +45,7 @@ def summary(
             why="each has columns of its own",
             attempt="one of them: --csv --by module, or all of them: --json",
         )
-    frames = load_events(trace)
+    frames = load_run(trace)
     from commtrace.analyze import CATALOG
 
     analyses = [CATALOG[f"by_{name}"] for name in chosen]
@@ -53,7 +53,7 @@ def summary(
         write_csv(analyses[0].function(frames))
     elif as_json:
         write_json(frames.run, {each: each.function(frames) for each in analyses})
-    else:
+    elif not is_silent(frames, trace):
         _print(frames, analyses, rows)
         finish([], then=["commtrace", "report", trace])
 
@@ -68,21 +68,47 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
     for notice in notices_of(frames):
         if not notice.is_minor:
             console.print(Text(f"note: {notice.text}", style="yellow"))
+    left_out: list[str] = []
+    num_cut = 0
     for analysis in analyses:
         whole = analysis.function(frames)
         shown = cut(whole, rows)
+        drawn = measures_table(console.width, analysis, shown)
         console.print()
-        console.print(rich_table(console, analysis, shown))
+        console.print(drawn.table)
         if len(shown) < len(whole):
             hidden = len(whole) - len(shown)
             console.print(Text(f"{hidden} more rows: --rows {len(whole)}", style="dim"))
+        left_out += [heading for heading in drawn.left_out if heading not in left_out]
+        num_cut += drawn.num_cut
+    if left_out or num_cut:
+        console.print()
+        console.print(Text(told(left_out, num_cut, "with --csv --by TABLE"), style="dim"))
 
 
 def _size_of(frames: Frames) -> str:
     from commtrace.analyze import CATALOG
 
     facts = dict(CATALOG["facts"].function(frames).itertuples(index=False))
-    return (
-        f"{facts['ranks recorded']} ranks, {facts['steps']} steps, {facts['recorded time']}, "
-        f"{int(facts['communication calls']):,} communication calls"
+    return ", ".join(
+        (
+            counted(int(facts["ranks recorded"]), "rank"),
+            counted(int(facts["steps"]), "step"),
+            str(facts["recorded time"]),
+            _calls(frames),
+        )
     )
+
+
+def _calls(frames: Frames) -> str:
+    """How many calls one rank makes, which the tables below add up to, and all ranks together."""
+    num_calls, num_ranks = len(frames.comm), max(frames.num_ranks, 1)
+    if num_ranks == 1:
+        return counted(num_calls, "communication call")
+    each = frames.comm["rank"].value_counts()
+    if len(each) == num_ranks and each.min() == each.max():
+        per_rank = counted(int(each.iloc[0]), "communication call")
+        return f"{per_rank} per rank ({num_calls:,} in all)"
+    in_all = counted(num_calls, "communication call")
+    lowest = int(each.min()) if len(each) == num_ranks else 0
+    return f"{in_all} in all, {lowest:,} to {int(each.max()):,} per rank"

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.table import Table
-from rich.text import Text
 
 from commtrace.errors import unknown_name
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.loading import load_events
-from commtrace_cli.tables import cut, plain_table, rich_table
-from commtrace_cli.terminal import data_console, finish
+from commtrace_cli.fitting import Fitted, told
+from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.tables import cut, measures_table, plain_table
+from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from commtrace.analyze import Analysis, Frames
 
 EXAMPLE = """
@@ -26,6 +24,10 @@ Examples:
 - `commtrace table run.json wait_states`
 - `commtrace table run.json by_source --csv > lines.csv`
 """
+
+
+OF_EVERY_RUN = ("facts",)
+"""What can be asked of a run without any communication, too."""
 
 
 def table(
@@ -47,14 +49,14 @@ def table(
         return
     if name not in CATALOG:
         raise unknown_name("table", name, CATALOG)
-    frames = load_events(trace)
+    frames = load_run(trace)
     analysis = CATALOG[name]
     whole = analysis.function(frames)
     if as_csv:
         write_csv(whole)
     elif as_json:
         write_json(frames.run, {analysis: whole})
-    else:
+    elif name in OF_EVERY_RUN or not is_silent(frames, trace):
         _print(frames, analysis, whole, rows)
         finish([], then=["commtrace", "report", trace])
 
@@ -84,24 +86,21 @@ def _print(frames: Frames, analysis: Analysis, whole: object, rows: int) -> None
         console.print(Text("no rows"))
         return
     shown = cut(whole, rows)
-    left_out = _draw(console, frames, analysis, shown)
+    drawn = _drawn(console.width, frames, analysis, shown)
+    console.print(drawn.table)
     if len(shown) < len(whole):
         hidden = len(whole) - len(shown)
         console.print(Text(f"{hidden} more rows: --rows {len(whole)}", style="dim"))
-    if left_out:
-        told = f"{len(left_out)} more columns, in a wider terminal or with --csv: "
-        console.print(Text(told + ", ".join(left_out), style="dim"))
+    if text := told(drawn.left_out, drawn.num_cut, "with --csv"):
+        console.print(Text(text, style="dim"))
 
 
-def _draw(console: Console, frames: Frames, analysis: Analysis, shown: object) -> list[str]:
+def _drawn(width: int, frames: Frames, analysis: Analysis, shown: object) -> Fitted:
     import pandas as pd
 
     from commtrace.analyze.measures import MEASURES
 
     assert isinstance(shown, pd.DataFrame)
     if set(MEASURES) <= set(analysis.columns):
-        console.print(rich_table(console, analysis, shown))
-        return []
-    drawn, left_out = plain_table(console, analysis, shown, frames.start_ns)
-    console.print(drawn)
-    return left_out
+        return measures_table(width, analysis, shown)
+    return plain_table(width, analysis, shown, frames.start_ns)

@@ -1,22 +1,18 @@
-"""Tables of analyses for the terminal: numbers with units, cut to what fits, saying so.
+"""Tables of analyses for the terminal: numbers with units, in the columns that fit.
 
-An analysis and its DataFrame come in, a rich table goes out. How a cell looks depends on its
+An analysis and its DataFrame come in, a `Fitted` table goes out. How a cell looks depends on its
 column's unit alone (`commtrace.units.text_of_value`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from commtrace.schema import INSTANT, MAY_BE_NEGATIVE
 from commtrace.units import text_of_value
+from commtrace_cli.fitting import Fitted, fitted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,15 +31,14 @@ MEASURES = {
 }
 """The measures that the terminal shows, in this order, and their headings."""
 
-GIVEN_UP_FIRST = ("busbw_bytes_per_s", "num_calls", "payload_bytes", "calls_per_step")
-"""What a narrow terminal goes without, until the rest fits."""
+FIRST_MEASURES = ("blocked_ns", "wire_bytes", "share_of_steps", "share", "calls_per_step")
+"""What a narrow terminal shows of the measures first, after a table's first column."""
+
+_UNITS_OF_MEASURES = ("ns", "bytes", "1")
 
 
-_GAP = 2
-
-
-def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Table:
-    """`frame` as the console is wide: its keys, and the measures that are known and fit."""
+def measures_table(width: int, analysis: Analysis, frame: pd.DataFrame) -> Fitted:
+    """A table with `commtrace.analyze.measures`: its keys, and the measures that are known."""
     if "depth" in frame:
         frame, keys = as_tree(frame), ["module"]
     else:
@@ -55,12 +50,15 @@ def rich_table(console: Console, analysis: Analysis, frame: pd.DataFrame) -> Tab
     texts = {
         name: [text_of_value(value, units[name]) for value in frame[name]] for name in keys + shown
     }
-    headings = {name: MEASURES.get(name, name) for name in keys + shown}
-    widths = {name: _GAP + max(map(cell_len, [headings[name], *texts[name]])) for name in headings}
-    for name in GIVEN_UP_FIRST:
-        if sum(widths.values()) - _GAP > console.width and name in shown:
-            del headings[name], widths[name]
-    return _drawn(analysis.title, headings, texts, MEASURES.keys())
+    first = [name for name in FIRST_MEASURES if name in shown]
+    return fitted(
+        {name: MEASURES.get(name, name) for name in keys + shown},
+        texts,
+        width=width,
+        numbers=MEASURES.keys(),
+        importance=[keys[0], *first[:1], *keys[1:], *first[1:]],
+        title=analysis.title,
+    )
 
 
 def _num_keys(analysis: Analysis) -> int:
@@ -68,32 +66,19 @@ def _num_keys(analysis: Analysis) -> int:
     return next(i for i, column in enumerate(analysis.columns) if column.name in MEASURES)
 
 
-def _drawn(
-    title: str, headings: dict[str, str], texts: dict[str, list[str]], numbers: Container[str]
-) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-        box=None,
-        pad_edge=False,
-        padding=(0, _GAP, 0, 0),
-    )
-    for name, heading in headings.items():
-        justify = "right" if name in numbers else "left"
-        table.add_column(heading, justify=justify, no_wrap=True)
-    for row in zip(*(texts[name] for name in headings), strict=True):
-        table.add_row(*map(Text, row))
-    return table
-
-
 def plain_table(
-    console: Console, analysis: Analysis, frame: pd.DataFrame, start_ns: int
-) -> tuple[Table, list[str]]:
-    """Any table, each column as its unit says, and the names of those that did not fit.
+    width: int,
+    analysis: Analysis,
+    frame: pd.DataFrame,
+    start_ns: int,
+    *,
+    title: bool = True,
+    important: Sequence[str] = (),
+) -> Fitted:
+    """Any table, each column as its unit says; a point in time is counted from `start_ns`.
 
-    A point in time is counted from `start_ns`. The last columns are given up first.
+    Where not told otherwise, most important are the first column, the first with a size, a time or
+    a share, and then those that the page shows.
     """
     headings, texts = {}, {}
     for column in analysis.columns:
@@ -108,13 +93,25 @@ def plain_table(
             f"{'+' if is_change and value > 0 else ''}{text_of_value(value, unit)}"
             for value in values
         ]
-    widths = {name: _GAP + max(map(cell_len, [headings[name], *texts[name]])) for name in headings}
-    shown = list(headings)
-    while sum(widths[name] for name in shown) - _GAP > console.width and len(shown) > 1:
-        shown.pop()
-    numbers = {column.name for column in analysis.columns if column.type is not str}
-    table = _drawn(analysis.title, {name: headings[name] for name in shown}, texts, numbers)
-    return table, [name for name in headings if name not in shown]
+    return fitted(
+        headings,
+        texts,
+        width=width,
+        numbers={column.name for column in analysis.columns if column.type is not str},
+        importance=important or _importance(analysis),
+        title=analysis.title if title else "",
+    )
+
+
+def _importance(analysis: Analysis) -> list[str]:
+    """Names of columns, the most important first."""
+    from commtrace.report.tables import SHOWN
+
+    on_page = next((shown[analysis.name] for shown in SHOWN.values() if analysis.name in shown), ())
+    units = {column.name: column.unit for column in analysis.columns}
+    listed = [name for name in on_page if name in units] or list(units)
+    measure = [name for name in listed if units[name] in _UNITS_OF_MEASURES]
+    return list(dict.fromkeys([*listed[:1], *measure[:1], *listed]))
 
 
 def as_tree(frame: pd.DataFrame) -> pd.DataFrame:

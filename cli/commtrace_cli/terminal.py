@@ -1,4 +1,10 @@
-"""What people see: data on stdout, words about the work on stderr, colour only on a terminal."""
+"""What people see: data on stdout, words about the work on stderr, colour only on a terminal.
+
+All that a command prints goes through the consoles of this file, or through `write`: nothing that
+a trace, a file name or an argument holds can move the cursor, set a title or turn a line around.
+`Text` is rich's, whose control characters are made visible before any width is counted; a console
+does the same for whatever else it is given.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +14,19 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TextIO, cast
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console
-from rich.text import Text
+from rich.segment import Segment
+from rich.text import Text as RichText
 
 from commtrace.errors import CommtraceError, UsageError
+from commtrace.escaping import visible
 from commtrace.units import text_of_bytes
+from commtrace.writing import check_writable
 
 PIPED_WIDTH = 160
 
@@ -29,7 +38,30 @@ class ClosedOutput(Exception):
     """Who read the output has closed it, as `head` does."""
 
 
-class _DataConsole(Console):
+class Text(RichText):
+    """A piece of one line: whatever cannot be seen in it is made visible."""
+
+    def __init__(self, text: str = "", style: Any = "", **more: Any) -> None:
+        super().__init__(visible(text), style, **more)
+
+    def append(self, text: RichText | str, style: Any = None) -> Text:
+        """Add a text; that of a string is made visible, too."""
+        super().append(visible(text) if isinstance(text, str) else text, style)
+        return self
+
+
+class _Console(Console):
+    def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+        """What is to be written, with nothing in it that only a console should say."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=_shown(segment.text))
+
+
+def _shown(text: str) -> str:
+    return visible(text, keep="\n")
+
+
+class _DataConsole(_Console):
     def on_broken_pipe(self) -> None:
         """Leave it to `main` how that ends."""
         raise ClosedOutput
@@ -59,11 +91,18 @@ def data_console() -> Console:
 
 
 def write(text: str) -> None:
-    """Print a document as it is."""
+    """Print a document for programs as it is; to a terminal, with control characters visible."""
+    if is_terminal(sys.stdout):
+        text = _shown(text)
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
         raise ClosedOutput from None
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether somebody looks at what is written."""
+    return stream.isatty()
 
 
 def _has_width(is_terminal: bool) -> bool:
@@ -87,7 +126,7 @@ def _spared(error: UnicodeError) -> tuple[str, int]:
 
 def word_console() -> Console:
     """Where words about the work go: stderr, never broken into lines but on a terminal."""
-    return Console(stderr=True, soft_wrap=True, highlight=False)
+    return _Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 @contextmanager
@@ -102,10 +141,11 @@ def working(on: str) -> Iterator[None]:
 
 
 def say(text: str, *, always: bool = False) -> None:
-    """A line about the work, as it is; only where somebody watches, or `always`."""
+    """Lines about the work; only where somebody watches, or `always`."""
     console = word_console()
     if text and (always or console.is_terminal):
-        console.print(Text(text))
+        for line in text.expandtabs().split("\n"):
+            console.print(Text(line))
 
 
 def colour_of_kind(kind: str) -> str:
@@ -121,33 +161,42 @@ def finish(files: Sequence[Path], *, then: Sequence[str | Path]) -> None:
     for file in files:
         size = f" ({text_of_bytes(file.stat().st_size)})" if file.is_file() else ""
         console.print(Text.assemble("wrote ", (str(file), "bold"), size))
-    command = shlex.join(str(word) for word in then)
+    command = " ".join(_quoted(str(word)) for word in then)
     console.print(Text.assemble("next  ", (command, "bold cyan")))
+
+
+def _quoted(word: str) -> str:
+    """A word as a shell takes it, in letters that can be seen."""
+    if word.isprintable():
+        return shlex.quote(word)
+    letters = (
+        letter if letter.isprintable() and letter not in "'\\" else _hexadecimal(letter)
+        for letter in word
+    )
+    return f"$'{''.join(letters)}'"
+
+
+def _hexadecimal(letter: str) -> str:
+    is_byte = "\udc80" <= letter <= "\udcff"  # of a file name that is not in UTF-8
+    encoded = os.fsencode(letter) if is_byte else letter.encode("utf-8", "surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in encoded)
 
 
 def fail(error: CommtraceError) -> None:
     """Say what went wrong."""
-    first, _, rest = str(error).partition("\n")
+    first, *rest = str(error).split("\n")
     console = word_console()
     console.print(Text.assemble(("error: ", "bold red"), first))
-    if rest:
-        console.print(Text(rest))
+    for line in rest:
+        console.print(Text(line))
 
 
 def check_output(path: Path, *, force: bool) -> None:
     """Refuse an output that cannot or should not be written, before any work is done."""
-    asked = f"cannot write {path}"
-    if path.is_dir():
-        raise UsageError(asked, found="a folder of that name", attempt=f"-o {path / 'FILE'}")
-    if not path.parent.is_dir():
-        raise UsageError(
-            asked,
-            found=f"no folder {path.parent}",
-            attempt=f"`mkdir -p {shlex.quote(str(path.parent))}`, or another -o",
-        )
+    check_writable(path)
     if path.exists() and not force:
         raise UsageError(
-            asked,
+            f"cannot write {path}",
             found="a file of that name",
             why="nothing is overwritten unasked",
             attempt="another -o, or --force to overwrite it",

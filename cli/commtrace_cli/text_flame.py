@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
-from rich.text import Text
 
+from commtrace.escaping import visible
 from commtrace.units import text_of_value
-from commtrace_cli.terminal import colour_of_kind
+from commtrace_cli.terminal import Text, colour_of_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,14 +106,28 @@ class Tree:
 
 def flame_lines(rows: Sequence[Row], value: str, num_ranks: int, width: int) -> list[Text]:
     """The rows as lines of a terminal `width` wide; values are what one rank does."""
-    names = ["  " * row.depth + row.name for row in rows]
-    longest = max(map(cell_len, names))
-    label = min(longest, max(width - _NUMBERS - 30, (width - _NUMBERS) // 2))
+    names = _names(rows)
+    label = _label_width(names, width)
     bar = max(width - label - _NUMBERS, LEAST_BAR)
     return [
         _line(row, _cut(name, label), text_of_value(row.value / num_ranks, UNITS[value]), bar)
         for row, name in zip(rows, names, strict=True)
     ]
+
+
+def num_cut(rows: Sequence[Row], width: int) -> int:
+    """How many names are longer than a terminal `width` wide has room for."""
+    names = _names(rows)
+    label = _label_width(names, width)
+    return sum(cell_len(name) > label for name in names)
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    return ["  " * row.depth + visible(row.name) for row in rows]
+
+
+def _label_width(names: Sequence[str], width: int) -> int:
+    return min(max(map(cell_len, names)), max(width - _NUMBERS - 30, (width - _NUMBERS) // 2))
 
 
 def _line(row: Row, name: str, amount: str, bar: int) -> Text:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.text import Text
+from rich.cells import cell_len
 
+from commtrace.escaping import visible
 from commtrace.units import text_of_duration
-from commtrace_cli.terminal import colour_of_kind
+from commtrace_cli.terminal import Text, colour_of_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,11 +95,13 @@ def timeline_lines(
 ) -> list[Text]:
     """The rows for a terminal `width` wide: time, steps, phases, and the ranks."""
     label = max(len(f"rank {rank}") for rank in (*ranks, 0)) + 2
-    num_columns = max(width - label - _SHARES, LEAST_COLUMNS)
+    has_shares = has_room_for_shares(width, ranks)
+    num_columns = max(width - label - _SHARES * has_shares, LEAST_COLUMNS)
     found = cells(frames, table[table["rank"].isin(ranks)], window_ns, num_columns)
     lasts = window_ns[1] - window_ns[0]
     rows = [Text(f"{'time':{label}}" + _ruler(window_ns, num_columns), style="dim")]
-    rows[0].append("blocked waiting".rjust(_SHARES))
+    if has_shares:
+        rows[0].append("blocked waiting".rjust(_SHARES))
     if marks := _steps(frames, window_ns, num_columns):
         rows.append(Text(f"{'step':{label}}{marks}", style="dim"))
     if phases := _phases(frames, window_ns, num_columns):
@@ -108,21 +111,30 @@ def timeline_lines(
         row = Text(f"{f'rank {rank}':{label}}")
         of_rank = by_rank.get(rank)
         row.append_text(_row(of_rank, lasts / num_columns, num_columns))
-        row.append(_shares(of_rank, lasts))
+        if has_shares:
+            row.append(_shares(of_rank, lasts))
         rows.append(row)
     return rows
 
 
-def legend(kinds: Sequence[str], *, has_phases: bool) -> list[Text]:
-    """What the letters mean, in lines."""
-    letters = Text()
-    for kind in kinds:
-        letters.append(f" {letter_of(kind)} ", style=_style(kind, is_waiting=False))
-        letters.append(f" {kind}   ")
+def has_room_for_shares(width: int, ranks: Sequence[int]) -> bool:
+    """Whether a terminal is wide enough for what follows a row: its parts blocked and waiting."""
+    label = max(len(f"rank {rank}") for rank in (*ranks, 0)) + 2
+    return width >= label + LEAST_COLUMNS + _SHARES
+
+
+def legend(kinds: Sequence[str], *, has_phases: bool, width: int) -> list[Text]:
+    """What the letters mean, in lines; a letter and its kind stay together."""
+    letters = [Text()]
+    for kind in map(visible, kinds):
+        if letters[-1].cell_len + cell_len(kind) + 4 > width and letters[-1]:
+            letters.append(Text())
+        letters[-1].append(f" {letter_of(kind)} ", style=_style(kind, is_waiting=False))
+        letters[-1].append(f" {kind}   ")
     told = (
         f"CAPITAL transfer, small waiting for a rank, {LEVELS[:3]} less than half, {NOTHING} none"
     )
-    lines = [letters, Text(told, style="dim")]
+    lines = [*letters, Text(told, style="dim")]
     if has_phases:
         phases = ", ".join(f"{letter} {phase}" for phase, letter in PHASE_LETTERS.items())
         told = f"phase of the first rank: {phases}, {OTHER_PHASE} other"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from commtrace.errors import UsageError
 from commtrace.units import text_of_duration
 from commtrace_cli import options
-from commtrace_cli.loading import load_events
+from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.stretch import ranks_of, steps_of, window_of
-from commtrace_cli.terminal import check_output, data_console, finish, working
+from commtrace_cli.terminal import Text, check_output, data_console, finish, working
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +49,9 @@ def timeline(
         check_format(output)
         check_output(output, force=force)
     asked, window_ns, numbers = ranks_of(ranks), window_of(window), steps_of(steps)
-    frames = load_events(trace)
+    frames = load_run(trace)
+    if output is None and is_silent(frames, trace):
+        return
     from commtrace.analyze.window import window_of_steps
     from commtrace.figures.timeline import ranks_of as ranks_in
 
@@ -114,12 +114,14 @@ def _within_run(frames: Frames, window_ns: tuple[int, int] | None) -> tuple[int,
 def _print(frames: Frames, window_ns: tuple[int, int], chosen: list[int], rows: int) -> None:
     from commtrace.analyze import CATALOG, notices_of
     from commtrace.analyze.notices import notices_on
-    from commtrace_cli.text_timeline import legend, timeline_lines
+    from commtrace_cli.text_timeline import has_room_for_shares, legend, timeline_lines
 
     console = data_console()
     console.print(Text(str(frames.run.get("command") or frames.path or ""), style="bold"))
     first, last = map(text_of_duration, window_ns)
-    told = f"{first} to {last} since the run began; blocked and waiting are parts of that time"
+    has_shares = has_room_for_shares(console.width, chosen[:rows])
+    parts = "parts of that time" if has_shares else "left out: the terminal is too narrow"
+    told = f"{first} to {last} since the run began; blocked and waiting are {parts}"
     console.print(Text(told, style="dim"))
     for text in notices_on("timeline", notices_of(frames)):
         console.print(Text(f"note: {text}", style="yellow"))
@@ -132,7 +134,8 @@ def _print(frames: Frames, window_ns: tuple[int, int], chosen: list[int], rows: 
         console.print(Text(f"{len(chosen) - rows} more ranks: --rows {len(chosen)}", style="dim"))
     console.print()
     kinds = CATALOG["by_kind"].function(frames)["kind"].tolist()
-    for line in legend(kinds, has_phases=any(line.plain.startswith("phase") for line in lines)):
+    has_phases = any(line.plain.startswith("phase") for line in lines)
+    for line in legend(kinds, has_phases=has_phases, width=console.width):
         console.print(line, highlight=False)
     _print_latecomer(console, frames)
 

@@ -3,10 +3,12 @@
 Numbers are what one rank does: means over each run's ranks. Where both runs mark steps, what
 happens in steps is counted per step (`scope` "step"), so that runs of different length compare;
 everything else is counted over the run (`scope` "run"). A group goes by its mesh axis, and by its
-name where it has none. Sizes and times that a run does not know count nothing.
+name where it has none. A size or time that a run does not know is nan, and so is its change.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -47,8 +49,20 @@ COLUMNS = (
 
 def diff(before: Frames, after: Frames) -> pd.DataFrame:
     """One row per place that communicates in either run: added, removed, changed, then the same."""
-    per_step = bool(len(before.steps)) and bool(len(after.steps))
-    return compare(*(_sums(frames, per_step) for frames in (before, after)))
+    (table,) = compare_all((before, after))
+    return table
+
+
+def compare_all(runs: Sequence[Frames]) -> list[pd.DataFrame]:
+    """`diff` of the first run and each later one, all counted alike."""
+    per_step = in_steps_of_all(runs)
+    first, *others = (_sums(frames, per_step) for frames in runs)
+    return [compare(first, each) for each in others]
+
+
+def in_steps_of_all(runs: Sequence[Frames]) -> bool:
+    """Whether all runs mark steps, so that what happens in them is counted per step."""
+    return all(len(frames.steps) for frames in runs)
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -56,7 +70,8 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     table = first.add_suffix("_before").join(second.add_suffix("_after"), how="outer")
     is_old = table["calls_before"].notna()
     is_new = table["calls_after"].notna()
-    table = table.fillna(0.0)
+    for there, when in ((is_old, "before"), (is_new, "after")):
+        table.loc[~there, [f"{name}_{when}" for name in MEASURED]] = 0.0
     for name in MEASURED:
         table[f"{name}_change"] = table[f"{name}_after"] - table[f"{name}_before"]
     differs = table[["calls_change", "payload_bytes_change", "wire_bytes_change"]].abs().max(axis=1)
@@ -72,17 +87,22 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 
 def _sums(frames: Frames, per_step: bool) -> pd.DataFrame:
     comm = with_group_facts(frames).comm
+    axis = comm["mesh_axis"].astype(object)
+    comm = comm.assign(group=axis.where(axis != "", comm["group"].astype(object)))
+    return per_rank(frames, comm, KEYS[1:], per_step)
+
+
+def per_rank(frames: Frames, comm: pd.DataFrame, by: Sequence[str], per_step: bool) -> pd.DataFrame:
+    """What one rank does of the calls `comm`, by scope and columns: `MEASURED`, nan not known."""
     in_step = (comm["step"] >= 0) & per_step
     num_steps = max(frames.steps["step"].nunique(), 1)
     weight = (1.0 / max(frames.num_ranks, 1)) / in_step.map({True: num_steps, False: 1})
-    axis = comm["mesh_axis"].astype(object)
-    keys = {name: comm[name].astype(object) for name in ("module", "op", "kind", "phase")}
-    keys["scope"] = in_step.map({True: "step", False: "run"}).astype(object)
-    keys["group"] = axis.where(axis != "", comm["group"].astype(object))
+    keys = [in_step.map({True: "step", False: "run"}).astype(object).rename("scope")]
+    keys += [comm[name].astype(object) for name in by]
     sums = pd.DataFrame({"calls": weight})
     for name in ("payload_bytes", "wire_bytes", "blocked_ns"):
-        sums[name] = comm[name].clip(lower=0) * weight
-    return sums.groupby([keys[name].rename(name) for name in KEYS]).sum()
+        sums[name] = comm[name].astype("float64").where(comm[name] >= 0) * weight
+    return sums.groupby(keys).sum(min_count=1)
 
 
 def increases(
@@ -90,7 +110,7 @@ def increases(
 ) -> dict[str, tuple[float, float]]:
     """By scope, the sums before and after of a metric that grew by more than a part of itself."""
     measure = METRICS[metric]
-    sums = table.groupby("scope")[[f"{measure}_before", f"{measure}_after"]].sum()
+    sums = table.groupby("scope")[[f"{measure}_before", f"{measure}_after"]].sum(min_count=1)
     return {
         str(scope): (before, after)
         for scope, before, after in sums.itertuples()
@@ -98,21 +118,34 @@ def increases(
     }
 
 
-def differences_of_runs(before: Frames, after: Frames) -> list[str]:
-    """Sentences on what makes the two runs hard to compare."""
+def differences_of_runs(*runs: Frames) -> list[str]:
+    """Sentences on what makes runs hard to compare."""
     told = []
-    if before.num_ranks != after.num_ranks:
+    sizes = [str(frames.num_ranks) for frames in runs]
+    if len(set(sizes)) > 1:
         told.append(
-            f"The runs have {before.num_ranks} and {after.num_ranks} ranks: what one rank sends "
-            "depends on their number."
+            f"The runs have {', '.join(sizes[:-1])} and {sizes[-1]} ranks: numbers are means over "
+            "each run's ranks, and what one rank sends depends on how many there are."
         )
-    if bool(len(before.steps)) != bool(len(after.steps)):
-        told.append("Only one of the runs marks steps, so numbers are of the whole runs.")
-    for frames, name in ((before, "first"), (after, "second")):
+    marked = [bool(len(frames.steps)) for frames in runs]
+    if len(set(marked)) > 1:
+        which = "Only one of the runs marks" if sum(marked) == 1 else "Only some of the runs mark"
+        told.append(f"{which} steps, so numbers are of the whole runs.")
+    for number, frames in enumerate(runs):
+        name = _ORDINALS[number] if number < len(_ORDINALS) else f"{number + 1}th"
         dropped = int(frames.ranks["num_dropped"].clip(lower=0).sum())
         if dropped:
             told.append(f"The {name} run has lost {dropped} calls: its numbers are too low.")
+        told += [
+            f"The {name} run does not know {what} of any call: that is not compared."
+            for column, what in _NOT_KNOWN.items()
+            if len(frames.comm) and not (frames.comm[column] >= 0).any()
+        ]
     return told
+
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth")
+_NOT_KNOWN = {"wire_bytes": "the bytes sent", "blocked_ns": "the time blocked"}
 
 
 def _itself(frames: Frames) -> pd.DataFrame:

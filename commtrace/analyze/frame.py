@@ -4,6 +4,8 @@ A trace, or the path of one, comes in; `Frames` goes out, with every table and c
 present even where nothing was recorded. Dtypes follow the schema:
 
     int -> int64    float -> float64    bool -> bool    str -> category
+
+Half of a pair of surrogates, which no file and no terminal can have, becomes an escape.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.escaping import encodable
 from commtrace.schema import TABLES, Column
 from commtrace.settings import DEFAULTS, Settings
 from commtrace.tracefile import StringColumn, Trace, read_trace
@@ -79,7 +82,7 @@ def _series(values: Sequence[Any], of_type: type) -> Any:
     if isinstance(values, StringColumn):
         return _categorical(values)
     if of_type is str:
-        return pd.Categorical(list(values))
+        return pd.Categorical([encodable(str(value)) for value in values])
     return np.asarray(values).astype(DTYPES[of_type])
 
 
@@ -87,8 +90,9 @@ def _categorical(column: StringColumn) -> Any:
     """The strings that the column uses, of all those that the trace stores, in sorted order."""
     codes = np.asarray(column.codes, dtype="int64")
     used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings))).tolist()
-    used.sort(key=column.strings.__getitem__)
+    texts = {code: encodable(column.strings[code]) for code in used}
+    names = sorted(set(texts.values()))
+    places = {name: place for place, name in enumerate(names)}
     renumbered = np.zeros(len(column.strings), dtype="int64")
-    renumbered[used] = np.arange(len(used))
-    categories = pd.Index([column.strings[code] for code in used])
-    return pd.Categorical.from_codes(renumbered[codes], categories)
+    renumbered[used] = [places[texts[code]] for code in used]
+    return pd.Categorical.from_codes(renumbered[codes], pd.Index(names))

@@ -17,6 +17,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import TRANSFERS
 from commtrace.analyze.matrix import matrix
 from commtrace.tracefile import RECORDING, STEPS_FROM
+from commtrace.units import text_of_ranks
 
 EVERYTHING = "everything"
 
@@ -302,5 +303,5 @@ def notices_on(name: str, all_notices: list[Notice]) -> list[str]:
 
 
 def _ranks(ranks: list[int]) -> str:
-    listed = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-    return f"Rank {listed}" if len(ranks) == 1 else f"Ranks {listed}"
+    text = text_of_ranks(ranks)
+    return text[0].upper() + text[1:]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import pandas as pd
@@ -30,6 +31,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 CONTAINS = "~"
 
 _CONDITION = re.compile(r"\s*(\w+)\s*(==|!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
+_EXAMPLES = {int: "3", float: "0.5", bool: "true", str: "text"}
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -55,6 +57,33 @@ def select(
     return table.loc[holds, list(columns) or list(by_name)]
 
 
+def hints(table: pd.DataFrame, known: Sequence[Column], where: Sequence[str]) -> list[str]:
+    """A sentence on each condition that holds for no row: which values its column has."""
+    by_name = {column.name: column for column in known}
+    if table.empty:
+        return []
+    return [_hint(table, by_name, text) for text in where if not _holds(table, by_name, text).any()]
+
+
+MOST_VALUES = 8
+
+
+def _hint(table: pd.DataFrame, by_name: dict[str, Column], text: str) -> str:
+    name, comparison, wanted = _parsed(text)
+    values = sorted(set(table[name].astype(object)))
+    if by_name[name].type is not str:
+        return f"{text!r} holds for no row: {name} is from {values[0]} to {values[-1]}"
+    known = [value for value in values if value]
+    if not known:
+        return f"{text!r} holds for no row: {name} is not known of any"
+    close = get_close_matches(wanted, known, n=1)
+    meant = f"did you mean {name}{comparison}{close[0]}? " if close else ""
+    more = ", ..." if len(known) > MOST_VALUES else ""
+    return (
+        f"{text!r} holds for no row: {meant}{name} is one of {', '.join(known[:MOST_VALUES])}{more}"
+    )
+
+
 def _column(by_name: dict[str, Column], name: str) -> Column:
     if name not in by_name:
         raise unknown_name("column", name, by_name)
@@ -62,6 +91,18 @@ def _column(by_name: dict[str, Column], name: str) -> Column:
 
 
 def _holds(table: pd.DataFrame, by_name: dict[str, Column], text: str) -> pd.Series:
+    name, comparison, wanted = _parsed(text)
+    column = _column(by_name, name)
+    values = table[name]
+    if column.type is str:
+        values = values.astype(object)
+    if comparison == CONTAINS:
+        return values.astype(str).str.contains(wanted, regex=False)
+    return COMPARISONS[comparison](values, _value(column, wanted, text))
+
+
+def _parsed(text: str) -> tuple[str, str, str]:
+    """A condition's column, comparison and value."""
     matched = _CONDITION.fullmatch(text)
     if matched is None:
         raise UsageError(
@@ -70,13 +111,7 @@ def _holds(table: pd.DataFrame, by_name: dict[str, Column], text: str) -> pd.Ser
             attempt="'kind=all_reduce', 'payload_bytes>1000' or 'module~attention'",
         )
     name, comparison, wanted = matched.groups()
-    column = _column(by_name, name)
-    values = table[name]
-    if column.type is str:
-        values = values.astype(object)
-    if comparison == CONTAINS:
-        return values.astype(str).str.contains(wanted, regex=False)
-    return COMPARISONS[comparison](values, _value(column, wanted, text))
+    return name, comparison, wanted
 
 
 def _value(column: Column, wanted: str, text: str) -> Any:
@@ -88,4 +123,5 @@ def _value(column: Column, wanted: str, text: str) -> Any:
         raise UsageError(
             f"{text!r} is no condition",
             found=f"{wanted!r} for {column.name}, whose values are of type {column.type.__name__}",
+            attempt=f"{column.name}={_EXAMPLES[column.type]}",
         ) from None

@@ -18,6 +18,7 @@ from commtrace.comm_mode.tally import MAX_OPERATORS, Operator, Tally
 from commtrace.comm_mode.text import NOISE_LEVELS, as_dict, as_json, table
 from commtrace.comm_mode.tree import GLOBAL, Called, Tree
 from commtrace.errors import UsageError
+from commtrace.escaping import visible
 from commtrace.recorder import RECORDER, Listening, listen
 from commtrace.recorder.facts import process_rank
 from commtrace.recorder.modules import Place
@@ -199,13 +200,14 @@ class _ModuleView:
 
     def print_paramater_info(self) -> None:
         """Print the parameters (torch's spelling)."""
-        print({name: each.parameters for name, each in self._modules.items() if each.parameters})
+        held = {name: each.parameters for name, each in self._modules.items() if each.parameters}
+        print(visible(str(held), keep="\n"))
 
     def print_sharding_info(self) -> None:
         """Print the placements of sharded parameters."""
         for name, module in self._modules.items():
             for key, placements in module.placements().items():
-                print(f"{name}.{key}: {placements}")
+                print(visible(f"{name}.{key}: {placements}"))
 
 
 def _noise(level: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from commtrace.comm_mode.counts import Counts
 from commtrace.comm_mode.tally import PASSES, Operator
 from commtrace.comm_mode.tree import GLOBAL, Called
+from commtrace.escaping import visible
 
 NOISE_LEVELS = (0, 1, 2, 3)
 
@@ -56,7 +57,7 @@ def table(modules: Mapping[str, Called], counts: Counted, operators: Listed, noi
             if told:
                 lines.append(f"{indent}  {_TITLES[in_pass]}")
                 lines += [f"{indent}    {line}" for line in told]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{visible(line)}\n" for line in lines)
 
 
 def _described(module: Called) -> Iterator[str]:

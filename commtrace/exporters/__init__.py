@@ -15,6 +15,7 @@ from commtrace.errors import UsageError
 from commtrace.exporters.perfetto import write_perfetto
 from commtrace.exporters.speedscope import write_speedscope
 from commtrace.exporters.tables import write_csv_tables, write_parquet_tables
+from commtrace.writing import whole
 
 __all__ = ["FORMATS", "export"]
 
@@ -25,17 +26,25 @@ FORMATS: dict[str, Callable[[Frames, Path], None]] = {
     "csv": write_csv_tables,
     "parquet": write_parquet_tables,
 }
-"""By name, what writes it: the last two a folder of files, the others a file."""
+"""By name, what writes it."""
+
+FOLDERS = ("csv", "parquet")
+"""Those that are a folder with a file of each table; the others are a file."""
 
 
 def export(frames: Frames, path: Path, *, to: str) -> Path:
     """Write a run in another format to `path`, and return that.
 
-    Raises UsageError for a format that does not exist, and where Parquet has nobody to write it.
+    Raises UsageError for a format that does not exist, and where Parquet has nobody to write it;
+    OutputError where the path cannot be written.
     """
     if to not in FORMATS:
         raise UsageError(
             f"no format {to!r}", found=f"the formats {', '.join(FORMATS)}", attempt="one of them"
         )
-    FORMATS[to](frames, path)
+    if to in FOLDERS:
+        FORMATS[to](frames, path)
+    else:
+        with whole(path) as unfinished:
+            FORMATS[to](frames, unfinished)
     return path

@@ -10,8 +10,7 @@ metadata of its columns, too; it needs pyarrow, which nothing else here does.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
+from commtrace.exporters.spreadsheet import write_csv_rows
 from commtrace.schema import TABLES, Column
 from commtrace.writing import make_folder, whole
 
@@ -34,15 +34,15 @@ def write_csv_tables(frames: Frames, folder: Path) -> None:
     for name, columns, table in _tables(frames):
         with (
             whole(folder / f"{name}.csv") as unfinished,
-            unfinished.open("w", encoding="utf-8", newline="") as stream,
+            unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream,
         ):
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow([column.name for column in columns])
-            for start in range(0, len(table), _ROWS_AT_ONCE):
-                part = table.iloc[start : start + _ROWS_AT_ONCE]
-                writer.writerows(
-                    zip(*(_fields(part[column.name], column) for column in columns), strict=True)
-                )
+            write_csv_rows(stream, [column.name for column in columns], _rows(table, columns))
+
+
+def _rows(table: pd.DataFrame, columns: Sequence[Column]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(table), _ROWS_AT_ONCE):
+        part = table.iloc[start : start + _ROWS_AT_ONCE]
+        yield from zip(*(_fields(part[column.name], column) for column in columns), strict=True)
 
 
 def _fields(values: pd.Series, column: Column) -> list[Any]:

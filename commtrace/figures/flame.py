@@ -16,7 +16,7 @@ from commtrace.analyze.by_module import ancestors, natural_key, parts
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import totals
 from commtrace.analyze.once import once
-from commtrace.errors import UsageError
+from commtrace.errors import UsageError, closest
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.theme import (
     LEGEND,
@@ -208,6 +208,7 @@ def level_of(nodes: pd.DataFrame, phase: str = "") -> int:
         raise UsageError(
             f"no flame graph of the phase {phase!r}",
             found=f"communication in {', '.join(levels) or 'no phase'}",
+            attempt=closest(phase, levels),
         )
     return levels[phase] if phase else 0
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from commtrace.escaping import visible
+
 LONGEST = 160
 WIDTH = 96
 MOST_LINES = 6
@@ -19,13 +21,15 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r
 def plain(text: str, *, longest: int = LONGEST) -> str:
     """`text` such that plotly shows it literally, at most `longest` characters of it.
 
+    Control and bidirectional characters are made visible; a line break becomes a blank.
+
     >>> plain("<b>x</b>")
     '&lt;b&gt;x&lt;/b&gt;'
     """
     if len(text) > longest:
         head = (longest - 1) // 2
         text = f"{text[:head]}…{text[head + 1 - longest :]}"
-    return text.translate(_ESCAPES)
+    return visible(text, keep="\n\r").translate(_ESCAPES)
 
 
 def wrapped(text: str) -> str:

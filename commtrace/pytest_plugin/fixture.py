@@ -236,7 +236,7 @@ def consistent(traces: dict[str, Trace]) -> None:
         ]
         raise ExpectationError(
             "the ranks do not fit together",
-            found="\n         ".join(lines[:8]),
+            found="\n".join(lines[:8]),
             attempt="comms.table('consistency') has all of it; docs/testing.md says how to save it",
         )
 

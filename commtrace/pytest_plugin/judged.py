@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from commtrace.errors import CommtraceError, UsageError
+from commtrace.escaping import visible
 from commtrace.pytest_plugin import baseline
 from commtrace.pytest_plugin.expectation import Claim, claims_of, nearest_first
 from commtrace.pytest_plugin.fixture import consistent, said_of, saved
@@ -139,7 +140,7 @@ class Judged:
         if failure is not None:
             text = str(failure)
             if "saved" in self.news:
-                text += f"\n\nsaved in {self.news['saved']}"
+                text += f"\n\nsaved in {visible(self.news['saved'])}"
             pytest.fail(text, pytrace=False)
 
     def _failure(self, found: Found) -> CommtraceError | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from commtrace.escaping import visible
 from commtrace.pytest_plugin import baseline
 from commtrace.pytest_plugin.verdict import text_table
 from commtrace.units import text_of_bytes
@@ -52,7 +53,7 @@ class Gathered:
             return
         terminal.section("communication")
         for line in lines:
-            terminal.line(line)
+            terminal.line(visible(line))
 
 
 def _num(number: int, what: str) -> str:

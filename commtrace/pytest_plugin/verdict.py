@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from commtrace.errors import CommtraceError
+from commtrace.escaping import visible
 from commtrace.pytest_plugin.expectation import SUM, Claim, text_of
 from commtrace.pytest_plugin.found import Found, Row, unknown_modules
 from commtrace.units import text_of_bytes
@@ -163,8 +164,8 @@ def _line(values: tuple[str, ...], ranks: list[int], found: Found) -> tuple[str,
 
 
 def text_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Columns side by side, counts and sizes to the right."""
-    table = [tuple(columns), *lines]
+    """Columns side by side, counts and sizes to the right; control characters made visible."""
+    table = [tuple(map(visible, line)) for line in (columns, *lines)]
     widths = [max(len(line[place]) for line in table) for place in range(len(columns))]
     return "\n".join(
         "  "

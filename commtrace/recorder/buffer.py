@@ -135,6 +135,11 @@ class Buffer:
         self._stream = stream
         self._writer = SpoolWriter(stream, facts)
 
+    @property
+    def num_calls(self) -> int:
+        """How many calls have been kept."""
+        return self._num_kept
+
     def add(self, call: Call) -> None:
         """Keep a call, from the moment it is issued."""
         if self.rank is not None and call.request.group.rank != self.rank:

@@ -20,6 +20,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from commtrace.escaping import visible_value
+
 
 def offline_page(
     template: str, *, style: str, scripts: Sequence[str], data: Mapping[str, Any], **shown: Any
@@ -29,6 +31,7 @@ def offline_page(
         loader=PackageLoader("commtrace.report"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=visible_value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -50,6 +50,23 @@ def picture_style() -> str:
     )
 
 
+def diff_style() -> str:
+    """All CSS of the page that compares runs; the script says which theme holds."""
+    own = [
+        "".join(f" --{name}: {_OF_THE_PAGE[name][place]};" for name in ("good", "bad"))
+        + f" --grew: {theme.uses['exposed']}; --shrank: {theme.uses['overlapped']};"
+        for place, theme in enumerate((LIGHT, DARK))
+    ]
+    return "\n".join(
+        [
+            f":root {{ {_variables(LIGHT)}{own[0]} color-scheme: light; }}",
+            f":root[data-theme=dark] {{ {_variables(DARK)}{own[1]} color-scheme: dark; }}",
+            source("picture.css"),
+            source("diff.css"),
+        ]
+    )
+
+
 def _variables(theme: Theme) -> str:
     """The colours of a theme as CSS variables."""
     named = {

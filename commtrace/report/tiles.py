@@ -11,7 +11,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import recorded_ns
 from commtrace.report.answers import Answers
 from commtrace.report.cards import Verdict
-from commtrace.units import text_of_bytes, text_of_duration
+from commtrace.units import counted, text_of_bytes, text_of_duration
 
 NOT_KNOWN = "–"
 
@@ -72,13 +72,11 @@ def _bytes(ranks: pd.DataFrame) -> Tile:
 def _collectives(frames: Frames, ranks: pd.DataFrame) -> Tile:
     if ranks.empty:
         return Tile("Calls", "0", "no rank was recorded")
-    per_rank = ranks["num_calls"].sum() / len(ranks)
-    kinds = frames.comm["kind"].nunique()
-    return Tile(
-        "Calls per rank",
-        f"{per_rank:,.4g}" if per_rank < 1000 else f"{per_rank:,.0f}",
-        f"of {kinds} kind{'' if kinds == 1 else 's'}; {int(ranks['num_calls'].sum()):,} in all",
-    )
+    kinds, in_all = counted(frames.comm["kind"].nunique(), "kind"), int(ranks["num_calls"].sum())
+    least, most = int(ranks["num_calls"].min()), int(ranks["num_calls"].max())
+    if least == most:
+        return Tile("Calls per rank", f"{most:,}", f"of {kinds}; {in_all:,} in all")
+    return Tile("Calls", f"{in_all:,}", f"of {kinds}; {least:,} to {most:,} per rank")
 
 
 def _blocked(frames: Frames, ranks: pd.DataFrame) -> Tile:

@@ -21,7 +21,8 @@ from commtrace.errors import TraceError
 from commtrace.tracefile.merge import LEFT_OUT, read_spools
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, read_spool, spool_name
-from commtrace.writing import make_folder, opener
+from commtrace.permissions import opener
+from commtrace.writing import make_folder
 
 _DONE_SUFFIX = ".done"
 _SPOOLS_SUFFIX = ".spools"

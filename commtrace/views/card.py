@@ -6,6 +6,7 @@ from typing import Any
 
 from commtrace.analyze import CATALOG, Frames, notices_of
 from commtrace.analyze.notices import EVERYTHING
+from commtrace.escaping import visible
 from commtrace.report.answers import Answers
 from commtrace.report.cards import verdict
 from commtrace.report.tiles import NOT_KNOWN, Tile, tiles
@@ -70,7 +71,8 @@ def summary(frames: Frames) -> str:
     table = [tuple(_columns(frames).values()), *_kinds(frames)]
     widths = [max(map(len, texts)) for texts in zip(*table, strict=True)]
     return "\n".join(
-        [
+        visible(line)
+        for line in (
             f"{_name(frames)}, {_about(frames)}",
             *(
                 "  ".join(
@@ -81,7 +83,7 @@ def summary(frames: Frames) -> str:
             ),
             *_notices(frames),
             f"Look at it with .{_METHODS}",
-        ]
+        )
     )
 
 

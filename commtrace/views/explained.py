@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from commtrace.analyze.story import Story
+from commtrace.escaping import visible
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace.views.html import html
 
@@ -61,7 +62,8 @@ class Explained:
 
     def __repr__(self) -> str:
         head = f"{self.story.kind}, call {self.story.id} of rank {self.story.rank}"
-        return "\n".join([head, *(f"  {name}: {text}" for name, text in self.lines() if text)])
+        lines = [head, *(f"  {name}: {text}" for name, text in self.lines() if text)]
+        return "\n".join(map(visible, lines))
 
 
 def _layout(spec: str, words: str) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze.findings import by_lack, together, unanswered
+from commtrace.escaping import visible
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace.views.html import html
 from commtrace.views.table import Table
@@ -56,7 +57,7 @@ class Findings(Table):
         for row in self._rows():
             lines += [f"{row['rule']}  {_cost(row)}".rstrip(), f"  {row['title']}"]
             lines += [f"  {row['advice']}", f"  at {row['source']}"][: 1 + bool(row["source"])]
-        return "\n".join(lines + self._not_judged())
+        return "\n".join(map(visible, lines + self._not_judged()))
 
     def _not_judged(self) -> list[str]:
         """What could not be asked of the run, by what it lacks."""

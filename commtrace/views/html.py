@@ -1,6 +1,7 @@
 """HTML for a notebook's cell: it takes text and colours of the page around, light or dark.
 
-Everything that comes from a trace is escaped by the template; the result holds no script.
+Everything that comes from a trace is escaped by the template, and its control characters are made
+visible; the result holds no script.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+
+from commtrace.escaping import visible_value
 
 _STYLE = """<style>
 .commtrace { font-size: 13px; line-height: 1.45; max-width: 62rem; color: inherit }
@@ -32,7 +35,11 @@ _STYLE = """<style>
 </style>"""
 
 _ENVIRONMENT = Environment(
-    autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=visible_value,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from commtrace.escaping import visible
 from commtrace.schema import INSTANT, MAY_BE_NEGATIVE, Column
 from commtrace.units import text_of_value
 
@@ -40,8 +41,10 @@ class Table(pd.DataFrame):
 
     def _texts(self, name: str) -> Any:
         values, unit = self[name], self.attrs.get(_UNITS, {}).get(name)
-        if unit is None or not isinstance(values, pd.Series):
+        if not isinstance(values, pd.Series):
             return values
+        if unit is None:  # a column that somebody has added
+            return [visible(each) if isinstance(each, str) else each for each in values.tolist()]
         if unit == INSTANT:
             unit, values = "ns", (values - self.attrs[_START]).where(values >= 0, math.nan)
         elif values.dtype == "int64" and name not in MAY_BE_NEGATIVE:

@@ -66,12 +66,18 @@ class Views(ABC):
         frames = self.frames()
         return Explained(explain(frames, find_call(frames, call)))
 
-    def diff(self, after: Views) -> Table:
-        """What changed from this run to another, by module, operator, kind, group and phase."""
+    def diff(self, after: Views | Frames | Path | str) -> Table:
+        """What changed from this run to another, by module, operator, kind, group and phase.
+
+        The other run is a recording, a loaded run or the path of a trace. Raises a TraceError
+        where the path holds none.
+        """
+        from commtrace.analyze import load
         from commtrace.analyze.diff import COLUMNS, diff
         from commtrace.views.table import Table
 
-        return Table.of(diff(self.frames(), after.frames()), COLUMNS)
+        other = after.frames() if isinstance(after, Views) else load(after)
+        return Table.of(diff(self.frames(), other), COLUMNS)
 
     def picture(self, name: str, **options: Any) -> go.Figure:
         """A picture by name: flame, timeline, steps, waits, sizes or matrix.

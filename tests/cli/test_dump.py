@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -48,13 +49,27 @@ def test_the_terminal_shows_what_fits_and_says_what_is_left(
     assert ended.code == 0
     assert ended.out.startswith("120 of 120 rows of comm\n")
     assert "90 more: --limit 120" in ended.out
-    assert "more columns, with --columns or --csv:" in " ".join(ended.out.split())
+    told = " ".join(ended.out.split())
+    assert re.search(r"\d+ columns left out \(.*\): in a wider terminal, or with --columns or", told)
     assert max(len(line) for line in ended.out.splitlines()) <= columns
 
 
 def test_no_row_that_matches_is_no_fault(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("dump", run_json, "comm", "--where", "rank=99")
     assert (ended.code, ended.out) == (0, "0 of 120 rows of comm\n")
+    assert ended.err.startswith("note: 'rank=99' holds for no row: rank is from 0 to 3\n")
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
+def test_a_value_that_no_row_has_gets_the_one_that_was_meant(
+    commtrace: Commtrace, run_json: Path, form: tuple[str, ...]
+) -> None:
+    ended = commtrace("dump", run_json, "comm", "--where", "kind=all_reduc", *form)
+    assert ended.code == 0
+    assert ended.err.startswith(
+        "note: 'kind=all_reduc' holds for no row: did you mean kind=all_reduce? "
+        "kind is one of all_gather, all_reduce, reduce_scatter\n"
+    )
 
 
 def test_a_trace_without_events_is_dumped_too(commtrace: Commtrace, silent_json: Path) -> None:

@@ -83,15 +83,44 @@ def test_no_command_at_all_shows_the_help(commtrace: Commtrace) -> None:
 def test_an_unknown_command_is_named(commtrace: Commtrace) -> None:
     ended = commtrace("reprot")
     assert ended.code == 2
-    assert "No such command 'reprot'" in ended.err
-    assert "Traceback" not in ended.err
+    assert ended.err.startswith("error: No such command 'reprot'")
+    assert ended.err.endswith("\n  try: `commtrace --help`\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("summary", "run.json", "--by", "modul"),
+            "error: Invalid value for '--by': 'modul' is not one of 'kind', 'phase', 'module', "
+            "'op'.\n  try: module, or `commtrace summary --help`\n",
+        ),
+        (
+            ("export", "run.json", "--to", "zip"),
+            "error: Invalid value for '--to': 'zip' is not one of 'perfetto', 'speedscope', "
+            "'csv', 'parquet'.\n  try: `commtrace export --help`\n",
+        ),
+        (
+            ("summary",),
+            "error: Missing argument 'TRACE'.\n  try: `commtrace summary --help`\n",
+        ),
+    ],
+)
+def test_a_wrong_argument_gets_an_error_like_all_others(
+    commtrace: Commtrace, run_json: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    assert commtrace(*arguments).err == said
 
 
 def test_what_the_system_refuses_gets_a_sentence(commtrace: Commtrace, run_json: Path) -> None:
     name = "x" * 300
     ended = commtrace("report", run_json, "-o", name)
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err == f"error: File name too long\n  at: {name}\n"
+    assert ended.err == (
+        f"error: cannot write {name}\n"
+        "  found: a name that is too long for the file system\n"
+        "  try: a shorter one\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +144,11 @@ def test_output_that_cannot_be_written_gets_a_sentence(run_json: Path) -> None:
         open("/dev/full", "wb") as full,
         start("summary", run_json, "--json", stdout=full) as process,
     ):
-        assert process.communicate(timeout=60)[1] == b"error: No space left on device\n"
+        assert process.communicate(timeout=60)[1].decode() == (
+            "error: cannot write the output\n"
+            "  found: no space left on device\n"
+            "  try: send what is printed to another place\n"
+        )
         assert process.returncode == 2
 
 

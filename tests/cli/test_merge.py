@@ -26,7 +26,7 @@ def test_ranks_that_are_missing_or_cut_off_are_named(commtrace: Commtrace, tmp_p
     cut.write_bytes(cut.read_bytes()[:-3])
     ended = commtrace("merge", folder)
     assert ended.code == 0
-    assert "note: no spool of rank 1, 3" in ended.err
+    assert "note: no spool of ranks 1, 3" in ended.err
     assert "note: not closed by rank 2" in ended.err
     assert read_trace(tmp_path / "run.json").run["missing_ranks"] == [1, 3]
 

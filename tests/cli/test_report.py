@@ -50,7 +50,7 @@ def test_a_missing_folder_is_named_before_any_work(commtrace: Commtrace, run_jso
     assert ended.err == (
         "error: cannot write results/page.html\n"
         "  found: no folder results\n"
-        "  try: `mkdir -p results`, or another -o\n"
+        "  try: `mkdir -p results`, or another path\n"
     )
 
 

@@ -345,7 +345,7 @@ def test_a_killed_run_leaves_spools_that_are_a_trace(tmp_path: Path) -> None:
             ("--nproc", "2", "-o", "results/run.json", "train.py"),
             "error: cannot write results/run.json\n"
             "  found: no folder results\n"
-            "  try: `mkdir -p results`, or another -o\n",
+            "  try: `mkdir -p results`, or another path\n",
         ),
         (
             ("--nproc", "2", "-o", "cut.json", "train.py"),

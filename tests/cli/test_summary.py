@@ -5,15 +5,34 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from commtrace.analyze import CATALOG, load
-from commtrace.tracefile import write_trace
+from commtrace.tracefile import (
+    SpoolWriter,
+    StringColumn,
+    Trace,
+    read_trace,
+    spool_name,
+    write_trace,
+)
 from tests.cli.conftest import Commtrace
 from tests.commtrace.analyze.rows import call, trace_of
-from tests.commtrace.synthetic import TENSOR_BYTES, write_synthetic_run
+from tests.commtrace.synthetic import TENSOR_BYTES, synthetic_facts, write_synthetic_run
+
+
+def first_calls(trace: Trace, num: int) -> Trace:
+    """A trace with the first calls only."""
+    kept = {
+        name: StringColumn(values.codes[:num], values.strings)
+        if isinstance(values, StringColumn)
+        else values[:num]
+        for name, values in trace.tables["comm"].items()
+    }
+    return replace(trace, tables={**trace.tables, "comm": kept})
 
 
 def lines_of(text: str, title: str) -> list[list[str]]:
@@ -28,7 +47,7 @@ def test_the_four_tables_come_in_order_below_the_run(commtrace: Commtrace, run_j
     assert ended.code == 0
     assert ended.out.splitlines()[:3] == [
         "train.py --steps 3",
-        "4 ranks, 3 steps, 10.3 ms, 120 communication calls",
+        "4 ranks, 3 steps, 10.3 ms, 30 communication calls per rank (120 in all)",
         "Numbers are what one rank does: the mean over ranks.",
     ]
     places = [ended.out.index(f"\n\nBy {name}") for name in ("kind", "phase", "module", "operator")]
@@ -69,7 +88,9 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut_off(
 
 
 def test_a_wide_terminal_shows_more_columns(commtrace: Commtrace, run_json: Path) -> None:
-    assert "busbw" not in commtrace("summary", run_json, "--by", "op", columns=80).out
+    narrow = commtrace("summary", run_json, "--by", "op", columns=80).out
+    assert "(payload, busbw): in a wider terminal, or with --csv --by" in narrow
+    assert "busbw" not in narrow.partition("left out")[0]
     assert "busbw" in commtrace("summary", run_json, "--by", "op", columns=140).out
 
 
@@ -131,13 +152,54 @@ def test_the_next_command_is_named_on_stderr(commtrace: Commtrace, run_json: Pat
 
 def test_a_trace_without_events_gets_a_sentence(commtrace: Commtrace, silent_json: Path) -> None:
     ended = commtrace("summary", silent_json)
-    assert (ended.code, ended.out) == (3, "")
-    assert ended.err == (
-        f"error: nothing to show of the trace {silent_json}\n"
-        "  found: no communication call and no operator\n"
-        "  why: the recorded program communicated nothing while recording was on\n"
-        "  try: record a part of the program that communicates\n"
+    assert (ended.code, ended.err) == (0, f"next  commtrace info {silent_json}\n")
+    assert " ".join(ended.out.split()) == (
+        "train.py --steps 3 No communication was recorded: the program issued no collective and "
+        "no point-to-point call while recording was on."
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("summary",), ("check",), ("findings",), ("timeline",), ("flame",)),
+        *(("table", "by_module"), ("table", "wait_states"), ("table", "calls")),
+    ],
+    ids=" ".join,
+)
+def test_every_command_says_in_one_sentence_that_there_are_no_calls(
+    commtrace: Commtrace, silent_json: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    name, *rest = command
+    with_operators = tmp_path / "ops.json"
+    trace = read_trace(write_synthetic_run(tmp_path / "full.json"))
+    write_trace(first_calls(trace, 0), with_operators)
+    for path, following in ((silent_json, "info"), (with_operators, "dump")):
+        ended = commtrace(name, path, *rest)
+        assert ended.code == 0
+        assert ended.out.count("No communication was recorded") == 1
+        assert len(ended.out.splitlines()) == 3
+        assert ended.err.startswith(f"next  commtrace {following} {path}")
+
+
+def test_a_run_that_was_cut_short_is_not_said_to_be_silent(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
+    spools = tmp_path / "cut.spools"
+    spools.mkdir()
+    with (spools / spool_name(0)).open("wb") as stream:
+        SpoolWriter(stream, synthetic_facts(0, 1))
+    ended = commtrace("summary", spools)
+    assert (ended.code, ended.out) == (3, "")
+    assert "or was ended before it was written" in ended.err
+
+
+def test_calls_that_ranks_make_unequally_are_told_in_all(
+    commtrace: Commtrace, run_json: Path
+) -> None:
+    trace = read_trace(run_json)
+    write_trace(first_calls(trace, 31), run_json)
+    assert ", 31 communication calls in all, 0 to 30 per rank" in commtrace("summary", run_json).out
 
 
 def test_shares_are_of_the_run_where_no_steps_are_marked(

@@ -75,7 +75,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     assert str(refused.value) == (
         f"cannot write {tmp_path}/my results/report.html\n"
         f"  found: no folder {tmp_path}/my results\n"
-        f"  try: `mkdir -p '{tmp_path}/my results'`, or another -o"
+        f"  try: `mkdir -p '{tmp_path}/my results'`, or another path"
     )
 
 
@@ -84,7 +84,9 @@ def test_a_folder_is_no_output(tmp_path: Path, force: bool) -> None:
     with pytest.raises(UsageError) as refused:
         check_output(tmp_path, force=force)
     assert str(refused.value) == (
-        f"cannot write {tmp_path}\n  found: a folder of that name\n  try: -o {tmp_path}/FILE"
+        f"cannot write {tmp_path}\n"
+        "  found: a folder of that name\n"
+        f"  try: a file in it: {tmp_path}/FILE"
     )
 
 

@@ -49,6 +49,22 @@ def test_counts_and_sums_are_at_hand(world: None) -> None:
     assert "send" not in counts  # asking changes nothing
 
 
+def test_its_repr_says_where_it_goes_and_how_far_it_is(world: None, tmp_path: Path) -> None:
+    path = tmp_path / "a\x1bb.json"
+    recording = commtrace.record(path)
+    shown = str(path).replace("\x1b", "\\x1b")
+    assert repr(recording) == f"<commtrace.Recording to {shown}, not begun, detail op>"
+    with recording:
+        dist.all_reduce(torch.ones(2))
+        assert repr(recording).endswith(", on, 1 call of rank 0, detail op>")
+    assert repr(recording).endswith(", written, 1 call of rank 0, detail op>")
+    with commtrace.record(detail="collective") as in_memory:
+        pass
+    assert repr(in_memory) == (
+        "<commtrace.Recording in memory, paused, 0 calls of rank 0, detail collective>"
+    )
+
+
 def test_a_table_is_a_data_frame(world: None) -> None:
     with commtrace.record() as recording:
         dist.all_reduce(torch.ones(8))

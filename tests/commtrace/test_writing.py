@@ -1,15 +1,18 @@
-"""A file is written whole or not at all, and is its owner's alone."""
+"""A file is written whole or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
-import stat
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from commtrace.writing import make_folder, opener, whole
+from commtrace.errors import OutputError
+from commtrace.writing import whole
 
 
 def test_what_is_there_stays_until_all_is_written(tmp_path: Path) -> None:
@@ -38,94 +41,94 @@ def test_nothing_is_left_of_what_was_not_written_to_its_end(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [path]
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        (errno.ENOSPC, "no space left on the device"),
+        (errno.EDQUOT, "your quota is used up"),
+        (errno.EROFS, "a file system that is read-only"),
+        (errno.EIO, "input/output error"),
+    ],
+)
+def test_what_the_system_says_while_writing_has_four_parts(
+    tmp_path: Path, code: int, found: str
+) -> None:
+    path = tmp_path / "page.html"
+    with pytest.raises(OutputError) as refused, whole(path):
+        raise OSError(code, os.strerror(code))
+    assert isinstance(refused.value, OSError)
+    assert refused.value.exit_code == 2
+    assert (refused.value.asked, refused.value.found) == (f"cannot write {path}", found)
+    assert refused.value.attempt
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(autouse=True)
-def usual_umask() -> Iterator[None]:
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
-def write(path: Path) -> int:
-    """Write a file, and return its permissions."""
-    with whole(path) as unfinished:
-        assert mode(unfinished) & ~0o660 == 0
-        unfinished.write_text("text")
-    return mode(path)
+def test_a_file_that_grows_past_a_limit_is_not_left_behind(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys; from pathlib import Path; from commtrace.writing import whole\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "with whole(Path(sys.argv[1])) as unfinished: unfinished.write_bytes(bytes(5000))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "run.json")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "OutputError: cannot write" in done.stderr
+    assert "found: a limit on the size of files" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("folder", "umask", "file", "inner_folder"),
+    ("make", "found"),
     [
-        (0o755, 0o022, 0o600, 0o700),
-        (0o775, 0o002, 0o600, 0o700),
-        (0o1777, 0o022, 0o600, 0o700),
-        (0o700, 0o022, 0o600, 0o700),
-        (0o750, 0o022, 0o640, 0o750),
-        (0o770, 0o002, 0o660, 0o770),
-        (0o770, 0o077, 0o600, 0o700),
-        (0o2775, 0o002, 0o660, 0o2770),
-        (0o2755, 0o022, 0o640, 0o2750),
+        (lambda path: path.mkdir(), "a folder of that name"),
+        (os.mkfifo, "something that is neither a file nor a folder"),
     ],
 )
-def test_others_may_do_with_a_file_what_its_folder_says(
-    folder: int, umask: int, file: int, inner_folder: int, tmp_path: Path
-) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    place.chmod(folder)
-    os.umask(umask)
-    assert write(place / "run.json") == file
-    with open(place / "spool", "w", opener=opener):
-        assert mode(place / "spool") == file
-    make_folder(place / "inner")
-    assert mode(place / "inner") == inner_folder
-    assert mode(place) == folder
+def test_a_folder_or_a_pipe_is_never_replaced(tmp_path: Path, make: Any, found: str) -> None:
+    path = tmp_path / "out"
+    make(path)
+    kind = path.stat().st_mode
+    with pytest.raises(OutputError) as refused, whole(path):
+        pass
+    assert refused.value.found == found
+    assert path.stat().st_mode == kind
 
 
-def test_folders_on_the_way_are_made_alike_and_existing_ones_stay(tmp_path: Path) -> None:
-    make_folder(tmp_path / "a" / "b")
-    assert [mode(tmp_path / name) for name in ("a", "a/b")] == [0o700, 0o700]
-    (tmp_path / "a").chmod(0o755)
-    make_folder(tmp_path / "a")
-    assert mode(tmp_path / "a") == 0o755
+def test_a_device_is_never_replaced() -> None:
+    with pytest.raises(OutputError, match="neither a file nor a folder"), whole(Path(os.devnull)):
+        pass
+    assert Path(os.devnull).is_char_device()
+
+
+def test_a_folder_that_is_missing_or_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OutputError) as missing, whole(tmp_path / "no" / "x.json"):
+        pass
+    assert missing.value.found == f"no folder {tmp_path}/no"
+    assert missing.value.attempt == f"`mkdir -p {tmp_path}/no`, or another path"
     (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError):
-        make_folder(tmp_path / "file")
+    with pytest.raises(OutputError) as wrong, whole(tmp_path / "file" / "x.json"):
+        pass
+    assert wrong.value.found == f"a file in the place of the folder {tmp_path}/file"
 
 
-def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    assert write(path) == 0o600
-    path.chmod(0o644)
-    assert write(path) == 0o644
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
-def test_a_file_of_another_user_does_not_say_who_may_read(tmp_path: Path) -> None:
-    path = tmp_path / "page.html"
-    path.touch(mode=0o666)
-    path.chmod(0o666)
-    os.chown(path, 12345, 12345)
-    assert write(path) == 0o600
-
-
-def test_a_list_of_who_may_read_decides_by_itself(
+def test_a_folder_without_write_permission_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "getxattr", lambda path, name: b"list", raising=False)
-    path = tmp_path / "page.html"
-    os.close(opener(path, os.O_WRONLY | os.O_CREAT))
-    assert mode(path) == 0o644  # of which the system takes what the list does not give
-    make_folder(tmp_path / "folder")
-    assert mode(tmp_path / "folder") == 0o755
+    monkeypatch.setattr(os, "access", lambda *_: False)  # whoever is root may write anywhere
+    with pytest.raises(OutputError) as refused, whole(tmp_path / "x.json"):
+        pass
+    assert refused.value.found == f"no permission to write to {tmp_path}"
 
 
-def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    (tmp_path / f".{os.getpid()}.page.html").symlink_to(target)
-    assert write(tmp_path / "page.html") == 0o600
-    assert not target.exists()
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "real" / "run.json")
+    for text in ("one", "two"):
+        with whole(link) as unfinished:
+            unfinished.write_text(text)
+        assert link.is_symlink()
+        assert (tmp_path / "real" / "run.json").read_text() == text

@@ -7,11 +7,12 @@ that it lacks went through, the trace has lost them, which is no fault of the pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from commtrace.analyze.consistency.coverage import PROFILER, Coverage, source_of
-from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text, ranks_text
+from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.units import counted, text_of_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +84,18 @@ def missing_calls(
         is_extra = len(each.absent) > len(each.present)
         is_tie = len(each.absent) == len(each.present)
         blamed = [] if is_tie else each.present if is_extra else missing
+        came, stayed_away = text_of_ranks(each.present), text_of_ranks(missing)
         text = (
-            f"Only {ranks_text(each.present)} made {named}; {ranks_text(missing)} did not."
+            f"Only {came} made {named}; {stayed_away} did not."
             if is_extra
-            else f"{ranks_text(missing)} never came to {named}; {ranks_text(each.present)} did."
+            else f"{stayed_away} never came to {named}; {came} did."
         )
         stuck = [f"rank {rank} waits in {waits_in[rank]}" for rank in missing if rank in waits_in]
         if stuck:
             text += f" Meanwhile {'; '.join(stuck[:3])}{'; ...' if len(stuck) > 3 else ''}."
         elif (cut := sorted(set(missing) & covered.cut)) and not covered.imported_from:
-            text += f" The recording of {ranks_text(cut)} was not closed: it may have died."
-        came, missed = f"made by {ranks_text(each.present)}", f"not by {ranks_text(missing)}"
+            text += f" The recording of {text_of_ranks(cut)} was not closed: it may have died."
+        made, missed = f"made by {came}", f"not by {stayed_away}"
         yield Problem(
             problem="extra call" if is_extra else "missing call",
             is_fault=True,
@@ -101,8 +103,8 @@ def missing_calls(
             mesh_axis=axis,
             number=each.number,
             ranks=numbers_text(blamed),
-            expected=missed if is_extra else came,
-            found=came if is_extra else missed,
+            expected=missed if is_extra else made,
+            found=made if is_extra else missed,
             source=source_of(here.iloc[0]),
             explanation=text[0].upper() + text[1:],
             at_ns=int(here["issue_ns"].min()),
@@ -110,40 +112,56 @@ def missing_calls(
 
 
 def missing_ranks(covered: Coverage) -> Iterator[Problem]:
-    """Members that left no recording at all."""
+    """Members that left no recording at all; those of the same groups together."""
     rows = covered.reached[covered.reached["rank"].isin(covered.unrecorded)]
+    alike: dict[tuple[str, ...], list[int]] = {}
     for rank, groups in rows.groupby("rank")["group"]:
-        names = groups.tolist()
+        alike.setdefault(tuple(groups), []).append(int(str(rank)))
+    for names, ranks in alike.items():
+        them, they = ("it as a member", "it") if len(ranks) == 1 else ("them as members", "they")
         yield Problem(
             problem="missing rank",
             is_fault=covered.imported_from != PROFILER,  # of which one may profile any ranks
             group=names[0],
             mesh_axis=covered.axes.get(names[0], ""),
-            ranks=str(rank),
+            ranks=numbers_text(ranks),
             expected="a recording",
             found="none",
-            explanation=f"Rank {rank} left no recording, though {len(names)} of the groups that "
-            "communicated count it as a member: whether it came cannot be told.",
+            explanation=f"{_at_the_start(ranks)} left no recording, though {len(names)} of the "
+            f"groups that communicated count {them}: whether {they} came cannot be told.",
         )
 
 
+def _at_the_start(ranks: Iterable[int]) -> str:
+    """Ranks as a sentence begins with them."""
+    text = text_of_ranks(ranks)
+    return text[0].upper() + text[1:]
+
+
 def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
-    """What the trace has lost, rank by rank: gaps in its numbers, or calls after its last one."""
+    """What the trace has lost: gaps in a rank's numbers, or calls after its last one.
+
+    Ranks that have lost as many for the same reason are one problem.
+    """
     reached = covered.reached
     gaps = reached[reached["last"] + 1 > reached["count"]]
     lacking = (gaps["last"] + 1 - gaps["count"]).groupby(gaps["rank"]).sum()
     at_the_end = {rank for each in absent for rank in each.lost}
     at_the_end |= {rank for _, rank in covered.unsure}
+    alike: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(set(lacking.index) | at_the_end | set(covered.dropping)):
         num = int(lacking.get(rank, 0))
-        found = f"{num} calls" if num else "calls"
+        found = counted(num, "call") if num else "calls"
         reason = _why_lost(covered, rank, rank in at_the_end)
+        alike.setdefault((found, reason), []).append(rank)
+    for (found, reason), ranks in alike.items():
+        each = "each of " if len(ranks) > 1 else ""
         yield Problem(
             problem="lost calls",
             is_fault=False,
-            ranks=str(rank),
+            ranks=numbers_text(ranks),
             found=found,
-            explanation=f"The trace has lost {found} of rank {rank}: {reason}. "
+            explanation=f"The trace has lost {found} of {each}{text_of_ranks(ranks)}: {reason}. "
             "These were not checked, and their absence is held against nobody.",
         )
 
@@ -170,6 +188,6 @@ def not_compared(covered: Coverage) -> Iterator[Problem]:
         is_fault=False,
         ranks=numbers_text(covered.unnumbered),
         found=f"{num} collectives",
-        explanation=f"{num} collectives of {ranks_text(set(covered.unnumbered))} have no number "
+        explanation=f"{num} collectives of {text_of_ranks(set(covered.unnumbered))} have no number "
         "within their group, or no known group: they could not be compared across ranks.",
     )

@@ -26,6 +26,7 @@ from commtrace.analyze.consistency.waiting import (
     deadlocks,
     explained_by,
     hangs_in,
+    rows_of,
     waits,
 )
 from commtrace.analyze.frame import Frames
@@ -50,7 +51,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         *deadlocks(covered, rings),
         *missing_calls(covered, unexplained, hangs_in(all_waits)),
         *crossed_orders(covered, differing),
-        *unmatched_transfers(frames, covered),
+        *unmatched_transfers(frames, covered, rows_of(rings)),
         *missing_ranks(covered),
         *losses(covered, absent),
         *not_compared(covered),

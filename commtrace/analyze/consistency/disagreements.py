@@ -21,8 +21,8 @@ from math import prod
 import pandas as pd
 
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text, ranks_text
-from commtrace.units import text_of_bytes
+from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.units import text_of_bytes, text_of_ranks
 
 KIND = "kind"
 FIELDS = (KIND, "reduce_op", "root", "dtype", "size")
@@ -164,7 +164,7 @@ def _of_call(covered: Coverage, here: pd.DataFrame, group: str, number: int) -> 
         blamed = values.index.difference(usual).tolist()
         expected = _text(field, votes[0][0]) if has_majority else ""
         found = "; ".join(
-            f"{ranks_text(values[values == value].index.tolist())}: {_text(field, value)}"
+            f"{text_of_ranks(values[values == value].index.tolist())}: {_text(field, value)}"
             for value in sorted({values[rank] for rank in blamed}, key=str)
         )
         told = f"{named}: {found}" + (f"; the other {len(usual)}: {expected}" if expected else "")
@@ -257,7 +257,7 @@ def _slipped(here: pd.DataFrame, number: int, blamed: list[int], usual: list[int
 
     theirs, others = made(blamed[0], number), made(usual[0], number)
     if theirs and theirs == made(usual[0], number + 1):
-        return f" It looks as if {ranks_text(blamed)} had left this call out."
+        return f" It looks as if {text_of_ranks(blamed)} had left this call out."
     if others and others == made(blamed[0], number + 1) != made(usual[0], number + 1):
-        return f" It looks as if {ranks_text(blamed)} had made one call too many."
+        return f" It looks as if {text_of_ranks(blamed)} had made one call too many."
     return ""

@@ -21,7 +21,8 @@ import pandas as pd
 
 from commtrace.analyze.consistency.circle import shortest_circle
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text, ranks_text
+from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
+from commtrace.units import text_of_ranks
 
 Edges = dict[int, dict[int, list[int]]]
 """For each call, those that come right after it, and on which ranks."""
@@ -154,7 +155,7 @@ def _problem(
     ways = [f"rank {rank} makes {name(a)} before {name(b)}" for a, b, rank in turns]
     text = f"Calls of different groups are made in orders that can deadlock: {'; '.join(ways)}."
     if blamed:
-        text += f" Most ranks do as rank {usual[0]}; {ranks_text(blamed)} differs."
+        text += f" Most ranks do as rank {usual[0]}; {text_of_ranks(blamed)} differs."
     if num > 1:
         text += f" The same groups are crossed {num} times in the run."
     call = first.loc[turns[0][0]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 from commtrace.schema import INSTANT, Column
@@ -46,23 +46,6 @@ class Problem:
 def numbers_text(ranks: Iterable[int]) -> str:
     """Ranks as a program reads them: `0,1,3`."""
     return ",".join(str(int(rank)) for rank in sorted(ranks))
-
-
-def ranks_text(ranks: Sequence[int] | set[int], most: int = 8) -> str:
-    """Ranks as a person reads them: `rank 3`, `ranks 0-3, 7`.
-
-    >>> ranks_text([7, 0, 1, 2, 3])
-    'ranks 0-3, 7'
-    """
-    spans: list[list[int]] = []
-    for rank in sorted(int(rank) for rank in ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
-    listed = ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
-    return f"rank{'' if len(ranks) == 1 else 's'} {listed}"
 
 
 def call_text(kind: str, number: int, group: str, mesh_axis: str) -> str:

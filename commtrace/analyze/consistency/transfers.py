@@ -1,13 +1,14 @@
 """Whether what one rank sends another one receives: as many times, and as much.
 
 Transfers between two ranks are compared as a whole, not one by one, for tags may let them overtake
-each other. Nothing is said of ranks whose transfers the trace may have lost, nor of those that
-receive from whoever comes.
+each other; both directions between them are one problem. Nothing is said of ranks whose transfers
+the trace may have lost, of those that receive from whoever comes, nor of transfers that hang in a
+deadlock, which is a problem of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 
 import pandas as pd
 
@@ -15,13 +16,20 @@ from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, Coverage, so
 from commtrace.analyze.consistency.problem import Problem
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, SEND, is_transfer
+from commtrace.units import counted
 
 _BY = ["group", "source", "target"]
 
 
-def unmatched_transfers(frames: Frames, covered: Coverage) -> Iterator[Problem]:
-    """One problem for each pair of ranks and group where both ends differ."""
+def unmatched_transfers(
+    frames: Frames, covered: Coverage, in_deadlock: Container[int] = ()
+) -> Iterator[Problem]:
+    """One problem for each pair of ranks and group where both ends differ.
+
+    `in_deadlock` are rows of calls that a deadlock explains.
+    """
     transfers = frames.comm[is_transfer(frames)]
+    transfers = transfers[[row not in in_deadlock for row in transfers.index]]
     if transfers.empty:
         return
     ends = _comparable(transfers, covered)
@@ -36,8 +44,12 @@ def unmatched_transfers(frames: Frames, covered: Coverage) -> Iterator[Problem]:
         bad = uneven
         if covered.imported_from and column == "num":  # what is over by now has met its other end
             bad = uneven[~_is_over(frames, uneven)]
+        pairs: dict[tuple[str, int, int], list[tuple[int, int, pd.Series]]] = {}
         for (group, source, target), row in bad.iterrows():  # type: ignore[misc]
-            yield _problem(frames, covered, (group, source, target), row, column)
+            pair = group, min(source, target), max(source, target)
+            pairs.setdefault(pair, []).append((source, target, row))
+        for pair, ways in pairs.items():
+            yield _problem(frames, covered, pair, ways, column)
         wide = wide.drop(uneven.index)
 
 
@@ -73,21 +85,31 @@ def _is_over(frames: Frames, uneven: pd.DataFrame) -> pd.Series:
 
 
 def _problem(
-    frames: Frames, covered: Coverage, way: tuple[str, int, int], row: pd.Series, column: str
+    frames: Frames,
+    covered: Coverage,
+    pair: tuple[str, int, int],
+    ways: Sequence[tuple[int, int, pd.Series]],
+    column: str,
 ) -> Problem:
-    group, source, target = way
-    sent, received = row[column, SEND], row[column, RECV]
-    what = "transfers" if column == "num" else "bytes"
-    call = frames.comm.loc[max(row["row", SEND], row["row", RECV])]
-    found = f"{sent} {what} sent, {received} received"
+    group, low, high = pair
+    what = "transfer" if column == "num" else "byte"
+    calls = frames.comm.loc[[max(row["row", SEND], row["row", RECV]) for *_, row in ways]]
+    call = calls.loc[calls["issue_ns"].idxmin()]
+    founds = [
+        f"{counted(row[column, SEND], what)} sent, {row[column, RECV]} received" for *_, row in ways
+    ]
+    told = [
+        f"from rank {source} to rank {target}: {found}"
+        for (source, target, _), found in zip(ways, founds, strict=True)
+    ]
     return Problem(
         problem="transfer",
         is_fault=True,
         group=group,
         mesh_axis=covered.axes.get(group, ""),
-        ranks=f"{min(source, target)},{max(source, target)}",
-        found=found,
+        ranks=f"{low},{high}",
+        found="; ".join(founds),
         source=source_of(call),
-        explanation=f"From rank {source} to rank {target} on group {group}: {found}.",
+        explanation=f"On group {group}, {'; '.join(told)}.",
         at_ns=int(call["issue_ns"]),
     )

@@ -22,9 +22,13 @@ from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One rank that hangs in a call, for others; `group` and `number` of a collective only."""
+    """One rank that hangs in a call, for others; `group` and `number` of a collective only.
+
+    `row` is that call's in table `comm`.
+    """
 
     rank: int
+    row: int
     others: tuple[int, ...]
     group: str
     number: int
@@ -67,6 +71,7 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
             found.append(
                 Wait(
                     rank=int(call["rank"]),
+                    row=int(row),
                     others=tuple(others),
                     group="" if transfer[row] else group,
                     number=int(number[row]),
@@ -129,6 +134,11 @@ def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:
 def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
     """The collectives whose absences are but the deadlocks seen from one side."""
     return {(wait.group, wait.number) for circle in found for wait in circle}
+
+
+def rows_of(found: list[list[Wait]]) -> set[int]:
+    """The calls that circles are made of; a transfer in one lacks its other end for that reason."""
+    return {wait.row for circle in found for wait in circle}
 
 
 def hangs_in(all_waits: list[Wait]) -> dict[int, str]:

@@ -50,7 +50,8 @@ def find_call(frames: Frames, text: str) -> pd.Series:
 def _first_by(comm: pd.DataFrame, column: str, text: str) -> pd.Series:
     known = comm[comm[column] >= 0]
     if known.empty:
-        raise UsageError(f"no {text} call", found=f"no call whose {column} is known")
+        found = f"no call whose {column} is known" if len(comm) else "no call at all"
+        raise UsageError(f"no {text} call", found=found)
     by = [column, "rank", "id"]
     return known.sort_values(by, ascending=[False, True, True]).iloc[0]
 

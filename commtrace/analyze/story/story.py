@@ -157,14 +157,23 @@ def _where(frames: Frames, call: pd.Series) -> Where:
     )
 
 
+MAX_SOURCE_BYTES = 4_000_000
+
+
 def _line_of(frames: Frames, file: str, line: int) -> str:
-    """The text of a source line; a relative path is looked for here and beside the trace."""
+    """The text of a source line; a relative path is looked for here and beside the trace.
+
+    Only of a file of the size of a program: a trace may name a device that has no end.
+    """
     if not file or line < 1:
         return ""
     folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
     for folder in folders:
         try:
-            with (folder / file).open(encoding="utf-8", errors="replace") as lines:
+            place = folder / file
+            if not place.is_file() or place.stat().st_size > MAX_SOURCE_BYTES:
+                continue
+            with place.open(encoding="utf-8", errors="replace") as lines:
                 return next(islice(lines, line - 1, None), "").strip()
         except (OSError, ValueError):  # elsewhere, or no name of a file at all
             continue

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -17,10 +18,16 @@ def told(before: Any, after: Any, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def test_what_was_added_removed_and_changed_comes_before_what_is_the_same() -> None:
-    same, old = call(module="a", wire_bytes=1), call(module="b", wire_bytes=2)
+    same = call(module="a", wire_bytes=1, blocked_ns=0)
+    old = call(module="b", wire_bytes=2, blocked_ns=0)
     before = run_of([same, old, call(module="c", wire_bytes=3, blocked_ns=4)], num_ranks=1)
     after = run_of(
-        [same, call(module="c", wire_bytes=9, blocked_ns=1), call(module="d")], num_ranks=1
+        [
+            same,
+            call(module="c", wire_bytes=9, blocked_ns=1),
+            call(module="d", wire_bytes=0, blocked_ns=0),
+        ],
+        num_ranks=1,
     )
     assert told(before, after, "change", "module", "wire_bytes_change", "blocked_ns_change") == [
         ("added", "d", 0, 0),
@@ -28,6 +35,16 @@ def test_what_was_added_removed_and_changed_comes_before_what_is_the_same() -> N
         ("changed", "c", 6, -3),
         ("same", "a", 0, 0),
     ]
+
+
+def test_what_a_run_does_not_know_is_no_change_to_nothing() -> None:
+    known, unknown = (run_of([call(wire_bytes=8, blocked_ns=ns)]) for ns in (5, -1))
+    (row,) = diff(known, unknown).to_dict("records")
+    assert (row["change"], row["wire_bytes_change"]) == ("same", 0)
+    assert math.isnan(row["blocked_ns_after"])
+    assert math.isnan(row["blocked_ns_change"])
+    (row,) = diff(known, run_of([])).to_dict("records")
+    assert (row["change"], row["blocked_ns_after"]) == ("removed", 0)
 
 
 def test_runs_of_different_length_compare_by_step() -> None:
@@ -55,12 +72,22 @@ def test_only_a_sum_that_grew_beyond_the_tolerance_is_an_increase() -> None:
 
 
 def test_what_makes_runs_hard_to_compare_is_said() -> None:
-    two = run_of([call()], ranks=[rank_row(0, num_dropped=3), rank_row(1)])
-    one = run_of([call(step=0)], num_ranks=1, steps=[step(0, 0, 0, 9)])
+    known = {"wire_bytes": 8, "blocked_ns": 5}
+    two = run_of([call(**known)], ranks=[rank_row(0, num_dropped=3), rank_row(1)])
+    one = run_of([call(step=0, **known)], num_ranks=1, steps=[step(0, 0, 0, 9)])
     assert [text.split(":")[0] for text in differences_of_runs(two, one)] == [
         "The runs have 2 and 1 ranks",
         "Only one of the runs marks steps, so numbers are of the whole runs.",
         "The first run has lost 3 calls",
+    ]
+    timeless = run_of([call(wire_bytes=8)], num_ranks=1, steps=[step(0, 0, 0, 9)])
+    assert differences_of_runs(one, one, timeless) == [
+        "The third run does not know the time blocked of any call: that is not compared."
+    ]
+    assert differences_of_runs(one, two, one)[:2] == [
+        "The runs have 1, 2 and 1 ranks: numbers are means over each run's ranks, and what one "
+        "rank sends depends on how many there are.",
+        "Only some of the runs mark steps, so numbers are of the whole runs.",
     ]
 
 
@@ -74,9 +101,10 @@ def sums_of(trace: Trace) -> dict[tuple[str, ...], list[float]]:
         where = axes.get(each.group, "") or each.group
         key = (scope, each.module, each.op, each.kind, where, each.phase)
         part = 1 / num_ranks / (num_steps if scope == "step" else 1)
-        values = sums.setdefault(key, [0.0, 0.0])
+        values = sums.setdefault(key, [0.0, math.nan])
         values[0] += part
-        values[1] += max(each.wire_bytes, 0) * part
+        if each.wire_bytes >= 0:
+            values[1] = (0.0 if math.isnan(values[1]) else values[1]) + each.wire_bytes * part
     return sums
 
 
@@ -94,8 +122,8 @@ def test_a_difference_agrees_with_loops(before: Trace, after: Trace) -> None:
     for row in table.to_dict("records"):
         key = tuple(row[name] for name in KEYS)
         old, new = first.get(key, [0, 0]), second.get(key, [0, 0])
-        assert [row["calls_before"], row["wire_bytes_before"]] == pytest.approx(old)
-        assert [row["calls_after"], row["wire_bytes_after"]] == pytest.approx(new)
+        assert [row["calls_before"], row["wire_bytes_before"]] == pytest.approx(old, nan_ok=True)
+        assert [row["calls_after"], row["wire_bytes_after"]] == pytest.approx(new, nan_ok=True)
         assert (row["change"] == "added") == (key not in first)
         assert (row["change"] == "removed") == (key not in second)
 

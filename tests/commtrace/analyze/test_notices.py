@@ -37,7 +37,7 @@ def test_one_rank_of_many_is_told_apart_from_a_run_of_one() -> None:
     [
         ([3], "Rank 3 left no recording: means are over the 2 recorded ranks"),
         ([2, 3], "Ranks 2, 3 left no recording"),
-        (list(range(2, 20)), "Ranks 2, 3, 4, 5, 6, 7, 8, 9, ... left no recording"),
+        (list(range(2, 20)), "Ranks 2-19 left no recording"),
     ],
 )
 def test_missing_ranks_are_named(missing: list[int], said: str) -> None:

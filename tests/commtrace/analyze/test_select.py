@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from commtrace.analyze.select import select
+from commtrace.analyze.select import hints, select
 from commtrace.errors import UsageError
 from commtrace.schema import COMM
 from tests.commtrace.analyze.rows import call, run_of
@@ -65,3 +65,19 @@ def test_what_cannot_be_looked_for_is_told(where: str, columns: tuple[str, ...],
     with pytest.raises(UsageError) as refused:
         select(FRAMES.comm, COMM, where=[where], columns=columns)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("kind=all_reduc", "did you mean kind=all_reduce? kind is one of all_reduce, send"),
+        ("kind=xyz", "'kind=xyz' holds for no row: kind is one of all_reduce, send"),
+        ("rank>7", "'rank>7' holds for no row: rank is from 0 to 1"),
+        ("region=x", "'region=x' holds for no row: region is not known of any"),
+    ],
+)
+def test_a_condition_that_holds_for_no_row_gets_a_hint(where: str, said: str) -> None:
+    frames = run_of([call(kind="all_reduce"), call(rank=1, kind="send")])
+    (hint,) = hints(frames.comm, COMM, [where, "rank<2"])
+    assert hint.endswith(said)
+    assert hints(frames.comm, COMM, ["kind=send", "rank=0"]) == []

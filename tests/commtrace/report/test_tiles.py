@@ -32,7 +32,7 @@ def test_the_tiles_of_a_small_run() -> None:
     )
     assert texts(frames) == {
         "Bytes sent": ("4 kB", "by all ranks, for a payload of 6 kB"),
-        "Calls per rank": ("1.5", "of 2 kinds; 3 in all"),
+        "Calls": ("3", "of 2 kinds; 1 to 2 per rank"),
         "Time blocked": ("300 µs", "per rank, of 1 ms recorded"),
         "Exposed": ("30.0%", "of a step its ranks are blocked"),
         "Worst rank": ("rank 1", "others waited 200 µs for it in all, 100% of all waiting"),

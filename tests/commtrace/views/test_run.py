@@ -14,7 +14,7 @@ import commtrace
 from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze import load as load_frames
 from commtrace.analyze.diff import diff
-from commtrace.errors import UsageError
+from commtrace.errors import NotATraceError, UsageError
 from commtrace.figures import PICTURES
 from commtrace.figures.theme import DARK, LIGHT
 from commtrace.schema import TABLES
@@ -130,9 +130,14 @@ def test_a_call_is_explained(run: Run) -> None:
         assert f"call {explained.story.id} of rank {explained.story.rank}" in shown
 
 
-def test_two_runs_are_compared(run: Run) -> None:
-    other = load(trace_of([call(payload_bytes=5)]))
+def test_two_runs_are_compared(run: Run, tmp_path: Path) -> None:
+    trace = trace_of([call(payload_bytes=5)])
+    path, other = write_trace(trace, tmp_path / "other.json"), load(trace)
     pd.testing.assert_frame_equal(run.diff(other), diff(run, other), check_frame_type=False)
+    for place in (path, str(path)):
+        pd.testing.assert_frame_equal(run.diff(place), run.diff(other))
+    with pytest.raises(NotATraceError, match="no such file"):
+        run.diff("nowhere.json")
 
 
 def test_the_page_is_written(run: Run, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_rank_that_never_came_is_blamed(seed: int) -> None:
     problems = checked(rows, program.groups, seed=seed)
     assert found(problems) == [("missing call", "world", 9, "5")]
     assert problems[0]["explanation"] == (
-        "Rank 5 never came to barrier 9 of group world; ranks 0-4, 6-7 did."
+        "Rank 5 never came to barrier 9 of group world; ranks 0-4, 6, 7 did."
     )
 
 
@@ -132,9 +132,26 @@ def test_a_ring_buffer_that_kept_the_last_calls_only_is_no_missing_rank(seed: in
     rows = [row for row in program.rows if row.seq >= (2 if row.rank == 1 else 1)]
     problems = checked(rows, program.groups, seed=seed)
     assert [(p["problem"], p["ranks"], p["is_fault"]) for p in problems] == [
-        ("lost calls", str(rank), False) for rank in range(4)
+        ("lost calls", "0,2,3", False),
+        ("lost calls", "1", False),
     ]
-    assert problems[1]["found"] == "2 calls"
+    assert [problem["found"] for problem in problems] == ["1 call", "2 calls"]
+    assert problems[0]["explanation"].startswith(
+        "The trace has lost 1 call of each of ranks 0, 2, 3: "
+    )
+
+
+def test_ranks_without_a_recording_are_one_problem_for_each_set_of_groups() -> None:
+    program = training(num_ranks=300, tp=300, num_steps=1)
+    rows = [row for row in program.rows if row.rank == 0]
+    missing = list(range(1, 300))
+    problems = checked(rows, program.groups, run={"missing_ranks": missing})
+    (problem,) = [each for each in problems if each["problem"] == "missing rank"]
+    assert problem["ranks"] == ",".join(map(str, missing))
+    assert problem["explanation"] == (
+        "Ranks 1-299 left no recording, though 2 of the groups that communicated count them as "
+        "members: whether they came cannot be told."
+    )
 
 
 def test_a_fault_is_found_in_what_a_ring_buffer_kept() -> None:
@@ -223,6 +240,39 @@ def test_two_ranks_that_both_receive_first_are_a_deadlock() -> None:
         program.one(rank, "recv", "world", peer=1 - rank, complete_ns=-1)
     problems = checked(program.rows, program.groups, complete={0: False, 1: False})
     assert [(p["problem"], p["ranks"]) for p in problems] == [("deadlock", "0,1")]
+
+
+@pytest.mark.parametrize("kind", ["send", "recv"])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_two_ranks_that_both_do_the_same_are_told_once(kind: str, is_closed: bool) -> None:
+    program = Program(2, 2)
+    program.all("barrier", "world")
+    for rank in program.ranks:
+        program.one(rank, kind, "world", peer=1 - rank, complete_ns=-1)
+    problems = checked(program.rows, program.groups, complete=dict.fromkeys((0, 1), is_closed))
+    assert [(p["problem"], p["ranks"]) for p in problems] == [("deadlock", "0,1")]
+
+
+def test_two_ranks_that_send_and_never_receive_are_told_once() -> None:
+    program = Program(2, 2)
+    for rank in program.ranks:
+        program.one(rank, "send", "world", peer=1 - rank, is_async=True)
+    (problem,) = checked(program.rows, program.groups)
+    assert (problem["problem"], problem["ranks"]) == ("transfer", "0,1")
+    assert problem["explanation"] == (
+        "On group world, from rank 0 to rank 1: 1 transfer sent, 0 received; "
+        "from rank 1 to rank 0: 1 transfer sent, 0 received."
+    )
+
+
+def test_a_transfer_beside_a_deadlock_is_told_too() -> None:
+    program = Program(2, 2)
+    program.one(0, "send", "world", peer=1, is_async=True)
+    for rank in program.ranks:
+        program.one(rank, "recv", "world", peer=1 - rank, complete_ns=-1, payload_bytes=8)
+        program.one(rank, "recv", "world", peer=1 - rank, complete_ns=-1, payload_bytes=8)
+    problems = checked(program.rows, program.groups)
+    assert {p["problem"] for p in problems} == {"deadlock", "transfer"}
 
 
 def test_what_a_missing_rank_hangs_in_is_told() -> None:

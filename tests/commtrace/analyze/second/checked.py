@@ -79,9 +79,13 @@ def consistency(run: Run) -> list[Row]:
             blamed = absent if len(absent) < len(came) else came if len(came) < len(absent) else ()
             problem = "extra call" if len(absent) > len(came) else "missing call"
             add(problem, group, missed[0], _texts(blamed))
-    for (group, source, target), (sent, received) in _transfers(run).items():
-        if len(sent) != len(received) or sum(sent) != sum(received):
-            add("transfer", group, -1, _texts((source, target)))
+    uneven = {
+        (group, *sorted((source, target)), len(sent) != len(received))
+        for (group, source, target), (sent, received) in _transfers(run).items()
+        if len(sent) != len(received) or sum(sent) != sum(received)
+    }
+    for group, low, high, _ in uneven:
+        add("transfer", group, -1, _texts((low, high)))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tests.commtrace.analyze.second.run import Run
@@ -10,7 +11,7 @@ _SIZES = ("payload_bytes", "wire_bytes", "blocked_ns")
 
 
 def diff(before: Run, after: Run) -> dict[tuple[str, ...], dict[str, Any]]:
-    """By place what one rank does in each run, per step where both have steps."""
+    """By place what one rank does in each run, per step where both have steps; nan not known."""
     per_step = bool(before.steps) and bool(after.steps)
     first, second = _by_place(before, per_step), _by_place(after, per_step)
     nothing = dict.fromkeys(("calls", *_SIZES), 0.0)
@@ -21,7 +22,8 @@ def diff(before: Run, after: Run) -> dict[tuple[str, ...], dict[str, Any]]:
         for name in nothing:
             row[f"{name}_before"], row[f"{name}_after"] = old[name], new[name]
             row[f"{name}_change"] = new[name] - old[name]
-        moved = max(abs(row[f"{name}_change"]) for name in ("calls", "payload_bytes", "wire_bytes"))
+        changes = [row[f"{name}_change"] for name in ("calls", "payload_bytes", "wire_bytes")]
+        moved = max(abs(change) for change in changes if not math.isnan(change))
         row["change"] = (
             "added" if place not in first
             else "removed" if place not in second
@@ -45,9 +47,11 @@ def _by_place(run: Run, per_step: bool) -> dict[tuple[str, ...], dict[str, float
             run.axis(call.group) or call.group,
             call.phase,
         )
-        cell = found.setdefault(place, dict.fromkeys(("calls", *_SIZES), 0.0))
+        cell = found.setdefault(place, {"calls": 0.0, **dict.fromkeys(_SIZES, math.nan)})
         share = 1 / run.num_ranks / (num_steps if in_step else 1)
         cell["calls"] += share
         for name in _SIZES:
-            cell[name] += max(getattr(call, name), 0) * share
+            value = getattr(call, name)
+            if value >= 0:
+                cell[name] = (0.0 if math.isnan(cell[name]) else cell[name]) + value * share
     return found

@@ -1,0 +1,161 @@
+"""Several runs side by side, the first of them the baseline: what grew, by module, kind and line.
+
+Numbers are what one rank does, as in `commtrace.analyze.diff`: means over each run's ranks, and,
+where all runs mark steps, per step for what happens in steps (`scope` "step"). A size or time that
+a run does not know is nan; what a run does not do at all is 0.
+
+    baseline    2 ranks, layers.0 10 calls    layers.1 10 calls
+    candidate   4 ranks, layers.0 10 calls    layers.1 12 calls
+
+gives the module table `layers 20 22`, `layers.1 10 12`, `layers.0 10 10`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.by_module import ancestors, natural_key
+from commtrace.analyze.diff import MEASURED, in_steps_of_all, per_rank
+from commtrace.analyze.frame import Frames
+
+_LINE = ["source_file", "source_function", "source_line"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """One place in all runs: `values` has a number of each run for each measure.
+
+    `detail` says more of the place: a line's function, and its number where that moved.
+    """
+
+    name: str
+    detail: str
+    scope: str
+    values: dict[str, tuple[float, ...]]
+
+    def growth(self, measure: str) -> float:
+        """The largest change from the baseline, with its sign; 0 where none is known."""
+        first, *others = self.values[measure]
+        known = [value - first for value in others if value == value and first == first]
+        return max(known, key=abs, default=0.0)
+
+
+Sums = tuple[pd.DataFrame, ...]
+"""A table of each run: sums of `MEASURED`, by scope and place."""
+
+
+def totals(runs: Sequence[Frames]) -> list[Grown]:
+    """Everything that the runs communicate: in a step, and outside of steps."""
+    return _grown(_summed(runs, lambda frames: frames.comm.assign(place=""), ["place"]))
+
+
+def by_kind(runs: Sequence[Frames]) -> list[Grown]:
+    """What grew, by kind of communication."""
+    return _grown(_summed(runs, lambda frames: frames.comm, ["kind"]))
+
+
+def by_module(runs: Sequence[Frames]) -> list[Grown]:
+    """What grew, by module, each with all that is inside of it.
+
+    A module whose numbers are those of one that it contains is left out.
+    """
+    rows = _grown(_summed(runs, _in_ancestors, ["module"]))
+    inner: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for path in ancestors(row.name)[1:-1]:
+            inner.setdefault((row.scope, path), set()).add(repr(row.values))
+    return [row for row in rows if repr(row.values) not in inner.get((row.scope, row.name), ())]
+
+
+def by_line(runs: Sequence[Frames]) -> list[Grown]:
+    """What grew, by line of the program.
+
+    Where a function communicates from as many lines in every run, the first is compared with the
+    first and so on, for an edit above moves them all; else lines are compared by number.
+    """
+    lines = [_lines(frames) for frames in runs]
+    numbers = [each.groupby(_LINE[:2])["source_line"].nunique() for each in lines]
+    counts = pd.concat(numbers, axis=1)
+    moved = counts.index[counts.nunique(axis=1, dropna=False) == 1]
+    numbered = [_with_key(each, moved) for each in lines]
+    sums = _summed(
+        runs,
+        lambda frames: frames.comm.merge(_of(runs, numbered, frames), on=_LINE, how="left"),
+        [*_LINE[:2], "key"],
+    )
+    told = [
+        each.drop_duplicates([*_LINE[:2], "key"]).set_index([*_LINE[:2], "key"])["source_line"]
+        for each in numbered
+    ]
+    return _grown(sums, lambda place: _line_text(place, told))
+
+
+def _of(runs: Sequence[Frames], numbered: Sequence[pd.DataFrame], frames: Frames) -> pd.DataFrame:
+    return next(each for run, each in zip(runs, numbered, strict=True) if run is frames)
+
+
+def _lines(frames: Frames) -> pd.DataFrame:
+    """The lines that communicate, in order."""
+    table = frames.comm[_LINE].astype({name: object for name in _LINE[:2]})
+    return table.drop_duplicates().sort_values(_LINE, ignore_index=True)
+
+
+def _with_key(lines: pd.DataFrame, moved: pd.Index) -> pd.DataFrame:
+    """The lines, each with what it is compared by: its place in its function, or its number."""
+    is_moved = pd.MultiIndex.from_frame(lines[_LINE[:2]]).isin(moved)
+    place = -1 - lines.groupby(_LINE[:2]).cumcount()
+    return lines.assign(key=place.where(is_moved, lines["source_line"]))
+
+
+def _line_text(place: Sequence[object], told: Sequence[pd.Series]) -> tuple[str, str]:
+    """A line as `train.py:42`, with its function; `-> 45` where it is another in a later run."""
+    file, function = str(place[0]), str(place[1])
+    if not file:
+        return "(line not known)", ""
+    lines = [int(each[place]) for each in told if place in each.index]
+    others = [str(line) for line in dict.fromkeys(lines) if line != lines[0]]
+    moved = f", line {' and '.join(others)} in another run" if others else ""
+    return f"{file}:{lines[0]}", (f"in {function}" if function else "") + moved
+
+
+def _in_ancestors(frames: Frames) -> pd.DataFrame:
+    """The calls, each once for every module that it happened in."""
+    comm = frames.comm.assign(module=frames.comm["module"].astype(object))
+    paths = {path: ancestors(path)[1:] or [""] for path in comm["module"].unique()}
+    return comm.assign(module=comm["module"].map(paths)).explode("module", ignore_index=True)
+
+
+def _summed(
+    runs: Sequence[Frames], calls: Callable[[Frames], pd.DataFrame], by: Sequence[str]
+) -> Sums:
+    per_step = in_steps_of_all(runs)
+    return tuple(per_rank(frames, calls(frames), by, per_step) for frames in runs)
+
+
+def _grown(
+    sums: Sums, text: Callable[[Sequence[object]], tuple[str, str]] | None = None
+) -> list[Grown]:
+    """Rows of the places that any run has, the largest growth in bytes, calls or time first."""
+    places = list(dict.fromkeys(place for table in sums for place in table.index))
+    aligned = []
+    for table in sums:
+        there = table.reindex(pd.MultiIndex.from_tuples(places, names=table.index.names))
+        absent = ~there.index.isin(table.index)
+        aligned.append(there.mask(absent[:, None] & np.ones((1, there.shape[1]), bool), 0.0))
+    rows = []
+    for number, (scope, *place) in enumerate(places):
+        name, detail = text(tuple(place)) if text else (str(place[0]), "")
+        values = {
+            measure: tuple(float(table[measure].iloc[number]) for table in aligned)
+            for measure in MEASURED
+        }
+        rows.append(Grown(name, detail, str(scope), values))
+    order = ("wire_bytes", "calls", "blocked_ns")
+    return sorted(
+        rows,
+        key=lambda row: (*(-row.growth(measure) for measure in order), natural_key(row.name)),
+    )

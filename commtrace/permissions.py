@@ -1,0 +1,55 @@
+"""Permissions of the files and folders that commtrace makes: their owner's alone by default.
+
+A trace holds host names, command lines, paths and lines of source. What commtrace writes is
+therefore open to its owner alone (files 0600, folders 0700), unless the folder that it is put into
+says otherwise:
+
+| the folder                           | permissions of a new file in it |
+| ------------------------------------ | ------------------------------- |
+| has the setgid bit                   | the group's are the folder's    |
+| is open to its group, not to others  | the group's are the folder's    |
+| has a default access-control list    | by that list                    |
+
+The umask always counts. A file of one's own that is replaced keeps its permissions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+_OWNER = 0o700
+_READ_WRITE = 0o666
+_ALL = 0o777
+_DEFAULT_LIST = "system.posix_acl_default"
+
+
+def opener(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file that may have to be made: the `opener` to give to `open`."""
+    return os.open(path, flags | os.O_CLOEXEC, allowed_in(Path(path).parent) & _READ_WRITE)
+
+
+def allowed_in(folder: Path) -> int:
+    """The permissions of a new folder in `folder`; the umask takes from them when it is made."""
+    if _has_default_list(folder):
+        return _ALL
+    mode = folder.stat().st_mode
+    is_of_group = mode & stat.S_ISGID or not mode & stat.S_IRWXO
+    return _OWNER | (mode & stat.S_IRWXG if is_of_group else 0)
+
+
+def keep_permissions(before: Path, after: Path) -> None:
+    """Give a file the permissions of the one that it replaces, where that is one's own."""
+    with contextlib.suppress(FileNotFoundError):
+        there = before.lstat()
+        if stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid():
+            after.chmod(stat.S_IMODE(there.st_mode))
+
+
+def _has_default_list(folder: Path) -> bool:
+    try:
+        return bool(os.getxattr(folder, _DEFAULT_LIST))
+    except (OSError, AttributeError):  # it has none; the system has none
+        return False

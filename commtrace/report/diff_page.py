@@ -1,0 +1,153 @@
+"""One HTML file out of several runs: what grew from the baseline, and their flame graphs.
+
+Runs come in, the first of them the baseline; a page goes out that needs no network. Its tables are
+those of `commtrace.analyze.growth`, its flame graphs have one scale, and blocks of later runs are
+coloured by their growth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from commtrace.analyze import Frames
+from commtrace.analyze.diff import MEASURED, differences_of_runs, in_steps_of_all
+from commtrace.analyze.growth import Grown, by_kind, by_line, by_module, totals
+from commtrace.analyze.measures import recorded_ns
+from commtrace.figures.flame import flame, flame_nodes
+from commtrace.figures.theme import DARK, LIGHT, recolouring
+from commtrace.report.offline import offline_page
+from commtrace.report.style import diff_style
+from commtrace.units import counted, text_of_duration
+from commtrace.writing import whole
+
+SCRIPTS = ("format.js", "figures.js", "diff.js")
+
+MEASURES = {"wire_bytes": "Bytes sent", "calls": "Calls", "blocked_ns": "Exposed time"}
+"""What tables and flame graphs can be drawn by, and what each is called."""
+
+_OF_NODES = {"wire_bytes": "wire_bytes", "calls": "num_calls", "blocked_ns": "blocked_ns"}
+
+TABLES: dict[str, Callable[[Sequence[Frames]], list[Grown]]] = {
+    "module": by_module,
+    "kind": by_kind,
+    "line": by_line,
+}
+MAX_ROWS = 2_000
+"""A table has no more rows; they are those that grew or shrank most."""
+
+
+def write_diff(runs: Sequence[Frames], path: Path | str, *, labels: Sequence[str] = ()) -> Path:
+    """Write the page that compares runs to `path`, whole or not at all, and return the path.
+
+    The first run is the baseline. `labels` are names of the runs, by default those of their files.
+
+    Raises OutputError where the path cannot be written.
+    """
+    path = Path(path)
+    text = render_diff(runs, labels or labels_of([frames.path for frames in runs]))
+    with whole(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+    return path
+
+
+def labels_of(paths: Sequence[Path | None]) -> list[str]:
+    """Names that tell runs apart: of their files, or their whole paths where those are equal."""
+    names = [path.name if path else "a run" for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(path) if path else "a run" for path in paths]
+    seen: dict[str, int] = {}
+    told = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        told.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return told
+
+
+def render_diff(runs: Sequence[Frames], labels: Sequence[str]) -> str:
+    """The page as HTML."""
+    per_step = in_steps_of_all(runs)
+    made = {name: table(runs) for name, table in TABLES.items()}
+    data = {
+        "labels": list(labels),
+        "measures": {name: {"title": MEASURES[name], "unit": MEASURED[name]} for name in MEASURES},
+        "totals": [_row(row) for row in totals(runs)],
+        "tables": {name: [_row(row) for row in rows[:MAX_ROWS]] for name, rows in made.items()},
+        "flames": _flames(runs, per_step),
+        "dark": recolouring(LIGHT, DARK),
+        "growth": {
+            "grew": LIGHT.uses["exposed"],
+            "shrank": LIGHT.uses["overlapped"],
+            "same": LIGHT.modules[0],
+        },
+    }
+    return offline_page(
+        "diff.html",
+        style=diff_style(),
+        scripts=SCRIPTS,
+        data=data,
+        title=f"{labels[1] if len(runs) == 2 else counted(len(runs) - 1, 'run')} "
+        f"compared with {labels[0]}",
+        runs=[_about(frames, label) for frames, label in zip(runs, labels, strict=True)],
+        notes=differences_of_runs(*runs),
+        measures=MEASURES,
+        tables=list(TABLES),
+        left_out={name: max(len(rows) - MAX_ROWS, 0) for name, rows in made.items()},
+        per_step=per_step,
+    )
+
+
+def _row(row: Grown) -> dict[str, Any]:
+    values = {
+        measure: [None if value != value else value for value in row.values[measure]]
+        for measure in MEASURES
+    }
+    return {"name": row.name, "detail": row.detail, "scope": row.scope, "values": values}
+
+
+def _about(frames: Frames, label: str) -> dict[str, str]:
+    """A run in a line: its program, how many ranks and steps, how long, which torch."""
+    lasted = recorded_ns(frames)
+    facts = [
+        counted(frames.num_ranks, "rank"),
+        counted(int(frames.steps["step"].nunique()), "step"),
+        text_of_duration(float(lasted.max())) if len(lasted) else "",
+        f"torch {frames.run['torch']}" if frames.run.get("torch") else "",
+    ]
+    return {
+        "label": label,
+        "command": str(frames.run.get("command") or ""),
+        "facts": ", ".join(filter(None, facts)),
+    }
+
+
+def _flames(runs: Sequence[Frames], per_step: bool) -> list[dict[str, Any]]:
+    """Of each run its flame graph, values of what one rank does, and the baseline's nodes."""
+    nodes = [flame_nodes(frames) for frames in runs]
+    first = {place: number for number, place in enumerate(_places(nodes[0]))}
+    return [
+        {
+            "figure": flame(frames).to_plotly_json(),
+            "values": _values(frames, table, per_step),
+            "baseline": [first.get(place, -1) for place in _places(table)],
+        }
+        for frames, table in zip(runs, nodes, strict=True)
+    ]
+
+
+def _places(nodes: pd.DataFrame) -> list[tuple[tuple[str, str], ...]]:
+    """Of each node its way from the root."""
+    ways: dict[int, tuple[tuple[str, str], ...]] = {-1: ()}
+    columns = (nodes[name] for name in ("id", "parent", "role", "name"))
+    for number, parent, role, name in zip(*columns, strict=True):
+        ways[number] = (*ways[parent], (role, name))
+    return [ways[number] for number in nodes["id"]]
+
+
+def _values(frames: Frames, nodes: pd.DataFrame, per_step: bool) -> dict[str, list[float]]:
+    steps = max(int(frames.steps["step"].nunique()), 1) if per_step else 1
+    share = 1 / (max(frames.num_ranks, 1) * steps)
+    return {name: (nodes[column] * share).tolist() for name, column in _OF_NODES.items()}

@@ -1,0 +1,217 @@
+"use strict";
+/* Runs beside the baseline: tables of what changed, and flame graphs on one scale. */
+
+const FEW = 20;
+const LEAST_PART = 0.0005; // less is shown as no change, for it would be +0.0 %
+const MOST_APART = 4; // one scale leaves the smallest flame graph room to be read
+
+/** What changed from a to b as text; of what was not there, or is not known, that. */
+function changeText(before, after, unit) {
+  if (before === null || after === null) return NOT_KNOWN;
+  if (isSame(before, after)) return "=";
+  if (before === 0) return "new";
+  if (after === 0) return "gone";
+  const part = after / before - 1;
+  const percent = Math.abs(part) >= 9.995 ? `×${(after / before).toPrecision(3)}` : `${(100 * part).toFixed(1)} %`;
+  const sign = after > before ? "+" : "−";
+  const amount = formatted(Math.abs(after - before), { unit });
+  return `${sign}${amount} (${part > 0 && !percent.startsWith("×") ? "+" : ""}${percent.replace("-", "−")})`;
+}
+
+function isSame(before, after) {
+  return Math.abs(after - before) <= LEAST_PART * Math.max(Math.abs(before), Math.abs(after));
+}
+
+/** The largest change of a row by a measure, with its sign. */
+function growth(row, measure) {
+  const [first, ...others] = row.values[measure];
+  if (first === null) return 0;
+  const changes = others.filter((each) => each !== null && !isSame(first, each)).map((each) => each - first);
+  return changes.reduce((most, each) => (Math.abs(each) > Math.abs(most) ? each : most), 0);
+}
+
+/** A table: a row per place, the baseline's value, and each run's value and change. */
+function fill(table, head, rows, labels, columns, measure) {
+  const heading = element("tr", "", cell("th", head));
+  columns(null).forEach((text) => heading.append(cell("th", text)));
+  labels.forEach((label, place) => {
+    const th = cell("th", label, "run");
+    th.title = label;
+    if (place) th.colSpan = 2;
+    heading.append(th);
+  });
+  const body = element("tbody", "", ...rows.map((row) => {
+    const line = element("tr", "");
+    line.append(nameCell(row));
+    columns(row).forEach((text) => line.append(cell("td", text)));
+    const name = row.measure || measure;
+    const { unit } = measures()[name];
+    const values = row.values[name];
+    values.forEach((value, place) => {
+      line.append(cell("td", formatted(value, { unit }), "value"));
+      if (!place) return;
+      const text = changeText(values[0], value, unit);
+      const mood = ["=", NOT_KNOWN].includes(text) ? "" : value > values[0] ? "worse" : "better";
+      line.append(cell("td", text, mood));
+    });
+    return line;
+  }));
+  table.replaceChildren(element("thead", "", heading), body);
+}
+
+function cell(tag, text, className = "") {
+  const made = element(tag, className, text);
+  if (tag === "th") made.scope = "col";
+  return made;
+}
+
+function nameCell(row) {
+  const made = cell("td", row.name || row.empty || "(outside of modules)");
+  const scope = row.scope === "run" && state.hasSteps ? "outside of steps" : "";
+  const detail = [row.detail, scope].filter(Boolean).join(", ");
+  if (detail) made.append(element("span", "detail", detail));
+  return made;
+}
+
+const state = { data: null, measure: "", theme: "", hasSteps: false, scale: null, all: new Set() };
+
+function measures() {
+  return state.data.measures;
+}
+
+function drawTotals() {
+  const { totals, labels } = state.data;
+  const rows = totals.flatMap((row) => Object.entries(measures()).map(([name, { title }]) => (
+    { ...row, name: title, measure: name }
+  )));
+  fill(document.getElementById("totals"), "", rows, labels, () => [], "");
+}
+
+function drawTable(name) {
+  const { tables, labels } = state.data;
+  const changed = tables[name]
+    .filter((row) => growth(row, state.measure) !== 0)
+    .sort((one, other) => growth(other, state.measure) - growth(one, state.measure));
+  const same = tables[name].length - changed.length;
+  const shown = state.all.has(name) ? changed : mostChanged(changed);
+  const table = document.getElementById(`by-${name}`);
+  const rest = document.getElementById(`rest-${name}`);
+  rest.replaceChildren();
+  if (changed.length) fill(table, name, shown, labels, () => [], state.measure);
+  else table.replaceChildren();
+  const { title } = measures()[state.measure];
+  if (!changed.length) rest.append(`${title}: no difference in ${same} ${name}${same === 1 ? "" : "s"}.`);
+  else if (same) rest.append(`${same} the same.`);
+  if (shown.length < changed.length) {
+    const button = element("button", "", `Show all ${changed.length}`);
+    button.type = "button";
+    button.addEventListener("click", () => {
+      state.all.add(name);
+      drawTable(name);
+    });
+    rest.append(button);
+  }
+}
+
+/** The rows that changed most, still with the largest growth first. */
+function mostChanged(rows) {
+  const size = (row) => Math.abs(growth(row, state.measure));
+  const kept = new Set([...rows].sort((one, other) => size(other) - size(one)).slice(0, FEW));
+  return rows.filter((row) => kept.has(row));
+}
+
+function drawFlame(place, widest) {
+  const { flames, dark } = state.data;
+  const { figure, values, baseline } = flames[place];
+  const holder = document.getElementById(`flame-${place}`);
+  const drawn = recoloured(structuredClone(figure), {});
+  const [trace] = drawn.data;
+  if (trace) {
+    const { unit } = measures()[state.measure];
+    const own = values[state.measure];
+    const before = flames[0].values[state.measure];
+    trace.values = own;
+    trace.domain = { x: [0, widest ? Math.max(own[0] / widest, 0.02) : 1] };
+    trace.hovertext = trace.labels.map((label, node) => (
+      hoverOf(trace, node, own[node], place ? before[baseline[node]] : null, unit)
+    ));
+    if (place) trace.marker.colors = own.map((value, node) => growthColour(value, before[baseline[node]]));
+  }
+  const themed = recoloured(drawn, state.theme === "dark" ? dark : {});
+  if (trace) themed.data[0].textfont = { color: themed.data[0].marker.colors.map(readableOn) };
+  return Plotly.react(holder, themed.data, themed.layout, { ...CONFIG, modeBarButtons: [["toImage"]] });
+}
+
+function hoverOf(trace, node, value, before, unit) {
+  const path = [];
+  for (let at = node; at >= 0; at = trace.ids.indexOf(trace.parents[at])) path.unshift(trace.labels[at]);
+  const lines = [`<b>${path.slice(1).join(" › ") || path[0]}</b>`, formatted(value, { unit })];
+  if (before === undefined) lines.push("not in the baseline, or below 1/4000 of it");
+  else if (before !== null) lines.push(`baseline ${formatted(before, { unit })}: ${changeText(before, value, unit)}`);
+  return lines.join("<br>");
+}
+
+function growthColour(value, before) {
+  const { grew, shrank, same } = state.data.growth;
+  const was = before === undefined ? 0 : before;
+  if (isSame(was, value)) return same;
+  return value > was ? grew : shrank;
+}
+
+async function draw() {
+  const { tables } = state.data;
+  document.documentElement.dataset.theme = state.theme;
+  drawTotals();
+  Object.keys(tables).forEach(drawTable);
+  await drawFlames();
+}
+
+/** All flame graphs: on one scale where that was chosen, or where all can be read on it. */
+async function drawFlames() {
+  const { flames } = state.data;
+  const sizes = flames.map(({ values }) => values[state.measure][0] || 0);
+  const widest = Math.max(...sizes);
+  const smallest = Math.min(...sizes.filter((size) => size > 0));
+  const isOne = state.scale === null ? widest <= MOST_APART * smallest : state.scale;
+  document.getElementById("scale").setAttribute("aria-pressed", String(isOne));
+  document.getElementById("scaled").textContent = isOne
+    ? "Equal widths are equal amounts in all runs."
+    : "Each run fills its picture; widths compare within a run only.";
+  for (let place = 0; place < flames.length; place += 1) await drawFlame(place, isOne ? widest : 0);
+}
+
+async function start() {
+  state.data = await unpacked("packed-data").json();
+  const script = document.createElement("script");
+  script.textContent = await unpacked("packed-plotly").text();
+  document.head.append(script);
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  state.theme = system.matches ? "dark" : "light";
+  state.hasSteps = state.data.totals.some((row) => row.scope === "step");
+  [state.measure] = Object.keys(measures());
+  document.getElementById("theme").addEventListener("click", () => {
+    state.theme = state.theme === "dark" ? "light" : "dark";
+    draw();
+  });
+  system.addEventListener("change", () => {
+    state.theme = system.matches ? "dark" : "light";
+    draw();
+  });
+  document.getElementById("measures").addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    state.measure = button.dataset.value;
+    for (const each of button.parentElement.children) {
+      each.setAttribute("aria-pressed", String(each === button));
+    }
+    draw();
+  });
+  document.getElementById("scale").addEventListener("click", (event) => {
+    state.scale = event.currentTarget.getAttribute("aria-pressed") !== "true";
+    drawFlames();
+  });
+  await draw();
+  document.documentElement.dataset.ready = "yes";
+}
+
+start();

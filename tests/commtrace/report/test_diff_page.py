@@ -1,0 +1,144 @@
+"""The page that compares runs, read as data and opened in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from commtrace.analyze import load
+from commtrace.analyze.frame import Frames
+from commtrace.report import write_diff
+from commtrace.report.diff_page import labels_of
+from tests.commtrace.analyze.rows import call, run_of
+from tests.commtrace.report.test_picture import HOSTILE
+from tests.commtrace.synthetic import write_synthetic_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Frames]:
+    """A baseline, one with a layer more, one of eight ranks."""
+    folder = tmp_path_factory.mktemp("runs")
+    made = {"base": {}, "deeper": {"num_layers": 3}, "wider": {"world_size": 8}}
+    return [
+        load(write_synthetic_run(folder / f"{name}.json", **given)) for name, given in made.items()
+    ]
+
+
+def opened(browser: Browser, path: Path, errors: list[str], **look: Any) -> Any:
+    page = browser.new_page(**({"viewport": {"width": 1400, "height": 900}} | look))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready=yes]", timeout=20_000)
+    return page
+
+
+def rows_of(page: Any, table: str) -> list[list[str]]:
+    lines = page.locator(f"#{table} tbody tr")
+    return [lines.nth(n).locator("td").all_inner_texts() for n in range(lines.count())]
+
+
+def test_runs_are_named_so_that_they_can_be_told_apart() -> None:
+    assert labels_of([Path("x/a.json"), Path("y/b.json")]) == ["a.json", "b.json"]
+    assert labels_of([Path("x/a.json"), Path("y/a.json")]) == ["x/a.json", "y/a.json"]
+    assert labels_of([Path("a.json"), Path("a.json"), None]) == ["a.json", "a.json (2)", "a run"]
+
+
+def test_tables_have_the_baseline_first_and_what_grew_most_on_top(
+    browser: Browser, runs: list[Frames], tmp_path: Path
+) -> None:
+    errors: list[str] = []
+    page = opened(browser, write_diff(runs, tmp_path / "diff.html"), errors)
+    assert page.locator(".runs li b").all_inner_texts() == [
+        "base.json",
+        "deeper.json",
+        "wider.json",
+    ]
+    assert page.locator(".lacks").all_inner_texts() == [
+        "The runs have 4, 4 and 8 ranks: numbers are means over each run's ranks, and what one "
+        "rank sends depends on how many there are."
+    ]
+    page.get_by_role("button", name="Calls").click()
+    assert rows_of(page, "totals")[1] == ["Calls", "10", "15", "+5 (+50.0 %)", "10", "="]
+    first, second, *_ = rows_of(page, "by-module")
+    assert first == ["layers", "10", "15", "+5 (+50.0 %)", "10", "="]
+    assert second == ["layers.2", "0", "5", "new", "0", "="]
+    assert rows_of(page, "by-line") == [
+        ["train.py:42\nin forward", "10", "15", "+5 (+50.0 %)", "10", "="]
+    ]
+    assert page.locator("#rest-module").inner_text() == "12 the same."
+    page.close()
+    assert errors == []
+
+
+def test_flame_graphs_are_on_one_scale_and_coloured_by_growth(
+    browser: Browser, runs: list[Frames], tmp_path: Path
+) -> None:
+    errors: list[str] = []
+    page = opened(browser, write_diff(runs[:2], tmp_path / "diff.html"), errors)
+    drawn = page.evaluate(
+        "[0, 1].map((n) => document.getElementById(`flame-${n}`).data[0])"
+        ".map(({ domain, labels, marker }) => "
+        "({ end: domain.x[1], labels, colors: marker.colors }))"
+    )
+    assert [round(each["end"], 3) for each in drawn] == [0.667, 1]
+    colours = dict(zip(drawn[1]["labels"], drawn[1]["colors"], strict=True))
+    assert colours["layers.2"] == colours["all communication"] != colours["layers.0"]
+    page.locator("#scale").click()
+    page.wait_for_function("document.getElementById('flame-0').data[0].domain.x[1] === 1")
+    page.close()
+    assert errors == []
+
+
+@pytest.mark.parametrize("width", [1400, 800, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_never_scrolls_sideways(
+    browser: Browser, runs: list[Frames], tmp_path: Path, width: int, scheme: str
+) -> None:
+    errors: list[str] = []
+    look = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+    page = opened(browser, write_diff(runs, tmp_path / "diff.html"), errors, **look)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    page.close()
+    assert errors == []
+
+
+def test_names_of_a_trace_are_shown_and_not_executed(browser: Browser, tmp_path: Path) -> None:
+    errors: list[str] = []
+    names = {"module": HOSTILE, "source_file": HOSTILE, "source_line": 1, "wire_bytes": 8}
+    base = run_of([call(**names)], run={"command": f"\u202e{HOSTILE}"})
+    other = run_of([call(**names), call(id=1, **names)])
+    page = opened(
+        browser, write_diff([base, other], tmp_path / "x.html", labels=[HOSTILE, "b"]), errors
+    )
+    assert page.evaluate("window.bad") is None
+    assert HOSTILE in page.locator("#by-module").inner_text()
+    assert r"\u202e" in page.locator(".runs").inner_text()
+    page.close()
+    assert errors == []
+
+
+def test_equal_runs_have_no_difference(
+    browser: Browser, runs: list[Frames], tmp_path: Path
+) -> None:
+    errors: list[str] = []
+    page = opened(browser, write_diff([runs[0], runs[0]], tmp_path / "diff.html"), errors)
+    assert page.locator("#rest-kind").inner_text() == "Bytes sent: no difference in 3 kinds."
+    assert rows_of(page, "by-kind") == []
+    page.close()
+    assert errors == []
+
+
+def test_a_run_without_communication_is_compared_too(browser: Browser, tmp_path: Path) -> None:
+    errors: list[str] = []
+    base, silent = run_of([call(module="a", wire_bytes=8)]), run_of([])
+    page = opened(browser, write_diff([base, silent], tmp_path / "diff.html"), errors)
+    assert rows_of(page, "by-module")[0][-1] == "gone"
+    page.close()
+    assert errors == []
