@@ -15,7 +15,6 @@ from commtrace.errors import UsageError
 from commtrace.exporters.perfetto import write_perfetto
 from commtrace.exporters.speedscope import write_speedscope
 from commtrace.exporters.tables import write_csv_tables, write_parquet_tables
-from commtrace.writing import whole
 
 __all__ = ["FORMATS", "export"]
 
@@ -28,9 +27,6 @@ FORMATS: dict[str, Callable[[Frames, Path], None]] = {
 }
 """By name, what writes it."""
 
-FOLDERS = ("csv", "parquet")
-"""Those that are a folder with a file of each table; the others are a file."""
-
 
 def export(frames: Frames, path: Path, *, to: str) -> Path:
     """Write a run in another format to `path`, and return that.
@@ -42,9 +38,5 @@ def export(frames: Frames, path: Path, *, to: str) -> Path:
         raise UsageError(
             f"no format {to!r}", found=f"the formats {', '.join(FORMATS)}", attempt="one of them"
         )
-    if to in FOLDERS:
-        FORMATS[to](frames, path)
-    else:
-        with whole(path) as unfinished:
-            FORMATS[to](frames, unfinished)
+    FORMATS[to](frames, path)
     return path
