@@ -38,6 +38,7 @@ TITLES = {
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",
+    "sources": "a row per stretch of source lines, as they were when they ran",
 }
 
 

@@ -20,6 +20,7 @@ from commtrace.event import GroupRow, RankRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.clocks import Alignment, align
 from commtrace.tracefile.run_file import write_trace
+from commtrace.tracefile.sources import joined
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
 from commtrace.tracefile.trace import (
     ColumnValues,
@@ -122,7 +123,8 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
         _rank_row(spool, part, alignment)
         for spool, part, alignment in zip(ordered, parts, alignments, strict=True)
     ]
-    for name, rows in (("groups", group_rows), ("ranks", rank_rows)):
+    source_rows = joined(spool.facts for spool in ordered)
+    for name, rows in (("groups", group_rows), ("ranks", rank_rows), ("sources", source_rows)):
         tables[name] = table_of(name, rows, strings)
     return Trace(_run_facts(ordered, alignments), {name: tables[name] for name in TABLES}, path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -13,17 +12,24 @@ from commtrace.analyze.findings import RULES
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.story.peers import Meeting, Peer, meeting, ranks_of
 from commtrace.analyze.story.why import Why, what_is_unknown, why
+from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
 from commtrace.units import KINDS, NANOSECONDS_PER_SECOND, busbw_factor
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where in the program the call stands; `text` is the source line, as the file has it now."""
+    """Where in the program the call stands.
+
+    `lines` are its source line, whose text without indent is `text`, and the ones around it: as
+    they were when recorded, else (`are_recorded` is False) as the file has them now.
+    """
 
     source_file: str
     source_line: int
     source_function: str
     text: str
+    lines: tuple[SourceLine, ...]
+    are_recorded: bool
     stack: tuple[str, ...]
     module: str
     module_class: str
@@ -111,6 +117,11 @@ def explain(frames: Frames, call: pd.Series) -> Story:
     unknown = what_is_unknown(told, frames) | _unknown_of_time(call, time, met)
     if not call["source_file"]:
         unknown["source"] = "No line of the program is on the stack of the thread that made it."
+    where = _where(frames, call)
+    if where.lines and not where.are_recorded:
+        unknown["lines"] = (
+            "The source lines are those of the file as it is now: the trace does not have them."
+        )
     return Story(
         rank=int(call["rank"]),
         id=int(call["id"]),
@@ -128,7 +139,7 @@ def explain(frames: Frames, call: pd.Series) -> Story:
         wire_bytes=int(call["wire_bytes"]),
         number=met.number,
         num_alike=_num_alike(frames, call),
-        where=_where(frames, call),
+        where=where,
         why=told,
         group=group,
         time=time,
@@ -141,11 +152,15 @@ def explain(frames: Frames, call: pd.Series) -> Story:
 
 def _where(frames: Frames, call: pd.Series) -> Where:
     file, line = str(call["source_file"]), int(call["source_line"])
+    recorded = lines_around(frames.sources.itertuples(), file, line)
+    lines = recorded or _lines_now(frames, file, line)
     return Where(
         source_file=file,
         source_line=line,
         source_function=str(call["source_function"]),
-        text=_line_of(frames, file, line),
+        text=next((each.text.strip() for each in lines if each.number == line), ""),
+        lines=lines,
+        are_recorded=bool(recorded),
         stack=tuple(str(call["stack"]).splitlines()),
         module=str(call["module"]),
         module_class=str(call["module_class"]),
@@ -157,18 +172,16 @@ def _where(frames: Frames, call: pd.Series) -> Where:
     )
 
 
-def _line_of(frames: Frames, file: str, line: int) -> str:
-    """The text of a source line; a relative path is looked for here and beside the trace."""
+def _lines_now(frames: Frames, file: str, line: int) -> tuple[SourceLine, ...]:
+    """The lines as the file has them now; a relative path is looked for here and beside the trace.
+
+    Empty where there is no such line.
+    """
     if not file or line < 1:
-        return ""
+        return ()
     folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
-    for folder in folders:
-        try:
-            with (folder / file).open(encoding="utf-8", errors="replace") as lines:
-                return next(islice(lines, line - 1, None), "").strip()
-        except (OSError, ValueError):  # elsewhere, or no name of a file at all
-            continue
-    return ""
+    found = next(filter(None, (read_lines(folder / file) for folder in folders)), [])
+    return excerpt(found, line) if line <= len(found) else ()
 
 
 def _group(frames: Frames, call: pd.Series) -> Group:
