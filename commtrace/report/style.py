@@ -11,6 +11,7 @@ _OF_THE_PAGE = {
     "warn-back": ("#fff6e3", "#2d2412"),
     "warn-line": ("#e9c46f", "#6b5420"),
     "warn-ink": ("#5f4409", "#f0d595"),
+    "accent-ink": ("#2b45ab", "#8ea4f8"),
     "good": ("#1c7a4a", "#5fcf95"),
     "bad": ("#b3401f", "#f0926b"),
 }

@@ -11,7 +11,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
 from commtrace.analyze.findings.alike import by_lack, together
-from commtrace.analyze.findings.finding import COLUMNS, Rule, table_row
+from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
 from commtrace.analyze.findings.late import LATE, STALL, UNEVEN
 from commtrace.analyze.findings.reduced import REDUCED_AGAIN
 from commtrace.analyze.findings.repeated import GATHERED_AGAIN, PING_PONG, REDUCED_TO_BE_CUT
@@ -25,7 +25,7 @@ from commtrace.analyze.findings.traffic import (
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.once import once
 
-__all__ = ["FINDINGS", "RULES", "Rule", "by_lack", "findings", "together", "unanswered"]
+__all__ = ["FINDINGS", "RULES", "Rule", "by_lack", "findings", "found", "together", "unanswered"]
 
 RULES: tuple[Rule, ...] = (
     *(GATHERED_AGAIN, REDUCED_TO_BE_CUT, PING_PONG, SMALL_MESSAGES, WIDE_TYPES),
@@ -35,16 +35,22 @@ RULES: tuple[Rule, ...] = (
 
 def findings(frames: Frames) -> pd.DataFrame:
     """One row per finding, the one that costs most time first."""
+    rows = [table_row(frames, rule, finding) for rule, finding in found(frames)]
+    table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
+    by = ["cost_ns", "cost_bytes", "rule", "title"]
+    return typed(table.sort_values(by, ascending=[False, False, True, True]), COLUMNS)
+
+
+@once
+def found(frames: Frames) -> list[tuple[Rule, Finding]]:
+    """Each finding with its rule, in the order of the rules."""
     lacking = unanswered(frames)
-    rows = [
-        table_row(frames, rule, finding)
+    return [
+        (rule, finding)
         for rule in RULES
         if rule.name not in lacking
         for finding in rule.find(frames)
     ]
-    table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
-    by = ["cost_ns", "cost_bytes", "rule", "title"]
-    return typed(table.sort_values(by, ascending=[False, False, True, True]), COLUMNS)
 
 
 @once

@@ -8,12 +8,20 @@ from pathlib import Path
 import pandas as pd
 
 from commtrace.analyze.arrivals import end_ns
-from commtrace.analyze.findings import RULES
+from commtrace.analyze.findings import found
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.story.peers import Meeting, Peer, meeting, ranks_of
 from commtrace.analyze.story.why import Why, what_is_unknown, why
 from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
 from commtrace.units import KINDS, NANOSECONDS_PER_SECOND, busbw_factor
+
+
+NO_END = (
+    "When it was complete is not known: nobody waited for it, it had not ended when the recording "
+    "did, or the device tells nothing."
+)
+NO_WAIT = "How much of the time was waiting is not known"
+NO_PEERS = "its peers' calls are not in the trace, differ from it, or have no time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,7 @@ def explain(frames: Frames, call: pd.Series) -> Story:
     """The story of a row of table `comm`, as `find_call` gives it."""
     told, met, group = why(frames, call), meeting(frames, call), _group(frames, call)
     time = _time(frames, call, met, len(group.ranks))
-    unknown = what_is_unknown(told, frames) | _unknown_of_time(call, time, met)
+    unknown = what_is_unknown(frames, told) | _unknown_of_time(call, time, met)
     if not call["source_file"]:
         unknown["source"] = "No line of the program is on the stack of the thread that made it."
     where = _where(frames, call)
@@ -220,18 +228,11 @@ def _time(frames: Frames, call: pd.Series, met: Meeting, group_size: int) -> Tim
 def _unknown_of_time(call: pd.Series, time: Time, met: Meeting) -> dict[str, str]:
     unknown = {}
     if call["complete_ns"] < 0:
-        unknown["end"] = (
-            "When it was complete is not known: nobody waited for it, it had not ended when the "
-            "recording did, or the device tells nothing."
-        )
+        unknown["end"] = NO_END
     if time.wait_ns < 0:
         listed = ", ".join(map(str, met.missing_ranks))
-        why_not = (
-            f"the call of rank {listed} is not in the trace"
-            if met.missing_ranks
-            else "its peers' calls are not in the trace, differ from it, or have no time"
-        )
-        unknown["wait"] = f"How much of the time was waiting is not known: {why_not}."
+        why_not = f"the call of rank {listed} is not in the trace" if listed else NO_PEERS
+        unknown["wait"] = f"{NO_WAIT}: {why_not}."
     return unknown
 
 
@@ -248,8 +249,6 @@ def _findings(frames: Frames, call: pd.Series) -> tuple[Suggestion, ...]:
     """What could be better about it: the findings that count it in."""
     return tuple(
         Suggestion(rule.name, finding.title, finding.advice)
-        for rule in RULES
-        if not rule.lacks(frames)
-        for finding in rule.find(frames)
+        for rule, finding in found(frames)
         if call.name in finding.rows
     )
