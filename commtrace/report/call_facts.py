@@ -100,7 +100,9 @@ def operators_around(frames: Frames) -> np.ndarray:
     row_of = row_of[~row_of.index.duplicated()]
 
     def rows(rank: pd.Series, number: pd.Series) -> np.ndarray:
-        return row_of.reindex(pd.MultiIndex.from_arrays([rank, number])).fillna(-1).to_numpy("int64")
+        return (
+            row_of.reindex(pd.MultiIndex.from_arrays([rank, number])).fillna(-1).to_numpy("int64")
+        )
 
     first = rows(comm["rank"], comm["op_id"])
     begun, starts = np.unique(first, return_inverse=True)  # the chain of an operator is made once

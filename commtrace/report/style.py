@@ -20,12 +20,9 @@ _OF_THE_PAGE = {
 
 def style_sheet() -> str:
     """All CSS of the page; the system's theme holds until `data-theme` on the root says another."""
-    own_light, own_dark = (
-        "".join(f" --{name}: {values[place]};" for name, values in _OF_THE_PAGE.items())
-        for place in (0, 1)
+    light, dark = (
+        f"{_variables(page_colours(theme))} color-scheme: {theme.name};" for theme in (LIGHT, DARK)
     )
-    light = f"{_variables(LIGHT)}{own_light} color-scheme: light;"
-    dark = f"{_variables(DARK)}{own_dark} color-scheme: dark;"
     return "\n".join(
         [
             f":root {{ {light} }}",
@@ -44,16 +41,22 @@ def picture_style() -> str:
     """All CSS of a picture's page; the script says which theme holds."""
     return "\n".join(
         [
-            f":root {{ {_variables(LIGHT)} color-scheme: light; }}",
-            f":root[data-theme=dark] {{ {_variables(DARK)} color-scheme: dark; }}",
+            f":root {{ {_variables(_colours(LIGHT))} color-scheme: light; }}",
+            f":root[data-theme=dark] {{ {_variables(_colours(DARK))} color-scheme: dark; }}",
             source("picture.css"),
         ]
     )
 
 
-def _variables(theme: Theme) -> str:
-    """The colours of a theme as CSS variables."""
-    named = {
+def page_colours(theme: Theme) -> dict[str, str]:
+    """The colours of a theme by the names that the page's style sheet has for them."""
+    place = (LIGHT, DARK).index(theme)
+    own = {name: values[place] for name, values in _OF_THE_PAGE.items()}
+    return _colours(theme) | own
+
+
+def _colours(theme: Theme) -> dict[str, str]:
+    return {
         "surface": theme.surface,
         "ink": theme.ink,
         "muted": theme.muted,
@@ -63,4 +66,7 @@ def _variables(theme: Theme) -> str:
         **{f"kind-{kind}": colour for kind, colour in theme.kinds.items()},
         **{f"phase-{phase}": colour for phase, colour in theme.phases.items()},
     }
-    return " ".join(f"--{name}: {colour};" for name, colour in named.items())
+
+
+def _variables(colours: dict[str, str]) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())

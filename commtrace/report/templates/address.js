@@ -75,13 +75,24 @@ class Address {
     const now = performance.now();
     const goesOn = names === this.gesture.names && now < this.gesture.until;
     this.gesture = { names, until: now + GESTURE_MS };
+    if (!goesOn) {
+      this.settle();
+      this.record("pushState", this.text());
+      return;
+    }
     clearTimeout(this.timer);
-    if (!goesOn) this.record("pushState");
-    else this.timer = setTimeout(() => this.record("replaceState"), SETTLED_MS);
+    this.unsettled = this.text();
+    this.timer = setTimeout(() => this.settle(), SETTLED_MS);
   }
 
-  record(how) {
-    const text = this.text();
+  /** Writes what the gesture that goes on has come to. */
+  settle() {
+    clearTimeout(this.timer);
+    if (this.unsettled !== undefined) this.record("replaceState", this.unsettled);
+    this.unsettled = undefined;
+  }
+
+  record(how, text) {
     if (text === (this.written ?? location.hash)) return;
     this.written = text;
     window.history[how](null, "", text || location.href.split("#")[0]);
@@ -100,14 +111,16 @@ class Address {
     if (!section) return;
     section.scrollIntoView();
     if (!this.sections.includes(id)) return;
+    this.settle();
     this.at = id;
     this.gesture.names = "";
-    this.record("pushState");
+    this.record("pushState", this.text());
   }
 
   /** Shows what the address says; `isArrival` where it was opened and not gone back to. */
   follow(isArrival = false) {
     clearTimeout(this.timer);
+    this.unsettled = undefined;
     const { values, refused } = this.parsed(location.hash);
     this.written = location.hash;
     this.at = values.get("at") || "";

@@ -33,8 +33,8 @@ class StepBox {
     if (this.isWhole) return by > 0 ? 0 : WHOLE_RUN;
     const [first, last] = this.range;
     const distance = ({ start, end }) => by * ((start + end) / 2 - (first + last) / 2);
-    const least = (last - first) / 1000; // the step in view is none beside it
-    const places = this.steps.map((_, place) => place).filter((place) => distance(this.steps[place]) > least);
+    const isBeside = (place) => (this.one < 0 ? distance(this.steps[place]) > 0 : by * (place - this.one) > 0);
+    const places = this.steps.map((_, place) => place).filter(isBeside);
     if (!places.length) return by > 0 ? this.steps.length - 1 : WHOLE_RUN;
     return by > 0 ? places[0] : places.at(-1);
   }
@@ -46,11 +46,10 @@ class StepBox {
     const [first, last] = range;
     const within = ({ start, end }) => Math.min(end, last) - Math.max(start, first);
     const seen = this.steps.filter((step) => within(step) > 0);
-    const one = seen.find((step) => within(step) >= SHARE_OF_VIEW * (last - first));
+    this.one = this.steps.indexOf(seen.find((step) => within(step) >= SHARE_OF_VIEW * (last - first)));
     this.other.textContent = seen.length > 1 ? `steps ${seen[0].number} to ${seen.at(-1).number}` : "outside of steps";
     if (seen.length === 1) this.other.textContent = `around step ${seen[0].number}`;
-    this.other.hidden = isWhole || one !== undefined;
-    const chosen = isWhole ? WHOLE_RUN : this.steps.indexOf(one);
-    this.select.value = isWhole || one !== undefined ? String(chosen) : "";
+    this.other.hidden = isWhole || this.one >= 0;
+    this.select.value = isWhole ? String(WHOLE_RUN) : this.one >= 0 ? String(this.one) : "";
   }
 }
