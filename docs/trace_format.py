@@ -32,7 +32,7 @@ and every column is always there, a table perhaps without rows.
 Files of older versions stay readable; a column that they did not have yet holds its missing value,
 a table that they did not have has no rows. Readers ignore tables that they do not know, so a table
 may be added without a new version: `sources` was, and files of version 3 may lack it. It holds the
-lines that communicate with {MARGIN} lines around them, at most {MAX_CHARACTERS:,} characters of a run.
+lines that communicate and {MARGIN} lines on each side, at most {MAX_CHARACTERS:,} characters.
 A file of a newer version is refused, and the message names both versions.
 """
 

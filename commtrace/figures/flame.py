@@ -260,7 +260,7 @@ def _paths(nodes: pd.DataFrame) -> list[str]:
     paths: list[list[str]] = []
     for parent, name in zip(nodes["parent"], block_names(nodes), strict=True):
         paths.append([*(paths[parent] if parent > 0 else []), name])
-    return [" › ".join(path) if len(path) > 1 else "" for path in paths]
+    return [" > ".join(path) if len(path) > 1 else "" for path in paths]
 
 
 def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from commtrace.analyze import Frames
 from commtrace.analyze.findings import found
-from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_WAIT
+from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_SOURCE, NO_WAIT
 from commtrace.analyze.story.why import Reason, what_is_unknown, words_of
 from commtrace.report.answers import Answers
 from commtrace.report.cards import MAX_CARDS
@@ -36,7 +36,12 @@ def call_facts(answers: Answers, sites: pd.DataFrame) -> dict[str, Any]:
         "findings": _findings(answers),
         "sources": _sources(frames),
         "margin": MARGIN,
-        "texts": {"no_end": NO_END, "no_wait": NO_WAIT, "no_peers": NO_PEERS},
+        "texts": {
+            "no_source": NO_SOURCE,
+            "no_end": NO_END,
+            "no_wait": NO_WAIT,
+            "no_peers": NO_PEERS,
+        },
     }
 
 

@@ -32,7 +32,7 @@ from commtrace.writing import whole
 SCRIPTS = (
     *("format.js", "figures.js", "address.js", "keys.js", "download.js", "themes.js", "table.js"),
     *("calls.js", "tables.js", "filter.js", "meeting.js", "story.js", "detail.js", "flame.js"),
-    *("blocks.js", "spans.js", "steps.js", "timeline.js", "steering.js", "cards.js"),
+    *("blocks.js", "spans.js", "steps.js", "traces.js", "timeline.js", "steering.js", "cards.js"),
     *("fields.js", "page.js"),
 )
 

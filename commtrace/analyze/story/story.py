@@ -15,11 +15,11 @@ from commtrace.analyze.story.why import Why, what_is_unknown, why
 from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
 from commtrace.units import KINDS, NANOSECONDS_PER_SECOND, busbw_factor
 
-
 NO_END = (
     "When it was complete is not known: nobody waited for it, it had not ended when the recording "
     "did, or the device tells nothing."
 )
+NO_SOURCE = "No line of the program is on the stack of the thread that made it."
 NO_WAIT = "How much of the time was waiting is not known"
 NO_PEERS = "its peers' calls are not in the trace, differ from it, or have no time"
 
@@ -124,7 +124,7 @@ def explain(frames: Frames, call: pd.Series) -> Story:
     time = _time(frames, call, met, len(group.ranks))
     unknown = what_is_unknown(frames, told) | _unknown_of_time(call, time, met)
     if not call["source_file"]:
-        unknown["source"] = "No line of the program is on the stack of the thread that made it."
+        unknown["source"] = NO_SOURCE
     where = _where(frames, call)
     if where.lines and not where.are_recorded:
         unknown["lines"] = (

@@ -119,13 +119,24 @@ class Reason(Protocol):
     """The part of `Why` that decides what is unknown."""
 
     @property
-    def op(self) -> str: ...
+    def op(self) -> str:
+        """The operator."""
+        ...
+
     @property
-    def source_spec(self) -> str: ...
+    def source_spec(self) -> str:
+        """The layout before."""
+        ...
+
     @property
-    def carries(self) -> str: ...
+    def carries(self) -> str:
+        """The library's own data that is sent, if it is."""
+        ...
+
     @property
-    def candidates(self) -> Any: ...
+    def candidates(self) -> Any:
+        """The layouts that were considered; empty where they are not known."""
+        ...
 
 
 def what_is_unknown(frames: Frames, told: Reason) -> dict[str, str]:

@@ -87,7 +87,7 @@ class Blocks {
     const swatch = element("i", "swatch");
     const [trace] = recoloured({ data: flame.figure.data }, flame.colours).data;
     swatch.style.background = trace.marker.colors[Number(id)];
-    const name = element("span", "path", ...path.slice(0, -1).map((each) => element("span", "faint", `${each} › `)), path.at(-1));
+    const name = element("span", "path", ...path.slice(0, -1).map((each) => element("span", "faint", `${each} > `)), path.at(-1));
     const button = element("button", "", swatch, name, element("span", "amount", flame.amount(id)));
     button.type = "button";
     button.tabIndex = place ? -1 : 0;

@@ -59,7 +59,7 @@ class Flame {
   }
 
   title(id) {
-    return id === WHOLE ? "all communication" : this.pathOf(id).map((each) => this.names[Number(each)]).join(" › ");
+    return id === WHOLE ? "all communication" : this.pathOf(id).map((each) => this.names[Number(each)]).join(" > ");
   }
 
   amount(id) {

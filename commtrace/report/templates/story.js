@@ -110,7 +110,7 @@ class Story {
     const code = element("pre", "source", ...texts.map((text, place) => {
       const isThis = first + place === line;
       const number = element("span", "number", String(first + place));
-      return element("span", isThis ? "line this" : "line", number, `${text.slice(indent)}\n`);
+      return element("span", isThis ? "line this" : "line", number, text.slice(indent));
     }));
     code.tabIndex = 0;
     code.setAttribute("aria-label", `Source lines around line ${line}`);
@@ -301,6 +301,7 @@ class Story {
   unknown() {
     const { texts } = this.facts;
     const said = (this.value("unknown") || "").split("\n").filter(Boolean);
+    if (!this.has("source_file")) said.push(texts.no_source);
     if (this.value("complete_ns") === null) said.push(texts.no_end);
     if (this.value("wait_ns") === null) {
       const { missing } = this.meeting;

@@ -1,4 +1,4 @@
-"""What the panel of a call shows besides its columns is what `explain` finds for each call alone."""
+"""The facts that the panel of a call shows are those that `explain` finds for each call alone."""
 
 from __future__ import annotations
 

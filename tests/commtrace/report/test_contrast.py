@@ -19,6 +19,7 @@ GROUNDS = ("surface", "back", "soft")
 TEXTS = ("ink", "muted", "accent-ink", "good", "bad")
 
 MEASURE = """() => {
+  const LEFT_OUT = "script, style, noscript, option, :disabled, .heatmap-label";
   const channels = (text) => {
     const found = text.match(/-?[\\d.]+(?:e-?\\d+)?/g).map(Number);
     return text.startsWith("color(srgb") ? [...found.slice(0, 3).map((v) => 255 * v), found[3] ?? 1]
@@ -51,7 +52,7 @@ MEASURE = """() => {
   while (walker.nextNode()) {
     const node = walker.currentNode;
     const each = node.parentElement;
-    if (!node.textContent.trim() || each.closest("script, style, noscript, option, :disabled, .heatmap-label")) continue;
+    if (!node.textContent.trim() || each.closest(LEFT_OUT)) continue;
     if (!each.getClientRects().length || !each.checkVisibility({ opacityProperty: true })) continue;
     const style = getComputedStyle(each);
     const shape = each.closest(".slice, .point")?.querySelector("path");

@@ -14,8 +14,9 @@ DATA = "document.getElementById('flame-picture').data[0]"
 
 
 def test_hovering_over_a_block_tells_its_whole_path(shared: Page) -> None:
-    text = hover(shared, "#flame-picture", ".slice:has(text:text-is('aten.mm.default'))")
-    assert "forward › layers › layers.0 › attention › wo › aten.mm.default" in text
+    block = "g.slice[aria-label^='forward > layers > layers.0 > attention > wo > aten.mm.default:']"
+    text = hover(shared, "#flame-picture", block)
+    assert "forward > layers > layers.0 > attention > wo > aten.mm.default" in text
 
 
 def narrow_blocks(page: Page) -> list[str]:
@@ -32,7 +33,7 @@ def test_blocks_without_room_for_their_names_are_listed_with_their_paths(open_pa
     page = open_page(run_of(calls)).page
     listed = narrow_blocks(page)
     assert len(listed) == 10
-    assert listed[0] == "forward › narrow › narrow.15" or "narrow.15" in listed[0]
+    assert listed[0] == "forward > narrow > narrow.15" or "narrow.15" in listed[0]
     assert "per rank" in page.inner_text("#flame-list li:first-child .amount")
     page.click("#flame-more")
     assert len(page.locator("#flame-list li").all()) > 15

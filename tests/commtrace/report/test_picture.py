@@ -115,9 +115,9 @@ def test_no_legend_runs_into_the_title(browser: Browser, tmp_path: Path, width: 
     page.set_viewport_size({"width": width, "height": 700})
     page.wait_for_timeout(500)
     boxes = page.evaluate(
-        """() => [".gtitle", ".legend", ".xy .plot, .plotbg, .nsewdrag"].map((name) => {
-            const { top, bottom } = document.querySelector(`#picture ${name}`).getBoundingClientRect();
-            return [top, bottom];
+        """() => [".gtitle", ".legend .bg", ".nsewdrag"].map((name) => {
+            const box = document.querySelector(`#picture ${name}`).getBoundingClientRect();
+            return [box.top, box.bottom];
         })"""
     )
     (_, title), (top, bottom), (plot, _) = boxes
@@ -125,6 +125,9 @@ def test_no_legend_runs_into_the_title(browser: Browser, tmp_path: Path, width: 
     assert bottom <= plot + 6
     texts = page.locator("#picture .legend .legendtext").all()
     assert all(text.bounding_box()["y"] + 8 < bottom for text in texts)
-    assert page.evaluate("document.querySelector('#picture .legend .scrollbar').width.baseVal.value") == 0
+    assert (
+        page.evaluate("document.querySelector('#picture .legend .scrollbar').width.baseVal.value")
+        == 0
+    )
     page.close()
     assert errors == []

@@ -166,11 +166,11 @@ def test_blocks_have_names_and_are_walked_by_arrow_keys(shared: Page) -> None:
     pressed(shared, "ArrowRight")
     assert label().startswith("backward: ")
     pressed(shared, "ArrowLeft", "ArrowDown", "ArrowDown")
-    assert label().startswith("forward › layers › layers.0: ")
-    assert shared.inner_text("#flame-status").startswith("forward › layers › layers.0: ")
+    assert label().startswith("forward > layers > layers.0: ")
+    assert shared.inner_text("#flame-status").startswith("forward > layers > layers.0: ")
     pressed(shared, "Enter")
     assert fields(shared)["block"] == "forward/layers/layers.0"
-    assert label().startswith("forward › layers › layers.0: ")
+    assert label().startswith("forward > layers > layers.0: ")
     pressed(shared, "s")
     assert fields(shared)["block"] == "forward/layers"
     pressed(shared, "f")
@@ -211,7 +211,9 @@ def test_escape_closes_one_thing_after_the_other(shared: Page) -> None:
             place >= number for place in range(len(shown))
         ]
         shared.keyboard.press("Escape")
-        shared.keyboard.press("Escape") if number == 1 else None  # the call stays selected till then
+        shared.keyboard.press(
+            "Escape"
+        ) if number == 1 else None  # the call stays selected till then
     assert not any(shared.locator(name).is_visible() for name in shown)
 
 

@@ -93,9 +93,17 @@ def page_of(panel: Any) -> Page:
 def test_it_shows_the_source_lines_around_the_call(panel: Any) -> None:
     panel("0:0")
     page = page_of(panel)
-    assert page.locator("#detail pre.source").first.inner_text().split("\n") == [
-        "40def forward(x):", "41    y = norm(x)", "42    y = y @ w", "43    return y", "44", "45", "",
-    ]  # fmt: skip
+    lines = page.locator("#detail pre.source").first.inner_text().split("\n")
+    assert [line.strip() for line in lines] == [
+        *(
+            "40def forward(x):",
+            "41    y = norm(x)",
+            "42    y = y @ w",
+            "43    return y",
+            "44",
+            "45",
+        ),
+    ]
     assert page.inner_text("#detail .line.this").strip() == "42    y = y @ w"
 
 
@@ -172,9 +180,9 @@ def test_the_calls_of_the_rank_are_leafed_through(panel: Any) -> None:
 def test_a_finding_that_counts_the_call_in_stands_there_and_leads_to_its_card(
     page: Page,
 ) -> None:
-    page.click("#tab-calls")
-    page.fill("#search", "layers.0.feed_forward.w2 rank:0")
-    page.locator("#table tbody tr").first.click()
+    evidence = page.get_attribute("#finding-1 [data-evidence]", "data-evidence") or ""
+    page.evaluate("call => { location.hash = `call=${call}` }", evidence.split(",")[0])
+    page.locator("#detail").wait_for()
     assert "Rank 2 keeps the others waiting" in page.inner_text("#detail .found")
     page.click("#detail .found .link")
     top = "document.getElementById('finding-1').getBoundingClientRect().top"
