@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import namedtuple
 from typing import Any
 
-from commtrace.schema import COMM, GROUPS, OPS, RANKS, STEPS, Column
+from commtrace.schema import COMM, GROUPS, OPS, RANKS, SOURCES, STEPS, Column
 
 
 def _row_type(name: str, columns: tuple[Column, ...], meaning: str) -> Any:
@@ -30,6 +30,7 @@ OpEvent = _row_type("OpEvent", OPS, "One operator that one rank ran.")
 GroupRow = _row_type("GroupRow", GROUPS, "One process group.")
 RankRow = _row_type("RankRow", RANKS, "One rank of the run.")
 StepRow = _row_type("StepRow", STEPS, "One step of one rank.")
+SourceRow = _row_type("SourceRow", SOURCES, "A few lines of a source file.")
 
 ROWS: dict[str, Any] = {
     "comm": CommEvent,
@@ -37,4 +38,5 @@ ROWS: dict[str, Any] = {
     "groups": GroupRow,
     "ranks": RankRow,
     "steps": StepRow,
+    "sources": SourceRow,
 }

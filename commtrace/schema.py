@@ -182,12 +182,19 @@ STEPS = (
     Column("end_ns", int, INSTANT, "when it ended"),
 )
 
+SOURCES = (
+    Column("file", str, "", "source file, named as in `source_file` of table `comm`", 3),
+    Column("line", int, "", "number of the first line, from 1", 3),
+    Column("text", str, "", "consecutive lines around those that communicate, by `\\n`", 3),
+)
+
 TABLES: dict[str, tuple[Column, ...]] = {
     "comm": COMM,
     "ops": OPS,
     "groups": GROUPS,
     "ranks": RANKS,
     "steps": STEPS,
+    "sources": SOURCES,
 }
 
 _SHAPE = r"\[(?:\d{1,18}(?:,\d{1,18})*)?\]"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from commtrace.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, Column
+from commtrace.tracefile.sources import MARGIN, MAX_CHARACTERS
 
 TARGET = Path(__file__).with_name("trace-format.md")
 
@@ -28,7 +29,10 @@ packed, `spool.py` what a rank writes while it records. `commtrace.read_trace(pa
 tables below without torch or pandas, `commtrace.load(path)` gives them as DataFrames. Every table
 and every column is always there, a table perhaps without rows.
 
-Files of older versions stay readable; a column that they did not have yet holds its missing value.
+Files of older versions stay readable; a column that they did not have yet holds its missing value,
+a table that they did not have has no rows. Readers ignore tables that they do not know, so a table
+may be added without a new version: `sources` was, and files of version 3 may lack it. It holds the
+lines that communicate and {MARGIN} lines on each side, at most {MAX_CHARACTERS:,} characters.
 A file of a newer version is refused, and the message names both versions.
 """
 
@@ -38,6 +42,7 @@ TITLES = {
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",
+    "sources": "a row per stretch of source lines, as they were when they ran",
 }
 
 

@@ -37,7 +37,7 @@ def dump(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Print rows of a trace's own tables: comm, ops, groups, ranks or steps.
+    """Print rows of a trace's own tables: comm, ops, groups, ranks, steps or sources.
 
     docs/trace-format.md says what their columns are. A value that is not known is -1 or empty.
     `--json` and `--csv` print all rows and columns, or as many as asked for.

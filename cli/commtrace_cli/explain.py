@@ -111,8 +111,7 @@ def _where(story: Story) -> Iterable[Text]:
         yield Text(f"{where.source_file}:{where.source_line}{inside}")
     else:
         yield Text(story.unknown["source"])
-    if where.text:
-        yield Text(f"    {where.text}", style="bold cyan")
+    yield from _source_lines(story)
     for line in where.stack[:-1]:
         yield Text(f"    {line}", style="dim")
     called = f", call {where.module_call}" if where.module_call >= 0 else ""
@@ -126,6 +125,20 @@ def _where(story: Story) -> Iterable[Text]:
         yield Text(f"region {where.region}")
     if story.num_alike > 1:
         yield Text(f"one of {story.num_alike} such calls of rank {story.rank} from here")
+
+
+def _source_lines(story: Story) -> Iterable[Text]:
+    """The lines around the call, numbered, without the indent that all of them share."""
+    where = story.where
+    indent = min((_indent(each.text) for each in where.lines if each.text.strip()), default=0)
+    for each in where.lines:
+        is_this = each.number == where.source_line
+        text = f"{'>' if is_this else ' '} {each.number:>5}  {each.text[indent:]}".rstrip()
+        yield Text(text, style="bold cyan" if is_this else "dim")
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
 
 
 def _why(story: Story) -> Iterable[Text]:

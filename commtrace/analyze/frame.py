@@ -40,6 +40,7 @@ class Frames:
     groups: pd.DataFrame
     ranks: pd.DataFrame
     steps: pd.DataFrame
+    sources: pd.DataFrame
     path: Path | None = None
     settings: Settings = DEFAULTS
 

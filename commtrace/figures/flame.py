@@ -17,7 +17,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import totals
 from commtrace.analyze.once import once
 from commtrace.errors import UsageError, closest
-from commtrace.figures.label import bold, lines, plain
+from commtrace.figures.label import bold, lines, plain, wrapped
 from commtrace.figures.theme import (
     LEGEND,
     LEGEND_PIXELS,
@@ -134,14 +134,15 @@ def flame(
     level = level_of(nodes, phase)
     lacking = _lacking(nodes, value, level)
     levels = {name: str(place) for name, place in _levels(nodes).items()}
+    meta = {"phases": levels, "num_ranks": max(frames.num_ranks, 1)}
     if lacking:
         figure = empty(theme, title=title, what=lacking, because=because)
-        return figure.update_layout(meta={"phases": levels})
+        return figure.update_layout(meta=meta)
     made: Any = layout(
         theme,
         height=flame_height(nodes),
         margin={"l": 8, "r": 8, "t": PATH_BAR if phase or title else 8, "b": 8},
-        meta={"phases": levels},
+        meta=meta,
         uniformtext={"mode": "hide", "minsize": 10},
     )
     figure = go.Figure(layout=titled(made, title))
@@ -232,18 +233,35 @@ def flame_height(nodes: pd.DataFrame) -> int:
     return min(48 + 34 * max(depth.values()), 720)
 
 
-def _label(role: str, name: str) -> str:
+def block_names(nodes: pd.DataFrame) -> list[str]:
+    """The name of each block as it is, not made safe for a picture."""
+    return [_name(*named) for named in zip(nodes["role"], nodes["name"], strict=True)]
+
+
+def _name(role: str, name: str) -> str:
     if role == _RUN:
         return "all communication"
     if role == _MODULE:
-        return plain(_short(name)) if name else NO_MODULE
-    return plain(name)
+        return _short(name) if name else NO_MODULE
+    return name
+
+
+def _label(role: str, name: str) -> str:
+    return plain(_name(role, name))
 
 
 def _short(path: str) -> str:
     """The last name of a path, with the one before it where it is a number."""
     names = parts(path)
     return ".".join(names[-2:] if names[-1].isdigit() else names[-1:])
+
+
+def _paths(nodes: pd.DataFrame) -> list[str]:
+    """The names on the way to each block, its own included; empty for the whole and the phases."""
+    paths: list[list[str]] = []
+    for parent, name in zip(nodes["parent"], block_names(nodes), strict=True):
+        paths.append([*(paths[parent] if parent > 0 else []), name])
+    return [" > ".join(path) if len(path) > 1 else "" for path in paths]
 
 
 def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
@@ -253,7 +271,7 @@ def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
         lines(
             (
                 bold(_title(node.role, node.name)),
-                f"{node.role} in {plain(node.phase)}" if node.role not in (_RUN, _PHASE) else "",
+                wrapped(path),
                 "what one rank does, on average:",
                 _amount("sent", text_of_bytes, node.wire_bytes, whole.wire_bytes, num_ranks),
                 _amount("time", text_of_duration, node.time_ns, whole.time_ns, num_ranks),
@@ -261,7 +279,7 @@ def _hover_texts(nodes: pd.DataFrame, num_ranks: int) -> list[str]:
                 _amount("calls", "{:,.6g}".format, node.num_calls, whole.num_calls, num_ranks),
             )
         )
-        for node in rows
+        for node, path in zip(rows, _paths(nodes), strict=True)
     ]
 
 

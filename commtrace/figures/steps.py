@@ -29,6 +29,9 @@ OUTLIER = 4
 MOST_NOTES = 8
 
 _HEIGHT = 320
+_NOTE_WIDTH, _NOTE_PIXELS = 0.13, 16
+"""The part of the picture's width that a note of a height takes, and the pixels of its line."""
+_EDGE = 0.12
 
 
 def steps(
@@ -124,13 +127,23 @@ def _cut_off(figure: go.Figure, drawn: pd.DataFrame, theme: Theme) -> None:
     if not is_outlier.any():
         return
     figure.update_yaxes(range=[0, 1.25 * drawn.loc[~is_outlier, "lasts"].max() / 1e9])
+    low, high = figure.layout.xaxis.range
+    noted: list[float] = []
     for bar in drawn[is_outlier].nlargest(MOST_NOTES, "lasts").itertuples(index=False):
+        middle = (bar.first + bar.last) / 2
+        place = (middle - low) / (high - low)
+        # Beside each other they would cover each other, and at an edge the labels of the axis.
+        rows_down = sum(abs(place - other) < _NOTE_WIDTH for other in noted)
+        noted.append(place)
         figure.add_annotation(
             text=f"↑ {text_of_duration(bar.lasts)}",
-            x=(bar.first + bar.last) / 2,
+            x=middle,
             y=1,
             yref="paper",
+            xanchor="left" if place < _EDGE else "right" if place > 1 - _EDGE else "center",
+            xshift=-4 if place < _EDGE else 4 if place > 1 - _EDGE else 0,
             yanchor="top",
+            yshift=-_NOTE_PIXELS * rows_down,
             showarrow=False,
             font={"size": 11, "color": theme.ink},
             bgcolor=theme.surface,

@@ -93,7 +93,7 @@ class Comms:
         return _one_of(by_rank, rank, "total")
 
     def table(self, name: str = "comm") -> pandas.DataFrame:
-        """A table of all ranks: comm, ops, groups, ranks, steps, or any that `commtrace table` has.
+        """A table of all ranks: comm, ops, groups, ranks, steps, sources, or an analysis by name.
 
         Where the test ran ranks several times, column `run` tells these apart.
         """

@@ -20,6 +20,7 @@ from commtrace.event import StepRow
 from commtrace.recorder.calls import Call, Numbering
 from commtrace.recorder.clock import now
 from commtrace.recorder.sites import Sites
+from commtrace.recorder.sources import Sources
 from commtrace.recorder.steps import StepFinder
 from commtrace.schema import TABLES
 from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, SpoolWriter, sites_of
@@ -129,6 +130,7 @@ class Buffer:
         self._steps: deque[Any] = deque()
         self._outstanding: list[tuple[Call, int]] = []
         self._shown: list[int] = []
+        self._sources = Sources()
         self._groups: dict[str, Any] = {}
         self._groups_seen: dict[Any, None] = {}
         self._lock = threading.Lock()
@@ -297,8 +299,9 @@ class Buffer:
             for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
         ]
         self._shown = shown
+        news = self._sources.news(tables[sites_of("comm")], tables[OUTSTANDING])
         try:
-            self._writer.write(tables, facts, numbers)
+            self._writer.write(tables, {**(facts or {}), **news}, numbers)
         except OSError:  # memory stays bounded also where the disk is full
             self._lose(tables, numbers)
             raise
@@ -311,6 +314,7 @@ class Buffer:
             del self._groups[row.name]
         self._steps.extendleft(reversed(tables["steps"]))
         self._found.extendleft(reversed(tables[FOUND_STEPS]))
+        self._sources.is_new = True
         for name, sites in self._sites.items():
             sites.new.extendleft(reversed(tables[sites_of(name)]))
         self._shown = []

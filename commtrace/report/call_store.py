@@ -5,6 +5,7 @@ is a *site*, a row of a table like the others of the page; what is a call's own 
 integers, of which the page carries the difference from what it mostly is:
 
     issue_ns       from the call before on its rank      call_ns, wait_ns    itself
+    number         from seq                              partner_id          from id
     blocked_ns     from call_ns                          complete_ns         from issue_ns + call_ns
     transfer_ns    from blocked_ns - wait_ns             ready_ns            from issue_ns + wait_ns
 
@@ -26,13 +27,22 @@ import pandas as pd
 from commtrace.analyze.arrivals import arrivals, end_ns
 from commtrace.analyze.calls import COLUMNS
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import is_transfer, numbers, partners
 from commtrace.analyze.measures import with_group_facts
 from commtrace.figures.spans import lanes
+from commtrace.report.call_facts import findings_of_calls, operators_around, unknown_of_sites
 
 MAX_BYTES = 8_000_000
 RESOLUTIONS_NS = (1, 100, 1000, 10_000, 100_000)
 
 _NUMBERS = ("rank", "id", "seq", "step", "module_call", "op_id", "thread", "last_rank", "lane")
+_MET = ("number", "partner_id", "found")
+"""What tells a call's peers: the number of its collective in the group, or its partner's id (its
+own, where it is no transfer); and which findings count it in, a number of `finding_sets`."""
+_NEAR: dict[str, tuple[tuple[str, int], ...]] = {
+    "number": (("seq", 1),),
+    "partner_id": (("id", 1),),
+}
 _TIMES: dict[str, tuple[tuple[str, int], ...]] = {
     "issue_ns": (),
     "call_ns": (),
@@ -62,22 +72,26 @@ class CallStore:
 
 def call_store(frames: Frames) -> CallStore:
     """The calls of a run by rank and time, with their lanes, waits and ends."""
+    found, finding_sets = findings_of_calls(frames)
     frames = with_group_facts(frames)
     order = np.lexsort((frames.comm["issue_ns"], frames.comm["rank"]))
     columns = {name: values[order] for name, values in _own(frames).items()}
-    site, sites = _sites(frames.comm)
+    columns["found"] = found[order]
+    site, sites = _sites(frames.comm.assign(operators=operators_around(frames)))
+    sites["unknown"] = unknown_of_sites(frames, sites)
     columns["site"] = site[order]
-    numbers = [_encoded(name, columns) for name in (*_NUMBERS, "site")]
+    counted = [_encoded(name, columns) for name in (*_NUMBERS, *_MET, "site")]
     for resolution in RESOLUTIONS_NS:
         rounded = {name: _rounded(columns[name], resolution) for name in _TIMES}
         rounded["rank"] = columns["rank"]
-        encoded = [*numbers, *(_encoded(name, rounded) for name in _TIMES)]
+        encoded = [*counted, *(_encoded(name, rounded) for name in _TIMES)]
         body = gzip.compress(b"".join(data for _, data in encoded), compresslevel=6, mtime=0)
         if len(body) <= MAX_BYTES:
             break
     head = {
         "num_rows": len(order),
         "resolution_ns": resolution,
+        "finding_sets": finding_sets,
         "columns": [entry for entry, _ in encoded],
     }
     return CallStore(head, body, sites)
@@ -98,6 +112,8 @@ def _own(frames: Frames) -> dict[str, np.ndarray]:
     timed = comm["issue_ns"] >= 0
     return {
         **{name: comm[name].to_numpy() for name in _NUMBERS if name in comm},
+        "number": numbers(frames).to_numpy(),
+        "partner_id": _partner_ids(frames),
         **{name: comm[name].to_numpy() for name in ("call_ns", "blocked_ns")},
         **{name: arrived[name].to_numpy() for name in ("last_rank", "wait_ns", "transfer_ns")},
         **{name: since_start(values.where(timed, -1)) for name, values in times.items()},
@@ -105,10 +121,20 @@ def _own(frames: Frames) -> dict[str, np.ndarray]:
     }
 
 
+def _partner_ids(frames: Frames) -> np.ndarray:
+    """The id of the other end of each transfer, -1 where there is none; of others, their own."""
+    ids = frames.comm["id"].to_numpy()
+    if not is_transfer(frames).any():
+        return ids
+    partner = partners(frames).to_numpy()
+    of_transfers = np.where(partner >= 0, frames.comm["id"].reindex(partner).fillna(-1), -1)
+    return np.where(is_transfer(frames), of_transfers, ids).astype("int64")
+
+
 def _sites(comm: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
     """The number of each call's site, and the sites: what the calls have besides `_own`."""
     own = {*_NUMBERS, *_TIMES}
-    names = [column.name for column in COLUMNS if column.name not in own]
+    names = [column.name for column in COLUMNS if column.name not in own] + ["operators"]
     key = np.zeros(len(comm), dtype="int64")
     span = 1
     for name in names:
@@ -132,7 +158,7 @@ def _rounded(values: np.ndarray, resolution: int) -> np.ndarray:
 
 def _encoded(name: str, columns: dict[str, np.ndarray]) -> tuple[dict[str, Any], bytes]:
     """How a column is decoded, and its bytes: zigzag, all lowest bytes first, then the next."""
-    terms: Sequence[tuple[str, int]] = _TIMES.get(name, ())
+    terms: Sequence[tuple[str, int]] = _TIMES.get(name) or _NEAR.get(name, ())
     values = columns[name].astype("int64")
     for other, sign in terms:
         values = values - sign * columns[other]

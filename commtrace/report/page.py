@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ from commtrace.analyze import Frames, Notice, load, notices_of
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.window import of_steps, within
 from commtrace.figures import PICTURES, Picture
-from commtrace.figures.flame import VALUES, flame, flame_nodes
+from commtrace.figures.flame import VALUES, block_names, flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.answers import Answers
+from commtrace.report.call_facts import call_facts
 from commtrace.report.call_store import CallStore, call_store
 from commtrace.report.cards import finding_cards, not_judged, verdict
 from commtrace.report.offline import offline_page
@@ -27,8 +30,10 @@ from commtrace.units import text_of_duration
 from commtrace.writing import whole
 
 SCRIPTS = (
-    *("format.js", "table.js", "calls.js", "detail.js", "figures.js", "pictures.js", "spans.js"),
-    *("timeline.js", "cards.js", "page.js"),
+    *("format.js", "figures.js", "address.js", "keys.js", "download.js", "themes.js", "table.js"),
+    *("calls.js", "tables.js", "filter.js", "meeting.js", "story.js", "detail.js", "flame.js"),
+    *("blocks.js", "spans.js", "steps.js", "traces.js", "timeline.js", "steering.js", "cards.js"),
+    *("fields.js", "page.js"),
 )
 
 
@@ -117,11 +122,21 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
         "tables": [table | {"notices": notices_on(table["name"], all_notices)} for table in made],
         "flame": flame(frames).to_plotly_json(),
         "flame_values": {value: nodes[value].tolist() for value in VALUES},
+        "flame_names": block_names(nodes),
+        "fingerprint": fingerprint(frames, store),
         "patterns": {name: _pattern(answers, name, all_notices) for name in PATTERNS},
+        "call_facts": call_facts(answers, store.sites),
         "timeline": stretches(frames, frames.start_ns - answers.whole.start_ns),
         "dark": recolouring(LIGHT, DARK),
         "known": {"kinds": list(LIGHT.kinds), "phases": list(LIGHT.phases)},
     }
+
+
+def fingerprint(frames: Frames, store: CallStore) -> str:
+    """A short text by which an address tells for which run, or part of one, it was made."""
+    facts = [frames.run.get(name) for name in ("command", "created", "part")]
+    about = json.dumps([facts, store.head["num_rows"]], default=str).encode()
+    return hashlib.sha256(about + store.body).hexdigest()[:8]
 
 
 def _pattern(answers: Answers, name: str, all_notices: list[Notice]) -> dict[str, Any]:

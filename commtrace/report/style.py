@@ -11,6 +11,7 @@ _OF_THE_PAGE = {
     "warn-back": ("#fff6e3", "#2d2412"),
     "warn-line": ("#e9c46f", "#6b5420"),
     "warn-ink": ("#5f4409", "#f0d595"),
+    "accent-ink": ("#2b45ab", "#8ea4f8"),
     "good": ("#1c7a4a", "#5fcf95"),
     "bad": ("#b3401f", "#f0926b"),
 }
@@ -19,12 +20,9 @@ _OF_THE_PAGE = {
 
 def style_sheet() -> str:
     """All CSS of the page; the system's theme holds until `data-theme` on the root says another."""
-    own_light, own_dark = (
-        "".join(f" --{name}: {values[place]};" for name, values in _OF_THE_PAGE.items())
-        for place in (0, 1)
+    light, dark = (
+        f"{_variables(page_colours(theme))} color-scheme: {theme.name};" for theme in (LIGHT, DARK)
     )
-    light = f"{_variables(LIGHT)}{own_light} color-scheme: light;"
-    dark = f"{_variables(DARK)}{own_dark} color-scheme: dark;"
     return "\n".join(
         [
             f":root {{ {light} }}",
@@ -43,8 +41,8 @@ def picture_style() -> str:
     """All CSS of a picture's page; the script says which theme holds."""
     return "\n".join(
         [
-            f":root {{ {_variables(LIGHT)} color-scheme: light; }}",
-            f":root[data-theme=dark] {{ {_variables(DARK)} color-scheme: dark; }}",
+            f":root {{ {_variables(_colours(LIGHT))} color-scheme: light; }}",
+            f":root[data-theme=dark] {{ {_variables(_colours(DARK))} color-scheme: dark; }}",
             source("picture.css"),
         ]
     )
@@ -59,17 +57,23 @@ def diff_style() -> str:
     ]
     return "\n".join(
         [
-            f":root {{ {_variables(LIGHT)}{own[0]} color-scheme: light; }}",
-            f":root[data-theme=dark] {{ {_variables(DARK)}{own[1]} color-scheme: dark; }}",
+            f":root {{ {_variables(_colours(LIGHT))} {own[0]} color-scheme: light; }}",
+            f":root[data-theme=dark] {{ {_variables(_colours(DARK))} {own[1]} color-scheme: dark; }}",
             source("picture.css"),
             source("diff.css"),
         ]
     )
 
 
-def _variables(theme: Theme) -> str:
-    """The colours of a theme as CSS variables."""
-    named = {
+def page_colours(theme: Theme) -> dict[str, str]:
+    """The colours of a theme by the names that the page's style sheet has for them."""
+    place = (LIGHT, DARK).index(theme)
+    own = {name: values[place] for name, values in _OF_THE_PAGE.items()}
+    return _colours(theme) | own
+
+
+def _colours(theme: Theme) -> dict[str, str]:
+    return {
         "surface": theme.surface,
         "ink": theme.ink,
         "muted": theme.muted,
@@ -79,4 +83,7 @@ def _variables(theme: Theme) -> str:
         **{f"kind-{kind}": colour for kind, colour in theme.kinds.items()},
         **{f"phase-{phase}": colour for phase, colour in theme.phases.items()},
     }
-    return " ".join(f"--{name}: {colour};" for name, colour in named.items())
+
+
+def _variables(colours: dict[str, str]) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in colours.items())

@@ -94,6 +94,9 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """By what they tell of, the tables of the page, each with the columns that it shows."""
 
+ADDED_TO_CALLS = ("operators", "unknown")
+"""Texts of the sites that are no columns of the analysis: see `call_facts`."""
+
 TITLES: dict[str, str] = {
     "kind": "Kind",
     "phase": "Phase",
@@ -191,7 +194,8 @@ def _table(
             column.name: _values(table[column.name], column, answers.frames)
             for column in analysis.columns
             if column.name in table
-        },
+        }
+        | {name: _texts(table[name]) for name in ADDED_TO_CALLS if is_calls},
         **({"store": store.head, "num_sites": len(store.sites)} if is_calls else {}),
     }
 
@@ -208,8 +212,7 @@ def _description(column: Column) -> dict[str, Any]:
 
 def _values(values: pd.Series, column: Column, frames: Frames) -> Any:
     if column.type is str:
-        codes, strings = pd.factorize(values.astype(object))
-        return {"strings": strings.tolist(), "codes": codes.tolist()}
+        return _texts(values)
     if column.type is bool:
         return values.tolist()
     if column.type is float:
@@ -218,3 +221,9 @@ def _values(values: pd.Series, column: Column, frames: Frames) -> Any:
         values = (values - frames.start_ns).where(values >= 0, column.missing)
     may_lack = column.name not in ("step",)
     return [None if may_lack and value == column.missing else value for value in values.tolist()]
+
+
+def _texts(values: pd.Series) -> dict[str, list[Any]]:
+    """Texts, each stored once."""
+    codes, strings = pd.factorize(values.astype(object))
+    return {"strings": strings.tolist(), "codes": codes.tolist()}

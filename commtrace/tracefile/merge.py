@@ -24,6 +24,7 @@ from commtrace.tracefile.clocks import Alignment, align
 from commtrace.tracefile.generations import base_of, generations
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import write_trace
+from commtrace.tracefile.sources import joined
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool, read_spool
 from commtrace.tracefile.steps import STEPS_FROM, steps_from, with_steps_from
 from commtrace.tracefile.trace import (
@@ -145,7 +146,8 @@ def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
         _rank_row(spool, part, alignment)
         for spool, part, alignment in zip(ordered, parts, alignments, strict=True)
     ]
-    for name, rows in (("groups", group_rows), ("ranks", rank_rows)):
+    source_rows = joined(spool.facts for spool in ordered)
+    for name, rows in (("groups", group_rows), ("ranks", rank_rows), ("sources", source_rows)):
         tables[name] = table_of(name, rows, strings)
     run = _run_facts(ordered, alignments)
     if "imported_from" not in run:

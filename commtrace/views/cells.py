@@ -8,7 +8,7 @@ import sys
 
 from commtrace.tracefile import StringColumn, Trace
 
-_COLUMNS = ("source_file", "stack")
+_COLUMNS = (("comm", "source_file"), ("comm", "stack"), ("sources", "file"))
 
 
 def names_of_cells() -> dict[str, str]:
@@ -31,10 +31,10 @@ def with_names(text: str, names: dict[str, str]) -> str:
 def with_cells(trace: Trace) -> Trace:
     """The trace with the names of cells in place of their files."""
     names = names_of_cells()
-    comm = dict(trace.tables["comm"])
-    for column in _COLUMNS:
-        values = comm.get(column)
+    tables = {name: dict(trace.tables[name]) for name, _ in _COLUMNS}
+    for name, column in _COLUMNS:
+        values = tables[name].get(column)
         if names and isinstance(values, StringColumn):
             strings = [with_names(text, names) for text in values.strings]
-            comm[column] = StringColumn(values.codes, strings)
-    return dataclasses.replace(trace, tables={**trace.tables, "comm": comm})
+            tables[name][column] = StringColumn(values.codes, strings)
+    return dataclasses.replace(trace, tables={**trace.tables, **tables})

@@ -14,7 +14,7 @@ from commtrace.views.views import Views
 
 
 class Run(Views, Frames):
-    """One run: `run` holds facts about it; comm, ops, groups, ranks and steps are its tables."""
+    """One run: `run` holds facts about it; comm, ops, groups, ranks, steps, sources are tables."""
 
     __slots__ = ()
 

@@ -31,7 +31,9 @@ class Views(ABC):
         """The tables of the trace."""
 
     def table(self, name: str) -> Table:
-        """A table by name: comm, ops, groups, ranks, steps, or an analysis such as by_module.
+        """A table by name: comm, ops, groups, ranks, steps, sources, or an analysis.
+
+        An analysis goes by its name, such as by_module.
 
         It shows its values with units; they are plain numbers. Raises UsageError where there is
         no such table, naming those that there are.

@@ -80,7 +80,10 @@ def test_a_trace_without_events_is_dumped_too(commtrace: Commtrace, silent_json:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("com",), "error: no table 'com'\n  found: the tables comm, ops, groups, ranks, steps\n"),
+        (
+            ("com",),
+            "error: no table 'com'\n  found: the tables comm, ops, groups, ranks, steps, sources\n",
+        ),
         (("comm", "--where", "knd=x"), "error: no column 'knd'\n"),
         (("comm", "--columns", "knd"), "error: no column 'knd'\n"),
         (("comm", "--where", "kind"), "error: 'kind' is no condition\n"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.event import SourceRow
 from commtrace.tracefile import write_trace
 from tests.cli.conftest import Commtrace
 from tests.commtrace.analyze.rows import call, group, op, trace_of
@@ -16,7 +17,6 @@ from tests.commtrace.analyze.rows import call, group, op, trace_of
 @pytest.fixture
 def needed_json(tmp_path: Path) -> Path:
     """Two ranks gather an argument of a product; rank 1 comes late."""
-    (tmp_path / "train.py").write_text("y = x @ w\n")
     shared = {
         "kind": "all_gather", "native_op": "c10d::_allgather_base_", "seq": 0, "until": 2_000_000,
         "dtype": "float32", "input_shapes": "[4,8]", "output_shapes": "[8,8]",
@@ -34,7 +34,8 @@ def needed_json(tmp_path: Path) -> Path:
         op(rank=0, id=0, op="aten.linear.default", at=0),
         op(rank=0, id=1, parent=0, op="aten.mm.default", at=0),
     ]
-    trace = trace_of(rows, ops=ops, groups=[group()], run={"detail": "op"})
+    sources = [SourceRow("train.py", 1, "y = x @ w\nreturn y")]
+    trace = trace_of(rows, ops=ops, groups=[group()], sources=sources, run={"detail": "op"})
     return write_trace(trace, tmp_path / "needed.json")
 
 
@@ -46,7 +47,8 @@ def test_the_story_goes_from_the_line_to_the_peers(commtrace: Commtrace, needed_
     assert story + last == (
         "0:7 all_gather on tp, step 0, forward\n"
         "where    train.py:1 in forward\n"
-        "             y = x @ w\n"
+        "         >     1  y = x @ w\n"
+        "               2  return y\n"
         "         module net (Net, call 0)\n"
         "why      aten.mm.default needs its argument self in another layout\n"
         "           inside of aten.linear.default\n"

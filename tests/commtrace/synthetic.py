@@ -47,6 +47,7 @@ def synthetic_facts(rank: int, world_size: int) -> dict[str, Any]:
             "command": "train.py --steps 3",
             "created": "2023-11-14T22:13:20+00:00",
         },
+        "sources": [["train.py", 40, "for batch in batches:\n    train(batch)"]],
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -13,17 +12,32 @@ from commtrace.analyze.findings import told as told_findings
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.story.peers import Meeting, Peer, meeting, ranks_of
 from commtrace.analyze.story.why import Why, what_is_unknown, why
+from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
 from commtrace.units import KINDS, NANOSECONDS_PER_SECOND, busbw_factor
+
+NO_END = (
+    "When it was complete is not known: nobody waited for it, it had not ended when the recording "
+    "did, or the device tells nothing."
+)
+NO_SOURCE = "No line of the program is on the stack of the thread that made it."
+NO_WAIT = "How much of the time was waiting is not known"
+NO_PEERS = "its peers' calls are not in the trace, differ from it, or have no time"
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where in the program the call stands; `text` is the source line, as the file has it now."""
+    """Where in the program the call stands.
+
+    `lines` are its source line, whose text without indent is `text`, and the ones around it: as
+    they were when recorded, else (`are_recorded` is False) as the file has them now.
+    """
 
     source_file: str
     source_line: int
     source_function: str
     text: str
+    lines: tuple[SourceLine, ...]
+    are_recorded: bool
     stack: tuple[str, ...]
     module: str
     module_class: str
@@ -108,9 +122,14 @@ def explain(frames: Frames, call: pd.Series) -> Story:
     """The story of a row of table `comm`, as `find_call` gives it."""
     told, met, group = why(frames, call), meeting(frames, call), _group(frames, call)
     time = _time(frames, call, met, len(group.ranks))
-    unknown = what_is_unknown(told, frames) | _unknown_of_time(call, time, met)
+    unknown = what_is_unknown(frames, told) | _unknown_of_time(call, time, met)
     if not call["source_file"]:
-        unknown["source"] = "No line of the program is on the stack of the thread that made it."
+        unknown["source"] = NO_SOURCE
+    where = _where(frames, call)
+    if where.lines and not where.are_recorded:
+        unknown["lines"] = (
+            "The source lines are those of the file as it is now: the trace does not have them."
+        )
     return Story(
         rank=int(call["rank"]),
         id=int(call["id"]),
@@ -128,7 +147,7 @@ def explain(frames: Frames, call: pd.Series) -> Story:
         wire_bytes=int(call["wire_bytes"]),
         number=met.number,
         num_alike=_num_alike(frames, call),
-        where=_where(frames, call),
+        where=where,
         why=told,
         group=group,
         time=time,
@@ -141,11 +160,15 @@ def explain(frames: Frames, call: pd.Series) -> Story:
 
 def _where(frames: Frames, call: pd.Series) -> Where:
     file, line = str(call["source_file"]), int(call["source_line"])
+    recorded = lines_around(frames.sources.itertuples(), file, line)
+    lines = recorded or _lines_now(frames, file, line)
     return Where(
         source_file=file,
         source_line=line,
         source_function=str(call["source_function"]),
-        text=_line_of(frames, file, line),
+        text=next((each.text.strip() for each in lines if each.number == line), ""),
+        lines=lines,
+        are_recorded=bool(recorded),
         stack=tuple(str(call["stack"]).splitlines()),
         module=str(call["module"]),
         module_class=str(call["module_class"]),
@@ -157,27 +180,16 @@ def _where(frames: Frames, call: pd.Series) -> Where:
     )
 
 
-MAX_SOURCE_BYTES = 4_000_000
+def _lines_now(frames: Frames, file: str, line: int) -> tuple[SourceLine, ...]:
+    """The lines as the file has them now; a relative path is looked for here and beside the trace.
 
-
-def _line_of(frames: Frames, file: str, line: int) -> str:
-    """The text of a source line; a relative path is looked for here and beside the trace.
-
-    Only of a file of the size of a program: a trace may name a device that has no end.
+    Empty where there is no such line.
     """
     if not file or line < 1:
-        return ""
+        return ()
     folders = [Path()] if frames.path is None else [Path(), frames.path.parent]
-    for folder in folders:
-        try:
-            place = folder / file
-            if not place.is_file() or place.stat().st_size > MAX_SOURCE_BYTES:
-                continue
-            with place.open(encoding="utf-8", errors="replace") as lines:
-                return next(islice(lines, line - 1, None), "").strip()
-        except (OSError, ValueError):  # elsewhere, or no name of a file at all
-            continue
-    return ""
+    found = next(filter(None, (read_lines(folder / file) for folder in folders)), [])
+    return excerpt(found, line) if line <= len(found) else ()
 
 
 def _group(frames: Frames, call: pd.Series) -> Group:
@@ -216,18 +228,11 @@ def _time(frames: Frames, call: pd.Series, met: Meeting, group_size: int) -> Tim
 def _unknown_of_time(call: pd.Series, time: Time, met: Meeting) -> dict[str, str]:
     unknown = {}
     if call["complete_ns"] < 0:
-        unknown["end"] = (
-            "When it was complete is not known: nobody waited for it, it had not ended when the "
-            "recording did, or the device tells nothing."
-        )
+        unknown["end"] = NO_END
     if time.wait_ns < 0:
         listed = ", ".join(map(str, met.missing_ranks))
-        why_not = (
-            f"the call of rank {listed} is not in the trace"
-            if met.missing_ranks
-            else "its peers' calls are not in the trace, differ from it, or have no time"
-        )
-        unknown["wait"] = f"How much of the time was waiting is not known: {why_not}."
+        why_not = f"the call of rank {listed} is not in the trace" if listed else NO_PEERS
+        unknown["wait"] = f"{NO_WAIT}: {why_not}."
     return unknown
 
 

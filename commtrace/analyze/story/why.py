@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -116,10 +116,34 @@ def why(frames: Frames, call: pd.Series) -> Why:
     )
 
 
-def what_is_unknown(told: Why, frames: Frames) -> dict[str, str]:
-    """Which parts of the reason the trace does not have, and why not."""
+class Reason(Protocol):
+    """The part of `Why` that decides what is unknown."""
+
+    @property
+    def op(self) -> str:
+        """The operator."""
+        ...
+
+    @property
+    def source_spec(self) -> str:
+        """The layout before."""
+        ...
+
+    @property
+    def carries(self) -> str:
+        """The library's own data that is sent, if it is."""
+        ...
+
+    @property
+    def candidates(self) -> Any:
+        """The layouts that were considered; empty where they are not known."""
+        ...
+
+
+def what_is_unknown(frames: Frames, told: Reason) -> dict[str, str]:
+    """The parts of the reason that the trace does not have, each with the cause of that."""
     if not told.op:
-        return {"operator": _why_no_operator(told, frames)}
+        return {"operator": _why_no_operator(frames, told)}
     if not told.source_spec:
         return {
             "layouts": "Nobody told between which layouts it goes: only redistributions of "
@@ -130,7 +154,7 @@ def what_is_unknown(told: Why, frames: Frames) -> dict[str, str]:
     return {"candidates": BY_NAME.get(told.op, _NOT_TOLD)}
 
 
-def _why_no_operator(told: Why, frames: Frames) -> str:
+def _why_no_operator(frames: Frames, told: Reason) -> str:
     if told.carries == HARNESS:
         return "No operator asked for it: a test harness synchronizes its ranks."
     if told.carries:

@@ -68,12 +68,22 @@ class Calls extends Rows {
       if (row) this.byRank.get(rank[row - 1]).to = row;
       this.byRank.set(rank[row], { from: row, to: this.num_rows });
     }
+    this.sites = null;
+  }
+
+  /** Leaves only the calls of these sites (a flag for each) in the table and the timeline; null: all. */
+  setSites(sites) {
+    this.sites = sites;
   }
 
   value(row, name) {
     const own = this.own[name];
     if (own === undefined) return super.value(this.site[row], name);
     return own[row] === -1 && name !== "step" ? null : own[row];
+  }
+
+  holder(row) {
+    return this.site[row];
   }
 
   /** The numbers that a column is sorted by, where it is one of the calls' own. */
@@ -90,7 +100,8 @@ class Calls extends Rows {
       if (this.own[name]) named.push([this.own[name], Number(value)]);
       else plain.push(word);
     }
-    const sites = Array.from({ length: this.num_sites }, (_, site) => this.matches(site, plain));
+    const isIn = (site) => !this.sites || this.sites[site];
+    const sites = Array.from({ length: this.num_sites }, (_, site) => isIn(site) && this.matches(site, plain));
     const found = new Uint32Array(this.num_rows);
     let count = 0;
     for (let row = 0; row < this.num_rows; row += 1) {

@@ -4,16 +4,16 @@
 const CARDS_AT_ONCE = 6;
 
 class Cards {
-  constructor(calls, timeline) {
-    Object.assign(this, { calls, timeline });
+  constructor(calls, timeline, onChange) {
+    Object.assign(this, { calls, timeline, onChange, shown: "" });
     this.bar = document.getElementById("marked");
     this.cut("finding-list", "more-findings", "findings");
     this.cut("problem-list", "more-problems", "problems");
     for (const button of document.querySelectorAll("[data-evidence]")) {
-      button.addEventListener("click", () => this.show(button));
+      button.addEventListener("click", () => this.show(button.closest("li").id));
     }
-    document.getElementById("marked-before").addEventListener("click", () => this.go(-1));
-    document.getElementById("marked-after").addEventListener("click", () => this.go(1));
+    document.getElementById("marked-before").addEventListener("click", () => this.step(-1));
+    document.getElementById("marked-after").addEventListener("click", () => this.step(1));
     document.getElementById("marked-close").addEventListener("click", () => this.close());
   }
 
@@ -27,13 +27,37 @@ class Cards {
     for (const card of rest) card.hidden = true;
     const button = more.firstElementChild;
     button.textContent = `Show ${rest.length} more ${name}`;
-    button.addEventListener("click", () => {
-      for (const card of rest) card.hidden = false;
-      more.hidden = true;
-    });
+    button.addEventListener("click", () => this.uncut(list));
   }
 
-  show(button) {
+  uncut(list) {
+    for (const card of list.children) card.hidden = false;
+    list.nextElementSibling.hidden = true;
+  }
+
+  /** Scrolls to a finding, by its place. */
+  reveal(place) {
+    const card = document.getElementById(`finding-${place + 1}`);
+    if (card.hidden) this.uncut(card.parentElement);
+    card.scrollIntoView();
+  }
+
+  /** Shows the calls of a finding or problem, by the id of its card. */
+  show(id) {
+    this.choose(id);
+    this.go();
+    this.onChange("finding");
+  }
+
+  step(by) {
+    this.at = (this.at + by + this.places.length) % Math.max(this.places.length, 1);
+    this.go();
+    this.onChange("finding");
+  }
+
+  choose(id) {
+    const button = document.querySelector(`#${id} [data-evidence]`);
+    this.shown = id;
     const named = button.dataset.evidence.split(",").map((each) => each.split(":").map(Number));
     const rows = named.map(([rank, id]) => this.calls.rowOf(rank, id)).filter((row) => row !== undefined);
     this.places = this.together(rows);
@@ -41,7 +65,7 @@ class Cards {
     document.getElementById("marked-title").textContent = button.dataset.title;
     this.bar.hidden = false;
     this.at = 0;
-    this.go(0);
+    this.tell();
   }
 
   /** The calls that overlap in time, as one collective's do, in groups by time. */
@@ -57,16 +81,47 @@ class Cards {
     return groups;
   }
 
-  go(by) {
+  tell() {
     const count = this.places.length;
-    this.at = (this.at + by + count) % Math.max(count, 1);
     document.getElementById("marked-place").textContent = count ? `${this.at + 1} of ${count}` : "not in this part of the run";
     for (const id of ["marked-before", "marked-after"]) document.getElementById(id).hidden = count < 2;
-    if (count) this.timeline.mark(this.places[this.at], this.all);
+  }
+
+  /** Brings the evidence into view. */
+  go() {
+    this.tell();
+    if (this.places.length) this.timeline.mark(this.places[this.at], this.all);
   }
 
   close() {
+    this.hide();
+    this.onChange("finding");
+  }
+
+  hide() {
+    this.shown = "";
     this.bar.hidden = true;
     this.timeline.unmark();
+  }
+
+  /** The card whose calls are shown and which of them, as text: `finding-2.1`. */
+  text() {
+    return this.shown && `${this.shown}.${this.at + 1}`;
+  }
+
+  parse(text) {
+    if (!text) return null;
+    const [, id, at] = text.match(/^((?:finding|problem)-\d{1,4})\.(\d{1,4})$/) || [];
+    if (!id || !document.querySelector(`#${id} [data-evidence]`)) throw new RangeError("there is no such finding");
+    return { id, at: Number(at) - 1 };
+  }
+
+  /** Marks the calls that an address names, and leaves the view to it. */
+  follow(wanted) {
+    if (!wanted) return this.hide();
+    this.choose(wanted.id);
+    this.at = Math.min(Math.max(wanted.at, 0), Math.max(this.places.length - 1, 0));
+    this.tell();
+    return this.timeline.setMarked(this.all);
   }
 }

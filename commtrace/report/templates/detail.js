@@ -1,97 +1,86 @@
 "use strict";
-/* The story of one call, in a panel at the side. */
-
-const STORY = [
-  ["What", ["kind", "reduce_op", "root", "peer", "dtype", "input_shapes", "output_shapes",
-    "payload_bytes", "wire_bytes", "planned_bytes", "group", "mesh_axis", "seq", "is_async"]],
-  ["Where", ["rank", "step", "phase", "region", "module", "module_class", "module_call", "op",
-    "native_op", "source_file", "source_function"]],
-  ["Why", ["argument", "source_spec", "target_spec"]],
-  ["When", ["issue_ns", "blocked_ns", "wait_ns", "transfer_ns", "last_rank", "call_ns",
-    "complete_ns"]],
-];
-
-const CODE = ["source_spec", "target_spec", "native_op", "op", "module", "input_shapes",
-  "output_shapes", "source_file", "source_function"];
+/* The panel at the side in which one call tells its story. */
 
 class Detail {
-  constructor(rows, zoomTo) {
-    this.rows = rows;
-    this.zoomTo = zoomTo;
+  /** `timeline` is null where there is no call; `onChange` is told when another call is open. */
+  constructor({ calls, facts, timeline, filter, showFinding, onChange }) {
+    Object.assign(this, { calls, timeline, onChange, row: -1 });
     this.panel = document.getElementById("detail");
-    document.getElementById("detail-close").addEventListener("click", () => this.close());
-    document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.close();
+    this.context = (row) => new Story(calls, facts, row, {
+      open: (other) => this.open(other),
+      filter: (module) => filter(module),
+      show: (card) => showFinding(card),
     });
-  }
-
-  close() {
-    this.panel.hidden = true;
-    if (this.before) this.before.focus();
+    document.getElementById("detail-close").addEventListener("click", () => this.close());
+    document.getElementById("detail-before").addEventListener("click", () => this.step(-1));
+    document.getElementById("detail-after").addEventListener("click", () => this.step(1));
+    document.getElementById("detail-show").addEventListener("click", () => {
+      const { row } = this;
+      this.close();
+      this.timeline.mark([row]);
+      this.timeline.select(row);
+    });
   }
 
   open(row) {
-    if (this.panel.hidden) this.before = document.activeElement;
-    const value = (name) => this.rows.value(row, name);
+    this.show(row);
+    this.onChange("call");
+  }
+
+  close() {
+    if (this.panel.hidden) return false;
+    this.show(-1);
+    this.onChange("call");
+    return true;
+  }
+
+  /** Shows a call, or none for -1. */
+  show(row) {
+    if (this.panel.hidden && row >= 0) this.before = document.activeElement;
+    const wasOpen = !this.panel.hidden;
+    this.row = row;
+    this.panel.hidden = row < 0;
+    if (row < 0) {
+      if (wasOpen && this.before && this.before.isConnected) this.before.focus({ preventScroll: true });
+      return;
+    }
+    const value = (name) => this.calls.value(row, name);
     document.getElementById("detail-title").textContent =
       `${value("kind")} on rank ${value("rank")}, call ${value("id")}`;
-    const parts = [];
-    if (value("reason")) parts.push(element("p", "reason", value("reason")));
-    for (const [title, names] of STORY) parts.push(...this.chapter(row, title, names));
-    parts.push(...this.candidates(value("candidates")));
-    if (this.zoomTo) parts.push(this.zoomButton(row));
-    document.getElementById("detail-body").replaceChildren(...parts);
-    this.panel.hidden = false;
+    document.getElementById("detail-body").replaceChildren(...this.context(row).chapters());
+    document.getElementById("detail-show").hidden = !this.timeline || value("issue_ns") === null;
+    document.getElementById("detail-before").disabled = this.beside(-1) === undefined;
+    document.getElementById("detail-after").disabled = this.beside(1) === undefined;
     this.panel.scrollTop = 0;
-    document.getElementById("detail-close").focus();
+    if (!wasOpen) document.getElementById("detail-close").focus({ preventScroll: true });
+    if (this.timeline) this.timeline.select(row);
   }
 
-  chapter(row, title, names) {
-    const entries = names
-      .filter((name) => !["", null].includes(this.rows.value(row, name)))
-      .map((name) => this.entry(name, this.text(row, name)));
-    return entries.length ? [element("h3", "", title), element("dl", "", ...entries)] : [];
+  /** The call before or after on the same rank. */
+  beside(by) {
+    const { rank } = this.calls.own;
+    return rank[this.row + by] === rank[this.row] ? this.row + by : undefined;
   }
 
-  text(row, name) {
-    const column = this.rows.byName.get(name);
-    const text = formatted(this.rows.value(row, name), column);
-    const line = this.rows.value(row, "source_line");
-    if (name === "source_file" && line !== null) return `${text}:${line}`;
-    return column.unit === "ns since start" ? `${text} after the start` : text;
+  step(by) {
+    const row = this.beside(by);
+    if (row !== undefined) this.open(row);
   }
 
-  entry(name, text) {
-    const column = this.rows.byName.get(name);
-    const term = element("dt", "", column ? column.title.toLowerCase() : name);
-    if (column) term.title = column.meaning;
-    return element("div", "", term, element("dd", CODE.includes(name) ? "code" : "", text));
+  text() {
+    return this.row < 0 ? "" : `${this.calls.own.rank[this.row]}:${this.calls.own.id[this.row]}`;
   }
 
-  /** The layouts that were considered; the first one was chosen. */
-  candidates(json) {
-    let list = [];
-    try {
-      list = JSON.parse(json || "[]");
-    } catch {
-      return [];
-    }
-    if (!Array.isArray(list) || !list.length) return [];
-    const entries = list.map(([layout, seconds], place) => {
-      const cost = typeof seconds === "number" ? FORMATS.ns(1e9 * seconds) : NOT_KNOWN;
-      const term = element("dt", "", place ? cost : `${cost}, chosen`);
-      return element("div", "", term, element("dd", "code", String(layout)));
-    });
-    return [element("h3", "", "Layouts considered, by cost"), element("dl", "", ...entries)];
+  parse(text) {
+    if (!text) return -1;
+    const found = text.match(/^(\d{1,9}):(\d{1,15})$/);
+    if (!found) throw new RangeError("it is not a rank and a call, such as 0:92");
+    const row = this.calls.rowOf(Number(found[1]), Number(found[2]));
+    if (row === undefined) throw new RangeError("there is no such call");
+    return row;
   }
 
-  zoomButton(row) {
-    const button = element("button", "quiet", "Show in the timeline");
-    button.type = "button";
-    button.addEventListener("click", () => {
-      this.panel.hidden = true;
-      this.zoomTo(row);
-    });
-    return element("div", "do", button);
+  follow(row) {
+    this.show(row);
   }
 }

@@ -1,12 +1,15 @@
 "use strict";
 /* Unpacks what the page carries, then brings it to life. */
 
-const STORED_THEME = "commtrace-theme";
-
 /** Resolves once all of the page is read: the calls come last, after the script. */
 function wholePage() {
   if (document.readyState !== "loading") return Promise.resolve();
   return new Promise((resume) => document.addEventListener("DOMContentLoaded", resume));
+}
+
+/** Lets the browser show what there is so far. */
+function aMoment() {
+  return new Promise((resume) => setTimeout(resume));
 }
 
 /** Runs a script whose hash the page's policy names. */
@@ -16,141 +19,118 @@ function run(source) {
   document.head.append(script);
 }
 
-function storedTheme() {
-  try {
-    return localStorage.getItem(STORED_THEME);
-  } catch {
-    return null;
-  }
-}
-
-class Themes {
-  constructor(dark) {
-    this.colours = { light: {}, dark };
-    this.system = window.matchMedia("(prefers-color-scheme: dark)");
-    this.onChange = () => {};
-    this.system.addEventListener("change", () => this.onChange());
-    document.getElementById("theme").addEventListener("click", () => this.toggle());
-  }
-
-  get name() {
-    return document.documentElement.dataset.theme || (this.system.matches ? "dark" : "light");
+/** The page's parts, which tell `changed` the name of a field of the address that they changed. */
+class Page {
+  constructor(data) {
+    this.data = data;
+    this.keys = new Keys();
+    this.pictures = [];
+    const changed = this.changed = (name) => this.address?.changed(name);
+    this.themes = new Themes(data.dark, changed);
+    this.themes.onDraw = () => this.pictures.forEach((each) => each.draw(this.colours));
+    const steps = data.tables.find((table) => table.name === "by_step").data.step;
+    const modules = data.tables.find((table) => table.name === "by_module").data.module;
+    this.tables = new Tables(data, {
+      calls: (row) => this.detail.open(row),
+      by_step: (place) => this.timeline?.showNumber(steps[place]),
+      by_module: (place) => this.showModule(modules.strings[modules.codes[place]]),
+    }, changed);
   }
 
-  toggle() {
-    const next = this.name === "dark" ? "light" : "dark";
-    document.documentElement.dataset.theme = next;
-    try {
-      localStorage.setItem(STORED_THEME, next);
-    } catch {
-      // A browser that keeps nothing for local files still switches this page.
+  get colours() {
+    return this.themes.colours[this.themes.name];
+  }
+
+  async add(picture) {
+    this.pictures.push(picture);
+    await picture.draw(this.colours);
+  }
+
+  /** The flame graph, which is in view first. */
+  async drawFlame() {
+    this.flame = new Flame(this.data, this.keys, this.changed);
+    await this.add(this.flame);
+  }
+
+  /** All that stands on the calls. */
+  async drawCalls(calls) {
+    const { data, changed } = this;
+    this.tables.add("calls", calls);
+    if (this.flame) {
+      this.timeline = new Timeline(data.timeline, calls, data.known, (row) => this.detail.open(row), changed);
+      this.steering = new Steering(this.timeline, this.keys, (row) => this.detail.open(row));
+      this.cards = new Cards(calls, this.timeline, changed);
+      this.filter = new ModuleFilter(calls, () => {
+        this.timeline.redraw();
+        this.tables.refresh();
+        changed("module");
+      });
     }
-    this.onChange();
-  }
-}
-
-class Tables {
-  constructor(data, onRow) {
-    Object.assign(this, { data, onRow, views: new Map() });
-    this.search = document.getElementById("search");
-    const tabs = document.getElementById("tabs");
-    let topic = "";
-    for (const table of data.tables) {
-      if (table.name === "by_region" && !table.data.region.strings.some(Boolean)) continue;
-      if (table.topic !== topic) {
-        topic = table.topic;
-        const head = element("span", "topic", topic);
-        head.setAttribute("role", "presentation");
-        tabs.append(head);
-      }
-      const tab = element("button", "", table.title);
-      tab.type = "button";
-      tab.id = `tab-${table.name}`;
-      tab.setAttribute("role", "tab");
-      tab.addEventListener("click", () => this.show(table.name));
-      tabs.append(tab);
-      if (table.name !== "calls") this.add(table.name, new Rows(table));
+    this.detail = new Detail({
+      calls,
+      facts: data.call_facts,
+      timeline: this.timeline || null,
+      filter: (module) => this.showModule(module),
+      showFinding: (card) => this.cards.reveal(card),
+      onChange: changed,
+    });
+    if (!this.flame) return;
+    await this.add(this.timeline);
+    for (const [name, figure] of Object.entries(data.patterns)) {
+      await aMoment();
+      await this.add(new Pattern(name, figure));
     }
-    this.search.addEventListener("input", () => this.views.get(this.shown).search(this.search.value));
-    tabs.addEventListener("keydown", (event) => this.move(event));
-    this.show("by_kind");
+    offerPictures();
   }
 
-  add(name, rows) {
-    const place = document.getElementById("table");
-    this.views.set(name, new TableView(place, rows, this.data.known, this.onRow[name]));
+  /** Leaves the calls of a module in the timeline and the table of calls. */
+  showModule(module) {
+    if (!this.filter) return;
+    this.filter.set(module);
+    this.timeline.bringIntoView(0);
   }
 
-  show(name) {
-    const view = this.views.get(name);
-    if (!view) return; // the calls are the last to be unpacked
-    this.shown = name;
-    for (const tab of document.querySelectorAll("#tabs button")) {
-      const selected = tab.id === `tab-${name}`;
-      tab.setAttribute("aria-selected", String(selected));
-      tab.tabIndex = selected ? 0 : -1;
-    }
-    document.getElementById("table").setAttribute("aria-labelledby", `tab-${name}`);
-    document.getElementById("table-question").textContent = view.rows.question;
-    this.search.placeholder = name === "calls" ? "Search, or rank:3 step:7" : "Search this table";
-    view.search(this.search.value);
+  /** From here on the address follows the view, and the view the address. */
+  followAddress() {
+    this.keys.add("Everywhere", null, [
+      { keys: ["?"], does: "show or hide this list", act: () => this.keys.toggleHelp() },
+      { keys: ["/"], does: "search the tables", act: () => this.tables.search.focus() },
+      { keys: ["Escape"], does: "close what is open: a call, marks, a filter", act: () => this.closeOne() },
+    ]);
+    const note = new LinkNote();
+    this.address = new Address(this.data.fingerprint, viewFields(this), (refused) => note.tell(refused));
+    this.address.follow(true);
   }
 
-  move(event) {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!by) return;
-    const names = [...this.views.keys()];
-    const next = names[(names.indexOf(this.shown) + by + names.length) % names.length];
-    this.show(next);
-    document.getElementById(`tab-${next}`).focus();
+  closeOne() {
+    if (this.detail.close()) return true;
+    if (this.cards?.shown) return this.cards.close();
+    if (this.timeline?.selected >= 0) return this.timeline.select(-1);
+    return this.filter?.module ? this.filter.set("") : false;
   }
 }
 
 async function start() {
-  const theme = storedTheme();
-  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
   if (!("DecompressionStream" in window)) {
     const text = "This browser is too old to unpack the page; any of the last three years will do.";
     document.getElementById("overview").append(element("p", "notices", text));
     return;
   }
+  const stored = storedTheme();
+  if (THEME_NAMES.includes(stored)) document.documentElement.dataset.theme = stored;
   const data = await unpacked("packed-data").json();
-  const themes = new Themes(data.dark);
-  let timeline = null;
-  let detail = null;
-  const steps = data.tables.find((table) => table.name === "by_step").data.step;
-  const tables = new Tables(data, {
-    calls: (row) => detail.open(row),
-    by_step: (place) => timeline && timeline.showNumber(steps[place]),
-  });
-  const hasCalls = document.getElementById("flame-picture") !== null;
-  const pictures = [];
-  themes.onChange = () => Promise.all(pictures.map((each) => each.draw(themes.colours[themes.name])));
-  const add = (picture) => {
-    pictures.push(picture);
-    return picture.draw(themes.colours[themes.name]);
-  };
-  if (hasCalls) {
-    await new Promise((resume) => setTimeout(resume)); // numbers and tables are painted by now
+  const page = new Page(data);
+  if (document.getElementById("flame-picture")) {
+    await aMoment(); // numbers and tables are painted by now
     run(await unpacked("packed-plotly").text());
-    await add(new Flame(data));
-    await new Promise((resume) => setTimeout(resume));
+    await page.drawFlame();
+    await aMoment();
   }
   document.documentElement.dataset.opened = "yes"; // what is in view is there; the calls follow
   await wholePage();
   const bytes = new Uint8Array(await unpacked("packed-calls").arrayBuffer());
-  const calls = new Calls(data.tables.find((table) => table.name === "calls"), bytes);
-  tables.add("calls", calls);
-  detail = new Detail(calls, hasCalls ? (row) => timeline.mark([row]) : null);
-  if (hasCalls) {
-    timeline = new Timeline(data.timeline, calls, data.known, (row) => detail.open(row));
-    new Cards(calls, timeline);
-    await add(timeline);
-    for (const [name, figure] of Object.entries(data.patterns)) {
-      await new Promise((resume) => setTimeout(resume));
-      await add(new Pattern(name, figure));
-    }
-  }
+  await page.drawCalls(new Calls(data.tables.find((table) => table.name === "calls"), bytes));
+  page.followAddress();
   document.documentElement.dataset.ready = "yes";
 }
 

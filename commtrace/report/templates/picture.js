@@ -1,6 +1,19 @@
 "use strict";
 /* One figure that fills the page, in the colours of the theme, with a switch between measures. */
 
+const LEGEND_ROW_PIXELS = 28; // what commtrace.figures.theme leaves for a legend
+const MOST_LEGEND_PIXELS = 1000;
+
+/** The layout with room for a legend that takes more rows than its margin has; undefined if it fits. */
+function withRoomForLegend(place, layout) {
+  const drawn = place.querySelector(".legend .bg");
+  const side = layout.legend && layout.legend.yanchor === "top" ? "b" : "t";
+  const extra = drawn ? Math.ceil(drawn.getBoundingClientRect().height) - LEGEND_ROW_PIXELS : 0;
+  if (extra <= 0) return undefined;
+  const margin = { ...layout.margin, [side]: layout.margin[side] + extra };
+  return { ...layout, margin, height: layout.height + extra };
+}
+
 async function start() {
   const data = await unpacked("packed-data").json();
   const script = document.createElement("script");
@@ -12,8 +25,9 @@ async function start() {
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   let theme = system.matches ? "dark" : "light";
   let measure = data.chosen;
+  let drawnWidth = 0;
 
-  const draw = () => {
+  const draw = async () => {
     root.dataset.theme = theme;
     const figure = recoloured(data.figure, theme === "dark" ? data.dark : {});
     const [trace] = figure.data;
@@ -23,8 +37,15 @@ async function start() {
     }
     const hasAxes = trace && trace.type !== "icicle";
     const buttons = hasAxes ? CONFIG : { ...CONFIG, modeBarButtons: [["toImage"]] };
-    return Plotly.react(place, figure.data, figure.layout, buttons);
+    if (figure.layout.legend) figure.layout.legend.maxheight = MOST_LEGEND_PIXELS;
+    await Plotly.react(place, figure.data, figure.layout, buttons);
+    const wider = withRoomForLegend(place, figure.layout);
+    if (wider) await Plotly.react(place, figure.data, wider, buttons);
+    drawnWidth = place.clientWidth;
   };
+  new ResizeObserver(() => {
+    if (drawnWidth && place.clientWidth !== drawnWidth) draw();
+  }).observe(place);
   document.getElementById("theme").addEventListener("click", () => {
     theme = theme === "dark" ? "light" : "dark";
     draw();

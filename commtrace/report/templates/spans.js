@@ -81,6 +81,7 @@ class Spans {
     const kinds = new Set(calls.data.kind.strings);
     this.kinds = [...kinds].sort();
     const number = new Map(this.kinds.map((kind, place) => [kind, place]));
+    this.off = new Set();
     this.kindOfSite = calls.data.kind.codes.map((code) => number.get(calls.data.kind.strings[code]));
   }
 
@@ -93,15 +94,22 @@ class Spans {
     });
   }
 
+  /** A flag for each site: whether its calls are drawn, by kind and by what the table is left with. */
+  drawn() {
+    const { sites } = this.calls;
+    return this.kindOfSite.map((kind, site) => !this.off.has(this.kinds[kind]) && (!sites || Boolean(sites[site])));
+  }
+
   /** One mark per call and part, as rows of the kinds' traces. */
-  single(first, last, off) {
+  single(first, last) {
+    const isDrawn = this.drawn();
+    const { site } = this.calls;
     const { issue_ns: start, end_ns: end, ready_ns: ready } = this.calls.own;
     const found = [];
     this.within(first, last).forEach(([from, to], place) => {
       const rows = [];
       for (let row = from; row < to; row += 1) {
-        const hidden = start[row] < 0 || end[row] < first || off.has(this.kind(row));
-        if (!hidden) rows.push(row);
+        if (start[row] >= 0 && end[row] >= first && isDrawn[site[row]]) rows.push(row);
       }
       for (const [row, top, height] of this.stacked(rows)) {
         const y = place + BAND * (top + height / 2 - 0.5);
@@ -131,12 +139,22 @@ class Spans {
     return this.kinds[this.kindOfSite[this.calls.site[row]]];
   }
 
+  /** How many of the calls that are drawn may touch the time. */
   count(first, last) {
-    return this.within(first, last).reduce((sum, [from, to]) => sum + Math.max(to - from, 0), 0);
+    const isDrawn = this.drawn();
+    const { site } = this.calls;
+    const isAll = isDrawn.every(Boolean);
+    let sum = 0;
+    for (const [from, to] of this.within(first, last)) {
+      if (isAll) sum += Math.max(to - from, 0);
+      else for (let row = from; row < to; row += 1) sum += isDrawn[site[row]];
+    }
+    return sum;
   }
 
   /** Per rank, column, kind and part (transfer before wait) the time blocked, in nanoseconds. */
-  shares(first, last, numColumns, off) {
+  shares(first, last, numColumns) {
+    const isDrawn = this.drawn();
     const { issue_ns: start, end_ns: end, ready_ns: ready, call_ns: call, blocked_ns: blocked } = this.calls.own;
     const numParts = 2 * this.kinds.length;
     const width = (last - first) / numColumns;
@@ -155,7 +173,7 @@ class Spans {
       const sum = sums[place];
       for (let row = from; row < to; row += 1) {
         const kind = this.kindOfSite[this.calls.site[row]];
-        if (start[row] < 0 || off.has(this.kinds[kind])) continue;
+        if (start[row] < 0 || !isDrawn[this.calls.site[row]]) continue;
         const held = blocked[row] < 0 ? end[row] - start[row] : blocked[row];
         const inCall = call[row] < 0 ? held : Math.min(call[row], held);
         const pieces = [[start[row], start[row] + inCall], [end[row] - (held - inCall), end[row]]];

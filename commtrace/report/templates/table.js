@@ -45,6 +45,26 @@ class Rows {
   keys() {
     return undefined;
   }
+
+  /** The row of the data that holds a row's texts. */
+  holder(row) {
+    return row;
+  }
+
+  /** A function from rows to numbers in the order of a column; NaN is not known. */
+  places(name) {
+    const { codes, strings } = this.data[name] || {};
+    if (!codes) {
+      return (row) => {
+        const value = this.value(row, name);
+        return value === null ? NaN : Number(value);
+      };
+    }
+    const order = strings.map((_, code) => code).sort((a, b) => compared(strings[a], strings[b], 1));
+    const place = [];
+    order.forEach((code, at) => { place[code] = strings[code] === "" ? NaN : at; });
+    return (row) => place[codes[this.holder(row)]];
+  }
 }
 
 /** Orders two values, what is not known last whatever the direction. */
@@ -56,8 +76,8 @@ function compared(a, b, sign) {
 }
 
 class TableView {
-  constructor(place, rows, known, onRow) {
-    Object.assign(this, { place, rows, known, onRow });
+  constructor(place, rows, known, onRow, onChange) {
+    Object.assign(this, { place, rows, known, onRow, onChange });
     this.isTree = rows.byName.has("depth");
     this.sort = null;
     this.words = [];
@@ -124,6 +144,17 @@ class TableView {
     return shown;
   }
 
+  /** Every row that is found, in order, also those inside a fold and beyond what is shown. */
+  rowsInOrder() {
+    const found = this.rows.found(this.words);
+    if (!this.sort || this.isTree) return found;
+    const { name, sign } = this.sort;
+    const places = this.rows.places(name);
+    const key = (row) => (Number.isNaN(places(row)) ? Infinity : sign * places(row));
+    const keys = new Map(Array.from(found, (row) => [row, key(row)]));
+    return Array.from(found).sort((a, b) => (keys.get(a) === keys.get(b) ? a - b : keys.get(a) - keys.get(b)));
+  }
+
   search(text) {
     this.words = text.toLowerCase().split(/\s+/).filter(Boolean);
     this.limit = ROWS_AT_ONCE;
@@ -138,6 +169,19 @@ class TableView {
     this.limit = ROWS_AT_ONCE;
     this.render();
     this.place.querySelector(`th[data-name="${name}"] button`).focus();
+    this.onChange("sort");
+  }
+
+  /** The order as text: a column's name, after a minus where the largest comes first. */
+  sortText() {
+    return this.sort ? `${this.sort.sign < 0 ? "-" : ""}${this.sort.name}` : "";
+  }
+
+  setSort(text) {
+    const name = text.replace(/^-/, "");
+    this.sort = text && this.rows.shown.includes(name) ? { name, sign: text === name ? 1 : -1 } : null;
+    this.limit = ROWS_AT_ONCE;
+    this.render();
   }
 
   render() {
@@ -166,14 +210,17 @@ class TableView {
   }
 
   body(rows) {
-    return element("tbody", "", ...rows.map((row) => this.line(row)));
+    const body = element("tbody", "", ...rows.map((row) => this.line(row)));
+    if (this.onRow && rows.length) body.firstChild.tabIndex = 0;
+    body.addEventListener("keydown", (event) => roveRows(event, [...body.children]));
+    return body;
   }
 
   line(row) {
     const line = element("tr", this.onRow ? "open" : "");
     for (const name of this.rows.shown) line.append(this.cell(row, name));
     if (this.onRow) {
-      line.tabIndex = 0;
+      line.tabIndex = -1; // one of them is reached by Tab, the others from there
       line.addEventListener("click", () => this.onRow(row));
       line.addEventListener("keydown", (event) => {
         if (event.key !== "Enter") return;

@@ -1,27 +1,24 @@
 "use strict";
 /* When each rank communicates: any stretch of the run at the detail that fits the screen. */
 
-const SHORT_RUN = 6;
-const STEP_ROW = -0.9;
-const MAX_PHASES = 3000;
 const BELOW_BAR = 72; // pixels that the page's top bar takes
 const MS = 1e6;
 const REDRAW_AFTER_MS = 60;
 const EDGE = 0.02; // what is seen around a stretch, as a part of it
+const LEAST_MS = 1e-5;
 
 class Timeline {
-  constructor(data, calls, known, onCall) {
-    Object.assign(this, { data, calls, known, onCall });
+  constructor(data, calls, known, onCall, onChange) {
+    Object.assign(this, { data, calls, known, onCall, onChange });
     this.place = document.getElementById("timeline-picture");
     this.spans = new Spans(calls, data.ranks);
-    this.off = new Set();
+    this.traces = new Traces(this);
     this.marked = [];
+    this.selected = -1;
     const [first, last] = data.whole_ns.map((edge) => edge / MS);
     this.whole = this.around(first, last);
-    document.getElementById("legend").addEventListener("click", (event) => {
-      const chip = event.target.closest("button");
-      if (chip) this.toggle(chip);
-    });
+    this.chips = [...document.querySelectorAll("#legend button")];
+    for (const chip of this.chips) chip.addEventListener("click", () => this.toggle(chip.dataset.kind));
     this.setUpSteps();
     document.getElementById("whole").addEventListener("click", () => this.showStep(-1));
     document.getElementById("closer").addEventListener("click", () => this.zoomBy(1 / 3));
@@ -43,6 +40,7 @@ class Timeline {
     return [start - margin, end + margin];
   }
 
+  /** The steps of the run, and the one that the page opens with. */
   setUpSteps() {
     const { step, start_ns: start, end_ns: end } = this.data.steps;
     this.steps = step.map((number, place) => ({
@@ -50,26 +48,10 @@ class Timeline {
       start: this.ms(start[place]),
       end: this.ms(end[place]),
     }));
-    this.step = -1;
-    this.range = this.whole;
-    if (!this.steps.length) return;
-    const select = document.getElementById("step");
-    select.append(new Option("Whole run", "-1"));
-    this.steps.forEach(({ number }, place) => select.append(new Option(`step ${number}`, String(place))));
-    const show = (place) => this.showStep(Math.min(Math.max(place, -1), this.steps.length - 1));
-    select.addEventListener("change", () => show(Number(select.value)));
-    document.getElementById("step-before").addEventListener("click", () => show(this.step - 1));
-    document.getElementById("step-after").addEventListener("click", () => show(this.step + 1));
-    document.getElementById("stepper").hidden = false;
-    this.step = this.steps.length > SHORT_RUN ? this.medianStep() : -1;
-    select.value = String(this.step);
-    this.range = this.rangeOf(this.step);
-  }
-
-  medianStep() {
-    const lasts = this.steps.map((step, place) => [step.end - step.start, place]);
-    lasts.sort((a, b) => a[0] - b[0]);
-    return lasts[Math.floor(lasts.length / 2)][1];
+    this.box = new StepBox(this.steps, (place) => this.showStep(place));
+    this.step = this.box.first(); // the one that was chosen: a double-click comes back to it
+    this.opening = this.rangeOf(this.step);
+    this.setRange(this.opening);
   }
 
   rangeOf(place) {
@@ -78,7 +60,6 @@ class Timeline {
 
   showStep(place) {
     this.step = place;
-    if (this.steps.length) document.getElementById("step").value = String(place);
     return this.show(this.rangeOf(place));
   }
 
@@ -90,11 +71,27 @@ class Timeline {
     this.showStep(place);
   }
 
-  zoomBy(factor) {
+  /** Zooms about an instant, by default the middle of what is seen. */
+  zoomBy(factor, about = (this.range[0] + this.range[1]) / 2) {
     const [first, last] = this.range;
-    const half = (factor * (last - first)) / 2;
-    const middle = (first + last) / 2;
-    this.show([Math.max(middle - half, this.whole[0]), Math.min(middle + half, this.whole[1])]);
+    const part = Math.max(factor, LEAST_MS / (last - first));
+    const edges = [about - part * (about - first), about + part * (last - about)];
+    this.show([Math.max(edges[0], this.whole[0]), Math.min(edges[1], this.whole[1])]);
+  }
+
+  /** Moves by a part of what is seen, as far as the run goes. */
+  panBy(part) {
+    const [first, last] = this.range;
+    const most = this.whole[1] - last;
+    const least = this.whole[0] - first;
+    const by = Math.max(Math.min(part * (last - first), Math.max(most, 0)), Math.min(least, 0));
+    this.show([first + by, last + by]);
+  }
+
+  /** Shows the selected call as large as it is, else the whole run. */
+  fit() {
+    if (this.selected < 0) return this.show(this.whole);
+    return this.show(this.rangeAround([this.selected]));
   }
 
   /** Shows the time of some calls, with some of what lies around them, and marks them. */
@@ -103,11 +100,22 @@ class Timeline {
     const timed = rows.filter((row) => start[row] >= 0);
     this.marked = marked.filter((row) => start[row] >= 0);
     this.bringIntoView(this.data.ranks.indexOf(this.calls.own.rank[rows[0]]));
-    if (!timed.length) return this.draw();
-    const first = Math.min(...timed.map((row) => start[row]));
-    const last = Math.max(...timed.map((row) => end[row]));
+    return timed.length ? this.show(this.rangeAround(timed)) : this.redraw();
+  }
+
+  /** The range that shows some calls, and some of what lies around them. */
+  rangeAround(rows) {
+    const { issue_ns: start, end_ns: end } = this.calls.own;
+    const first = Math.min(...rows.map((row) => start[row]));
+    const last = Math.max(...rows.map((row) => end[row]));
     const margin = Math.max(2 * (last - first), 1000);
-    return this.show([this.ms(first - margin), this.ms(last + margin)]);
+    return [this.ms(first - margin), this.ms(last + margin)];
+  }
+
+  /** Outlines a call, which keys then start from; -1 for none. */
+  select(row) {
+    this.selected = row >= 0 && this.calls.own.issue_ns[row] >= 0 ? row : -1;
+    this.redraw();
   }
 
   /** Scrolls to the timeline, and further down where the row of a rank would not be seen. */
@@ -119,211 +127,67 @@ class Timeline {
   }
 
   unmark() {
-    this.marked = [];
-    return this.draw();
+    this.setMarked([]);
+  }
+
+  setMarked(rows) {
+    this.marked = rows.filter((row) => this.calls.own.issue_ns[row] >= 0);
+    this.redraw();
   }
 
   show(range) {
-    this.range = range;
-    return this.draw();
+    this.setRange(range);
+    this.onChange("time");
   }
 
-  toggle(chip) {
-    const { kind } = chip.dataset;
-    if (!this.off.delete(kind)) this.off.add(kind);
-    chip.setAttribute("aria-pressed", String(!this.off.has(kind)));
-    this.draw();
+  setRange(range) {
+    this.range = [...range];
+    this.tellStep();
+    this.redraw();
   }
 
-  colour(name) {
-    return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-  }
-
-  kindColour(kind) {
-    return this.colour(colourClass("kind", kind, this.known.kinds));
-  }
-
-  bars(spans, more) {
-    return {
-      type: "bar",
-      orientation: "h",
-      base: spans.map((span) => this.ms(span.start)),
-      x: spans.map((span) => (span.end - span.start) / MS),
-      y: spans.map((span) => span.y),
-      width: spans.map((span) => span.height),
-      hoverinfo: "text",
-      ...more,
-    };
-  }
-
-  /** The phases behind the calls, a trace for each, where they can be told apart. */
-  phases(first, last) {
-    const { rank, phase, start_ns: start, end_ns: end } = this.data.phases;
-    const places = new Map(this.data.ranks.map((each, place) => [each, place]));
-    const byPhase = new Map();
-    let count = 0;
-    for (let row = 0; row < rank.length; row += 1) {
-      if (end[row] < first || start[row] > last) continue;
-      count += 1;
-      const name = phase.strings[phase.codes[row]];
-      const known = this.known.phases.includes(name) ? name : "other";
-      if (!byPhase.has(known)) byPhase.set(known, []);
-      const text = `${bold(known)}<br>rank ${rank[row]}<br>${FORMATS.ns(end[row] - start[row])}`;
-      byPhase.get(known).push({ start: start[row], end: end[row], y: places.get(rank[row]), height: 0.86, text });
-    }
-    if (count > MAX_PHASES) return [];
-    return [...byPhase].map(([phase, spans]) => this.bars(spans, {
-      name: phase,
-      hovertext: spans.map((span) => span.text),
-      marker: { color: this.colour(`phase-${phase}`), line: { width: 0 } },
-      meta: { part: "phase" },
-    }));
-  }
-
-  stepBars() {
+  tellStep() {
     const [first, last] = this.range;
-    const seen = this.steps.filter((step) => step.end > first && step.start < last);
-    if (!seen.length) return [];
-    const begin = (step) => Math.max(step.start, first); // so that its name is in what is seen of it
-    const length = (step) => Math.min(step.end, last) - begin(step);
-    const fits = (step) => length(step) / (last - first) > 0.04;
-    return [{
-      type: "bar",
-      name: "steps",
-      orientation: "h",
-      base: seen.map(begin),
-      x: seen.map(length),
-      y: seen.map(() => STEP_ROW),
-      width: 0.48,
-      text: seen.map((step) => (fits(step) ? `step ${step.number}` : "")),
-      textposition: "inside",
-      insidetextanchor: "middle",
-      textangle: 0,
-      textfont: { size: 10, color: this.colour("muted") },
-      hoverinfo: "text",
-      hovertext: seen.map((step) => `${bold(`step ${step.number}`)}<br>${FORMATS.ns((step.end - step.start) * MS)}`),
-      marker: { color: this.colour("soft"), line: { width: 1, color: this.colour("surface") } },
-      meta: { part: "step" },
-    }];
+    this.box.follow(this.range, first <= this.whole[0] && last >= this.whole[1]);
   }
 
-  /** A trace per kind for the transfers, and one, hatched, for the waits that came before them. */
-  singleCalls(first, last) {
-    const groups = new Map();
-    for (const mark of this.spans.single(first, last, this.off)) {
-      const key = `${mark.kind}\n${mark.part}`;
-      if (!groups.has(key)) groups.set(key, []);
-      groups.get(key).push(mark);
-    }
-    const traces = [];
-    for (const kind of this.spans.kinds) {
-      for (const part of [TRANSFER, WAIT]) {
-        const found = groups.get(`${kind}\n${part}`);
-        if (!found) continue;
-        const color = this.kindColour(kind);
-        const marker = { color, line: { width: 0 } };
-        if (part === WAIT) {
-          const bgcolor = this.colour("surface");
-          marker.pattern = { shape: "/", size: 5, solidity: 0.42, fgcolor: color, bgcolor };
-        }
-        traces.push(this.bars(found, {
-          name: plain(kind),
-          hovertext: found.map((mark) => callText(this.calls, mark.row)),
-          customdata: found.map((mark) => mark.row),
-          marker,
-          meta: { part, kind },
-        }));
-      }
-    }
-    return traces;
+  /** What is seen in milliseconds, as text; "" for what the page opens with. */
+  rangeText() {
+    const text = (range) => range.map((edge) => String(Number(edge.toFixed(6)))).join("..");
+    return text(this.range) === text(this.opening) ? "" : text(this.range);
   }
 
-  /** Too many calls to draw one by one: an image of shares, and labels over it. */
-  manyCalls(first, last) {
-    const box = this.place.getBoundingClientRect();
-    const numColumns = Math.max(Math.min(Math.round(box.width - 76), 1800), 100);
-    const columnNs = (last - first) / numColumns;
-    const sums = this.spans.shares(first, last, numColumns, this.off);
-    const numRanks = this.data.ranks.length;
-    const rowPixels = Math.max(Math.round((this.data.layout.height - 62) / (numRanks + 1)), 8);
-    const colours = this.spans.kinds.map((kind) => this.kindColour(kind));
-    const source = paintedShares(sums, numColumns, columnNs, rowPixels, colours, this.colour("surface"));
-    const image = {
-      source,
-      xref: "x",
-      yref: "y",
-      x: this.ms(first),
-      y: -0.5,
-      sizex: (last - first) / MS,
-      sizey: numRanks,
-      sizing: "stretch",
-      layer: "above",
-    };
-    return [image, this.shareLabels(sums, first, columnNs, numColumns)];
+  parseRange(text) {
+    if (!text) return this.opening;
+    const found = text.match(/^(-?\d{1,15}(?:\.\d{1,6})?)\.\.(-?\d{1,15}(?:\.\d{1,6})?)$/);
+    if (!found) throw new RangeError("it is not two times in milliseconds");
+    const [first, last] = found.slice(1).map(Number);
+    if (last - first < LEAST_MS) throw new RangeError("it is too short a time");
+    if (last <= this.whole[0] || first >= this.whole[1]) throw new RangeError("it is not in this run");
+    return [Math.max(first, this.whole[0]), Math.min(last, this.whole[1])];
   }
 
-  shareLabels(sums, first, columnNs, numColumns) {
-    const perCell = Math.ceil(numColumns / CELLS);
-    const numCells = Math.ceil(numColumns / perCell);
-    const numParts = 2 * this.spans.kinds.length;
-    const cellNs = perCell * columnNs;
-    const centres = Array.from({ length: numCells }, (_, cell) => this.ms(first + (cell + 0.5) * cellNs));
-    const text = sums.map((sum, place) => centres.map((_, cell) => {
-      const lines = [`${bold(`rank ${this.data.ranks[place]}`)}, ${FORMATS.ns(cellNs)}`];
-      for (let part = 0; part < numParts; part += 1) {
-        let held = 0;
-        for (let column = cell * perCell; column < Math.min((cell + 1) * perCell, numColumns); column += 1) {
-          held += sum[column * numParts + part];
-        }
-        if (!held) continue;
-        const doing = part % 2 ? "waiting in" : "transfer of";
-        lines.push(`${(100 * held / cellNs).toFixed(1)} % ${doing} ${plain(this.spans.kinds[part >> 1])}`);
-      }
-      return lines.length > 1 ? lines.join("<br>") : `${lines[0]}<br>not blocked`;
-    }));
-    return {
-      type: "heatmap",
-      x: centres,
-      y: this.data.ranks.map((_, place) => place),
-      z: sums.map(() => centres.map(() => 0)),
-      text,
-      hoverinfo: "text",
-      showscale: false,
-      opacity: 0,
-      meta: { part: "share" },
-    };
+  toggle(kind) {
+    const { off } = this.spans;
+    this.setHidden(off.has(kind) ? [...off].filter((each) => each !== kind) : [...off, kind]);
+    this.onChange("hide");
   }
 
-  /** An outline around each marked call, and a point above it that is seen from afar. */
-  marks() {
-    if (!this.marked.length) return [];
-    const { issue_ns: start, end_ns: end, rank } = this.calls.own;
-    const places = new Map(this.data.ranks.map((each, place) => [each, place]));
-    const spans = this.marked.map((row) => ({
-      start: start[row],
-      end: end[row],
-      y: places.get(rank[row]),
-      height: 0.8,
-    }));
-    const ink = this.colour("ink");
-    return [
-      this.bars(spans, {
-        name: "marked",
-        hoverinfo: "skip",
-        marker: { color: "rgba(0,0,0,0)", line: { width: 2, color: ink } },
-        meta: { part: "mark" },
-      }),
-      {
-        type: "scatter",
-        mode: "markers",
-        name: "marked",
-        x: spans.map((span) => this.ms((span.start + span.end) / 2)),
-        y: spans.map((span) => span.y - 0.42),
-        hoverinfo: "skip",
-        marker: { symbol: "triangle-down", size: 9, color: ink },
-        meta: { part: "mark" },
-      },
-    ];
+  setHidden(kinds) {
+    this.spans.off = new Set(kinds);
+    for (const chip of this.chips) chip.setAttribute("aria-pressed", String(!kinds.includes(chip.dataset.kind)));
+    this.redraw();
+  }
+
+  hiddenText() {
+    return [...this.spans.off].sort().map((kind) => escapedName(kind)).join("/");
+  }
+
+  parseHidden(text) {
+    const kinds = text ? text.split("/").map(unescapedName) : [];
+    const unknown = kinds.find((kind) => !this.spans.kinds.includes(kind));
+    if (unknown !== undefined) throw new RangeError("no call is of such a kind");
+    return kinds;
   }
 
   layout() {
@@ -331,6 +195,16 @@ class Timeline {
     layout.xaxis = { ...layout.xaxis, range: [...this.range], autorange: false };
     layout.images = [];
     return layout;
+  }
+
+  /** Draws once for all that changes at the same moment. */
+  redraw() {
+    if (!this.listening) return undefined; // it will be drawn for the first time
+    this.drawing ??= Promise.resolve().then(() => {
+      this.drawing = null;
+      return this.draw();
+    });
+    return this.drawing;
   }
 
   async draw(colours = this.colours) {
@@ -343,15 +217,15 @@ class Timeline {
       [first, last] = [this.ns(from), this.ns(to)];
     }
     this.isSingle = this.spans.count(first, last) <= MAX_SINGLE;
-    const traces = [...this.phases(first, last), ...this.stepBars()];
+    const traces = [...this.traces.phases(first, last), ...this.traces.stepBars()];
     if (this.isSingle) {
-      traces.push(...this.singleCalls(first, last));
+      traces.push(...this.traces.singleCalls(first, last));
     } else {
-      const [image, labels] = this.manyCalls(this.ns(from), this.ns(to));
+      const [image, labels] = this.traces.manyCalls(this.ns(from), this.ns(to));
       layout.images.push(image);
       traces.push(labels);
     }
-    traces.push(...this.marks());
+    traces.push(...this.traces.marks());
     document.getElementById("timeline-many").hidden = this.isSingle;
     document.getElementById("timeline-shown").textContent = this.shownText(from, to);
     await Plotly.react(this.place, traces, layout, { ...CONFIG, doubleClick: false });
@@ -376,7 +250,9 @@ class Timeline {
       const { range } = this.place.layout.xaxis;
       if (range.every((edge, place) => edge === this.range[place])) return;
       this.range = [...range];
+      this.tellStep();
       this.later();
+      this.onChange("time");
     });
   }
 

@@ -58,6 +58,7 @@ def trace_of(
     groups: Sequence[Any] | None = None,
     steps: Sequence[Any] = (),
     ops: Sequence[Any] = (),
+    sources: Sequence[Any] = (),
     run: dict[str, Any] | None = None,
 ) -> Trace:
     """A run of `num_ranks` ranks that each last `LASTS_NS`, with one group of all of them."""
@@ -67,6 +68,7 @@ def trace_of(
             "comm": comm,
             "ops": ops,
             "steps": steps,
+            "sources": sources,
             "ranks": [rank_row(rank) for rank in range(num_ranks)] if ranks is None else ranks,
             "groups": [group(ranks=range(num_ranks))] if groups is None else groups,
         },

@@ -78,6 +78,18 @@ def test_a_bar_that_towers_above_the_others_is_cut_off_and_says_its_height() -> 
     assert not steps(TABLE).layout.annotations
 
 
+def test_heights_cover_neither_the_labels_of_the_axis_nor_each_other() -> None:
+    lasts = [3590, 3000, *[10] * 57, 900]
+    figure = steps(table_of(*((step, 0, each, 1, 0) for step, each in enumerate(lasts))))
+    first, second, last = figure.layout.annotations
+    assert [note.text for note in (first, second, last)] == ["↑ 3.59 s", "↑ 3 s", "↑ 900 ms"]
+    assert (first.xanchor, last.xanchor) == ("left", "right")
+    assert first.yshift == last.yshift == 0
+    assert second.yshift < -10
+    many = steps(table_of(*((step, 0, 900 if step == 30 else 10, 1, 0) for step in range(60))))
+    assert many.layout.annotations[0].xanchor == "center"
+
+
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_parts_have_their_colours(theme: Any) -> None:
     for trace in steps(TABLE, theme=theme).data:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,95 +13,12 @@ from commtrace.report import write_report
 from commtrace.units import text_of_bytes, text_of_duration
 from tests.commtrace.analyze.rows import call, op, run_of, step
 from tests.commtrace.analyze.training import training_trace
+from tests.commtrace.report.browsing import Open, column, hover, marked, sort_by, x_range
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 HOSTILE = "<script>window.hacked=1</script><img src=x onerror=window.hacked=1><b>'\"&amp;"
-PATIENCE_MS = 60_000  # a machine of two busy cores takes ten seconds to start plotly
-
-
-@dataclass
-class Opened:
-    """A page in the browser, and what it complained about and asked for meanwhile."""
-
-    page: Page
-    errors: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-
-Open = Callable[..., Opened]
-
-
-@pytest.fixture
-def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page, or writes that of a run before; `more` goes to the browser's context."""
-    contexts = []
-
-    def opened(source: Any, **more: Any) -> Opened:
-        is_written = isinstance(source, Path)
-        path = source if is_written else write_report(source, tmp_path / "report.html")
-        still = {"viewport": {"width": 1400, "height": 1000}, "reduced_motion": "reduce"}
-        context = browser.new_context(**(still | more))
-        context.set_default_timeout(PATIENCE_MS)
-        contexts.append(context)
-        found = Opened(context.new_page())
-        found.page.on("pageerror", lambda error: found.errors.append(str(error)))
-        found.page.on(
-            "console",
-            lambda said: (
-                found.errors.append(said.text) if said.type in ("error", "warning") else None
-            ),
-        )
-        found.page.on("request", lambda request: found.requests.append(request.url))
-        found.page.goto(path.as_uri())
-        found.page.wait_for_selector("html[data-ready]", state="attached")
-        return found
-
-    yield opened
-    for context in contexts:
-        context.close()
-
-
-@pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a training run of three steps."""
-    return write_report(training_trace(), tmp_path_factory.mktemp("training") / "report.html")
-
-
-@pytest.fixture
-def page(open_page: Open, training: Path) -> Iterator[Page]:
-    """That page, opened; it must end without having complained."""
-    opened = open_page(training)
-    yield opened.page
-    assert opened.errors == []
-
-
-def hover(page: Page, place: str, selector: str) -> str:
-    """The text of the label that appears over the middle of a drawn thing."""
-    page.locator(f"{place}").scroll_into_view_if_needed()
-    box = page.locator(f"{place} {selector}").first.bounding_box()
-    assert box is not None
-    page.mouse.move(box["x"] + box["width"] / 2 - 1, box["y"] + box["height"] / 2)
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    label = page.locator(f"{place} .hoverlayer .hovertext").first
-    label.wait_for()
-    return label.text_content() or ""
-
-
-def column(page: Page, number: int) -> list[str]:
-    """The texts of one column of the table in view."""
-    return page.locator(f"#table tbody tr td:nth-child({number})").all_inner_texts()
-
-
-def x_range(page: Page) -> list[float]:
-    return page.evaluate("document.getElementById('timeline-picture').layout.xaxis.range")
-
-
-def sort_by(page: Page, name: str) -> str | None:
-    """Clicks a column's head; how the table then says to be sorted by it."""
-    page.click(f"#table th[data-name={name}] button")
-    return page.get_attribute(f"#table th[data-name={name}]", "aria-sort")
 
 
 @pytest.mark.parametrize(
@@ -479,13 +394,6 @@ def test_numbers_read_as_everywhere_else(page: Page) -> None:
     colours = [*LIGHT.kinds.values(), *DARK.kinds.values(), *LIGHT.phases.values()]
     found = page.evaluate("colours => colours.map(readableOn)", colours)
     assert found == [readable_on(colour) for colour in colours]
-
-
-def marked(page: Page) -> int:
-    return page.evaluate(
-        "document.getElementById('timeline-picture').data"
-        ".filter(trace => trace.meta.part === 'mark').flatMap(trace => trace.x).length / 2"
-    )
 
 
 def test_a_finding_leads_to_its_calls_in_the_timeline(open_page: Open) -> None:

@@ -105,3 +105,29 @@ def test_an_empty_picture_says_what_the_run_lacks(browser: Browser, tmp_path: Pa
     assert "No communication was recorded" in page.locator("body").inner_text()
     page.close()
     assert errors == []
+
+
+@pytest.mark.parametrize("width", [390, 800, 1400])
+def test_no_legend_runs_into_the_title(browser: Browser, tmp_path: Path, width: int) -> None:
+    write_timeline(load(training_trace()), tmp_path / "timeline.html")
+    errors: list[str] = []
+    page = opened(browser, tmp_path / "timeline.html", errors)
+    page.set_viewport_size({"width": width, "height": 700})
+    page.wait_for_timeout(500)
+    boxes = page.evaluate(
+        """() => [".gtitle", ".legend .bg", ".nsewdrag"].map((name) => {
+            const box = document.querySelector(`#picture ${name}`).getBoundingClientRect();
+            return [box.top, box.bottom];
+        })"""
+    )
+    (_, title), (top, bottom), (plot, _) = boxes
+    assert title <= top
+    assert bottom <= plot + 6
+    texts = page.locator("#picture .legend .legendtext").all()
+    assert all(text.bounding_box()["y"] + 8 < bottom for text in texts)
+    assert (
+        page.evaluate("document.querySelector('#picture .legend .scrollbar').width.baseVal.value")
+        == 0
+    )
+    page.close()
+    assert errors == []

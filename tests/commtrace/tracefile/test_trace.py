@@ -12,7 +12,7 @@ TRACE = trace_of_rows({}, {"comm": [CommEvent(kind="send"), CommEvent(kind="recv
 
 
 def test_every_table_is_there_even_without_rows() -> None:
-    assert [TRACE.num_rows(name) for name in TRACE.tables] == [2, 0, 0, 0, 0]
+    assert [TRACE.num_rows(name) for name in TRACE.tables] == [2, 0, 0, 0, 0, 0]
 
 
 def test_rows_are_tuples_in_the_order_of_the_columns() -> None:

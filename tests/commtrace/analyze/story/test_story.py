@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames
@@ -250,6 +253,33 @@ def test_the_line_is_read_beside_the_trace_too(
     monkeypatch.chdir(tmp_path)
     assert story(frames, "0:3").where.text == "loss.backward()"
     assert story(met(source_file="gone.py", source_line=3), "0:3").where.text == ""
+
+
+def test_the_lines_are_those_that_were_recorded_whatever_the_file_says_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("new\n" * 9)
+    monkeypatch.chdir(tmp_path)
+    frames = met(source_file="train.py", source_line=3)
+    now = story(frames, "0:3")
+    assert (now.where.text, now.where.are_recorded) == ("new", False)
+    assert "as it is now" in now.unknown["lines"]
+    sources = pd.DataFrame({"file": ["train.py"], "line": [2], "text": ["  a\n  b\n  c"]})
+    then = story(replace(frames, sources=sources), "0:3")
+    assert (then.where.text, then.where.are_recorded) == ("b", True)
+    assert [(each.number, each.text) for each in then.where.lines] == [
+        (2, "  a"), (3, "  b"), (4, "  c"),
+    ]  # fmt: skip
+    assert "lines" not in then.unknown
+
+
+@pytest.mark.parametrize("source", ["/dev/zero", "fifo"])
+def test_a_source_that_is_no_regular_file_is_not_read(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.chdir(tmp_path)
+    assert story(met(source_file=source, source_line=3), "0:3").where.lines == ()
 
 
 def test_calls_alike_are_those_of_the_rank_from_the_same_place() -> None:

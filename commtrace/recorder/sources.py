@@ -1,0 +1,57 @@
+"""The source lines around the calls of a recording, read when its buffer is written.
+
+No call waits for that: sites come up once each, and are written by the flusher's thread. What
+`linecache` holds, such as the cells of a notebook, is taken from there; of files only regular ones
+of limited size are opened.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from commtrace.schema import COMM
+from commtrace.tracefile.sources import FACT, Snippets, read_lines
+from commtrace.tracefile.spool import SITES
+
+_WANTED = ("source_file", "source_line")
+_IN_SITE, _IN_CALL = (
+    tuple([column.name for column in columns].index(name) for name in _WANTED)
+    for columns in (SITES["comm"], COMM)
+)
+
+
+class Sources:
+    """The snippets of one recording; `is_new` says that they are to be written."""
+
+    def __init__(self) -> None:
+        self.is_new = False
+        self._snippets = Snippets()
+        self._seen: set[tuple[str, int]] = set()
+
+    def news(
+        self, sites: Iterable[Sequence[Any]], calls: Iterable[Sequence[Any]]
+    ) -> dict[str, list[Any]]:
+        """The fact with all snippets, if rows of sites or of whole calls have brought new ones."""
+        new: dict[str, dict[int, None]] = {}
+        for rows, (file, line) in ((sites, _IN_SITE), (calls, _IN_CALL)):
+            for row in rows:
+                if row[file] and (row[file], row[line]) not in self._seen:
+                    new.setdefault(row[file], {})[row[line]] = None
+        for file, numbers in new.items():
+            lines = _lines_of(file)
+            for number in numbers:
+                self._seen.add((file, number))
+                self.is_new |= self._snippets.add(file, number, lines)
+        if not self.is_new:
+            return {}
+        self.is_new = False
+        return {FACT: [list(row) for row in self._snippets.rows()]}
+
+
+def _lines_of(file: str) -> Sequence[str]:
+    cached = linecache.cache.get(file)
+    if cached is not None and len(cached) == 4:  # else only a loader, to be asked for the text
+        return cached[2]
+    return read_lines(file)

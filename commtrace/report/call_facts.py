@@ -1,0 +1,141 @@
+"""Facts that the panel of a call shows besides the columns of the call, for the page's script.
+
+Each is stored once for all calls that share it: a group's members, a layout in words, a finding,
+the source lines around a place, the operators around a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze import Frames
+from commtrace.analyze.findings import told
+from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_SOURCE, NO_WAIT
+from commtrace.analyze.story.why import Reason, what_is_unknown, words_of
+from commtrace.report.answers import Answers
+from commtrace.report.cards import MAX_CARDS
+from commtrace.tracefile.sources import MARGIN, MAX_CHARACTERS
+from commtrace.units import KINDS, busbw_factor
+
+MAX_FINDINGS = 1000
+MAX_DEPTH = 32
+"""Operators around a call that are named, at most."""
+
+
+def call_facts(answers: Answers, sites: pd.DataFrame) -> dict[str, Any]:
+    """The facts by name; `sites` are those of `call_store`."""
+    frames = answers.frames
+    specs = {*sites["source_spec"], *sites["target_spec"]} - {""}
+    return {
+        "groups": {row["name"]: _group(frames, row) for row in frames.groups.to_dict("records")},
+        "layouts": {spec: words_of(str(spec)) for spec in sorted(specs)},
+        "findings": _findings(answers),
+        "sources": _sources(frames),
+        "margin": MARGIN,
+        "texts": {
+            "no_source": NO_SOURCE,
+            "no_end": NO_END,
+            "no_wait": NO_WAIT,
+            "no_peers": NO_PEERS,
+        },
+    }
+
+
+def _group(frames: Frames, row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A group's members, its names, and what its bus bandwidth is of the algorithm's, by kind."""
+    ranks = [int(rank) for rank in str(row["ranks"]).split(",") if rank.isdigit()]
+    kinds = [kind for kind in frames.comm["kind"].unique() if kind in KINDS]
+    return {
+        "ranks": ranks,
+        **{name: str(row[name]) for name in ("description", "mesh_axis", "backend")},
+        "busbw": {kind: busbw_factor(kind, len(ranks)) for kind in kinds} if ranks else {},
+    }
+
+
+def _findings(answers: Answers) -> list[dict[str, Any]]:
+    """What each finding says, and the number of the card that shows it, from 0; -1 without one."""
+    said, same = ["rule", "title", "advice"], ["rule", "advice", "source"]
+    shown = answers.findings.head(MAX_CARDS)[same].itertuples(index=False, name=None)
+    cards = {key: card for card, key in enumerate(shown)}
+    table = answers["findings"].drop_duplicates(said).set_index(said)["source"]
+    return [
+        {"rule": rule.name, "title": finding.title, "advice": finding.advice}
+        | {"card": cards.get((rule.name, finding.advice, table[key]), -1)}
+        for rule, finding in found(answers.frames)[:MAX_FINDINGS]
+        for key in [(rule.name, finding.title, finding.advice)]
+    ]
+
+
+def _sources(frames: Frames) -> list[dict[str, Any]]:
+    """The rows of table `sources`, no more of them than a recording has."""
+    sizes = frames.sources["text"].astype(object).str.len().astype("int64").cumsum()
+    kept = frames.sources[(sizes <= MAX_CHARACTERS).to_numpy()]
+    return kept.astype(object).to_dict("records")
+
+
+def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
+    """For each call of table `comm` the number of its set of findings, and these sets.
+
+    A set is a list of numbers of `found`, the first `MAX_FINDINGS` of which count.
+    """
+    position = pd.Series(np.arange(len(frames.comm)), index=frames.comm.index)
+    counted = [position[each.rows].to_numpy() for _, each, _ in told(frames)[:MAX_FINDINGS]]
+    marks = np.random.default_rng(0).integers(1, 1 << 62, size=len(counted))
+    sums = np.zeros(len(frames.comm), dtype="int64")
+    for rows, mark in zip(counted, marks, strict=True):
+        sums[np.unique(rows)] ^= mark
+    _, firsts, code = np.unique(sums, return_index=True, return_inverse=True)
+    sets: list[list[int]] = [[] for _ in firsts]
+    for number, rows in enumerate(counted):
+        for place in np.flatnonzero(np.isin(firsts, rows)):
+            sets[place].append(number)
+    return code.astype("int64"), sets
+
+
+def operators_around(frames: Frames) -> np.ndarray:
+    """For each call the operators that it happened in, the outermost first, by newlines."""
+    ops, comm = frames.ops, frames.comm
+    if ops.empty or comm.empty:
+        return np.full(len(comm), "", dtype=object)
+    row_of = pd.Series(np.arange(len(ops)), index=pd.MultiIndex.from_frame(ops[["rank", "id"]]))
+    row_of = row_of[~row_of.index.duplicated()]
+
+    def rows(rank: pd.Series, number: pd.Series) -> np.ndarray:
+        return (
+            row_of.reindex(pd.MultiIndex.from_arrays([rank, number])).fillna(-1).to_numpy("int64")
+        )
+
+    first = rows(comm["rank"], comm["op_id"])
+    begun, starts = np.unique(first, return_inverse=True)  # the chain of an operator is made once
+    parent = rows(ops["rank"], ops["parent"])
+    names = ops["op"].astype(object).to_numpy()
+    chains = []
+    for row in begun.tolist():
+        chain: list[str] = []
+        while row >= 0 and len(chain) < MAX_DEPTH:
+            chain.append(names[row])
+            row = int(parent[row])
+        chains.append("\n".join(reversed(chain)))
+    return np.array(chains, dtype=object)[starts]
+
+
+def unknown_of_sites(frames: Frames, sites: pd.DataFrame) -> list[str]:
+    """For each site the sentences that say which parts of the reason are not known, by newlines."""
+    reasons = sites[["op", "source_spec", "carries", "candidates"]].astype(object)
+    said: dict[Any, str] = {}
+    found = []
+    for row in reasons.itertuples(index=False):
+        key = (row.op, bool(row.source_spec), row.carries, row.candidates not in ("", "[]"))
+        if key not in said:
+            reason: Any = row if key[3] else row._replace(candidates="")
+            said[key] = "\n".join(_told(frames, reason))
+        found.append(said[key])
+    return found
+
+
+def _told(frames: Frames, reason: Reason) -> list[str]:
+    return list(what_is_unknown(frames, reason).values())

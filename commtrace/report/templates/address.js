@@ -1,0 +1,186 @@
+"use strict";
+/* The page's address says what it shows: `#at=timeline&page=1f…&time=4.1..8.3&call=0:92`.
+
+   Each part of the view is a field of one table (fields.js): its name, the section it belongs to ("" for none),
+   `read` (its text now, "" for what the page opens with), `parse` (the value of a text; throws a
+   RangeError with the reason where there is none) and `apply`. Nothing that an address says is
+   believed: what does not parse, or was made on the page of another run, is left out and told. */
+
+const LONGEST_ADDRESS = 8000;
+const LONGEST_TOLD = 60;
+const GESTURE_MS = 700; // changes of the same fields that follow this closely are one step back
+const SETTLED_MS = 150;
+
+/** A value for the address, with what it may hold unescaped left readable. */
+function encodedValue(text) {
+  return encodeURIComponent(text)
+    .replace(/%(2C|3A|2F)/g, (code) => decodeURIComponent(code))
+    .replaceAll("%20", "+");
+}
+
+function decodedValue(text) {
+  try {
+    return decodeURIComponent(text.replaceAll("+", " "));
+  } catch {
+    throw new RangeError("it is not text");
+  }
+}
+
+/** The names and values of an address, each name once. */
+function addressParts(hash) {
+  const text = hash.replace(/^#/, "");
+  if (text.length > LONGEST_ADDRESS) throw new RangeError("it is too long");
+  if (text && !text.includes("=")) return new Map([["at", text]]); // an anchor: #tables
+  const parts = new Map();
+  for (const pair of text.split("&").filter(Boolean)) {
+    const place = pair.indexOf("=");
+    const name = pair.slice(0, Math.max(place, 0));
+    if (!parts.has(name)) parts.set(name, pair.slice(place + 1));
+  }
+  return parts;
+}
+
+class Address {
+  constructor(page, fields, onRefused) {
+    Object.assign(this, { page, fields, onRefused });
+    this.sections = [...document.querySelectorAll("[id]:is(section, .pair)")].map(({ id }) => id);
+    this.at = "";
+    this.isFollowing = false;
+    this.touched = new Set();
+    this.gesture = { names: "", until: -Infinity };
+    window.addEventListener("popstate", () => this.follow());
+    document.addEventListener("click", (event) => this.clicked(event));
+  }
+
+  /** What the page shows, as an address. */
+  text() {
+    const held = this.fields.map(({ name, read }) => [name, read()]).filter(([, text]) => text);
+    const parts = [["at", this.at], ["page", held.length ? this.page : ""], ...held];
+    const told = parts.filter(([, text]) => text).map(([name, text]) => `${name}=${encodedValue(text)}`);
+    return told.length ? `#${told.join("&")}` : "";
+  }
+
+  /** Told by each part of the page that its field has changed; what changes at once is one step. */
+  changed(name) {
+    if (this.isFollowing) return;
+    if (!this.touched.size) queueMicrotask(() => this.write());
+    this.touched.add(name);
+  }
+
+  write() {
+    const names = [...this.touched].sort().join();
+    const first = this.fields.find((field) => this.touched.has(field.name));
+    if (first?.section) this.at = first.section;
+    this.touched.clear();
+    const now = performance.now();
+    const goesOn = names === this.gesture.names && now < this.gesture.until;
+    this.gesture = { names, until: now + GESTURE_MS };
+    if (!goesOn) {
+      this.settle();
+      this.record("pushState", this.text());
+      return;
+    }
+    clearTimeout(this.timer);
+    this.unsettled = this.text();
+    this.timer = setTimeout(() => this.settle(), SETTLED_MS);
+  }
+
+  /** Writes what the gesture that goes on has come to. */
+  settle() {
+    clearTimeout(this.timer);
+    if (this.unsettled !== undefined) this.record("replaceState", this.unsettled);
+    this.unsettled = undefined;
+  }
+
+  record(how, text) {
+    if (text === (this.written ?? location.hash)) return;
+    this.written = text;
+    window.history[how](null, "", text || location.href.split("#")[0]);
+  }
+
+  /** Links within the page keep the view. */
+  clicked(event) {
+    const link = event.target.closest("a[href^='#']");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    this.go(link.getAttribute("href").slice(1));
+  }
+
+  go(id) {
+    const section = document.getElementById(id);
+    if (!section) return;
+    section.scrollIntoView();
+    if (!this.sections.includes(id)) return;
+    this.settle();
+    this.at = id;
+    this.gesture.names = "";
+    this.record("pushState", this.text());
+  }
+
+  /** Shows what the address says; `isArrival` where it was opened and not gone back to. */
+  follow(isArrival = false) {
+    clearTimeout(this.timer);
+    this.unsettled = undefined;
+    const { values, refused } = this.parsed(location.hash);
+    this.written = location.hash;
+    this.at = values.get("at") || "";
+    this.gesture.names = "";
+    this.isFollowing = true;
+    for (const { name, read, parse, apply } of this.fields) {
+      const before = read();
+      if (!values.has(name) && before) apply(parse(""));
+      else if (values.has(name)) apply(values.get(name));
+    }
+    this.isFollowing = false;
+    this.onRefused(refused);
+    if (isArrival && this.at) document.getElementById(this.at).scrollIntoView({ behavior: "instant" });
+  }
+
+  /** The value of each field that an address names, and what of it cannot be followed. */
+  parsed(hash) {
+    const values = new Map();
+    const refused = [];
+    const known = new Map([
+      ["at", (text) => oneOf(this.sections, "a section of this page")(text)],
+      ...this.fields.map(({ name, parse }) => [name, parse]),
+    ]);
+    let parts = new Map();
+    try {
+      parts = addressParts(hash);
+    } catch (error) {
+      refused.push(`the address: ${error.message}`);
+    }
+    const page = parts.get("page");
+    parts.delete("page");
+    if (page !== undefined && page !== this.page) {
+      return { values, refused: ["it was made on the page of another run"] };
+    }
+    for (const [name, text] of parts) {
+      const told = `${name}=${text}`.slice(0, LONGEST_TOLD);
+      try {
+        if (!known.has(name)) throw new RangeError("there is no such part");
+        values.set(name, known.get(name)(decodedValue(text)));
+      } catch (error) {
+        if (!(error instanceof RangeError)) throw error;
+        refused.push(`${told}: ${error.message}`);
+      }
+    }
+    return { values, refused };
+  }
+}
+
+/** A parser that takes the empty text and these. */
+function oneOf(texts, what) {
+  return (text) => {
+    if (text && !texts.includes(text)) throw new RangeError(`it is not ${what}`);
+    return text;
+  };
+}
+/** A name of the trace as a part of a path, and back; a slash stands between two parts. */
+function escapedName(name) {
+  return name.replaceAll("~", "~0").replaceAll("/", "~1");
+}
+
+function unescapedName(text) {
+  return text.replaceAll("~1", "/").replaceAll("~0", "~");
+}

@@ -1,0 +1,112 @@
+"use strict";
+/* The shelf of tables: one of them in view, with what it is searched for. */
+
+const FIRST_TABLE = "by_kind";
+
+class Tables {
+  constructor(data, onRow, onChange) {
+    Object.assign(this, { data, onRow, onChange, views: new Map() });
+    this.search = document.getElementById("search");
+    this.tabs = document.getElementById("tabs");
+    let topic = "";
+    for (const table of data.tables) {
+      if (table.name === "by_region" && !table.data.region.strings.some(Boolean)) continue;
+      if (table.topic !== topic) {
+        topic = table.topic;
+        const head = element("span", "topic", topic);
+        head.setAttribute("role", "presentation");
+        this.tabs.append(head);
+      }
+      this.tabs.append(this.tab(table));
+      if (table.name !== "calls") this.add(table.name, new Rows(table));
+    }
+    this.search.addEventListener("input", () => {
+      this.view.search(this.search.value);
+      this.onChange("search");
+    });
+    document.getElementById("csv").addEventListener("click", () => saveTable(this.view));
+    this.tabs.addEventListener("keydown", (event) => this.move(event));
+    this.show(FIRST_TABLE);
+  }
+
+  tab(table) {
+    const tab = element("button", "", table.title);
+    tab.type = "button";
+    tab.id = `tab-${table.name}`;
+    tab.setAttribute("role", "tab");
+    tab.addEventListener("click", () => this.choose(table.name));
+    return tab;
+  }
+
+  get view() {
+    return this.views.get(this.shown);
+  }
+
+  add(name, rows) {
+    const place = document.getElementById("table");
+    this.views.set(name, new TableView(place, rows, this.data.known, this.onRow[name], this.onChange));
+  }
+
+  /** Shows a table as somebody asked for. */
+  choose(name) {
+    this.show(name);
+    this.onChange("table");
+  }
+
+  show(name) {
+    const shown = name || FIRST_TABLE;
+    if (!this.views.has(shown)) return; // the calls are the last to be unpacked
+    this.shown = shown;
+    for (const tab of this.tabs.querySelectorAll("button")) {
+      const selected = tab.id === `tab-${shown}`;
+      tab.setAttribute("aria-selected", String(selected));
+      tab.tabIndex = selected ? 0 : -1;
+    }
+    document.getElementById("table").setAttribute("aria-labelledby", `tab-${shown}`);
+    document.getElementById("table-question").textContent = this.view.rows.question;
+    this.search.placeholder = shown === "calls" ? "Search, or rank:3 step:7" : "Search this table";
+    this.view.search(this.search.value);
+    document.getElementById("tables").dataset.shown = shown;
+  }
+
+  /** Shows what is left of the calls, where they are in view. */
+  refresh() {
+    if (this.shown === "calls") this.view.search(this.search.value);
+  }
+
+  text() {
+    return this.shown === FIRST_TABLE ? "" : this.shown;
+  }
+
+  parse(text) {
+    return oneOf([...this.views.keys()], "a table of this page")(text);
+  }
+
+  sortText() {
+    return this.view.sortText();
+  }
+
+  parseSort(text) {
+    const names = new Set([...this.views.values()].flatMap(({ rows }) => rows.shown));
+    return oneOf([...names].flatMap((name) => [name, `-${name}`]), "a column of a table")(text);
+  }
+
+  setSort(text) {
+    this.view.setSort(text);
+  }
+
+  setSearch(text) {
+    this.search.value = text;
+    this.view.search(text);
+  }
+
+  move(event) {
+    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const names = [...this.views.keys()];
+    const next = names[(names.indexOf(this.shown) + by + names.length) % names.length];
+    this.choose(next);
+    document.getElementById(`tab-${next}`).focus();
+  }
+}

@@ -1,0 +1,155 @@
+r"""Source lines around the lines that communicate, as they were when the program ran.
+
+A rank collects `Snippets`, a fact of its spool; joining makes table `sources` of them, of which a
+row is a stretch of consecutive lines of one file:
+
+    file      line  text
+    train.py    84  "for batch in batches:\\n    loss = model(batch)\\n    loss.backward()"
+
+All of it is bounded: lines of a file, characters of a line, and the whole of a rank.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commtrace.errors import TraceError
+from commtrace.event import SourceRow
+
+FACT = "sources"
+"""Name of the fact of a spool that holds the rows of its snippets."""
+
+MARGIN = 3
+"""Lines kept before and after one that communicates."""
+
+MAX_FILE_BYTES = 2_000_000
+MAX_CHARACTERS_OF_A_LINE = 200
+MAX_CHARACTERS = 64_000
+"""Characters that the snippets of one rank may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line of a source file, numbered from 1."""
+
+    number: int
+    text: str
+
+
+class Snippets:
+    """Lines by file, at most `MAX_CHARACTERS` in all; the first text given for a line holds.
+
+    `rows` has them as rows of table `sources`.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[int, str]] = {}
+        self._num_characters = 0
+
+    def add(self, file: str, line: int, lines: Sequence[str]) -> bool:
+        """Keep line number `line` of `lines` and its neighbours; False if nothing was added."""
+        first, last = max(line - MARGIN, 1), min(line + MARGIN, len(lines))
+        if not 1 <= line <= len(lines):
+            return False
+        return self._keep(file, first, lines[first - 1 : last])
+
+    def add_row(self, row: Any) -> None:
+        """Keep the lines of a row of table `sources`."""
+        self._keep(row.file, row.line, row.text.split("\n"))
+
+    def _keep(self, file: str, first: int, texts: Sequence[str]) -> bool:
+        known = self._lines.get(file, {})
+        new = {
+            number: text.rstrip()[:MAX_CHARACTERS_OF_A_LINE]
+            for number, text in enumerate(texts, first)
+            if number not in known
+        }
+        size = sum(len(text) + 1 for text in new.values()) + (0 if known else len(file))
+        if not new or self._num_characters + size > MAX_CHARACTERS:
+            return False
+        self._num_characters += size
+        self._lines.setdefault(file, {}).update(new)
+        return True
+
+    def rows(self) -> list[Any]:
+        """Rows of table `sources`: of each file its stretches of consecutive lines."""
+        found = []
+        for file, lines in sorted(self._lines.items()):
+            stretches: list[tuple[int, list[str]]] = []
+            for number, text in sorted(lines.items()):
+                if stretches and sum((stretches[-1][0], len(stretches[-1][1]))) == number:
+                    stretches[-1][1].append(text)
+                else:
+                    stretches.append((number, [text]))
+            found += [SourceRow(file, first, "\n".join(texts)) for first, texts in stretches]
+        return found
+
+
+def joined(facts: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """The rows of table `sources` for the facts of many spools, bounded as those of one rank.
+
+    Where ranks disagree on a line, the first rank's text holds. Raises TraceError where a fact is
+    no list of rows.
+    """
+    snippets = Snippets()
+    for each in facts:
+        rows = each.get(FACT, [])
+        for row in rows if isinstance(rows, list) else [rows]:
+            snippets.add_row(_row(row))
+    return snippets.rows()
+
+
+def _row(given: Any) -> Any:
+    is_row = isinstance(given, list) and len(given) == 3
+    if not is_row or not (type(given[0]) is type(given[2]) is str and type(given[1]) is int):
+        raise TraceError(
+            "cannot join the spools",
+            place=f"fact {FACT!r}",
+            found=repr(given)[:60],
+            why="a snippet is [file, first line, text]",
+        )
+    return SourceRow(*given)
+
+
+def lines_around(rows: Iterable[Any], file: str, line: int) -> tuple[SourceLine, ...]:
+    """The recorded neighbours of a line, itself included; empty if it was not recorded."""
+    for row in rows:
+        texts = row.text.split("\n")
+        if row.file == file and row.line <= line < row.line + len(texts):
+            return excerpt(texts, line, row.line)
+    return ()
+
+
+def excerpt(lines: Sequence[str], line: int, first: int = 1) -> tuple[SourceLine, ...]:
+    """Line number `line` with `MARGIN` neighbours on each side, of lines numbered from `first`."""
+    begin = max(line - MARGIN - first, 0)
+    chosen = lines[begin : line + MARGIN + 1 - first]
+    return tuple(
+        SourceLine(first + begin + place, text.rstrip()[:MAX_CHARACTERS_OF_A_LINE])
+        for place, text in enumerate(chosen)
+    )
+
+
+def read_lines(path: Path | str) -> list[str]:
+    """The lines of a source file; none of what is no regular file, is too large or is not there.
+
+    Never blocks and never reads more than `MAX_FILE_BYTES`: the path comes out of a trace.
+    """
+    try:
+        with open(path, "rb", buffering=0, opener=_without_blocking) as stream:
+            facts = os.fstat(stream.fileno())
+            if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_FILE_BYTES:
+                return []
+            data = stream.read(MAX_FILE_BYTES)
+    except (OSError, ValueError):  # not there, no file, or no name of one at all
+        return []
+    return data.decode("utf-8", errors="replace").splitlines()
+
+
+def _without_blocking(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -1,0 +1,77 @@
+"""A page in headless Chromium, and what its tests do and read there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PATIENCE_MS = 60_000  # a machine of two busy cores takes ten seconds to start plotly
+
+
+@dataclass
+class Opened:
+    """A page in the browser, and what it complained about and asked for meanwhile."""
+
+    page: Page
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+Open = Callable[..., Opened]
+
+
+def hover(page: Page, place: str, selector: str) -> str:
+    """The text of the label that appears over the middle of a drawn thing."""
+    page.locator(f"{place}").scroll_into_view_if_needed()
+    box = page.locator(f"{place} {selector}").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2 - 1, box["y"] + box["height"] / 2)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    label = page.locator(f"{place} .hoverlayer .hovertext").first
+    label.wait_for()
+    return label.text_content() or ""
+
+
+def column(page: Page, number: int) -> list[str]:
+    """The texts of one column of the table in view."""
+    return page.locator(f"#table tbody tr td:nth-child({number})").all_inner_texts()
+
+
+def x_range(page: Page) -> list[float]:
+    return page.evaluate("document.getElementById('timeline-picture').layout.xaxis.range")
+
+
+def sort_by(page: Page, name: str) -> str | None:
+    """Clicks a column's head; how the table then says to be sorted by it."""
+    page.click(f"#table th[data-name={name}] button")
+    return page.get_attribute(f"#table th[data-name={name}]", "aria-sort")
+
+
+def marked(page: Page) -> int:
+    return page.evaluate(
+        "document.getElementById('timeline-picture').data"
+        ".filter(trace => trace.meta.part === 'mark').flatMap(trace => trace.x).length / 2"
+    )
+
+
+def shown_hash(page: Page) -> str:
+    """The page's address after `#`, once what changes it has settled."""
+    page.wait_for_timeout(300)
+    return page.evaluate("decodeURIComponent(location.hash.slice(1))")
+
+
+def fields(page: Page) -> dict[str, str]:
+    """The parts of the view that the address names."""
+    pairs = (each.partition("=") for each in shown_hash(page).split("&") if each)
+    return {name: value for name, _, value in pairs if name != "page"}
+
+
+def go_to(page: Page, hash: str) -> None:
+    """Opens an address as a link in a new tab would."""
+    page.goto("about:blank")
+    page.goto(hash)
+    page.wait_for_selector("html[data-ready]", state="attached")
