@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+FUZZ_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -13,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb docs notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb fuzz docs notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +69,9 @@ bench-operators: $(READY) ## what torch's operator database communicates, agains
 
 opdb: $(READY) ## torch's operator database on DTensors, on 4 ranks that are threads
 	$(BIN)/python -m tests.opdb --json build/opdb.json
+
+fuzz: $(READY) ## 10,000 spoiled traces, profiles, dumps and baselines through every reading command
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS) --json build/fuzz.json
 
 docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
 	$(BIN)/python docs/trace_format.py
