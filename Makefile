@@ -4,6 +4,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 TORCH ?=
+FUZZ_ARGS ?=
 VENV := .venv$(if $(TORCH),-torch-$(TORCH))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -15,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb programs docs notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb programs fuzz docs notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +75,9 @@ opdb: $(READY) ## torch's operator database on DTensors, on 4 ranks that are thr
 
 programs: $(READY) ## 20,000 random programs on DTensors, on ranks that are threads
 	$(BIN)/python -W ignore -m tests.programs --count 20000
+
+fuzz: $(READY) ## 10,000 spoiled traces, profiles, dumps and baselines through every reading command
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS) --json build/fuzz.json
 
 docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
 	$(BIN)/python docs/trace_format.py

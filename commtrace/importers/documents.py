@@ -213,7 +213,9 @@ def _dump_in(values: Any, asked: str) -> dict[str, Any]:
             attempt="`commtrace summary` with that file",
         )
     if not isinstance(values, dict) or not {"pg_config", "entries"} & set(values):
-        raise NotATraceError(asked, found="values of another kind", why=_SUPPORTED, attempt=_NAME_THEM)
+        raise NotATraceError(
+            asked, found="values of another kind", why=_SUPPORTED, attempt=_NAME_THEM
+        )
     if not isinstance(values.get("entries", []), list):
         raise NotATraceError(
             asked, place="entries", found="no list", why=_SUPPORTED, attempt=_NAME_THEM

@@ -55,7 +55,11 @@ def ranks_in(text: str, about: Mapping[str, Any], most: int = MAX_RANKS) -> list
     if listed and "..." not in text:
         return listed
     start, stride, size = (about.get(name) for name in _REGULAR)
-    if not (is_int(size) and is_int(start) and is_int(stride)) or min(size, stride) < 1 or start < 0:
+    if (
+        not (is_int(size) and is_int(start) and is_int(stride))
+        or min(size, stride) < 1
+        or start < 0
+    ):
         return []
     if size > most or start + stride * (size - 1) >= MAX_RANKS:
         raise DamageError(f"a group of {size:,} ranks from {start} in steps of {stride}", "groups")

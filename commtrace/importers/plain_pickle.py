@@ -17,9 +17,13 @@ from typing import Any
 from commtrace.tracefile.reading import MAX_DEPTH, DamageError, MoreThanError
 
 _UP_TO_NEWLINE = -1
-_NUM_LINES = {code: 2 for code in "ci"}
-_SIZED_BY = {pickletools.TAKEN_FROM_ARGUMENT1: 1, pickletools.TAKEN_FROM_ARGUMENT4: 4,
-             pickletools.TAKEN_FROM_ARGUMENT4U: 4, pickletools.TAKEN_FROM_ARGUMENT8U: 8}  # fmt: skip
+_NUM_LINES = {"c": 2, "i": 2}
+_SIZED_BY = {
+    pickletools.TAKEN_FROM_ARGUMENT1: 1,
+    pickletools.TAKEN_FROM_ARGUMENT4: 4,
+    pickletools.TAKEN_FROM_ARGUMENT4U: 4,
+    pickletools.TAKEN_FROM_ARGUMENT8U: 8,
+}
 _MEMO = {"r": 4, "q": 1}
 _PUT = ord("p")
 _STOP = ord(".")

@@ -193,12 +193,16 @@ def _decode_table(
 ) -> Table:
     place = f"tables.{name}"
     if name not in tables:
-        return {column.name: _of_type(column, not_known(column, 0), strings) for column in TABLES[name]}
+        return {
+            column.name: _of_type(column, not_known(column, 0), strings) for column in TABLES[name]
+        }
     stored = _object(tables, name, place)
     rows = require_rows(stored.get("rows"), len(TABLES[name]), allowance, place)
     columns = _object(stored, "columns", f"{place}.columns")
     return {
-        column.name: _decode_column(column, f"{place}.columns.{column.name}", columns, rows, strings)
+        column.name: _decode_column(
+            column, f"{place}.columns.{column.name}", columns, rows, strings
+        )
         for column in TABLES[name]
     }
 
@@ -222,9 +226,7 @@ def _of_type(
     return StringColumn(values, strings)
 
 
-def _decode_stored(
-    column: Column, description: Description, rows: int, place: str
-) -> array[Any]:
+def _decode_stored(column: Column, description: Description, rows: int, place: str) -> array[Any]:
     try:
         packed = description.get("data", "") if isinstance(description, dict) else ""
         if not isinstance(packed, str):

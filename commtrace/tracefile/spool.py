@@ -274,9 +274,7 @@ def _check_first_line(data: bytes, asked: str) -> None:
             attempt="install the commtrace that recorded it, or a newer one",
         )
     if _FIRST_LINE.startswith(data):
-        raise UnbegunSpoolError(
-            asked, found=f"{len(data)} bytes", why=_KILLED, attempt=_OTHERS
-        )
+        raise UnbegunSpoolError(asked, found=f"{len(data)} bytes", why=_KILLED, attempt=_OTHERS)
     raise NotATraceError(
         asked,
         place="its first line",

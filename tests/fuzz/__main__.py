@@ -52,7 +52,9 @@ class Worker:
 
     def outcomes(self) -> Iterator[list[Outcome]]:
         """The outcomes of one case after the other, a crash or a hang as one of them."""
-        readers = [threading.Thread(target=each, daemon=True) for each in (self._read, self._listen)]
+        readers = [
+            threading.Thread(target=each, daemon=True) for each in (self._read, self._listen)
+        ]
         for reader in readers:
             reader.start()
         assert self._process.stdin is not None
@@ -148,7 +150,9 @@ def summary(found: Sequence[Outcome]) -> list[str]:
     """How many commands ended how, by kind of input and by command."""
     lines = []
     for title, name in (("kind", "kind"), ("command", "command")):
-        lines.append(f"{title:>12} {'inputs':>8} {'runs':>8} {'read':>8} {'refused':>8} {'defects':>8}")
+        lines.append(
+            f"{title:>12} {'inputs':>8} {'runs':>8} {'read':>8} {'refused':>8} {'defects':>8}"
+        )
         for value in sorted({getattr(each, name) for each in found}):
             of = [each for each in found if getattr(each, name) == value]
             defects = sum(bool(each.defect) for each in of)
@@ -157,9 +161,13 @@ def summary(found: Sequence[Outcome]) -> list[str]:
             lines.append(f"{value or 'worker':>12} {numbers[0]:8,} {numbers[1]:8,} {numbers[2]:8,} "
                          f"{refused:8,} {defects:8,}")  # fmt: skip
     codes = Counter(each.code for each in found)
-    lines.append("exit codes: " + ", ".join(f"{code}: {num:,}" for code, num in sorted(codes.items())))
+    lines.append(
+        "exit codes: " + ", ".join(f"{code}: {num:,}" for code, num in sorted(codes.items()))
+    )
     unforeseen = sum("at: the reader's " in each.told for each in found)
-    lines.append(f"refused by the boundary alone, where no reader foresaw the values: {unforeseen:,}")
+    lines.append(
+        f"refused by the boundary alone, where no reader foresaw the values: {unforeseen:,}"
+    )
     return lines
 
 
@@ -195,7 +203,9 @@ def main() -> int:
         keep(given.seed, outcome, given.failures)
     print("\n".join(summary(found)))
     seconds = time.monotonic() - began
-    print(f"{len(numbers):,} inputs, {len(found):,} runs, {len(defects):,} defects, {seconds:.0f} s")
+    print(
+        f"{len(numbers):,} inputs, {len(found):,} runs, {len(defects):,} defects, {seconds:.0f} s"
+    )
     if defects:
         print(f"files of each are in {given.failures}; once more: {again(given.seed, defects[0])}")
     if given.json is not None:

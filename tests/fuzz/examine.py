@@ -58,7 +58,11 @@ def examine(case: Case, folder: Path) -> list[Outcome]:
     commands = case.write(folder)
     found = []
     for words in commands:
-        if words[0] != "import" and "imported.json" in words and not (folder / "imported.json").exists():
+        if (
+            words[0] != "import"
+            and "imported.json" in words
+            and not (folder / "imported.json").exists()
+        ):
             continue
         found.append(_judged(case, words, folder))
     return found
@@ -166,7 +170,11 @@ def _time_limit() -> Iterator[None]:
 def _where(error: BaseException) -> str:
     """What was raised, and the innermost line of ours."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [f for f in frames if "commtrace" in Path(f.filename).parts[-3:-1] or "/commtrace" in f.filename]
+    ours = [
+        f
+        for f in frames
+        if "commtrace" in Path(f.filename).parts[-3:-1] or "/commtrace" in f.filename
+    ]
     place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else "?"
     return f"{type(error).__name__} at {place}: {str(error)[:120]}"
 
@@ -178,7 +186,9 @@ def _defect_of(command: str, code: int, err: str) -> str:
     if code not in CODES.get(command, (0, 3)):
         return f"exit code {code}"
     if code == 3:
-        missing = [name for name in ("error: ", "  found: ", "  why: ", "  try: ") if name not in err]
+        missing = [
+            name for name in ("error: ", "  found: ", "  why: ", "  try: ") if name not in err
+        ]
         if missing:
             return f"an error without {', '.join(missing)}"
     return ""
@@ -206,5 +216,3 @@ def _peak() -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) << 10
     return 0
-
-

@@ -96,7 +96,9 @@ def _somewhere(chance: random.Random, value: Any) -> tuple[Any, Any]:
     holder, key = None, None
     while isinstance(value, (dict, list)) and value:
         holder = value
-        key = chance.choice(list(value)) if isinstance(value, dict) else chance.randrange(len(value))
+        key = (
+            chance.choice(list(value)) if isinstance(value, dict) else chance.randrange(len(value))
+        )
         value = holder[key]
         if chance.random() < 0.15:
             break
@@ -221,7 +223,8 @@ def spoil_pickle(chance: random.Random, data: bytes) -> bytes:
 OPCODES = (
     b"0", b"1", b"2", b"(", b")", b"]", b"}", b"N", b"a", b"e", b"s", b"u", b"t", b"l", b"d", b".",
     b"h\x00", b"q\x00", b"r\xff\xff\xff\x7f", b"p99999999999\n", b"j\x00\x00\x00\x01", b"\x94",
-    b"\x8e" + b"\xff" * 7 + b"\x00", b"T\xff\xff\xff\x7f", b"X\xff\xff\xff\xff", b"\x8a\x08" + b"\x7f" * 8,
+    b"\x8e" + b"\xff" * 7 + b"\x00", b"T\xff\xff\xff\x7f", b"X\xff\xff\xff\xff",
+    b"\x8a\x08" + b"\x7f" * 8,
     b"\x8b\xff\xff\xff\x7f", b"I" + b"9" * 5000 + b"\n", b"cos\nsystem\n", b"R", b"\x81", b"b",
     b"\x95" + b"\xff" * 8, b"P1\n", b"Q", b"\x85", b"\x86", b"\x87", b"(lp0\nh\x00a",
 )  # fmt: skip

@@ -1,0 +1,95 @@
+"""The fuzzer: a short run finds nothing, and each kind of defect, where it is planted, is found."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fuzz import examine as examining
+from tests.fuzz.__main__ import Worker, again, keep, run, summary
+from tests.fuzz.cases import Case
+from tests.fuzz.examine import examine
+
+NUM_CASES = 28
+"""One turn of all kinds."""
+
+
+def test_a_short_run_finds_no_defect() -> None:
+    found = run(5, range(NUM_CASES), jobs=1, memory=2 << 30, tell=lambda found, news: None)
+    assert [(each.number, each.arguments, each.defect) for each in found if each.defect] == []
+    assert len({each.number for each in found}) == NUM_CASES
+    assert {each.code for each in found} >= {0, 3}
+    assert len({each.command for each in found}) >= 14
+    assert len(summary(found)) > len({each.command for each in found})
+
+
+def first(kind: str, seed: int = 5) -> Case:
+    return next(case for n in range(NUM_CASES) if (case := Case(seed, n)).kind == kind)
+
+
+def defects(case: Case, folder: Path) -> list[str]:
+    return [each.defect for each in examine(case, folder) if each.defect]
+
+
+def fails(error: BaseException) -> Any:
+    def failing(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return failing
+
+
+def test_a_traceback_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commtrace.tracefile.read_trace", fails(ZeroDivisionError("planted")))
+    monkeypatch.setattr("commtrace.tracefile.read_spools", fails(ZeroDivisionError("planted")))
+    assert any(each.startswith("traceback: ZeroDivision") for each in defects(first("spools"), tmp_path))
+
+
+def test_an_output_that_is_destroyed_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from commtrace.errors import TraceError
+
+    def destroying(folder: Path) -> Any:
+        Path("out").write_text("half")
+        raise TraceError("asked", found="found", why="why", attempt="try")
+
+    monkeypatch.setattr("commtrace.tracefile.read_spools", destroying)
+    assert "the output that was there is destroyed" in defects(first("spools"), tmp_path)
+
+
+def test_an_error_without_all_its_parts_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from commtrace.errors import TraceError
+
+    monkeypatch.setattr("commtrace.tracefile.read_spools", fails(TraceError("asked", found="x")))
+    assert any("without   why: ,   try: " in each for each in defects(first("spools"), tmp_path))
+
+
+def test_a_hang_and_much_memory_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examining, "TIME_LIMIT_S", 1)
+    monkeypatch.setattr("commtrace.tracefile.read_spools", lambda folder: time.sleep(20))
+    assert any(each.startswith("hang") for each in defects(first("spools"), tmp_path))
+
+
+def test_a_process_that_dies_is_a_defect_and_the_other_cases_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcomes = [each for batch in Worker(5, [0, 1], memory=64 << 20).outcomes() for each in batch]
+    assert [each.defect[:6] for each in outcomes] == ["crash:"]
+
+
+def test_a_case_is_the_same_each_time_and_is_kept_with_its_command(tmp_path: Path) -> None:
+    case = first("run")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        case.write(tmp_path / name)
+    texts = [(tmp_path / name / "run.json").read_bytes() for name in ("a", "b")]
+    assert texts[0] == texts[1]
+    outcome = examining.Outcome("run", case.number, "info", "info run.json", 3, "planted")
+    kept = keep(5, outcome, tmp_path / "kept")
+    assert (kept / "run.json").read_bytes() == texts[0]
+    assert again(5, outcome) in (kept / "defect.txt").read_text()
