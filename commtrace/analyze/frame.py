@@ -85,7 +85,7 @@ def _categorical(column: StringColumn) -> Any:
     """The strings that the column uses, of all those that the trace stores, in sorted order."""
     codes = np.asarray(column.codes, dtype="int64")
     used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings))).tolist()
-    texts = {code: encodable(column.strings[code]) for code in used}
+    texts = {code: encodable(str(column.strings[code])) for code in used}
     names = sorted(set(texts.values()))
     places = {name: place for place, name in enumerate(names)}
     renumbered = np.zeros(len(column.strings), dtype="int64")

@@ -12,8 +12,9 @@ gives the module table `layers 20 22`, `layers.1 10 12`, `layers.0 10 10`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -88,7 +89,7 @@ def by_line(runs: Sequence[Frames]) -> list[Grown]:
         [*_LINE[:2], "key"],
     )
     told = [
-        each.drop_duplicates([*_LINE[:2], "key"]).set_index([*_LINE[:2], "key"])["source_line"]
+        dict(zip(each[[*_LINE[:2], "key"]].itertuples(index=False, name=None), each["source_line"], strict=True))
         for each in numbered
     ]
     return _grown(sums, lambda place: _line_text(place, told))
@@ -111,12 +112,12 @@ def _with_key(lines: pd.DataFrame, moved: pd.Index) -> pd.DataFrame:
     return lines.assign(key=place.where(is_moved, lines["source_line"]))
 
 
-def _line_text(place: Sequence[object], told: Sequence[pd.Series]) -> tuple[str, str]:
+def _line_text(place: tuple[Any, ...], told: Sequence[Mapping[Any, Any]]) -> tuple[str, str]:
     """A line as `train.py:42`, with its function; `-> 45` where it is another in a later run."""
     file, function = str(place[0]), str(place[1])
     if not file:
         return "(line not known)", ""
-    lines = [int(each[place]) for each in told if place in each.index]
+    lines = [int(each[place]) for each in told if place in each]
     others = [str(line) for line in dict.fromkeys(lines) if line != lines[0]]
     moved = f", line {' and '.join(others)} in another run" if others else ""
     return f"{file}:{lines[0]}", (f"in {function}" if function else "") + moved
@@ -137,7 +138,7 @@ def _summed(
 
 
 def _grown(
-    sums: Sums, text: Callable[[Sequence[object]], tuple[str, str]] | None = None
+    sums: Sums, text: Callable[[tuple[Any, ...]], tuple[str, str]] | None = None
 ) -> list[Grown]:
     """Rows of the places that any run has, the largest growth in bytes, calls or time first."""
     places = list(dict.fromkeys(place for table in sums for place in table.index))
