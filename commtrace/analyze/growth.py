@@ -88,11 +88,14 @@ def by_line(runs: Sequence[Frames]) -> list[Grown]:
         lambda frames: frames.comm.merge(_of(runs, numbered, frames), on=_LINE, how="left"),
         [*_LINE[:2], "key"],
     )
-    told = [
-        dict(zip(each[[*_LINE[:2], "key"]].itertuples(index=False, name=None), each["source_line"], strict=True))
-        for each in numbered
-    ]
+    told = [_by_key(each) for each in numbered]
     return _grown(sums, lambda place: _line_text(place, told))
+
+
+def _by_key(lines: pd.DataFrame) -> dict[Any, int]:
+    """The number of each line by what it is compared by."""
+    keys = lines[[*_LINE[:2], "key"]].itertuples(index=False, name=None)
+    return dict(zip(keys, lines["source_line"].tolist(), strict=True))
 
 
 def _of(runs: Sequence[Frames], numbered: Sequence[pd.DataFrame], frames: Frames) -> pd.DataFrame:
