@@ -60,7 +60,15 @@ def load(source: Path | str | Trace | Frames) -> Frames:
         return source
     trace = source if isinstance(source, Trace) else read_trace(source)
     tables = {name: _frame(trace.tables.get(name, {}), columns) for name, columns in TABLES.items()}
-    return Frames(run=trace.run, path=trace.path, **tables)
+    run = {name: _encodable_fact(value) for name, value in trace.run.items()}
+    return Frames(run=run, path=trace.path, **tables)
+
+
+def _encodable_fact(value: Any) -> Any:
+    """A fact of the run, with texts that a file can have."""
+    if isinstance(value, list):
+        return [_encodable_fact(each) for each in value]
+    return encodable(value) if isinstance(value, str) else value
 
 
 def _frame(table: Mapping[str, Sequence[Any]], columns: Sequence[Column]) -> pd.DataFrame:
