@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from commtrace.analyze import Frames
 from commtrace.analyze.story import Story, explain, find_call
+from commtrace.analyze.story.story import MAX_SOURCE_BYTES
 from commtrace.analyze.story.why import candidates_in, note_in, words_of
 from commtrace.errors import UsageError
 from tests.commtrace.analyze.rows import call, group, op, rank_row, run_of
@@ -250,6 +252,19 @@ def test_the_line_is_read_beside_the_trace_too(
     monkeypatch.chdir(tmp_path)
     assert story(frames, "0:3").where.text == "loss.backward()"
     assert story(met(source_file="gone.py", source_line=3), "0:3").where.text == ""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["device", "pipe", "giant"])
+def test_what_is_no_source_file_is_not_read(tmp_path: Path, kind: str) -> None:
+    path = Path("/dev/zero") if kind == "device" else tmp_path / "source.py"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "giant":
+        path.touch()
+        os.truncate(path, MAX_SOURCE_BYTES + 1)
+    frames = run_of([call(source_file=str(path), source_line=1)])
+    assert explain(frames, find_call(frames, "0:0")).where.text == ""
 
 
 def test_calls_alike_are_those_of_the_rank_from_the_same_place() -> None:
