@@ -44,6 +44,11 @@ class Text(RichText):
     def __init__(self, text: str = "", style: Any = "", **more: Any) -> None:
         super().__init__(visible(text), style, **more)
 
+    @classmethod
+    def assemble(cls, *parts: Any, **more: Any) -> Text:
+        """A text of parts: strings, texts, and pairs of a string and its style."""
+        return cast("Text", super().assemble(*parts, **more))
+
     def append(self, text: RichText | str, style: Any = None) -> Text:
         """Add a text; that of a string is made visible, too."""
         super().append(visible(text) if isinstance(text, str) else text, style)

@@ -66,7 +66,15 @@ def load(source: Path | str | Trace | Frames, settings: Settings = DEFAULTS) -> 
         return source
     trace = source if isinstance(source, Trace) else read_trace(source)
     tables = {name: _frame(trace.tables.get(name, {}), columns) for name, columns in TABLES.items()}
-    return Frames(run=trace.run, path=trace.path, settings=settings, **tables)
+    run = {name: _encodable_fact(value) for name, value in trace.run.items()}
+    return Frames(run=run, path=trace.path, settings=settings, **tables)
+
+
+def _encodable_fact(value: Any) -> Any:
+    """A fact of the run, with texts that a file can have."""
+    if isinstance(value, list):
+        return [_encodable_fact(each) for each in value]
+    return encodable(value) if isinstance(value, str) else value
 
 
 def _frame(table: Mapping[str, Sequence[Any]], columns: Sequence[Column]) -> pd.DataFrame:
@@ -91,7 +99,7 @@ def _categorical(column: StringColumn) -> Any:
     """The strings that the column uses, of all those that the trace stores, in sorted order."""
     codes = np.asarray(column.codes, dtype="int64")
     used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings))).tolist()
-    texts = {code: encodable(column.strings[code]) for code in used}
+    texts = {code: encodable(str(column.strings[code])) for code in used}
     names = sorted(set(texts.values()))
     places = {name: place for place, name in enumerate(names)}
     renumbered = np.zeros(len(column.strings), dtype="int64")

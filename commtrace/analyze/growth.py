@@ -12,17 +12,18 @@ gives the module table `layers 20 22`, `layers.1 10 12`, `layers.0 10 10`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from commtrace.analyze.by_module import ancestors, natural_key
 from commtrace.analyze.diff import MEASURED, in_steps_of_all, per_rank
 from commtrace.analyze.frame import Frames
 
-_LINE = ["source_file", "source_function", "source_line"]
+_FUNCTION = ["source_file", "source_function"]
+_LINE = [*_FUNCTION, "source_line"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,14 @@ class Grown:
         return max(known, key=abs, default=0.0)
 
 
-Sums = tuple[pd.DataFrame, ...]
-"""A table of each run: sums of `MEASURED`, by scope and place."""
-
-
 def totals(runs: Sequence[Frames]) -> list[Grown]:
     """Everything that the runs communicate: in a step, and outside of steps."""
-    return _grown(_summed(runs, lambda frames: frames.comm.assign(place=""), ["place"]))
+    return _grown([table.assign(place="").set_index("place", append=True) for table in _sums(runs)])
 
 
 def by_kind(runs: Sequence[Frames]) -> list[Grown]:
     """What grew, by kind of communication."""
-    return _grown(_summed(runs, lambda frames: frames.comm, ["kind"]))
+    return _grown(_sums(runs, "kind"))
 
 
 def by_module(runs: Sequence[Frames]) -> list[Grown]:
@@ -63,7 +60,7 @@ def by_module(runs: Sequence[Frames]) -> list[Grown]:
 
     A module whose numbers are those of one that it contains is left out.
     """
-    rows = _grown(_summed(runs, _in_ancestors, ["module"]))
+    rows = _grown([_inclusive(table) for table in _sums(runs, "module")])
     inner: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         for path in ancestors(row.name)[1:-1]:
@@ -77,75 +74,75 @@ def by_line(runs: Sequence[Frames]) -> list[Grown]:
     Where a function communicates from as many lines in every run, the first is compared with the
     first and so on, for an edit above moves them all; else lines are compared by number.
     """
-    lines = [_lines(frames) for frames in runs]
-    numbers = [each.groupby(_LINE[:2])["source_line"].nunique() for each in lines]
-    counts = pd.concat(numbers, axis=1)
+    sums = _sums(runs, *_LINE)
+    lines = [_lines(table) for table in sums]
+    counts = pd.concat([each.groupby(_FUNCTION)["source_line"].nunique() for each in lines], axis=1)
     moved = counts.index[counts.nunique(axis=1, dropna=False) == 1]
-    numbered = [_with_key(each, moved) for each in lines]
-    sums = _summed(
-        runs,
-        lambda frames: frames.comm.merge(_of(runs, numbered, frames), on=_LINE, how="left"),
-        [*_LINE[:2], "key"],
-    )
-    told = [
-        each.drop_duplicates([*_LINE[:2], "key"]).set_index([*_LINE[:2], "key"])["source_line"]
-        for each in numbered
+    keyed = [_with_key(each, moved) for each in lines]
+    by_key = [
+        table.reset_index()
+        .merge(each, on=_LINE)
+        .set_index(["scope", *_FUNCTION, "key"])[list(MEASURED)]
+        for table, each in zip(sums, keyed, strict=True)
     ]
-    return _grown(sums, lambda place: _line_text(place, told))
+    told = [_numbers_by_key(each) for each in keyed]
+    return _grown(by_key, lambda place: _line_text(place, told))
 
 
-def _of(runs: Sequence[Frames], numbered: Sequence[pd.DataFrame], frames: Frames) -> pd.DataFrame:
-    return next(each for run, each in zip(runs, numbered, strict=True) if run is frames)
+def _inclusive(table: pd.DataFrame) -> pd.DataFrame:
+    """Sums by module, each with those of the modules inside of it."""
+    flat = table.reset_index()
+    flat["module"] = [ancestors(path)[1:] or [""] for path in flat["module"]]
+    by_path = flat.explode("module").groupby(["scope", "module"])
+    return by_path[list(MEASURED)].sum(min_count=1)
 
 
-def _lines(frames: Frames) -> pd.DataFrame:
+def _lines(table: pd.DataFrame) -> pd.DataFrame:
     """The lines that communicate, in order."""
-    table = frames.comm[_LINE].astype({name: object for name in _LINE[:2]})
-    return table.drop_duplicates().sort_values(_LINE, ignore_index=True)
+    lines = table.index.to_frame(index=False)[_LINE]
+    return lines.drop_duplicates().sort_values(_LINE, ignore_index=True)
 
 
 def _with_key(lines: pd.DataFrame, moved: pd.Index) -> pd.DataFrame:
     """The lines, each with what it is compared by: its place in its function, or its number."""
-    is_moved = pd.MultiIndex.from_frame(lines[_LINE[:2]]).isin(moved)
-    place = -1 - lines.groupby(_LINE[:2]).cumcount()
+    is_moved = pd.MultiIndex.from_frame(lines[_FUNCTION]).isin(moved)
+    place = -1 - lines.groupby(_FUNCTION).cumcount()
     return lines.assign(key=place.where(is_moved, lines["source_line"]))
 
 
-def _line_text(place: Sequence[object], told: Sequence[pd.Series]) -> tuple[str, str]:
-    """A line as `train.py:42`, with its function; `-> 45` where it is another in a later run."""
+def _numbers_by_key(lines: pd.DataFrame) -> dict[Any, int]:
+    """The number of each line by what it is compared by."""
+    keys = lines[[*_FUNCTION, "key"]].itertuples(index=False, name=None)
+    return dict(zip(keys, lines["source_line"].tolist(), strict=True))
+
+
+def _line_text(place: tuple[Any, ...], told: Sequence[Mapping[Any, Any]]) -> tuple[str, str]:
+    """A line as `train.py:42`, with its function and its number where that is another later."""
     file, function = str(place[0]), str(place[1])
     if not file:
         return "(line not known)", ""
-    lines = [int(each[place]) for each in told if place in each.index]
+    lines = [int(each[place]) for each in told if place in each]
     others = [str(line) for line in dict.fromkeys(lines) if line != lines[0]]
     moved = f", line {' and '.join(others)} in another run" if others else ""
     return f"{file}:{lines[0]}", (f"in {function}" if function else "") + moved
 
 
-def _in_ancestors(frames: Frames) -> pd.DataFrame:
-    """The calls, each once for every module that it happened in."""
-    comm = frames.comm.assign(module=frames.comm["module"].astype(object))
-    paths = {path: ancestors(path)[1:] or [""] for path in comm["module"].unique()}
-    return comm.assign(module=comm["module"].map(paths)).explode("module", ignore_index=True)
-
-
-def _summed(
-    runs: Sequence[Frames], calls: Callable[[Frames], pd.DataFrame], by: Sequence[str]
-) -> Sums:
+def _sums(runs: Sequence[Frames], *by: str) -> list[pd.DataFrame]:
+    """Of each run what one rank does, by scope and columns of its calls."""
     per_step = in_steps_of_all(runs)
-    return tuple(per_rank(frames, calls(frames), by, per_step) for frames in runs)
+    return [per_rank(frames, frames.comm, by, per_step) for frames in runs]
 
 
 def _grown(
-    sums: Sums, text: Callable[[Sequence[object]], tuple[str, str]] | None = None
+    sums: Sequence[pd.DataFrame], text: Callable[[tuple[Any, ...]], tuple[str, str]] | None = None
 ) -> list[Grown]:
     """Rows of the places that any run has, the largest growth in bytes, calls or time first."""
     places = list(dict.fromkeys(place for table in sums for place in table.index))
     aligned = []
     for table in sums:
         there = table.reindex(pd.MultiIndex.from_tuples(places, names=table.index.names))
-        absent = ~there.index.isin(table.index)
-        aligned.append(there.mask(absent[:, None] & np.ones((1, there.shape[1]), bool), 0.0))
+        there.loc[~there.index.isin(table.index)] = 0.0
+        aligned.append(there)
     rows = []
     for number, (scope, *place) in enumerate(places):
         name, detail = text(tuple(place)) if text else (str(place[0]), "")

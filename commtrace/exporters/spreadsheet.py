@@ -65,5 +65,6 @@ def csv_text(table: pd.DataFrame) -> str:
     """A table as CSV; what is missing is an empty field."""
     stream = io.StringIO()
     columns = [table[name].astype(object).where(table[name].notna(), "") for name in table]
-    write_csv_rows(stream, list(table), zip(*(each.tolist() for each in columns), strict=True))
+    rows = zip(*(each.tolist() for each in columns), strict=True)
+    write_csv_rows(stream, [str(name) for name in table], rows)
     return stream.getvalue()

@@ -50,7 +50,9 @@ def test_the_terminal_shows_what_fits_and_says_what_is_left(
     assert ended.out.startswith("120 of 120 rows of comm\n")
     assert "90 more: --limit 120" in ended.out
     told = " ".join(ended.out.split())
-    assert re.search(r"\d+ columns left out \(.*\): in a wider terminal, or with --columns or", told)
+    assert re.search(
+        r"\d+ columns left out \(.*\): in a wider terminal, or with --columns or", told
+    )
     assert max(len(line) for line in ended.out.splitlines()) <= columns
 
 
