@@ -8,7 +8,7 @@ number may be missing that two calls have in common, but none is given to two co
 
 What is written through `.data` has a version counter of its own. FullyShardedDataParallel and many
 hand-written optimizers do so; hence an optimizer's step counts as a write into all of its
-parameters, and of what is gathered from the CPU a few bytes in the middle are part of the identity.
+parameters, and of what is gathered from the CPU a few bytes in the middle are compared.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Contents:
     def __init__(self) -> None:
         self._storages: dict[int, _Known] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
+        self._samples: dict[int, bytes] = {}
         self._num_storages = 0
         self._num_contents = 0
         self._lock = threading.Lock()
@@ -56,28 +57,38 @@ class Contents:
     ) -> int:
         """The number of what these tensors hold now; -1 where it cannot be told.
 
-        Afterwards they hold something else, where they `are_written`. A few bytes of them are part
-        of it, where they `are_read`.
+        Afterwards they hold something else, where they `are_written`. Where they `are_read`, some
+        bytes of them are compared with those of the last time.
         """
         if not tensors:
             return _NOT_KNOWN
-        with self._lock:
-            try:
-                if len(tensors) == 1:
-                    key = self._parts(tensors[0], are_written)
-                else:
-                    key = tuple([self._parts(tensor, are_written) for tensor in tensors])
-                if are_read:
-                    key = (key, *[_sample(tensor) for tensor in tensors])
-            except (RuntimeError, NotImplementedError):  # inference tensors count no versions
-                return _NOT_KNOWN
-            number = self._numbers.get(key)
-            if number is None:
-                if len(self._numbers) >= _MAX_CONTENTS:
-                    self._numbers.pop(next(iter(self._numbers)))
-                number = self._numbers[key] = self._num_contents
-                self._num_contents += 1
-            return number
+        try:
+            with self._lock:
+                number = self._number(tensors, are_written)
+            if are_read and self._differs(number, tensors):
+                self.write(tensors)
+                return self.of(tensors, are_written=are_written, are_read=True)
+        except (RuntimeError, NotImplementedError):  # inference tensors count no versions
+            return _NOT_KNOWN
+        return number
+
+    def _number(self, tensors: Sequence[torch.Tensor], are_written: bool) -> int:
+        if len(tensors) == 1:
+            key = self._parts(tensors[0], are_written)
+        else:
+            key = tuple([self._parts(tensor, are_written) for tensor in tensors])
+        number = self._numbers.get(key)
+        if number is None:
+            if len(self._numbers) >= _MAX_CONTENTS:
+                self._samples.pop(self._numbers.pop(next(iter(self._numbers))), None)
+            number = self._numbers[key] = self._num_contents
+            self._num_contents += 1
+        return number
+
+    def _differs(self, number: int, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether tensors were changed by what no counter has seen."""
+        sample = b"".join([_sample(tensor) for tensor in tensors])
+        return self._samples.setdefault(number, sample) != sample
 
     def write(self, tensors: Sequence[torch.Tensor]) -> None:
         """A call writes into these tensors."""

@@ -23,6 +23,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -128,8 +129,19 @@ def _kind_of_package(module: str, file: str) -> int:
         return _LIBRARY
     if _is_within(module, _own_packages):
         return _USER
-    is_installed = any(site in file for site in _SITES) or file.startswith(_SCRIPTS)
-    return _INSTALLED if is_installed or _is_within(module, _libraries) else _USER
+    is_theirs = _is_within(module, _libraries) or _is_installed(module, file)
+    return _INSTALLED if is_theirs else _USER
+
+
+def _is_installed(module: str, file: str) -> bool:
+    """Whether a file lies where packages are installed, in an environment or by `pip --target`."""
+    if any(site in file for site in _SITES) or file.startswith(_SCRIPTS):
+        return True
+    folder, found, _ = file.rpartition(f"{os.sep}{module.partition('.')[0]}{os.sep}")
+    try:
+        return bool(found) and any(each.endswith(".dist-info") for each in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def _is_within(module: str, packages: Sequence[str]) -> bool:
@@ -145,6 +157,7 @@ class Locator:
         self._optimizer_hooks: list[Any] = []
         self._end_of_noting: Callable[[], None] | None = None
         self._hooked: Place | None = None
+        self._bucket: tuple[int, Place, int] | None = None
 
     def install(self) -> None:
         """Begin to follow module calls and optimizer steps."""
@@ -283,7 +296,7 @@ class Locator:
                 if outermost is None:  # called from the engine
                     call, told = self._sent_by_reducer(call, parameter, sent, dtype)
                 elif bucket := given_bucket(outermost):
-                    call, told = self._sent_by_hook(call, bucket, told)
+                    call, told = self._sent_by_hook(call, bucket, told, task)
         return phase, call, code, instruction, told
 
     def _sent_by_reducer(
@@ -308,17 +321,23 @@ class Locator:
         return (place, place.num_calls - 1), Told(GRADIENTS, (), names, is_reducers=True)
 
     def _sent_by_hook(
-        self, call: ModuleCall | None, bucket: Sequence[torch.Tensor], told: Told | None
+        self, call: ModuleCall | None, bucket: dist.GradBucket, told: Told | None, task: int
     ) -> tuple[ModuleCall | None, Told | None]:
-        """What a communication hook sends, which DistributedDataParallel has given a bucket."""
-        owner = call or self.modules.owner_of(bucket[0])
+        """What a communication hook sends, which DistributedDataParallel has given a bucket.
+
+        Of several messages, such as factors, the first one has the parameters' names: it is one
+        reduction.
+        """
+        parameters = bucket.parameters()
+        owner = call or (self.modules.owner_of(parameters[0]) if parameters else None)
         place = self.modules.wrapper_of(owner[0] if owner else None, DistributedDataParallel)
         model: Any = place.module() if place else None
         if place is None or model is None:
             return call, told
         self._hooked = place
         carries = told.carries if told else GRADIENTS
-        names = Named(model.module, bucket)
+        before, self._bucket = self._bucket, (task, place, bucket.index())
+        names = Named(model.module, () if before == self._bucket else parameters)
         told = Told(carries, (), names, is_reducers=carries == GRADIENTS)
         return (place, place.num_calls - 1), told
 

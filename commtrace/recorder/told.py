@@ -232,10 +232,10 @@ def told_by(frame: FrameType) -> Told | None:
     return TELLING[frame.f_globals["__name__"], frame.f_code.co_name](frame)
 
 
-def given_bucket(frame: FrameType | None) -> Sequence[torch.Tensor]:
-    """The parameters of what a communication hook was called with; its argument has this name."""
+def given_bucket(frame: FrameType | None) -> dist.GradBucket | None:
+    """The bucket that a communication hook was called with; its argument has this name."""
     bucket = frame.f_locals.get("bucket") if frame is not None else None
-    return bucket.parameters() if isinstance(bucket, dist.GradBucket) else ()
+    return bucket if isinstance(bucket, dist.GradBucket) else None
 
 
 class Named:

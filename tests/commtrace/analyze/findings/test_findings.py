@@ -204,7 +204,7 @@ def test_the_planted_straggler_is_the_late_rank() -> None:
     [
         (late_at_every_other, "late_rank", "Rank 2", 10 * 3_000),
         (stalled_once, "stall", "Rank 1", 8_000 - 20),
-        (late_in_turn, "uneven_work", "All ranks", 20 * 4_000),
+        (late_in_turn, "uneven_work", "All ranks", 19 * 4_000),
     ],
 )
 def test_who_is_late_is_told_with_what_the_run_would_gain(
