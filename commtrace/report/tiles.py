@@ -115,8 +115,9 @@ def _steps(steps: pd.DataFrame) -> str:
     inside = steps[steps["step"] >= 0]
     if inside.empty:
         return "no steps marked"
-    median = text_of_duration(inside["duration_ns"].median())
-    return f"{len(inside)} step{'' if len(inside) == 1 else 's'}, median {median}"
+    median = inside["duration_ns"].median()
+    lasts = "" if math.isnan(median) else f", median {text_of_duration(median)}"
+    return f"{len(inside)} step{'' if len(inside) == 1 else 's'}{lasts}"
 
 
 def _findings(findings: pd.DataFrame) -> Tile:

@@ -4,7 +4,22 @@
 const LEAST_LABELLED = 0.012; // the part of the picture's width that has room for a label
 const WHEEL_STEP = 60; // pixels of the wheel that lead one level in or out
 const WHEEL_PAUSE_MS = 180;
+const LABEL_CHARACTER_PIXELS = 8; // of a label's text, and of the room that it leaves beside it
 const WHOLE = "0";
+const STEP_OF_PATH = " &gt; ";
+
+/** A label with its lines broken at the steps of a path, where they are longer than there is room. */
+function wrappedPath(text, room) {
+  return text.split("<br>").map((line) => {
+    const lines = [""];
+    line.split(STEP_OF_PATH).forEach((step, place) => {
+      const longer = lines.at(-1) + (place ? STEP_OF_PATH : "") + step;
+      if (place && longer.replaceAll("&gt;", ">").length > room) lines.push(`${STEP_OF_PATH.trim()} ${step}`);
+      else lines[lines.length - 1] = longer;
+    });
+    return lines.join("<br>");
+  }).join("<br>");
+}
 
 /** Marks one of a group of buttons as the chosen one. */
 function press(group, value) {
@@ -135,6 +150,8 @@ class Flame {
     const least = LEAST_LABELLED * values[Number(this.level)];
     trace.textinfo = "text"; // what is too narrow for its label costs the time to find that out
     trace.text = trace.labels.map((label, place) => (values[place] < least ? "" : label));
+    const room = Math.floor(this.place.clientWidth / LABEL_CHARACTER_PIXELS);
+    trace.hovertext = trace.hovertext.map((text) => wrappedPath(text, room));
     trace.marker.colors = this.blocks.faded(trace.marker.colors, figure.layout.paper_bgcolor);
     trace.textfont = { color: trace.marker.colors.map(readableOn) };
     await Plotly.react(this.place, [trace], figure.layout, { ...CONFIG, displayModeBar: false });

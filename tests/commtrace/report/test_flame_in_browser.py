@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.commtrace.analyze.rows import call, run_of
@@ -70,3 +71,18 @@ def test_ctrl_and_the_wheel_zoom_one_level_at_a_time(shared: Page) -> None:
     shared.mouse.wheel(0, 100)
     shared.keyboard.up("Control")
     shared.wait_for_function(f"() => {DATA}.level === '0'")
+
+
+def test_on_a_narrow_screen_the_label_of_a_block_is_as_narrow(
+    open_page: Open, training: Path
+) -> None:
+    page = open_page(training, viewport={"width": 390, "height": 800}).page
+    block = "g.slice[aria-label^='backward > layers > layers.1 > attention > aten.add.Tensor:']"
+    text = hover(page, "#flame-picture", block)
+    assert "backward > layers > layers.1" in text
+    label = page.locator("#flame-picture .hovertext path").first.bounding_box()
+    picture = page.locator("#flame-picture").bounding_box()
+    assert label is not None
+    assert picture is not None
+    assert label["x"] >= picture["x"]
+    assert label["x"] + label["width"] <= picture["x"] + picture["width"]

@@ -77,3 +77,8 @@ def test_ranks_that_disagree_are_a_fault() -> None:
     shared = {"seq": 0, "blocked_ns": 1}
     frames = run_of([call(rank=0, at=0, **shared), call(rank=1, at=5, kind="barrier", **shared)])
     assert texts(frames)["Ranks fit together"][0] == "1 fault"
+
+
+def test_steps_whose_duration_is_not_known_have_no_median() -> None:
+    frames = run_of([call(at=0, until=5, blocked_ns=5, step=0)])
+    assert extent(Answers(frames))[1] == "1 step"
