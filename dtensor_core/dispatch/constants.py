@@ -1,9 +1,9 @@
 """Zeros that torch's formulas make of sizes alone, which are plain where DTensors are due.
 
 The gradient of `copysign` by the sign, or of `repeat` by no repetition, is such a tensor: it would
-become the `grad` of a DTensor, or meet one in the next formula. The operators of which that is known
-have a kernel before autograd's that looks after the node which autograd has made. Installed by
-`tensor`.
+become the `grad` of a DTensor, or meet one in the next formula. Operators of which that is known
+have a kernel before autograd's, which puts a hook on the node that autograd makes: it replaces plain
+gradients by replicated DTensors. Installed by `tensor`.
 """
 
 from __future__ import annotations

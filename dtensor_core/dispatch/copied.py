@@ -191,9 +191,7 @@ def check_writable(copied: Copied | LocalCopy) -> None:
         )
 
 
-def write_through(
-    copied: Copied | LocalCopy, op: OpOverload | None, args: Sequence[Any]
-) -> None:
+def write_through(copied: Copied | LocalCopy, op: OpOverload | None, args: Sequence[Any]) -> None:
     """Write the copy, which `op` has written, into the tensor that it should have been a view of.
 
     What overwrites all of the copy is written as it is given: the copy need not be gathered. A view
@@ -202,7 +200,9 @@ def write_through(
     if isinstance(copied, LocalCopy):
         copied.written()
         return
-    make = _OVERWRITING.get(op) if op is not None and args[0]._local_tensor is copied.local else None
+    make = (
+        _OVERWRITING.get(op) if op is not None and args[0]._local_tensor is copied.local else None
+    )
     part = make(copied, args) if make else None
     if part is None:
         part = type(copied.base)(copied.local, copied.spec)

@@ -45,6 +45,8 @@ from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, unt
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
+# A tensor of each type and device that lies at the beginning of its memory.
+_first: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
 
 # What is cached, and the functions that stand in for operators; `inplace` reads them too.
@@ -490,9 +492,7 @@ def _view(
     return view
 
 
-def from_first(
-    cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False
-) -> Any:
+def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False) -> Any:
     """A DTensor whose places in memory count from its own first element, on every rank alike.
 
     That of its local part may be elsewhere in what this is a part of: here on this rank, there on
@@ -500,7 +500,10 @@ def from_first(
     """
     if type(local) is not torch.Tensor or not local.storage_offset():
         return _new(cls, local, spec, requires_grad)
-    made = _new(cls, local.new_empty(0), spec, requires_grad)
+    kind = local.dtype, local.device
+    if kind not in _first:
+        _first[kind] = local.new_empty(0)
+    made = _new(cls, _first[kind], spec, requires_grad)
     made._local_tensor = local
     return made
 

@@ -66,9 +66,10 @@ class Entry:
     results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
     are the names of the arguments whose values were looked at. An entry that `is_bare` runs the
     operator in place on local tensors, and no more. `missing` tells what is gathered for want of a
-    rule. A view that `may_copy` makes one of a part that can't be viewed. What `is_derived` runs on the DTensors themselves. One that is `sizeless` runs the
-    operator and moves nothing, at all sizes that compare alike (see `patterns`). Not frozen, though
-    nobody changes one: setting frozen fields takes a fifth of a first call.
+    rule. A view that `may_copy` is of a copy where a rank's part can't be viewed (see
+    `local.memory`). What `is_derived` runs on the DTensors themselves. One that is `sizeless` runs
+    the operator and moves nothing, at all sizes that compare alike (see `patterns`). Not frozen,
+    though nobody changes one: setting frozen fields takes a fifth of a first call.
     """
 
     run: Callable[..., Any]

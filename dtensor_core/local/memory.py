@@ -25,7 +25,7 @@ _view_op = _VIEW._op
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Between a local part and a copy made of it: `forth(part)` makes it, `back(part, copy)` writes."""
+    """Between a local part and a copy of it: `forth(part)` makes one, `back(part, copy)` writes."""
 
     forth: Callable[[torch.Tensor], torch.Tensor]
     back: Callable[[torch.Tensor, torch.Tensor], Any]

@@ -179,7 +179,7 @@ def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> Cutting | None:
 
 
 def _fits(cutting: Cutting, shared: set[str], sizes: Mapping[str, int], ranks: int) -> bool:
-    """A factor of a flattened dimension must be cut evenly; one that is alone is cut alike in all."""
+    """A factor of a flattened dimension must be cut evenly, one that is alone need not."""
     if cutting.factor not in shared:
         return True
     return sizes[cutting.factor] % (ranks * cutting.style) == 0

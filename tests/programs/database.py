@@ -36,7 +36,7 @@ def operators() -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def samples(name: str, dtype: torch.dtype) -> Sequence[tuple[list[Any], TreeSpec]]:
-    """The samples of an operator, flattened; none where an argument is large, sparse or quantised."""
+    """The samples of an operator, flattened; none with a large, sparse or quantised argument."""
     found: list[tuple[list[Any], TreeSpec]] = []
     torch.manual_seed(0)
     # Some OpInfos raise half-way.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from tests.programs import operators, storage
 from tests.programs.database import operators as database
 from tests.programs.draw import MOST_ELEMENTS, Draw
-from tests.programs.program import Program, Statement
+from tests.programs.program import PRECISIONS, Program, Statement
 from tests.programs.run import as_meta, on_one_device, outcome, same
 from tests.programs.sampling import sampled_call
 
@@ -154,9 +154,8 @@ class _Making:
         exact, nudged = (list(each) if several else [each] for each in (first, second))
         for one, other in zip(exact, nudged, strict=True):
             self.check(one, other)
-        if "out=" in code or "resize" in code:
-            if any(self.draw.values[name].shape != shape for name, shape in shapes.items()):
-                raise Unfit("what is written changes its shape")
+        if any(self.draw.values[name].shape != shape for name, shape in shapes.items()):
+            raise Unfit("what is written changes its shape")
         targets = tuple(f"v{self.count + index}" for index in range(len(exact)))
         self.count += len(targets)
         self.draw.values.update(zip(targets, exact, strict=True))
@@ -166,7 +165,9 @@ class _Making:
     def check(self, one: Any, other: Any) -> None:
         """Raise Unfit if a result can't be part of the program."""
         if not isinstance(one, torch.Tensor):
-            if one != other or not isinstance(one, (bool, int, float, str, list, tuple, type(None))):
+            if one != other or not isinstance(
+                one, (bool, int, float, str, list, tuple, type(None))
+            ):
                 raise Unfit("not a result for a program")
             return
         if one.layout is not torch.strided or one.is_quantized or one.is_nested:
@@ -174,9 +175,10 @@ class _Making:
         if one.numel() > MOST_ELEMENTS:
             raise Unfit("too many elements")
         if one.is_floating_point() or one.is_complex():
-            if one.dtype.itemsize == 1 or torch.finfo(one.dtype).eps > torch.finfo(
-                self.draw.floating
-            ).eps:
+            if (
+                one.dtype.itemsize == 1
+                or torch.finfo(one.dtype).eps > torch.finfo(self.draw.floating).eps
+            ):
                 raise Unfit(f"a result of {one.dtype}")
             size = one.detach().abs().double()
             if self.draw.kind == "special":
@@ -217,7 +219,7 @@ class _Making:
                 tuple(draw.given),
                 tuple(self.statements),
                 differentiated,
-                draw.floating,
+                narrowest(draw.tensors().values()),
             ).without(set())
             if self.is_stable(program):
                 return program
@@ -230,13 +232,20 @@ class _Making:
             for (text, one), (_, other) in zip(exact, nudged, strict=True):
                 if not isinstance(one, torch.Tensor):
                     continue
-                if text.startswith("gradient") and self.draw.kind != "special":
-                    if not bool((one.abs().double() < _LARGEST * 100).all()):
-                        return False
+                limit = _LARGEST * 100 if text.startswith("gradient") else float("inf")
+                if self.draw.kind != "special" and not bool((one.abs().double() <= limit).all()):
+                    return False
                 same(other, one, self.precision.stable)
         except Exception:
             return False
         return True
+
+
+def narrowest(tensors: Iterable[torch.Tensor]) -> torch.dtype:
+    """The least exact floating type among tensors, a complex one as that of its parts."""
+    kinds = {each.dtype.to_real() if each.is_complex() else each.dtype for each in tensors}
+    found = [dtype for dtype in PRECISIONS if dtype in kinds]
+    return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
 
 
 def _writes(code: str) -> bool:

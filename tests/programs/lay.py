@@ -98,7 +98,7 @@ def _addend(whole: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> 
 
 
 def summed(tensor: torch.Tensor) -> torch.Tensor:
-    """A number to which every element adds, each in its own way; but for those that aren't finite."""
+    """A number to which every element adds that is finite, each in its own way."""
     parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return parts.sin().nan_to_num().double().sum()
 

@@ -214,9 +214,9 @@ def compare(program: Program, ranks: Sequence[Any], expected: list[Kept]) -> Non
         name = text.partition(",")[0]
         try:
             _compare(program, held, whole)
-            if text.startswith(f"{name}, of") and isinstance(whole, torch.Tensor):
-                if not same_stride(held[0].stride, whole.stride(), whole.shape):
-                    raise OtherStride(name, held[0].stride, whole.stride())
+            is_made = text.startswith(f"{name}, of") and isinstance(whole, torch.Tensor)
+            if is_made and not same_stride(held[0].stride, whole.stride(), whole.shape):
+                raise OtherStride(name, held[0].stride, whole.stride())
         except AssertionError as error:
             layout = getattr(held[0], "placements", "")
             error.args = (f"{text}\n{layout}\n{error}",)
@@ -236,7 +236,9 @@ def is_meta_stride(program: Program, error: OtherStride) -> bool:
 
     They differ from the kernels of the CPU here and there: nothing is promised then.
     """
-    values: dict[str, Any] = {g.name: g.whole().requires_grad_(g.requires_grad) for g in program.given}
+    values: dict[str, Any] = {
+        g.name: g.whole().requires_grad_(g.requires_grad) for g in program.given
+    }
     for statement in program.statements:
         if statement.raises:
             continue
@@ -303,7 +305,7 @@ def same_stride(found: Sequence[int], expected: Sequence[int], shape: Sequence[i
 
 def _alike(found: Any, expected: Any, tolerance: float) -> bool:
     if isinstance(expected, float) and isinstance(found, float):
-        return found != found and expected != expected or math.isclose(
+        return (found != found and expected != expected) or math.isclose(
             found, expected, rel_tol=tolerance, abs_tol=tolerance
         )
     return type(found) is type(expected) and found == expected

@@ -21,8 +21,8 @@ from tests.programs.program import names_in
 _UNINITIALISED = {
     "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted",
 }  # fmt: skip
-# They count places in memory from the beginning of what a tensor is a view of, and DTensors from the
-# tensor's own first element, as documented: their tensors are given anew, and no views.
+# They count places in memory from the beginning of what a tensor is a view of, and of DTensors from
+# the tensor's own first element, as documented: their tensors are given anew, and no views.
 _PLACED = {"as_strided partial_views", "as_strided", "as_strided_copy", "as_strided_scatter"}
 _LITERAL = (int, float, bool, str, type(None), complex, torch.dtype, torch.memory_format, slice)
 _OTHERS = (torch.int64, torch.bool, torch.complex128, torch.int32, torch.uint8, torch.float32)
@@ -85,7 +85,7 @@ def _memory(value: Any) -> int:
 
 
 def _dtype(d: Draw, info: Any) -> torch.dtype:
-    """The program's type if the operator takes it, and now and then another one that is as exact."""
+    """The program's type if the operator takes it, now and then another one that is as exact."""
     supported = info.supported_dtypes("cpu")
     others = [each for each in _OTHERS if each in supported and _is_as_exact(d, each)]
     if d.dtype in supported and not (others and d.chance(0.2)):

@@ -54,7 +54,9 @@ def test_the_gradient_of_one_result_of_several_is_a_dtensor():
     assert not x.grad.full_tensor().any()
     z, pivots = leaf(3, 3), leaf(3).to(torch.int32) + 1
     torch.lu_unpack(z, pivots)[1][:, [0, 1]].sum().backward()
-    assert torch.equal(z.grad.full_tensor(), torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 1, 0]]).double())
+    assert torch.equal(
+        z.grad.full_tensor(), torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 1, 0]]).double()
+    )
 
 
 @pytest.mark.parametrize(
