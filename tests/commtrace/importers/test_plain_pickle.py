@@ -12,6 +12,7 @@ import pytest
 from commtrace.errors import TraceError
 from commtrace.importers import import_trace
 from commtrace.importers.plain_pickle import BrokenPickleError, ForbiddenNameError, load_plain
+from commtrace.tracefile.reading import MoreThanError
 
 
 class Runs:
@@ -88,3 +89,25 @@ def test_an_import_says_what_the_pickle_wanted(tmp_path: Path) -> None:
         "  why: a dump holds plain values only; anything else could run code, so none was loaded",
         "  try: find out where the file comes from before you open it with anything else",
     ]
+
+
+def test_values_that_contain_themselves_or_each_other_without_end_are_refused() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(RecursionError):
+        load_plain(pickle.dumps(circle))
+    shared: list[Any] = []
+    for _ in range(40):
+        shared = [shared] * 10
+    with pytest.raises(MoreThanError):
+        load_plain(pickle.dumps(shared))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x80\x02]r\xff\xff\xff\x7f.", b"]p99999999999\n.", b"\x80\x04\x8e" + b"\xff" * 7 + b"\x00.",
+     b"\x80\x02T\xff\xff\xff\x7f.", b"\x80\x04]", b"\x80\x04\xff."],
+)  # fmt: skip
+def test_a_pickle_that_asks_for_more_than_its_bytes_hold_is_refused(data: bytes) -> None:
+    with pytest.raises(BrokenPickleError):
+        load_plain(data)
