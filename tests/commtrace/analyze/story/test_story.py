@@ -12,7 +12,6 @@ import pytest
 
 from commtrace.analyze import Frames
 from commtrace.analyze.story import Story, explain, find_call
-from commtrace.analyze.story.story import MAX_SOURCE_BYTES
 from commtrace.analyze.story.why import candidates_in, note_in, words_of
 from commtrace.errors import UsageError
 from tests.commtrace.analyze.rows import call, group, op, rank_row, run_of
