@@ -24,7 +24,8 @@ import torch, torch.distributed as dist, torch.multiprocessing as mp
 
 def init(rank, num_ranks):
     os.environ["MASTER_ADDR"] = "localhost"
-    os.environ["MASTER_PORT"] = os.environ["TEST_PORT"]
+    os.environ["MASTER_PORT"] = port = os.environ["TEST_PORT"]
+    os.environ["TEST_PORT"] = str(int(port) + 1)  # for the next group, here or in a child
     dist.init_process_group("gloo", rank=rank, world_size=num_ranks)
 
 def work(rank, num_ranks):
