@@ -15,6 +15,8 @@ numbered through the file, like strings.
 A batch whose length or checksum does not hold is the torn tail of a process that was killed: it is
 left out, and everything before it counts. Each batch names all calls that are not over yet as
 `outstanding`; those of the last batch count, as calls whose end is not known.
+
+The file is longer than others, for writer and reader are held to one layout here.
 """
 
 from __future__ import annotations

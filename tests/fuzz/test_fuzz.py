@@ -74,6 +74,7 @@ def test_an_error_without_all_its_parts_is_found(
 
 def test_a_hang_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examining, "TIME_LIMIT_S", 1)
+    monkeypatch.setattr(examining, "WAITS", 2)
     monkeypatch.setattr("commtrace.tracefile.read_spools", lambda folder: time.sleep(20))
     assert any(each.startswith("hang") for each in defects(first("spools"), tmp_path))
 
@@ -82,9 +83,10 @@ def test_memory_out_of_proportion_is_found(tmp_path: Path, monkeypatch: pytest.M
     from commtrace.errors import TraceError
 
     def wasteful(folder: Path) -> Any:
-        assert len(bytes(range(256)) * (700 << 12)) == 700 << 20
+        assert len(bytes(range(256)) * (120 << 12)) == 120 << 20
         raise TraceError("asked", found="found", why="why", attempt="try")
 
+    monkeypatch.setattr(examining, "MOST_GROWTH_BYTES", 20 << 20)
     monkeypatch.setattr("commtrace.tracefile.read_spools", wasteful)
     assert any(each.startswith("memory: ") for each in defects(first("spools"), tmp_path))
 
