@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from commtrace.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, Column
+from commtrace.schema import (
+    FORMAT_NAME,
+    FORMAT_VERSION,
+    MAX_RANKS,
+    MOST_INSTANT_NS,
+    TABLES,
+    Column,
+)
 from commtrace.tracefile.sources import MARGIN, MAX_CHARACTERS
 
 TARGET = Path(__file__).with_name("trace-format.md")
@@ -34,6 +41,21 @@ a table that they did not have has no rows. Readers ignore tables that they do n
 may be added without a new version: `sources` was, and files of version 3 may lack it. It holds the
 lines that communicate and {MARGIN} lines on each side, at most {MAX_CHARACTERS:,} characters.
 A file of a newer version is refused, and the message names both versions.
+
+## What is refused
+
+No file is believed about how much it holds. Its contents may take 64 MiB of memory and 100 times the size
+of the file, 4 GiB at most; a file that claims more rows, or inflates to more, is refused before that
+memory is asked for. `COMMTRACE_READ_LIMIT=16GiB` in the environment replaces this limit, for files that you
+trust. Ranks are below {MAX_RANKS:,}. Only regular files are read: no pipes, devices or sockets, in folders of
+spools neither. This holds for everything that is read: run files, spools, files to import, and the
+baselines of the pytest plugin.
+
+A trace that is read is held to the tables below, once: integers lie between the bounds of their column (by
+unit: a time is in 0 to {MOST_INSTANT_NS}, a duration is not negative), ids are unique on a rank, no end comes
+before its beginning, groups and ranks are known. All columns that differ are named in one error. Whatever
+goes wrong in reading ends a command with exit code 3 and leaves its output as it was; `make fuzz` holds
+it to that.
 """
 
 TITLES = {

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from commtrace.errors import (
     CommtraceError,
@@ -290,7 +290,7 @@ def check_depth(value: Any, most: int = MAX_DEPTH) -> None:
     raise RecursionError(f"values nested deeper than {most}")
 
 
-def is_int(value: Any) -> bool:
+def is_int(value: Any) -> TypeGuard[int]:
     """An integer of 64 bits, which `True` is not."""
     return type(value) is int and -(1 << 63) <= value < 1 << 63
 

@@ -16,6 +16,8 @@ A batch whose length or checksum does not hold is the torn tail of a process tha
 left out, and everything before it counts. Each batch names all calls that are not over yet as
 `outstanding`; those of the last batch count, as calls whose end is not known. Steps that were
 found, and not marked, are rows of `found_steps`, with what they were found by.
+
+The file is longer than others, for writer and reader are held to one layout here.
 """
 
 from __future__ import annotations

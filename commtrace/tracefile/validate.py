@@ -100,15 +100,18 @@ def _problems_of_column(place: str, column: Column, table: Table) -> Iterator[Pr
 def _misshapen(place: str, column: Column, values: Sequence[str]) -> Iterator[Problem]:
     if not column.form:
         return
-    if isinstance(values, StringColumn):
-        used = (values.strings[code] for code in np.unique(np.asarray(values.codes)))
-    else:
-        used = iter(sorted(set(values)))
-    bad = [text for text in used if not _has_form(column.form, text)]
+    bad = [text for text in _used(values) if not _has_form(column.form, text)]
     if bad:
         more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
         shown = repr(bad[0][:60])
         yield place, f"{place}: {shown}{more}, which is not of the form of {column.form}"
+
+
+def _used(values: Sequence[str]) -> list[str]:
+    """The different strings of a column."""
+    if isinstance(values, StringColumn):
+        return [values.strings[int(code)] for code in np.unique(np.asarray(values.codes))]
+    return sorted(set(values))
 
 
 @lru_cache(maxsize=4096)
@@ -214,8 +217,7 @@ def _unknown_references(trace: Trace, sound: dict[str, bool]) -> Iterator[Proble
     for name, column, other, key in REFERENCES:
         if not (sound[name] and sound[other]):
             continue
-        used = trace.tables[name][column]
-        names = set(used.strings[code] for code in np.unique(np.asarray(used.codes)))
+        names = set(_used(trace.tables[name][column]))
         unknown = sorted(names - {""} - set(trace.tables[other][key]))
         if unknown:
             place = f"tables.{name}.columns.{column}"

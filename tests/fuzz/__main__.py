@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.cases import Case
-from tests.fuzz.examine import TIME_LIMIT_S, Outcome
+from tests.fuzz.examine import TIME_LIMIT_S, WAITS, Outcome
 
 ROOT = Path(__file__).parents[2]
 CASES_PER_WORKER = 150
@@ -63,7 +63,7 @@ class Worker:
         at, num_done = self._numbers[0], 0
         while True:
             try:
-                line = self._lines.get(timeout=6 * TIME_LIMIT_S + _GRACE_S)
+                line = self._lines.get(timeout=6 * WAITS * TIME_LIMIT_S + _GRACE_S)
             except queue.Empty:
                 self._process.kill()
                 yield [self._lost(at, "hang: even the time limit did not end it")]
@@ -80,6 +80,11 @@ class Worker:
                 num_done += 1
                 yield [Outcome(**row) for row in told["outcomes"]]
         self._process.wait()
+        for reader in readers:
+            reader.join()
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -23,6 +23,9 @@ from typing import Any
 from tests.fuzz.cases import BASELINE, Case
 
 TIME_LIMIT_S = 60
+"""Time of the processor that a command may take."""
+WAITS = 5
+"""How many times as long it may take on a busy machine."""
 MOST_GROWTH_BYTES = 512 << 20
 GROWTH_PER_BYTE = 250
 SENTINEL = b"what was there before"
@@ -155,16 +158,21 @@ def _baseline(name: str) -> int:
 
 @contextlib.contextmanager
 def _time_limit() -> Iterator[None]:
+    """End the body by `_TooLong`: after so much work, or after waiting five times as long."""
+
     def stop(number: int, frame: Any) -> None:
         raise _TooLong
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(TIME_LIMIT_S)
+    signals = {signal.SIGPROF: signal.ITIMER_PROF, signal.SIGALRM: signal.ITIMER_REAL}
+    before = {number: signal.signal(number, stop) for number in signals}
+    signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT_S)
+    signal.setitimer(signal.ITIMER_REAL, WAITS * TIME_LIMIT_S)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for number, timer in signals.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
 
 
 def _where(error: BaseException) -> str:

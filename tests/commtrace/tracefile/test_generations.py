@@ -93,7 +93,11 @@ def test_a_program_that_makes_its_groups_again_is_recorded_with_numbers_that_tel
     keys = Counter(zip(comm["rank"], comm["group"], comm["seq"], strict=True))
     assert set(keys.values()) == {1}
     of_rank = [
-        [key for key in zip(comm["group"], comm["seq"], comm["rank"], strict=True) if key[2] == rank]
+        [
+            key
+            for key in zip(comm["group"], comm["seq"], comm["rank"], strict=True)
+            if key[2] == rank
+        ]
         for rank in (0, 1)
     ]
     assert [key[:2] for key in of_rank[0]] == [key[:2] for key in of_rank[1]]

@@ -124,7 +124,7 @@ def test_only_regular_files_are_read(tmp_path: Path, kind: str, inside: bool) ->
         path.symlink_to({"device": "/dev/zero", "loop": path, "nothing": "nowhere"}[kind])
     if not (kind == "folder" and not inside):
         refused(folder if inside else path)
-    if not (kind == "folder"):
+    if kind != "folder":
         with pytest.raises(TraceError):
             import_trace([folder if inside else path])
 
@@ -151,9 +151,7 @@ def test_whatever_fails_while_reading_becomes_a_trace_error(error: BaseException
         ("1" * 5000, ValueError),
     ],
 )
-def test_json_that_means_two_things_or_none_is_refused(
-    text: str, error: type[Exception]
-) -> None:
+def test_json_that_means_two_things_or_none_is_refused(text: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         parse_json(text)
 
