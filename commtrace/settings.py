@@ -25,17 +25,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from commtrace.errors import SettingsError, unknown_name
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+tomllib: Any = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 FILE = "pyproject.toml"
 TABLE = "tool.commtrace"
 DETAILS = ("op", "collective")
@@ -206,7 +203,7 @@ def _all_muted(path: Path, place: str, value: Any) -> tuple[Muted, ...]:
 
 
 def _muted(path: Path, place: str, value: Any) -> Muted:
-    names = dict.fromkeys(("rule", "reason", "module", "source"))
+    names: dict[str, Any] = dict.fromkeys(("rule", "reason", "module", "source"))
     given = _known(path, place, _table(path, value, place), names)
     for name in ("rule", "reason"):
         if name not in given:

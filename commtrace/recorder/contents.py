@@ -128,8 +128,8 @@ def _sample(tensor: torch.Tensor) -> bytes:
     if type(tensor) is not torch.Tensor or not tensor.is_cpu or not tensor.is_contiguous():
         return b""
     storage, size = tensor.untyped_storage(), tensor.itemsize
-    start = (tensor.storage_offset() + tensor.numel() // 2) * size
-    length = min(_SAMPLE_BYTES, storage.nbytes() - start)
+    start = (int(tensor.storage_offset()) + tensor.numel() // 2) * size
+    length = min(_SAMPLE_BYTES, int(storage.nbytes()) - start)
     address = storage.data_ptr()
     return string_at(address + start, length) if address and length > 0 else b""
 

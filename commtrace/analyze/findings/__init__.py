@@ -66,7 +66,7 @@ def _judged(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]]:
     for rule in RULES:
         for finding in rule.find(frames) if rule.name not in lacking else ():
             row = table_row(frames, rule, finding)
-            place = rule.name, row["module"], row["source"]
+            place = rule.name, str(row["module"]), str(row["source"])
             reasons = [each.reason for each in frames.settings.muted if each.mutes(*place)]
             judged.append((rule, finding, row, reasons[0] if reasons else ""))
     return judged
