@@ -2,8 +2,8 @@
 
 The gradient of `copysign` by the sign, or of `repeat` by no repetition, is such a tensor: it would
 become the `grad` of a DTensor, or meet one in the next formula. Operators of which that is known
-have a kernel before autograd's, which puts a hook on the node that autograd makes: it replaces plain
-gradients by replicated DTensors. Installed by `tensor`.
+have a kernel before autograd's, which puts a hook on the node that autograd makes: it replaces
+plain gradients by replicated DTensors. Installed by `tensor`.
 """
 
 from __future__ import annotations
