@@ -41,7 +41,7 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
         first: Any = made[0] if isinstance(made, tuple) else made
         node = first.grad_fn if isinstance(first, cls) else None
         if node is not None:
-            spec = first._spec
+            spec = first._spec  # pyright: ignore[reportAttributeAccessIssue]
 
             def as_dtensors(grads: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
                 return tuple(_whole(cls, spec, grad) for grad in grads)
