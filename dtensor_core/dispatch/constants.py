@@ -2,8 +2,8 @@
 
 The gradient of `copysign` by the sign, or of `repeat` by no repetition, is such a tensor: it would
 become the `grad` of a DTensor, or meet one in the next formula. Operators of which that is known
-have a kernel before autograd's, which puts a hook on the node that autograd makes: it replaces plain
-gradients by replicated DTensors. Installed by `tensor`.
+have a kernel before autograd's, which puts a hook on the node that autograd makes: it replaces
+plain gradients by replicated DTensors. Installed by `tensor`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
         first: Any = made[0] if isinstance(made, tuple) else made
         node = first.grad_fn if isinstance(first, cls) else None
         if node is not None:
-            spec = first._spec
+            spec = first._spec  # pyright: ignore[reportAttributeAccessIssue]
 
             def as_dtensors(grads: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
                 return tuple(_whole(cls, spec, grad) for grad in grads)

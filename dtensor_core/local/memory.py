@@ -127,16 +127,16 @@ def strided(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
     is_view = len(inputs) == 1
 
     def local(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        *args, offset = _with_offset(args, kwargs, 3 - is_view)
+        *told, offset = _with_offset(args, kwargs, 3 - is_view)
         if _lies_as(x, spec):
-            return op(x, *args, x.storage_offset() + offset)
+            return op(x, *told, x.storage_offset() + offset)
 
         def forth(part: torch.Tensor) -> torch.Tensor:
-            return op(_as_whole(part, spec), *args, offset)
+            return op(_as_whole(part, spec), *told, offset)
 
         def back(part: torch.Tensor, copy: torch.Tensor) -> None:
             whole = _as_whole(part, spec)
-            op(whole, *args, offset).copy_(copy)
+            op(whole, *told, offset).copy_(copy)
             part.copy_(whole)
 
         return _copied(x, Ways(forth, back)) if is_view else forth(x)

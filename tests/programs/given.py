@@ -2,8 +2,8 @@
 
 `values` are "normal" numbers, which a nudge moves; "exact" multiples of 1/4, whose bits are the
 same however they were added up; or "special": exact, with infinities, nan and zeros of both signs
-among them. `memory` is how the tensor lies on one device: "dense", "permuted", "gapped" (every second
-element of something larger, not from its beginning) or "expanded" (one dim of stride 0). A
+among them. `memory` is how the tensor lies on one device: "dense", "permuted", "gapped" (every
+second element of something larger, not from its beginning) or "expanded" (one dim of stride 0). A
 `sample` is a tensor of torch's operator database instead.
 """
 

@@ -518,6 +518,11 @@ SAMPLES: dict[str, list[Sample]] = {
     "roll": [_call(aten.roll.default, _t(6, 5), [1], [1]), _call(aten.roll.default, _t(6, 5), [2])],
     "diagonal": [_call(aten.diagonal.default, _t(6, 5, 4), 1, 0, -1)],
     "diag_embed": [_call(aten.diag_embed.default, _t(6, 5, 4), 1, 0, -2)],
+    "view.dtype": [
+        _call(aten.view.dtype, _t(6, 8), torch.int32),
+        _call(aten.view.dtype, _t(6, 8), torch.int16),
+        _call(aten.view.dtype, _t(6, 8), torch.float64),
+    ],
     "view_as_real": [_call(aten.view_as_real.default, _complex(6, 5))],
     "_conj": [_call(aten._conj.default, _complex(6, 5))],
     "_neg_view": [_call(aten._neg_view.default, _t(6, 5))],

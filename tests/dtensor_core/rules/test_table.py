@@ -48,7 +48,14 @@ ROWS -= {name for name in GONE if not hasattr(torch.ops.aten, name)}
 SAMPLES_FILE = "tests/dtensor_core/rules/samples.py"
 # What is made of everything, or of a shape that data decides, or drawn as often as values ask for.
 WHOLE = {name for name, row in table.TABLE.items() if row.build is whole_rule}
-WHOLE |= {"poisson", "binomial", "_standard_gamma", "_sample_dirichlet"}
+WHOLE |= {
+    "as_strided_copy",
+    "as_strided_scatter",
+    "poisson",
+    "binomial",
+    "_standard_gamma",
+    "_sample_dirichlet",
+}
 SUMMING = {"nll_loss_forward", "nll_loss2d_forward"}
 
 
