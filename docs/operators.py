@@ -45,15 +45,15 @@ infinities, and where halves overflow, that does not hold: `(3 - 5) * inf` is -i
   sums are reduced before they meet an infinity, nan, or 0 as a divisor; and those of float16 before
   they meet any factor, for their addends may overflow where they do not.
 - **Tensors** (`p * x`, `p / x`, `p @ w`, `addr`): an element of the result is finite if and only if
-  it is on one device, and where it is, it is the same. Which of inf, -inf and nan it is otherwise may
-  differ: mostly it is nan. Nobody knows the values without communication, and `p @ w` has to do
-  without. `p.redistribute(placements=[Replicate()])` before it is exact. An addend of float16
-  may overflow where the sum would not; bfloat16 has the range of float32.
-- **Along a dimension that is cut**, all reductions, scans, searches, softmax and norms are as on one
-  device, nan and infinities included; and extremes of nothing raise as there.
-- **Averages** of any floating type fit where their addends do, and are divided by a power of two
-  before they are sent. Norms of half types are added up in float32, and a nan is the maximum, and
-  the minimum, whatever the backend makes of it: extremes of floating numbers are sent as integers,
+  it is on one device, and then has the same value. Which of inf, -inf and nan it is otherwise may
+  differ: mostly it is nan. The values are not known without communication, and `p @ w` does
+  without. `p.redistribute(placements=[Replicate()])` before the operator is exact. An addend of
+  float16 may overflow where the sum would not; bfloat16 has the range of float32.
+- **Along a dimension that is cut**, reductions, scans, searches, softmax and norms are as on one
+  device, nan and infinities included; and extremes of no elements raise as there.
+- **Averages** of any floating type fit where their addends do: they are divided by a power of two
+  before they are sent. Norms of half types are added up in float32. A nan is the maximum, and the
+  minimum, whatever the backend makes of it: extremes of floating numbers are sent as integers,
   those of half types in four bytes. Means of half types are float32 until they are divided.
 
 `tests/dtensor_core/rules/test_not_finite.py` tries the second over the whole table.

@@ -50,8 +50,6 @@ def _misfit(local: torch.Tensor, spec: Spec) -> str:
     return f"a local tensor of shape {list(held)} where {list(wanted)} is held"
 
 
-
-
 def check_alike(
     local: torch.Tensor,
     mesh: DeviceMesh,

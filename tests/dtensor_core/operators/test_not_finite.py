@@ -126,15 +126,13 @@ SINGULAR: dict[str, dict[tuple[int, int], float]] = {
     "nothing but minus infinity": {(row, 0): -INF for row in range(9)},
     "nothing but infinity": {(row, 0): INF for row in range(9)},
 }
+_NAMES = ("softmax", "log_softmax", "logsumexp", "sum", "mean", "amax", "amin", "cumsum")
+_NAMES += ("cumprod", "logcumsumexp", "var", "std", "nansum")
 ALONG: dict[str, Callable[[Any], Any]] = {
-    **{
-        name: lambda x, name=name: getattr(torch, name)(x, 0)
-        for name in "softmax log_softmax logsumexp sum mean amax amin cumsum cumprod "
-        "logcumsumexp var std nansum".split()
-    },
+    **{name: lambda x, name=name: getattr(torch, name)(x, 0) for name in _NAMES},
     **{
         name: lambda x, name=name: list(getattr(torch, name)(x, 0))
-        for name in "max min cummax cummin var_mean".split()
+        for name in ["max", "min", "cummax", "cummin", "var_mean"]
     },
     **{name: lambda x, name=name: getattr(torch, name)(x, 0) for name in ("argmax", "argmin")},
     "safe softmax": lambda x: torch._safe_softmax(x, 0),
@@ -182,11 +180,11 @@ def test_cross_entropy_along_cut_classes_does_not_hide_an_overflow() -> None:
 EMPTY: dict[str, Callable[[Any], Any]] = {
     **{
         name: lambda x, name=name: getattr(torch, name)(x)
-        for name in "max min amax amin argmax argmin aminmax".split()
+        for name in ["max", "min", "amax", "amin", "argmax", "argmin", "aminmax"]
     },
     **{
         f"{name} along dim {dim}": lambda x, name=name, dim=dim: getattr(torch, name)(x, dim=dim)
-        for name in "max min amax amin argmax argmin aminmax".split()
+        for name in ["max", "min", "amax", "amin", "argmax", "argmin", "aminmax"]
         for dim in (0, 1)
     },
     "largest norm": lambda x: torch.linalg.vector_norm(x.float(), INF),

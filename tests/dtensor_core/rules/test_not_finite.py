@@ -15,9 +15,9 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dtensor_core.placement import Partial
-from dtensor_core.rules.table import TABLE
 from dtensor_core.rules import table
 from dtensor_core.rules.families import pointwise
+from dtensor_core.rules.table import TABLE
 from tests.dtensor_core.rules.brute_force import Offer, Sample, check, offers
 from tests.dtensor_core.rules.test_table import ROWS, passing, samples_of
 
