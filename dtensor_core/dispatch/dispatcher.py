@@ -1,9 +1,10 @@
 """The hot path: unwrap, look up, (redistribute), run the local operator, wrap.
 
 A call is looked up by a key of its operator, the interned specs of its tensors and its static
-arguments; scalars count by type only, so a scalar that changes every step does not grow the
-cache, and 0, infinities and nan by value: not all that holds for other numbers holds for them. A miss asks `propagate` once. It is the `__torch_dispatch__` of DTensors. Long, because what
-makes a key and what reads it back share the state below; a cached call runs `dispatch` alone.
+arguments; scalars count by type only, so a scalar that changes every step does not grow the cache;
+0 is told from other numbers, and so is what is not finite, for sums don't pass those. A miss asks
+`propagate` once. It is the `__torch_dispatch__` of DTensors. Long, because what makes a key and
+what reads it back share the state below; a cached call runs `dispatch` alone.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ _ELEMENTWISE = (
     "sigmoid_backward tanh_backward"
 )
 _OPTIONS = frozenset(("alpha", "approximate", "value", "rounding_mode"))
+_NAN_TO_NUM_IN_PLACE = torch.ops.aten.nan_to_num_.default
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _GROUPED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -42,6 +43,8 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
     `args` and `kwargs` hold specs for tensors.
     """
+    if op is _NAN_TO_NUM_IN_PLACE:  # its meta kernel does not know complex numbers
+        return (args[0].tensor_meta,)
     found = _worked_out(op, args, kwargs)
     if found is None:
         found = _by_kernel(op, args, kwargs)

@@ -2,9 +2,9 @@
 
 Inside of `context_parallel` each rank holds a part of every sequence. Attention gathers keys and
 values, or sends them round (`ring`), and each rank attends with its own queries; the gradients of
-keys and values go the same way back. Causal attention of the last queries takes longer than that of the first, so a sequence is
-cut into twice as many pieces as there are ranks, and a rank holds one of the head and its
-counterpart of the tail: rank r of n has the pieces r and 2n - 1 - r.
+keys and values go the same way back. Causal attention of the last queries takes longer than that of
+the first, so a sequence is cut into twice as many pieces as there are ranks, and a rank holds one
+of the head and its counterpart of the tail: rank r of n has the pieces r and 2n - 1 - r.
 
 Shapes: queries, keys and values are [..., L / n, E] on each rank, B batches and heads before.
 """

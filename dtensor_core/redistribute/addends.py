@@ -8,8 +8,8 @@ Backends add up in the type that they are sent, and may pass over a nan in a max
     max, min      of floating numbers as integers in the same order, nan beyond all others; those
                   of half types, of whose width backends reduce no integers, as of float32
 
-`site` asks once for each step, and `steps` encodes and decodes. What travels in another width counts
-so in the announced bytes (`sent_itemsize`).
+`site` asks once for each step, and `steps` encodes and decodes. What travels in another width
+counts so in the announced bytes (`sent_itemsize`).
 """
 
 from __future__ import annotations

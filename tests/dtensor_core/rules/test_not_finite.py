@@ -15,6 +15,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dtensor_core.placement import Partial
+from dtensor_core.rules import table
+from dtensor_core.rules.families import pointwise
 from dtensor_core.rules.table import TABLE
 from tests.dtensor_core.rules.brute_force import Offer, Sample, check, offers
 from tests.dtensor_core.rules.test_table import ROWS, passing, samples_of
@@ -56,3 +58,9 @@ def test_a_result_of_addends_is_finite_where_that_of_one_device_is(name: str) ->
                     except Exception as error:
                         said = f"{changed.op} of {changed.args}: {offer.candidate}"
                         raise AssertionError(said) from error
+
+
+def test_a_factor_that_hides_an_overflow_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table.TABLE, "minimum", pointwise.pointwise("0", "linear"))
+    with pytest.raises(AssertionError, match="minimum"):
+        test_a_result_of_addends_is_finite_where_that_of_one_device_is("minimum")
