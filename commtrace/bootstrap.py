@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from commtrace.child_ranks import Launch, close_gloo, watch_children
 from commtrace.deadline import come_under
+from commtrace.permissions import opener
 from commtrace.processes import die_with_parent
 from commtrace.shipping import keep_result, read_own, unpack
-from commtrace.permissions import opener
 from commtrace.writing import whole
 
 if TYPE_CHECKING:

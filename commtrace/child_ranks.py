@@ -28,8 +28,8 @@ from typing import Any
 
 from commtrace.errors import UsageError
 from commtrace.loopback import meet_on_loopback
-from commtrace.processes import watch_parent
 from commtrace.permissions import opener
+from commtrace.processes import watch_parent
 from commtrace.writing import whole
 
 _C10D = "torch.distributed.distributed_c10d"

@@ -1,4 +1,4 @@
-"""A built wheel, installed beside nothing but what it requires: reading and reporting need no torch.
+"""A built wheel in an environment of what it requires: reading and reporting need no torch.
 
 The environment has a folder of links to the required distributions as they are installed here, so
 that it holds no package more and no network is asked.

@@ -32,8 +32,10 @@ def communication_operators() -> set[str]:
         for schema in torch._C._jit_get_all_schemas()
         for namespace in [schema.name.partition("::")[0]]
         if namespace in _NAMESPACES
-        or namespace in ("aten", "prims")
-        and _GROUP_ARGUMENTS & {argument.name for argument in schema.arguments}
+        or (
+            namespace in ("aten", "prims")
+            and _GROUP_ARGUMENTS & {argument.name for argument in schema.arguments}
+        )
     }
 
 

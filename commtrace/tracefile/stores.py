@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from commtrace.errors import TraceError
+from commtrace.permissions import opener
 from commtrace.tracefile.merge import LEFT_OUT, read_spools
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, read_spool, spool_name
-from commtrace.permissions import opener
 from commtrace.writing import make_folder
 
 _DONE_SUFFIX = ".done"

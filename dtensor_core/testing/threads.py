@@ -26,8 +26,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 from torch._C._dynamo.guards import set_is_in_mode_without_ignore_compile_internals
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _python_dispatch
 

@@ -60,7 +60,6 @@ def test_the_guard_is_what_keeps_it_from_running(tmp_path: Path) -> None:
     "value",
     [Runs(eval, "1"), Runs(getattr, [], "append"), print, Path("x"), 1j, bytearray(b"x")],
     ids=["eval", "getattr", "function", "path", "complex", "bytearray"],
-    ids=str,
 )
 def test_nothing_but_plain_values_can_be_loaded(value: Any) -> None:
     with pytest.raises(ForbiddenNameError):
