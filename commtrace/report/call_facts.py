@@ -65,7 +65,7 @@ def _findings(answers: Answers) -> list[dict[str, Any]]:
     return [
         {"rule": rule.name, "title": finding.title, "advice": finding.advice}
         | {"card": cards.get((rule.name, finding.advice, table[key]), -1)}
-        for rule, finding in found(answers.frames)[:MAX_FINDINGS]
+        for rule, finding, _ in told(answers.frames)[:MAX_FINDINGS]
         for key in [(rule.name, finding.title, finding.advice)]
     ]
 
@@ -80,7 +80,7 @@ def _sources(frames: Frames) -> list[dict[str, Any]]:
 def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
     """For each call of table `comm` the number of its set of findings, and these sets.
 
-    A set is a list of numbers of `found`, the first `MAX_FINDINGS` of which count.
+    A set is a list of numbers of `told`, the first `MAX_FINDINGS` of which count.
     """
     position = pd.Series(np.arange(len(frames.comm)), index=frames.comm.index)
     counted = [position[each.rows].to_numpy() for _, each, _ in told(frames)[:MAX_FINDINGS]]

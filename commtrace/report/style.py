@@ -50,6 +50,7 @@ def picture_style() -> str:
 
 def diff_style() -> str:
     """All CSS of the page that compares runs; the script says which theme holds."""
+    light, dark = _variables(_colours(LIGHT)), _variables(_colours(DARK))
     own = [
         "".join(f" --{name}: {_OF_THE_PAGE[name][place]};" for name in ("good", "bad"))
         + f" --grew: {theme.uses['exposed']}; --shrank: {theme.uses['overlapped']};"
@@ -57,8 +58,8 @@ def diff_style() -> str:
     ]
     return "\n".join(
         [
-            f":root {{ {_variables(_colours(LIGHT))} {own[0]} color-scheme: light; }}",
-            f":root[data-theme=dark] {{ {_variables(_colours(DARK))} {own[1]} color-scheme: dark; }}",
+            f":root {{ {light} {own[0]} color-scheme: light; }}",
+            f":root[data-theme=dark] {{ {dark} {own[1]} color-scheme: dark; }}",
             source("picture.css"),
             source("diff.css"),
         ]
