@@ -22,7 +22,6 @@ class Program:
             *(
                 group(f"dp{n}", list(range(n, num_ranks, tp)), mesh_axis="dp")
                 for n in range(tp)
-                if num_ranks > tp
             ),
         ]
         self._ids = dict.fromkeys(self.ranks, 0)
