@@ -48,7 +48,6 @@ No file is believed about how much it holds. Its contents may take 64 MiB of mem
 the size of the file, 4 GiB at most; a file that claims more rows, or inflates to more, is refused
 before that memory is asked for. `COMMTRACE_READ_LIMIT=16GiB` in the environment replaces this
 limit, for files that you trust. Ranks are below {MAX_RANKS:,}. Only regular files are read: no
-<<<<<<< HEAD
 pipes, devices or sockets, also not in folders of spools. This holds for everything that is read:
 run files, spools, files to import, and the baselines of the pytest plugin.
 
@@ -57,16 +56,6 @@ of their column (by unit: a time is in 0 to {MOST_INSTANT_NS}, a duration is not
 are unique on a rank, no end comes before its beginning, groups and ranks are known. All columns
 that differ are named in one error. Whatever goes wrong in reading ends a command with exit code 3
 and leaves its output as it was; `make fuzz` checks that.
-=======
-pipes, devices or sockets, in folders of spools neither. This holds for everything that is read:
-run files, spools, files to import, and the baselines of the pytest plugin.
-
-A trace that is read is held to the tables below, once: integers lie between the bounds of their
-column (by unit: a time is in 0 to {MOST_INSTANT_NS}, a duration is not negative), ids are unique
-on a rank, no end comes before its beginning, groups and ranks are known. All columns that differ
-are named in one error. Whatever goes wrong in reading ends a command with exit code 3 and leaves
-its output as it was; `make fuzz` holds it to that.
->>>>>>> readers
 """
 
 TITLES = {
