@@ -19,10 +19,7 @@ class Program:
         self.groups = [
             group("world", list(self.ranks), mesh_axis=""),
             *(group(f"tp{n}", [n * tp + i for i in range(tp)]) for n in range(num_ranks // tp)),
-            *(
-                group(f"dp{n}", list(range(n, num_ranks, tp)), mesh_axis="dp")
-                for n in range(tp)
-            ),
+            *(group(f"dp{n}", list(range(n, num_ranks, tp)), mesh_axis="dp") for n in range(tp)),
         ]
         self._ids = dict.fromkeys(self.ranks, 0)
         self._seqs: dict[tuple[int, str], int] = {}
