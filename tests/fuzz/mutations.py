@@ -134,7 +134,7 @@ def spoil_column(chance: random.Random, document: dict[str, Any]) -> dict[str, A
 
 
 def _column(chance: random.Random, rows: int, others: dict[str, Any]) -> Any:
-    way = chance.randrange(9)
+    way = chance.randrange(14)
     if way == 0:
         return odd_value(chance)
     if way == 1:
@@ -150,9 +150,12 @@ def _column(chance: random.Random, rows: int, others: dict[str, Any]) -> Any:
     if way == 6:
         planes = [chance.choice((-1, 0, 255, 256, -2)) for _ in range(8)]
         return packed({"planes": planes}, chance.randbytes(rows * 8))
-    picked = (-5, -1, 0, 1, 3, 1 << 40, 1 << 61, (1 << 63) - 1, -(1 << 63))
-    some = chance.sample(picked, 3)
+    some = chance.sample(_INTEGERS if way < 9 else _PLAUSIBLE, 3)
     return packed(*encode_ints([chance.choice(some) for _ in range(rows)]))
+
+
+_INTEGERS = (-5, -1, 0, 1, 3, 1 << 40, 1 << 61, (1 << 63) - 1, -(1 << 63))
+_PLAUSIBLE = (-1, 0, 1, 2, 3, 5, 40, 1000, 1 << 20, 1 << 40)
 
 
 def packed(description: dict[str, Any], data: bytes) -> dict[str, Any]:
