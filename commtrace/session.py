@@ -33,8 +33,8 @@ from commtrace.recorder.buffer import NOBODY
 from commtrace.recorder.clock import epoch_ns, now
 from commtrace.recorder.facts import Facts, process_rank
 from commtrace.recorder.failures import Failures
+from commtrace.recorder.frames import count_as_libraries
 from commtrace.recorder.last_words import forget_words, say_before_abort
-from commtrace.recorder.phases import count_as_libraries
 from commtrace.settings import DETAILS, settings_of
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, OwnSpool, RunFile, SpoolFolder, Store

@@ -193,10 +193,7 @@ class ModuleTracker:
         return place
 
     def _new_root(self, module: nn.Module, here: int, name: str) -> Place:
-        """The place of one more outermost module: that of a dead one of its class, or a new one.
-
-        A new one that is not the first has `name` as its path, or that of its class.
-        """
+        """The place of one more outermost module: that of a dead one of its class, or a new one."""
         self._num_strangers = 0  # its parts are worth a look
         if self.first_call_ns < 0:
             self.first_call_ns = now()
@@ -279,10 +276,7 @@ class ModuleTracker:
         return (unit[0], unit[1] + 1) if is_ahead else unit
 
     def call_of_stage(self, module: nn.Module, name: str, *, is_ahead: bool) -> ModuleCall:
-        """The next or the latest call of an outermost module, which may be called later only.
-
-        `name` is its path, unless it is the first outermost module.
-        """
+        """The next or latest call of an outermost module; `name` is its path if not the first."""
         known = self._outside.children.get(id(module))
         if known is None or known.module() is not module:
             known = self._find(None, module, name)

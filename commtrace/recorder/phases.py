@@ -6,18 +6,14 @@
     optimizer   otherwise, inside of `Optimizer.step`, also of one that a hook of a gradient calls
     other       otherwise
 
-The stack of Python frames is walked only here, when something communicates. The user's line is the
-nearest one of the user's own code: in the backward pass that is a line of the user's own autograd
-function, or the one that called backward. Not theirs are torch, dtensor_core, commtrace, the
-standard library, and what lies between these and a script: installed packages, the frameworks below
-and those that the settings name. Where a stack has nothing else, their nearest line stands for it.
+The stack of Python frames is walked only here, when something communicates (see `frames`): in the
+backward pass the user's line is one of the user's own autograd function, or the one that called
+backward.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -30,14 +26,30 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from commtrace.recorder.here import HERE, Stack, Task, ThreadState, state_of_thread
+from commtrace.recorder.frames import (
+    CHECKPOINT,
+    ENGINE,
+    IN_OPTIMIZER,
+    INSTALLED,
+    MIXED,
+    OWN,
+    TELLS,
+    USER,
+    engine_frame,
+    kind_of,
+    kind_of_function,
+    kinds_of_modules,
+    learn_kind,
+    stack_of,
+    user_code,
+)
+from commtrace.recorder.here import HERE, Task, ThreadState, state_of_thread
 from commtrace.recorder.modules import ModuleCall, ModuleTracker, Place, call_around
 from commtrace.recorder.pipelines import Transfer, note_transfers
 from commtrace.recorder.steps import StepCalls, Ticked
 from commtrace.recorder.told import (
     FLAGS,
     GRADIENTS,
-    TELLING,
     Bucket,
     Named,
     Told,
@@ -49,103 +61,11 @@ from commtrace.schema import PHASES
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
 
-_LIBRARY, _USER, _OWN, _ENGINE, _CHECKPOINT, _OPTIMIZER, _TELLING, _MIXED, _INSTALLED = range(9)
-
-_LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
-    "torch",
-    "dtensor_core",
-    "commtrace",
-    "typing_extensions",  # wraps what torch deprecates
-}
-_FRAMEWORKS = (
-    *("accelerate", "composer", "deepspeed", "ignite", "lightning", "lightning_fabric"),
-    *("pytorch_lightning", "transformers"),
-)
-"""Libraries that call a script's code and torch; not all are installed like packages."""
-_SITES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
-_GENERATED = ("<eval_with_key>", *torch.__path__)
-"""How the file names of the code begin that torch makes up, which is in no module."""
-
-_FRAMES_OF_FUNCTIONS = {
-    ("torch.autograd.graph", "_engine_run_backward"): _ENGINE,
-    ("torch.optim.optimizer", "wrapper"): _OPTIMIZER,
-    **dict.fromkeys(TELLING, _TELLING),
-}
-_FRAMES_OF_MODULES = {
-    **{module: _MIXED for module, _ in _FRAMES_OF_FUNCTIONS},
-    "torch.utils.checkpoint": _CHECKPOINT,
-    "torch._ops": _OWN,  # passed on the way from the dispatch mode
-    "commtrace.recorder.operators": _OWN,
-    "commtrace.recorder.intercept": _OWN,
-}
-
 ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
-
-_kinds: dict[str, int] = {}
-"""Kinds of modules by name, which takes less time to ask a frame for than its code does."""
-_libraries, _own_packages = _FRAMEWORKS, ()
-
-
-def count_as_libraries(libraries: Sequence[str], own_packages: Sequence[str] = ()) -> None:
-    """Take these packages for libraries from now on, and the others for the user's own code."""
-    global _libraries, _own_packages
-    _libraries, _own_packages = (*_FRAMEWORKS, *libraries), tuple(own_packages)
-    _kinds.clear()
-
 
 Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Told | None"]
 """Phase, module call, the user's code (None if the stack has none of theirs) and the instruction
 that it is at, whose line is looked up when the call is written, and what the stack tells."""
-
-
-def _kind(frame: FrameType) -> int:
-    kind = _kinds.get(frame.f_globals.get("__name__") or "")
-    if kind is None:
-        kind = _learn_kind(frame)
-    return _kind_of_function(frame) if kind == _MIXED else kind
-
-
-def _kind_of_function(frame: FrameType) -> int:
-    """The kind of a frame of a module whose functions differ."""
-    function = frame.f_globals["__name__"], frame.f_code.co_name
-    return _FRAMES_OF_FUNCTIONS.get(function, _LIBRARY)
-
-
-def _learn_kind(frame: FrameType) -> int:
-    """The kind of a frame's module; made-up code may be in none, and is asked for its file."""
-    module = frame.f_globals.get("__name__") or ""
-    if not module:
-        return _LIBRARY if frame.f_code.co_filename.startswith(_GENERATED) else _USER
-    kind = _FRAMES_OF_MODULES.get(module)
-    if kind is None:
-        kind = _kind_of_package(module, frame.f_code.co_filename)
-    _kinds[module] = kind
-    return kind
-
-
-def _kind_of_package(module: str, file: str) -> int:
-    if module.partition(".")[0] in _LIBRARIES:
-        return _LIBRARY
-    if _is_within(module, _own_packages):
-        return _USER
-    is_theirs = _is_within(module, _libraries) or _is_installed(module, file)
-    return _INSTALLED if is_theirs else _USER
-
-
-def _is_installed(module: str, file: str) -> bool:
-    """Whether a file lies where packages are installed, in an environment or by `pip --target`."""
-    if any(site in file for site in _SITES) or file.startswith(_SCRIPTS):
-        return True
-    folder, found, _ = file.rpartition(f"{os.sep}{module.partition('.')[0]}{os.sep}")
-    try:
-        return bool(found) and any(each.endswith(".dist-info") for each in os.listdir(folder))
-    except OSError:
-        return False
-
-
-def _is_within(module: str, packages: Sequence[str]) -> bool:
-    return any(module == each or module.startswith(f"{each}.") for each in packages)
 
 
 class Locator:
@@ -254,26 +174,26 @@ class Locator:
         is_in_checkpoint = is_in_step = False
         code, instruction = None, -1
         telling = outermost = installed = None
-        kinds = _kinds
+        kinds = kinds_of_modules
         while frame is not None:
             try:
                 kind = kinds[frame.f_globals["__name__"]]
             except KeyError:
-                kind = _learn_kind(frame)
+                kind = learn_kind(frame)
             if kind:  # most frames are a library's
-                if kind == _MIXED:
-                    kind = _kind_of_function(frame)
-                if kind == _ENGINE:
+                if kind == MIXED:
+                    kind = kind_of_function(frame)
+                if kind == ENGINE:
                     break
-                if kind == _USER and code is None:
+                if kind == USER and code is None:
                     code, instruction = frame.f_code, frame.f_lasti
-                elif kind == _TELLING:
+                elif kind == TELLS:
                     telling = frame
-                elif kind == _INSTALLED and installed is None:
+                elif kind == INSTALLED and installed is None:
                     installed = frame
-                is_in_checkpoint = is_in_checkpoint or kind == _CHECKPOINT
-                is_in_step = is_in_step or kind == _OPTIMIZER
-            if kind != _OWN:
+                is_in_checkpoint = is_in_checkpoint or kind == CHECKPOINT
+                is_in_step = is_in_step or kind == IN_OPTIMIZER
+            if kind != OWN:
                 outermost = frame
             frame = frame.f_back
         if code is None:
@@ -356,7 +276,7 @@ def begin_task(state: ThreadState, number: int) -> None:
     accelerators and where many are nested: such a thread takes over the regions of the caller.
     """
     frame = sys._getframe()
-    here = _engine_frame(frame)
+    here = engine_frame(frame)
     code, instruction, _ = user_code(here)
     task = Task(code, instruction)
     if state.is_of_engine:
@@ -374,7 +294,7 @@ def begin_task(state: ThreadState, number: int) -> None:
 
 def _calling_thread(state: ThreadState) -> tuple[ThreadState | None, FrameType | None]:
     """Another thread that has called backward, and its frame that did; of several, none."""
-    threads = [(each, _engine_frame(top)) for each, top in sys._current_frames().items()]
+    threads = [(each, engine_frame(top)) for each, top in sys._current_frames().items()]
     calling = [(each, at) for each, at in threads if at is not None and each != state.ident]
     if len(calling) != 1:
         return None, None
@@ -382,75 +302,15 @@ def _calling_thread(state: ThreadState) -> tuple[ThreadState | None, FrameType |
     return state_of_thread(ident), frame
 
 
-def _engine_frame(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and _kind(frame) != _ENGINE:
-        frame = frame.f_back
-    return frame
-
-
 def _parameter_of(node: Any) -> Any:
     """What a node adds a gradient to; None of any other node. An attribute not there is costly."""
     return node.variable if type(node) is ACCUMULATING else None
 
 
-def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
-    """The nearest code of the user's own, where it is, and a frame on the way that tells more."""
-    kinds = _kinds
-    telling = installed = None
-    while frame is not None:
-        try:
-            kind = kinds[frame.f_globals["__name__"]]
-        except KeyError:
-            kind = _learn_kind(frame)
-        if kind:  # most frames are a library's
-            if kind == _USER:
-                return frame.f_code, frame.f_lasti, telling
-            if kind == _INSTALLED:
-                installed = installed or frame
-            elif kind == _MIXED and _kind_of_function(frame) == _TELLING:
-                telling = frame
-        frame = frame.f_back
-    if installed is not None:
-        return installed.f_code, installed.f_lasti, telling
-    return None, -1, telling
-
-
-def line_of(code: CodeType, instruction: int) -> int:
-    """The line of an instruction; to ask a frame for it takes as long as to find the frame."""
-    lines = (line for begin, end, line in code.co_lines() if begin <= instruction < end)
-    return next(lines, None) or code.co_firstlineno
-
-
-def whole_stack(frame: FrameType | None, state: ThreadState) -> Stack:
-    """The stack, and where the engine runs the backward pass, that of the thread that called it."""
-    task = torch._C._current_graph_task_id()
-    return stack_of(frame) + (state.backward.stack if task == state.task >= 0 else ())
-
-
-def stack_of(frame: FrameType | None) -> Stack:
-    """The stack of a thread, without the recorder's own frames."""
-    frames = []
-    while frame is not None:
-        if _kind(frame) != _OWN:
-            frames.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(frames)
-
-
-def text_of_stack(stack: Stack) -> str:
-    """A stack as lines `file:line function`, innermost last."""
-    return "\n".join(f"{code.co_filename}:{line} {code.co_name}" for code, line in reversed(stack))
-
-
-def is_library(frame: FrameType) -> bool:
-    """Whether a frame runs code that is not the user's own."""
-    return _kind(frame) != _USER
-
-
 def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
     """Whether a step really is in progress: one that raised has left its mark behind."""
     while frame is not None:
-        if _kind(frame) == _OPTIMIZER:
+        if kind_of(frame) == IN_OPTIMIZER:
             return True
         frame = frame.f_back
     state.optimizer_depth = 0
@@ -468,6 +328,6 @@ def _step_begins(*_: Any) -> None:
 def _num_steps_around(frame: FrameType | None) -> int:
     num = 0
     while frame is not None:
-        num += _kind(frame) == _OPTIMIZER
+        num += kind_of(frame) == IN_OPTIMIZER
         frame = frame.f_back
     return num

@@ -33,9 +33,10 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.contents import Contents, identify
 from commtrace.recorder.device_events import Devices
 from commtrace.recorder.failures import Failures
+from commtrace.recorder.frames import is_library, whole_stack
 from commtrace.recorder.groups import Group, Groups, resolve
 from commtrace.recorder.here import HERE, ThreadState, forget_marks
-from commtrace.recorder.phases import Locator, is_library, whole_stack
+from commtrace.recorder.phases import Locator
 from commtrace.recorder.reducers import Reducers
 from commtrace.recorder.signatures import RESULT, Signature
 from commtrace.recorder.steps import OPTIMIZER
