@@ -263,7 +263,7 @@ def test_what_is_no_source_file_is_not_read(tmp_path: Path, kind: str) -> None:
     elif kind == "giant":
         path.touch()
         os.truncate(path, MAX_SOURCE_BYTES + 1)
-    frames = run_of([call(source_file=str(path), source_line=1)])
+    frames = run_of([call(id=0, source_file=str(path), source_line=1)])
     assert explain(frames, find_call(frames, "0:0")).where.text == ""
 
 
