@@ -255,7 +255,6 @@ def test_the_line_is_read_beside_the_trace_too(
     assert story(met(source_file="gone.py", source_line=3), "0:3").where.text == ""
 
 
-<<<<<<< HEAD
 def test_the_lines_are_those_that_were_recorded_whatever_the_file_says_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,19 +280,6 @@ def test_a_source_that_is_no_regular_file_is_not_read(
     os.mkfifo(tmp_path / "fifo")
     monkeypatch.chdir(tmp_path)
     assert story(met(source_file=source, source_line=3), "0:3").where.lines == ()
-=======
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", ["device", "pipe", "giant"])
-def test_what_is_no_source_file_is_not_read(tmp_path: Path, kind: str) -> None:
-    path = Path("/dev/zero") if kind == "device" else tmp_path / "source.py"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "giant":
-        path.touch()
-        os.truncate(path, MAX_SOURCE_BYTES + 1)
-    frames = run_of([call(id=0, source_file=str(path), source_line=1)])
-    assert explain(frames, find_call(frames, "0:0")).where.text == ""
->>>>>>> refs/heads/cli
 
 
 def test_calls_alike_are_those_of_the_rank_from_the_same_place() -> None:
