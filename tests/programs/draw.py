@@ -109,6 +109,9 @@ class Draw:
             wide = self.dtype is torch.float32 and self.chance(0.5)
             dtype = torch.float64 if wide else self.dtype
         memory = self.dice.choices(MEMORIES, (12, 2, 2, 1))[0]
+        placements = self.layout(len(shape), dtype, addends=high == 5)
+        if memory == "expanded" and any(each.is_partial() for each in placements):
+            memory = "dense"  # sums of addends round equal numbers to unequal ones: no ties
         return self.add(
             Given(
                 name=f"a{len(self.given)}",
@@ -117,7 +120,7 @@ class Draw:
                 high=high,
                 seed=self.dice.randrange(1 << 30),
                 requires_grad=_differentiable(dtype) and self.chance(0.6),
-                placements=self.layout(len(shape), dtype, addends=high == 5),
+                placements=placements,
                 values=self.kind,
                 memory=memory,
                 tight=self.chance(0.5),

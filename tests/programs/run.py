@@ -25,6 +25,8 @@ from tests.programs.lay import Held, Mismatch, lay, put_together, redistribute, 
 from tests.programs.program import Program, Statement, total
 
 Kept = tuple[str, Any]
+# Ranks that wait for each other are seen at once; this is for one that computes without end.
+_DEADLINE_S = 120
 SCOPE = {
     "torch": torch, "F": F, "redistribute": redistribute, "summed": summed,
     "op": op, "op_": op_, "sampled": sampled, "Sampled": Sampled,
@@ -143,7 +145,7 @@ def on_threads(program: Program) -> list[list[Kept] | Stopped]:
         return found
 
     try:
-        return run_threads(on_a_thread, program.ranks, timeout_s=30)
+        return run_threads(on_a_thread, program.ranks, timeout_s=_DEADLINE_S)
     except RankFailure as error:
         if not stopped:
             raise
@@ -152,7 +154,7 @@ def on_threads(program: Program) -> list[list[Kept] | Stopped]:
 
 def on_processes(program: Program) -> list[list[Kept] | Stopped]:
     """What each rank returned; ranks are processes that communicate by gloo."""
-    return run_processes(_on_a_process, program.ranks, program, timeout_s=30)
+    return run_processes(_on_a_process, program.ranks, program, timeout_s=_DEADLINE_S)
 
 
 def check(
