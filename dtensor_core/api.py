@@ -17,6 +17,7 @@ from dtensor_core.placement import Placement
 from dtensor_core.redistribute.distribute import keep, share
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tensor import DTensor
+from dtensor_core.tied import keeping_ties, name_of, refuse_another_layout
 from dtensor_core.tracing import outside_graphs, outside_transforms
 
 PartitionFn = Callable[[str, nn.Module, DeviceMesh], None]
@@ -54,7 +55,13 @@ def distribute_tensor(
                 hint="distribute leaf tensors; inside of autograd use DTensor.from_local",
             )
         )
-    normal = normalize_placements(placements, mesh, tensor.ndim)
+    try:
+        normal = normalize_placements(placements, mesh, tensor.ndim)
+    except PlacementError as error:
+        name = name_of(tensor)
+        if name is None:
+            raise
+        raise PlacementError(f"parameter {name!r}, {error}") from None
     if isinstance(tensor, DTensor):
         return _already(tensor, mesh, normal)
     if mesh.device_type not in (tensor.device.type, "meta") and not tensor.is_meta:
@@ -70,6 +77,8 @@ def distribute_tensor(
 
 
 def _already(tensor: DTensor, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
+    if tensor.device_mesh != mesh or tensor.placements != placements:
+        refuse_another_layout(tensor, Spec(mesh, placements, tensor._spec.tensor_meta).text)
     if tensor.device_mesh != mesh:
         raise MeshError(
             f"cannot distribute a DTensor with device mesh {tensor.device_mesh} "
@@ -93,10 +102,12 @@ def distribute_module(
     """The module with its parameters and buffers made DTensors, in place.
 
     `partition_fn(name, submodule, mesh)` distributes what it wants; what it leaves is replicated.
+    A parameter that has several names, in this module or in others, is one afterwards too.
     `input_fn(module, inputs, mesh)` and `output_fn(module, outputs, mesh)` run before and after
     every forward.
 
-    Raises LeafError (a RuntimeError) on a module that was distributed before.
+    Raises LeafError (a RuntimeError) on a module that was distributed before, TiedError (a
+    ValueError) for a parameter that is to be laid out differently under two names.
     """
     mesh = current_mesh(device_mesh)
     if getattr(module, "_distribute_module_applied", False):
@@ -104,10 +115,12 @@ def distribute_module(
             "distribute_module should only be called once on a module, but it has already been "
             f"called on this {type(module).__name__}"
         )
-    for name, submodule in module.named_modules():
-        if partition_fn is not None:
-            partition_fn(name, submodule, mesh)
-        _replicate_rest(submodule, mesh)
+    if partition_fn is not None:
+        with keeping_ties(module):
+            for name, submodule in module.named_modules():
+                partition_fn(name, submodule, mesh)
+    with keeping_ties(module):
+        _replicate_rest(module, mesh)
     if input_fn is not None:
         module.register_forward_pre_hook(_input_hook(input_fn, mesh))
     if output_fn is not None:
@@ -117,16 +130,21 @@ def distribute_module(
 
 
 def _replicate_rest(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Replicate the parameters and buffers of one module that are plain tensors still."""
-    for name, parameter in module._parameters.items():
-        if parameter is not None and not isinstance(parameter, DTensor):
-            replicated = nn.Parameter(
-                distribute_tensor(parameter.data, mesh), requires_grad=parameter.requires_grad
-            )
-            module.register_parameter(name, replicated)
-    for name, buffer in module._buffers.items():
-        if buffer is not None and not isinstance(buffer, DTensor):
-            module._buffers[name] = distribute_tensor(buffer, mesh)
+    """Replicate the parameters and buffers that are plain tensors still, each once."""
+    done: dict[torch.Tensor, Any] = {}
+    for submodule in module.modules():
+        for name, parameter in submodule._parameters.items():
+            if parameter is not None and not isinstance(parameter, DTensor):
+                if parameter not in done:
+                    replicated = distribute_tensor(parameter.data, mesh)
+                    grads = parameter.requires_grad
+                    done[parameter] = nn.Parameter(replicated, requires_grad=grads)
+                submodule.register_parameter(name, done[parameter])
+        for name, buffer in submodule._buffers.items():
+            if buffer is not None and not isinstance(buffer, DTensor):
+                if buffer not in done:
+                    done[buffer] = distribute_tensor(buffer, mesh)
+                submodule._buffers[name] = done[buffer]
 
 
 def _num_arguments(function: Callable[..., Any], which: str) -> int:

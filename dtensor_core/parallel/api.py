@@ -12,6 +12,7 @@ from torch import nn
 from dtensor_core.errors import DTensorError, four_parts
 from dtensor_core.mesh import DeviceMesh, current_mesh
 from dtensor_core.parallel.base import ParallelStyle
+from dtensor_core.tied import keeping_ties
 
 
 class PlanError(DTensorError, TypeError):
@@ -31,9 +32,11 @@ def parallelize_module(
     of which may have wildcards as in `fnmatch` (`"layers.*.w1"`); `""` is the module itself. A
     name that nothing matches warns. The mesh has one axis (of a larger one take a slice,
     `mesh["tp"]`) and defaults to that of the innermost `with mesh:`. Parameters come from the
-    rank at coordinate `src_data_rank`; with None each rank keeps its part of its own.
+    rank at coordinate `src_data_rank`; with None each rank keeps its part of its own. A parameter
+    that has several names is one afterwards too, under those that no style names as well.
 
-    Raises PlanError (a TypeError) for what is no plan.
+    Raises PlanError (a TypeError) for what is no plan, TiedError (a ValueError) where styles lay
+    out one parameter differently.
     """
     mesh = current_mesh(device_mesh)
     if parallelize_plan is None:
@@ -43,7 +46,8 @@ def parallelize_module(
             stacklevel=2,
         )
         return module
-    _apply(module, mesh, parallelize_plan, src_data_rank)
+    with keeping_ties(module):
+        _apply(module, mesh, parallelize_plan, src_data_rank)
     return module
 
 
