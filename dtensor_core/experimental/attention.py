@@ -1,10 +1,10 @@
 """Context parallelism: attention of plain tensors whose sequence is cut over the ranks of a mesh.
 
 Inside of `context_parallel` each rank holds a part of every sequence. Attention gathers keys and
-values, and each rank attends with its own queries; the gradients of keys and values are scattered
-back. Causal attention of the last queries takes longer than that of the first, so a sequence is
-cut into twice as many pieces as there are ranks, and a rank holds one of the head and its
-counterpart of the tail: rank r of n has the pieces r and 2n - 1 - r.
+values, or sends them round (`ring`), and each rank attends with its own queries; the gradients of
+keys and values go the same way back. Causal attention of the last queries takes longer than that of
+the first, so a sequence is cut into twice as many pieces as there are ranks, and a rank holds one
+of the head and its counterpart of the tail: rank r of n has the pieces r and 2n - 1 - r.
 
 Shapes: queries, keys and values are [..., L / n, E] on each rank, B batches and heads before.
 """
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from dtensor_core.errors import MeshError, PlacementError, RuleError, four_parts
+from dtensor_core.experimental.ring import Ring
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.random import per_rank
@@ -45,7 +46,9 @@ class UnsupportedAttentionError(RuleError, NotImplementedError):
 
 
 def set_rotate_method(rotate_method: str) -> None:
-    """Say how keys and values travel, "allgather" or "alltoall"; today both gather them.
+    """Say how keys and values travel: "allgather", or "alltoall", from each rank to the next.
+
+    Gathering takes fewer messages; going round, a rank holds keys and values of one rank at a time.
 
     Raises UnsupportedAttentionError (a NotImplementedError) for another name.
     """
@@ -141,20 +144,64 @@ def _check(
             )
 
 
-def _numbers(mesh: DeviceMesh, is_paired: bool) -> list[int]:
-    """The numbers of the pieces that this rank holds, in their order."""
-    coord = mesh.get_local_rank()
+def _numbers(mesh: DeviceMesh, is_paired: bool, coord: int | None = None) -> list[int]:
+    """The numbers of the pieces that a rank, by default this one, holds, in their order."""
+    coord = mesh.get_local_rank() if coord is None else coord
     return [coord, 2 * mesh.size() - 1 - coord] if is_paired else [coord]
 
 
 def _gathered(part: torch.Tensor, dim: int, mesh: DeviceMesh, is_paired: bool) -> torch.Tensor:
     """The whole sequence, in its order; what ranks give as its gradient is added up."""
+    return _in_order(_pieces(part, dim, mesh), dim, is_paired)
+
+
+def _gathered_with_flags(
+    part: torch.Tensor, dim: int, mesh: DeviceMesh, is_paired: bool, flag: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The whole sequence and a flag of every rank, which travels as one more position."""
+    row = part.narrow(dim, 0, 1).detach()
+    pieces = _pieces(torch.cat([part, torch.full_like(row, float(flag))], dim), dim, mesh)
+    length = part.shape[dim]
+    flags = torch.stack([each.narrow(dim, length, 1).detach().reshape(-1)[0] for each in pieces])
+    return _in_order([each.narrow(dim, 0, length) for each in pieces], dim, is_paired), flags
+
+
+def _pieces(part: torch.Tensor, dim: int, mesh: DeviceMesh) -> Sequence[torch.Tensor]:
+    """The parts of all ranks."""
     cut = DTensor.from_local(part, mesh, [Shard(dim)])
     whole = cut.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
-    if not is_paired:
-        return whole
-    pieces = whole.chunk(2 * mesh.size(), dim)
-    return torch.cat([*pieces[::2], *reversed(pieces[1::2])], dim)
+    return whole.chunk(mesh.size(), dim)
+
+
+def _in_order(parts: Sequence[torch.Tensor], dim: int, is_paired: bool) -> torch.Tensor:
+    """The whole sequence that the ranks' parts make up."""
+    if is_paired:
+        heads, tails = zip(*(each.chunk(2, dim) for each in parts), strict=True)
+        parts = [*heads, *reversed(tails)]
+    return torch.cat(list(parts), dim)
+
+
+def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
+    """Raise on every rank if any of them has a mask; an accelerator is not waited for.
+
+    Nobody knows of another rank's mask before it has met it in a collective: a rank that raised
+    alone would leave the others waiting.
+    """
+    if torch.compiler.is_compiling():
+        return
+    if mask is None and flags.device.type == "cuda":
+        torch._assert_async(flags.sum() == 0, "a rank has a mask inside of context_parallel")
+        return
+    masked = [rank for rank, flag in enumerate(flags.tolist()) if flag]
+    if masked:
+        raise UnsupportedAttentionError(
+            four_parts(
+                asked="attention with a mask inside of context_parallel",
+                found=f"one on rank {', '.join(map(str, masked))} of the mesh's {len(flags)}",
+                why="it is of a part of the queries, or of the keys, or of neither",
+                hint="is_causal=True, or attention of DTensors outside of it",
+            )
+        )
 
 
 class _Attention(TorchFunctionMode):
@@ -182,18 +229,17 @@ class _Attention(TorchFunctionMode):
         is_causal: bool = False,
         **options: Any,
     ) -> torch.Tensor:
-        if attn_mask is not None:
-            raise UnsupportedAttentionError(
-                four_parts(
-                    asked="attention with a mask inside of context_parallel",
-                    found=f"a mask of shape {tuple(attn_mask.shape)}",
-                    why="it is of a part of the queries, or of the keys, or of neither",
-                    hint="is_causal=True, or attention of DTensors outside of it",
-                )
-            )
         options["dropout_p"] = dropout_p
         dim, mesh, is_paired = query.ndim - 2, self._mesh, self._is_paired
-        key, value = (_gathered(each, dim, mesh, is_paired) for each in (key, value))
+        is_masked = attn_mask is not None
+        if _cp_options.rotate_method == "alltoall":
+            ring = Ring(mesh, [_numbers(mesh, is_paired, each) for each in range(mesh.size())])
+            out, flags = ring.attend(query, key, value, is_masked, is_causal=is_causal, **options)
+            _refuse_masks(flags, attn_mask)
+            return out
+        key, flags = _gathered_with_flags(key, dim, mesh, is_paired, is_masked)
+        _refuse_masks(flags, attn_mask)
+        value = _gathered(value, dim, mesh, is_paired)
         with per_rank(mesh) if dropout_p else nullcontext():
             if not is_causal:
                 return F.scaled_dot_product_attention(query, key, value, **options)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dtensor_core.debug import CommDebugMode
 from dtensor_core.experimental import context_parallel
@@ -16,7 +18,7 @@ from dtensor_core.experimental._attention import (
     context_parallel_unshard,
     set_rotate_method,
 )
-from dtensor_core.testing.threads import kept_mesh, on_threads
+from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 from tests.dtensor_core.drop_in.counted import functional
 
 RANKS = 3
@@ -60,6 +62,108 @@ def test_parts_attend_as_the_whole_does(length: int, is_causal: bool) -> None:
             assert torch.equal(buffer, before)
 
     body()
+
+
+@pytest.fixture
+def rotating() -> Iterator[None]:
+    """Keys and values go round."""
+    set_rotate_method("alltoall")
+    yield
+    set_rotate_method("allgather")
+
+
+@pytest.mark.usefixtures("rotating")
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("length", [24, 12])
+def test_keys_and_values_rotate_by_all_to_all(length: int, ranks: int, is_causal: bool) -> None:
+    wholes = [each.requires_grad_() for each in data(length)]
+    wanted = attend(*wholes, is_causal=is_causal)
+    wanted.square().sum().backward()
+
+    @on_threads(ranks)
+    def body() -> None:
+        mesh, parts = kept_mesh((ranks,)), data(length)
+        with context_parallel(mesh, buffers=parts, buffer_seq_dims=[2, 2, 2]):
+            mine = [each.clone().requires_grad_() for each in parts]
+            with CommDebugMode() as forward:
+                out = attend(*mine, is_causal=is_causal)
+            with CommDebugMode() as backward:
+                out.square().sum().backward()
+            found = [out, *(each.grad for each in mine)]
+        for counter in (forward, backward):
+            counted = {functional.all_to_all_single: ranks - 1} if ranks > 1 else {}
+            assert counter.get_comm_counts() == counted
+        joined = context_parallel_unshard(mesh, found, [2] * 4)  # pyright: ignore
+        for got, want in zip(joined, [wanted, *(each.grad for each in wholes)], strict=True):
+            torch.testing.assert_close(got, want)
+
+    body()
+
+
+@pytest.mark.usefixtures("rotating")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_a_rotation_gives_the_scale_and_the_type_that_are_asked_for(dtype: torch.dtype) -> None:
+    wholes = [each.to(dtype) for each in data(12)]
+    wanted = F.scaled_dot_product_attention(*wholes, scale=0.7, enable_gqa=True)
+
+    @on_threads(RANKS)
+    def body() -> None:
+        mesh, parts = kept_mesh((RANKS,)), [each.to(dtype) for each in data(12)]
+        with context_parallel(mesh, buffers=parts, buffer_seq_dims=[2, 2, 2]):
+            out = F.scaled_dot_product_attention(*parts, scale=0.7, enable_gqa=True)
+        assert out.dtype is dtype
+        (found,) = context_parallel_unshard(mesh, [out], [2])
+        near = 1e-2 if dtype is torch.bfloat16 else 1e-9
+        torch.testing.assert_close(found, wanted, atol=near, rtol=near)
+
+    body()
+
+
+@pytest.mark.usefixtures("rotating")
+def test_a_rotation_has_second_derivatives() -> None:
+    wholes = [each.double().requires_grad_() for each in data(6)]
+
+    def twice(*tensors: Any) -> list[torch.Tensor]:
+        out = attend(*tensors, is_causal=True)
+        first = torch.autograd.grad(out.sin().sum(), tensors, create_graph=True)
+        return list(torch.autograd.grad(sum(each.sin().sum() for each in first), tensors))
+
+    with sdpa_kernel(SDPBackend.MATH):
+        wanted = twice(*wholes)
+
+    @on_threads(RANKS)
+    def body() -> None:
+        mesh, parts = kept_mesh((RANKS,)), [each.double() for each in data(6)]
+        with context_parallel(mesh, buffers=parts, buffer_seq_dims=[2, 2, 2]):
+            found = twice(*(each.clone().requires_grad_() for each in parts))
+        for got, want in zip(context_parallel_unshard(mesh, found, [2] * 3), wanted, strict=True):
+            torch.testing.assert_close(got, want)
+
+    body()
+
+
+@pytest.mark.parametrize("way", ["allgather", "alltoall"])
+@pytest.mark.parametrize("masked", [(1,), (0, 2), (0, 1, 2)])
+def test_a_mask_of_any_rank_is_refused_on_all(way: str, masked: tuple[int, ...]) -> None:
+    set_rotate_method(way)
+
+    def body() -> str:
+        mesh, x = kept_mesh((RANKS,)), torch.ones(1, 1, 6, 4)
+        mask = torch.ones(2, 2) if dist.get_rank() in masked else None
+        with (
+            pytest.raises(NotImplementedError, match="attention with a mask") as caught,
+            context_parallel(mesh, buffers=[x], buffer_seq_dims=[2]),
+        ):
+            F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+        assert x.shape == (1, 1, 6, 4)
+        return str(caught.value)
+
+    try:
+        (said,) = set(run_threads(body, RANKS))
+    finally:
+        set_rotate_method("allgather")
+    assert f"one on rank {', '.join(map(str, masked))} of the mesh's 3" in said
 
 
 @on_threads(RANKS)

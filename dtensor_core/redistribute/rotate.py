@@ -1,0 +1,35 @@
+"""Rotation: each rank of a mesh of one axis gets the local tensor of another one.
+
+One all-to-all in which a rank has something for one other only. Called by ring attention.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dtensor_core import collectives, observe
+from dtensor_core.mesh import DeviceMesh, axis_name, channel
+
+
+def rotated(local: torch.Tensor, mesh: DeviceMesh, steps: int, operator: str) -> torch.Tensor:
+    """The flat local tensor of the rank that is `steps` places before; sizes are equal.
+
+    The first rank comes after the last one.
+    """
+    line = channel(mesh, (0,))
+    ranks, coord = mesh.size(), mesh.get_local_rank()
+    target, source = (coord + steps) % ranks, (coord - steps) % ranks
+    sent, received = (
+        [local.numel() * (place == (each,)) for place in line.coords] for each in (target, source)
+    )
+    news = observe.Announcement(
+        operator=operator,
+        argument="key, value",
+        source=f"of coordinate {coord}",
+        target=f"of coordinate {source}",
+        step="all_to_all",
+        axis=axis_name(mesh, 0),
+        payload_bytes=local.numel() * local.element_size(),
+    )
+    with observe.announced(news):
+        return collectives.wait(collectives.all_to_all(local, received, sent, line.name))
