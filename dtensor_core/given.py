@@ -92,8 +92,20 @@ def global_meta(
     shape: Sequence[int] | None,
     stride: Sequence[int] | None,
 ) -> TensorMeta:
-    """Global metadata: as given, or as if all shards were equal to the local one."""
+    """Global metadata: as given, or as if all shards were equal to the local one.
+
+    Raises PlacementError where what is given has another number of dims.
+    """
     if shape is not None and stride is not None:
+        if not len(shape) == len(stride) == local.ndim:
+            raise PlacementError(
+                four_parts(
+                    asked=f"a DTensor of shape={tuple(shape)} and stride={tuple(stride)}",
+                    found=f"a local tensor of shape {tuple(local.shape)}",
+                    why="a part has as many dims as the whole, and each dim has a stride",
+                    hint="pass the shape and the stride of the tensor that the parts make up",
+                )
+            )
         return TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
     sizes, strides = list(local.shape), list(local.stride())
     for axis, placement in enumerate(placements):

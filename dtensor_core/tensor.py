@@ -35,7 +35,7 @@ from dtensor_core.placement import (
     Shard,
     strided_shard,
 )
-from dtensor_core.redistribute.agree import agreed
+from dtensor_core.redistribute.agree import check_alike, check_parts, made_equal
 from dtensor_core.redistribute.execute import cause_of, execute, execute_async
 from dtensor_core.redistribute.pending import Pending, waited
 from dtensor_core.redistribute.plan import Plan, plan_between
@@ -116,8 +116,9 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         replicated axes receive the data of their first rank.
         `grad_placements` is how the gradient arrives (default: as `placements`, Partial whole).
 
-        Raises PlacementError (a ValueError) for placements that don't fit, and for ranks that
-        `run_check` finds to differ.
+        Raises PlacementError (a ValueError) for placements that don't fit, for ranks that
+        `run_check` finds to differ, and on a rank whose local tensor is no part of `shape`; with
+        `run_check` that is every rank.
         """
         mesh = current_mesh(device_mesh)
         if torch.compiler.is_dynamo_compiling():
@@ -159,13 +160,18 @@ class DTensor(torch.Tensor, metaclass=_Kind):
                     hint="Please pass both shape and stride at the same time. Or none",
                 )
             )
+        if run_check and mesh.get_coordinate() is not None:
+            check_alike(local_tensor, mesh, shape, stride)
         meta = global_meta(local_tensor, mesh, normal, shape, stride)
         spec = Spec(mesh, normal, meta)
         if spec.coords is None:
             needs_grad = local_tensor.requires_grad
             local_tensor = local_tensor.new_zeros(spec.local_shape, requires_grad=needs_grad)
-        elif run_check:
-            local_tensor = agreed(local_tensor, mesh, normal, with_shape=shape is None)
+        else:
+            if shape is not None:
+                check_parts(local_tensor, spec, of_all=run_check)
+            if run_check:
+                local_tensor = made_equal(local_tensor, mesh, normal)
         if torch.is_grad_enabled() and local_tensor.requires_grad:
             made = _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
         else:

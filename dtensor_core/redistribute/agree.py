@@ -17,30 +17,57 @@ from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.mesh import DeviceMesh, channel
 from dtensor_core.placement import Placement
 from dtensor_core.redistribute.distribute import announcement, broadcast
+from dtensor_core.spec import Spec
 
 
-def agreed(
-    local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement], *, with_shape: bool
-) -> torch.Tensor:
-    """The local tensor, with the first rank's data along replicated axes; differentiable.
+def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:
+    """Raise PlacementError if a local tensor is not of the shape that the spec says.
 
-    Raises PlacementError on every rank unless all have the same dtype and `requires_grad`, and
-    `with_shape` the same shape and stride.
+    That is this rank's, or that `of_all` ranks, on every rank; only then is anything sent.
     """
-    _check_alike(local, mesh, with_shape=with_shape)
-    return _made_equal(local, mesh, placements)
+    found = _misfit(local, spec)
+    if of_all and not isinstance(local, FakeTensor):
+        said = _said_by_all(found, spec.mesh, "from_local")
+        numbered = zip(spec.mesh.mesh.flatten().tolist(), said, strict=True)
+        found = "; ".join(f"{text} on rank {rank}" for rank, text in numbered if text)
+    if found:
+        raise PlacementError(
+            four_parts(
+                asked=f"DTensor.from_local with shape={tuple(spec.shape)} as {spec.text}",
+                found=found,
+                why="the local tensors of all ranks make up one tensor, cut as torch.chunk does",
+                hint="pass the shape that they make up; leave shape and stride out if all are "
+                "equal",
+            )
+        )
 
 
-def _check_alike(local: torch.Tensor, mesh: DeviceMesh, *, with_shape: bool) -> None:
+def _misfit(local: torch.Tensor, spec: Spec) -> str:
+    """The local shape and what it should be; empty where they are equal, or not numbers yet."""
+    held, wanted = tuple(local.shape), spec.local_shape
+    if any(type(size) is not int for size in (*held, *wanted)) or held == wanted:
+        return ""
+    return f"a local tensor of shape {list(held)} where {list(wanted)} is held"
+
+
+def check_alike(
+    local: torch.Tensor,
+    mesh: DeviceMesh,
+    shape: Sequence[int] | None,
+    stride: Sequence[int] | None,
+) -> None:
     """Raise on every rank, unless all ranks' local tensors have the same metadata.
 
-    Fake tensors pass: what other ranks hold is not to be had.
+    That is the global shape and stride that they were given, or else their own. Fake tensors pass:
+    what other ranks hold is not to be had.
     """
     if isinstance(local, FakeTensor):
         return
     mine = f"{local.dtype}, requires_grad={local.requires_grad}"
-    if with_shape:
+    if shape is None or stride is None:
         mine += f", shape {list(local.shape)}, stride {list(local.stride())}"
+    else:
+        mine += f", {local.ndim} dims of the global shape {list(shape)}, stride {list(stride)}"
     said = _said_by_all(mine, mesh, "from_local")
     ranks: dict[str, list[int]] = {}
     for rank, text in zip(mesh.mesh.flatten().tolist(), said, strict=True):
@@ -57,10 +84,10 @@ def _check_alike(local: torch.Tensor, mesh: DeviceMesh, *, with_shape: bool) -> 
         )
 
 
-def _made_equal(
+def made_equal(
     local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
 ) -> torch.Tensor:
-    """The local tensor, with the first rank's data along replicated axes."""
+    """The local tensor, with the first rank's data along replicated axes; differentiable."""
     equal = local.detach()
     for axis, placement in enumerate(placements):
         if placement.is_replicate() and mesh.size(axis) > 1:

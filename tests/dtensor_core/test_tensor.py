@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -20,7 +21,7 @@ from dtensor_core import (
 )
 from dtensor_core.errors import PlacementError
 from dtensor_core.testing.fake import fake_world
-from dtensor_core.testing.threads import kept_mesh, on_threads
+from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 
 
 @pytest.fixture
@@ -320,3 +321,52 @@ def test_a_training_step_keeps_every_optimizer_state_where_its_parameter_is(mesh
     assert steps_of(optimizer.step) == []
     for name in ("exp_avg", "exp_avg_sq"):
         assert optimizer.state[weight][name].placements == (Shard(0),)
+
+
+def _refused_from_local(held: int, run_check: bool, shape: tuple[int, ...]) -> str | None:
+    """What a rank of four hears that holds so many rows."""
+    mesh = kept_mesh((4,))
+    try:
+        DTensor.from_local(
+            torch.ones(held, 4), mesh, [Shard(0)], shape=shape, stride=(4, 1), run_check=run_check
+        )
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_a_shape_that_the_parts_can_not_have_is_refused() -> None:
+    def body(run_check: bool) -> str | None:
+        return _refused_from_local(2 if dist.get_rank() == 2 else 3, run_check, (12, 4))
+
+    alone, checked = run_threads(body, 4, False), run_threads(body, 4, True)
+    assert [each is not None for each in alone] == [False, False, True, False]
+    assert "of shape [2, 4] where [3, 4] is held" in str(alone[2])
+    assert len(set(checked)) == 1
+    assert "of shape [2, 4] where [3, 4] is held on rank 2" in str(checked[0])
+
+
+def test_uneven_parts_that_make_up_a_shape_are_taken() -> None:
+    def body(run_check: bool) -> str | None:
+        return _refused_from_local((3, 3, 3, 1)[dist.get_rank()], run_check, (10, 4))
+
+    assert {*run_threads(body, 4, False), *run_threads(body, 4, True)} == {None}
+
+
+def test_ranks_that_are_given_other_shapes_are_refused() -> None:
+    def body() -> str | None:
+        return _refused_from_local(3, True, (12 - dist.get_rank() % 2, 4))
+
+    (said,) = set(run_threads(body, 4))
+    assert "Inconsistent tensor metadata" in str(said)
+
+
+@pytest.mark.parametrize(("shape", "stride"), [((12,), (1,)), ((12, 4), (1,))])
+def test_a_shape_of_other_dims_is_refused(shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    def body() -> None:
+        with pytest.raises(ValueError, match="as many dims as the whole"):
+            DTensor.from_local(
+                torch.ones(3, 4), kept_mesh((4,)), [Shard(0)], shape=shape, stride=stride
+            )
+
+    run_threads(body, 4)
