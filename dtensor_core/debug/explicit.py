@@ -109,7 +109,8 @@ def _told(spec: Spec, steps: Sequence[Step]) -> str:
     origin = (0,) * len(spec.mesh_shape)
     told: list[str] = []
     for step in steps:
-        size = step.payload_bytes(spec.shape, spec.dtype.itemsize, spec.mesh_shape, origin)
+        itemsize = step.sent_itemsize(spec.dtype)
+        size = step.payload_bytes(spec.shape, itemsize, spec.mesh_shape, origin)
         told.append(f"{step.kind} on {axes_name(spec.mesh, step.axes)}")
         if step.communicates:
             told[-1] += f", {size} bytes"

@@ -119,7 +119,7 @@ def missing(
         spec = specs[number]
         first = (0,) * len(spec.mesh_shape)
         num_bytes += sum(
-            step.payload_bytes(spec.shape, spec.dtype.itemsize, spec.mesh_shape, first)
+            step.payload_bytes(spec.shape, step.sent_itemsize(spec.dtype), spec.mesh_shape, first)
             for step in plan.steps
         )
     gathers = ", ".join(f"{names[number]} {specs[number].text}" for number, _, _ in moves)

@@ -130,7 +130,7 @@ def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcem
     if not step.communicates:
         return None
     assert spec.coords is not None
-    itemsize = spec.dtype.itemsize
+    itemsize = step.sent_itemsize(spec.dtype)
     return observe.Announcement(
         operator=cause.operator,
         argument=cause.argument,

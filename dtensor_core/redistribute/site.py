@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dtensor_core import layout
 from dtensor_core.mesh import channel
 from dtensor_core.placement import Partial, Placement, reduction, sharded_dim
+from dtensor_core.redistribute.addends import addends_of
 from dtensor_core.redistribute.pieces import Part, Runs, common, part
 from dtensor_core.redistribute.steps import CARRIERS, Site
 from dtensor_core.redistribute.transitions import Step
@@ -20,6 +21,7 @@ from dtensor_core.spec import Spec
 # The kinds of which parts of the tensor before, or after, belong to single ranks.
 _CUTTING = ("slice", "reduce_scatter", "all_to_all")
 _JOINING = ("all_gather", "all_to_all")
+_REDUCING = ("all_reduce", "reduce_scatter")
 
 
 def site_of(step: Step, spec: Spec) -> Site:
@@ -59,6 +61,7 @@ def site_of(step: Step, spec: Spec) -> Site:
         even=len(pieces) == 1,
         reduce_op=reduce_op,
         factor=factor,
+        addends=addends_of(reduce_op, factor, spec.dtype) if step.kind in _REDUCING else None,
         dtype=spec.dtype,
         carrier=carrier,
     )

@@ -16,7 +16,7 @@ import torch
 
 from dtensor_core import collectives
 from dtensor_core.collectives import Issued
-from dtensor_core.placement import norm_exponent
+from dtensor_core.redistribute.addends import Addends, divided
 from dtensor_core.redistribute.pieces import Part, join, pad, take
 from dtensor_core.tracing import depending
 
@@ -55,7 +55,8 @@ class Site:
     these are equal slices of one dimension, in the order of the group, that is `cut_dim` or
     `joined_dim`. Pieces are padded to `longest` elements unless they are `even`. `first` is the
     rank that keeps the value where the others hold what changes nothing. `factor` is what tells
-    an average from a sum. `carrier` is the type to travel as, if not `dtype`.
+    an average from a sum. `addends` is how values that are reduced are sent; `carrier` is the type
+    that others travel as, if not `dtype`.
     """
 
     group: str
@@ -74,6 +75,7 @@ class Site:
     even: bool
     reduce_op: str
     factor: int
+    addends: Addends | None
     dtype: torch.dtype
     carrier: torch.dtype | None
 
@@ -92,7 +94,7 @@ def _one_addend(local: torch.Tensor, site: Site) -> torch.Tensor:
 
 def _rescale(local: torch.Tensor, site: Site) -> torch.Tensor:
     """Addends of a sum become addends of an average, or the other way."""
-    return local * site.factor if site.reduce_op == "sum" else _divided(local, site.factor)
+    return local * site.factor if site.reduce_op == "sum" else divided(local, site.factor)
 
 
 def carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
@@ -153,8 +155,20 @@ def _one_by_one(local: torch.Tensor, site: Site) -> torch.Tensor:
 
 
 def _reduce(local: torch.Tensor, site: Site) -> Issued:
-    sent, reduce_op = _as_addends(local.contiguous(), site)
-    return collectives.all_reduce(sent, reduce_op, site.group)
+    sent = _as_sent(local.contiguous(), site)
+    return collectives.all_reduce(sent, _reduce_op(site), site.group)
+
+
+def _as_sent(local: torch.Tensor, site: Site) -> torch.Tensor:
+    return local if site.addends is None else site.addends.encoded(local)
+
+
+def _reduce_op(site: Site) -> str:
+    return site.reduce_op if site.addends is None else site.addends.reduce_op
+
+
+def _reduced(arrived: torch.Tensor, site: Site) -> torch.Tensor:
+    return arrived if site.addends is None else site.addends.decoded(arrived, site.dtype)
 
 
 def _scatter(local: torch.Tensor, site: Site) -> Issued:
@@ -164,8 +178,8 @@ def _scatter(local: torch.Tensor, site: Site) -> Issued:
         sent = _one_by_one(local, site)
     else:
         sent = torch.cat([pad(take(local, each), site.longest) for each in site.sent])
-    sent, reduce_op = _as_addends(sent, site)
-    return collectives.reduce_scatter(sent, reduce_op, site.ranks, site.group)
+    sent = _as_sent(sent, site)
+    return collectives.reduce_scatter(sent, _reduce_op(site), site.ranks, site.group)
 
 
 def _scattered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
@@ -174,29 +188,6 @@ def _scattered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
         return arrived
     mine = site.sent[site.number]
     return arrived[: mine.numel].view(mine.shape)
-
-
-def _as_addends(local: torch.Tensor, site: Site) -> tuple[torch.Tensor, str]:
-    """An average is sent as a sum and divided after: not every backend averages.
-
-    Norms are sent as the sums of powers that they are made of.
-    """
-    exponent = norm_exponent(site.reduce_op)
-    return (local, site.reduce_op) if exponent is None else (local.pow(exponent), "sum")
-
-
-def _reduced(arrived: torch.Tensor, site: Site) -> torch.Tensor:
-    exponent = norm_exponent(site.reduce_op)
-    if exponent is not None:
-        return arrived.pow_(1 / exponent)
-    return arrived if site.factor == 1 else _divided(arrived, site.factor)
-
-
-def _divided(tensor: torch.Tensor, factor: int) -> torch.Tensor:
-    if tensor.dtype is torch.complex32:  # no kernel divides these
-        return torch.view_as_complex(_divided(torch.view_as_real(tensor), factor))
-    exact = tensor.is_floating_point() or tensor.is_complex()
-    return tensor / factor if exact else (tensor / factor).to(tensor.dtype)
 
 
 def _exchange(local: torch.Tensor, site: Site) -> Issued:
@@ -239,5 +230,4 @@ def arrives_finished(kind: str, site: Site) -> bool:
         return site.carrier is None and site.joined_dim == 0
     if kind not in ("all_reduce", "reduce_scatter"):
         return False
-    as_sent = norm_exponent(site.reduce_op) is None and site.factor == 1
-    return as_sent and (kind == "all_reduce" or site.cut_dim == 0)
+    return site.addends is None and (kind == "all_reduce" or site.cut_dim == 0)

@@ -27,6 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
+
 from dtensor_core import layout
 from dtensor_core.placement import (
     Partial,
@@ -36,6 +38,7 @@ from dtensor_core.placement import (
     sharded_dim,
     split_factor,
 )
+from dtensor_core.redistribute.addends import sent_itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,13 @@ class Step:
         cut = self.target if self.kind == "reduce_scatter" else self.source
         ranks = math.prod(mesh_shape[axis] for axis in self.axes)
         return self.longest(shape, cut, mesh_shape, coords) * ranks * itemsize
+
+    def sent_itemsize(self, dtype: torch.dtype) -> int:
+        """The bytes of an element of a type as this step sends it."""
+        awaited = self.source[self.axis]
+        if isinstance(awaited, Partial) and self.communicates:
+            return sent_itemsize(awaited.reduce_op, dtype)
+        return dtype.itemsize
 
     def longest(
         self,
