@@ -36,6 +36,8 @@ def _dtypes(call: Call) -> set[torch.dtype]:
 
 def _copy(call: Call) -> Rule:
     """What is written takes the layout of what it is written to, Partial included."""
+    if len(call.specs) == 1:  # a number
+        return _fill(call)
     shape = call.specs[0].shape
     partials = {p for p in call.specs[0].placements if isinstance(p, Partial)}
     return Rule(
@@ -95,7 +97,7 @@ def _is_first_addend(spec: Spec) -> bool:
     return spec.coords is None or all(spec.coords[axis] == 0 for axis in sums)
 
 
-def _zero(x: Any, *unused: Any) -> Any:
+def _zero(x: Any, *unused: Any, **unused_too: Any) -> Any:
     return x.zero_()
 
 

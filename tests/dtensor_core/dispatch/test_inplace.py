@@ -11,10 +11,18 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dtensor_core import DTensor, Partial, Shard, distribute_tensor, init_device_mesh
+from dtensor_core import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+)
 from dtensor_core.dispatch.dispatcher import rewriting
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.testing import fake_world
+from dtensor_core.testing.threads import kept_mesh, on_threads
 
 RANKS = 2
 METHODS: dict[str, Callable[[Any, Any], Any]] = {
@@ -192,3 +200,32 @@ def test_options_go_along(mesh: DeviceMesh) -> None:
     x.add_(y, alpha=3)
     x.div_(y, rounding_mode="floor")
     assert torch.equal(x.to_local(), torch.full((2, 2), 3.0))
+
+
+@pytest.mark.parametrize("value", [2, 2.5, True, float("inf")])
+@pytest.mark.parametrize("placement", [Shard(0), Replicate(), Partial(), Partial("avg")], ids=str)
+def test_a_number_is_copied_into_every_layout(placement, value: float) -> None:
+    @on_threads(2)
+    def body() -> None:
+        mesh = kept_mesh((2,))
+        x = DTensor.from_local(torch.ones(3, 4), mesh, [placement])
+        found = x.clone().copy_(value)
+        assert found.placements == (placement,)
+        assert torch.equal(found.full_tensor(), torch.ones(x.shape).copy_(value))
+
+    body()
+
+
+@pytest.mark.parametrize("numbers", [(), (1.0,), (1.0, 2.0, 3.0)])
+def test_nan_of_complex_numbers_is_replaced_in_place(numbers: tuple[float, ...]) -> None:
+    inf, nan = float("inf"), float("nan")
+    x = torch.complex(torch.tensor([nan, 1.0, inf, -inf]), torch.tensor([0.0, nan, 1.0, nan]))
+    wanted = x.clone().nan_to_num_(*numbers)
+
+    @on_threads(2)
+    def body() -> None:
+        for placement in (Shard(0), Replicate()):
+            mine = distribute_tensor(x, kept_mesh((2,)), [placement], src_data_rank=None)
+            assert torch.equal(mine.nan_to_num_(*numbers).full_tensor(), wanted)
+
+    body()
