@@ -75,10 +75,11 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
                 lse = lse.masked_fill(~seen.any(-1), -torch.inf)
             (every,) = line.gather(lse)
             total = every.logsumexp(0)
-            weight = (lse - total).exp().nan_to_num(0.0).flatten(2)[..., : out.shape[2]]
+            none = total == -torch.inf  # any other nan is one of the scores'
+            weight = (lse - total).exp().masked_fill(none, 0.0).flatten(2)[..., : out.shape[2]]
             out = (out * weight.unsqueeze(-1)).to(out.dtype)
             out = execute(out, addends, plan_between(addends, whole), cause)
-            return out, total.masked_fill(total == -torch.inf, 0.0), *rest
+            return out, total.masked_fill(none, 0.0), *rest
 
         return part
 

@@ -65,7 +65,7 @@ def logs(op: Local, line: Line) -> Local:
 
 
 def normed(op: Local, line: Line) -> Local:
-    """Softmax and its logarithm."""
+    """Softmax and its logarithm; rows that have an infinity are nan, as on one device."""
     name = op._schema.name.removeprefix("aten::")  # pyright: ignore
 
     def softmax(x: torch.Tensor, dim: int, to: Any = None, **kwargs: Any) -> torch.Tensor:
@@ -73,6 +73,7 @@ def normed(op: Local, line: Line) -> Local:
         values = x.to(wide(result))
         (ranks,) = line.gather(line.filled(values).logsumexp(dim, keepdim=True))
         total = ranks.logsumexp(0)
+        total = total.masked_fill(total == math.inf, math.nan)
         made = values - total if name == "_log_softmax" else (values - total).exp()
         if name == "_safe_softmax":
             made = made.masked_fill(total == -math.inf, 0)

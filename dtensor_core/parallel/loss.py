@@ -93,8 +93,11 @@ def _nll_loss(
                 "the last layer does; or compute this loss outside of loss_parallel()",
             )
         )
-    one_hot, weights = _selection(log_probabilities, target, weight, ignore_index)
-    losses = -(log_probabilities * one_hot).sum(_class_dim(log_probabilities)) * weights
+    is_class, is_ignored, weights = _selection(log_probabilities, target, weight, ignore_index)
+    # Selected, not multiplied: a class that is ruled out has a log probability of -inf.
+    chosen = log_probabilities.masked_fill(~is_class, 0.0)
+    losses = -chosen.sum(_class_dim(log_probabilities)) * weights
+    losses = losses.masked_fill(is_ignored, 0.0)
     if reduction == _NONE:
         losses = _whole(losses)
         return losses, full((), 0.0, dtype=losses.dtype, device_mesh=losses.device_mesh)
@@ -122,10 +125,10 @@ def _nll_loss_backward(
     dim = _class_dim(log_probabilities)
     if not _is_cut(log_probabilities, dim):
         return NotImplemented
-    one_hot, weights = _selection(log_probabilities, target, weight, ignore_index)
+    is_class, _, weights = _selection(log_probabilities, target, weight, ignore_index)
     scale = -weights * (grad / total_weight if reduction == _MEAN else grad)
     scale = scale.unsqueeze(dim)
-    result = one_hot * scale
+    result = is_class * scale
     result._class_sum = (scale, result._version, dim)
     return result
 
@@ -158,8 +161,11 @@ def _whole_over_classes(loss: Any, log_probabilities: Any) -> Any:
 
 def _selection(
     log_probabilities: Any, target: Any, weight: Any, ignore_index: int
-) -> tuple[Any, Any]:
-    """One-hot targets, laid out as the log probabilities, and the weight of every sample."""
+) -> tuple[Any, Any, Any]:
+    """Masks of each sample's class and of ignored samples, and the weight of every sample.
+
+    The first is laid out as the log probabilities.
+    """
     dim, mesh = _class_dim(log_probabilities), log_probabilities.device_mesh
     classes = log_probabilities.shape[dim]
     target = _as_dtensor(target, log_probabilities, dim)
@@ -167,14 +173,15 @@ def _selection(
     numbers = torch.arange(classes, device=target._local_tensor.device).view(shape)
     kept = [p if sharded_dim(p) == dim else Replicate() for p in log_probabilities.placements]
     every = DTensor.from_local(numbers, mesh).redistribute(placements=kept)
-    one_hot = (target.unsqueeze(dim) == every).to(log_probabilities.dtype)
-    counted = (target != ignore_index).to(log_probabilities.dtype)
+    is_class = target.unsqueeze(dim) == every
+    is_ignored = target == ignore_index
+    counted = (~is_ignored).to(log_probabilities.dtype)
     if weight is not None:
         plain = weight.full_tensor() if isinstance(weight, DTensor) else weight
         local = target._local_tensor
         inside = local.clamp(0, classes - 1)
         counted = counted * DTensor(plain[inside].to(counted.dtype), counted._spec)
-    return one_hot, counted
+    return is_class, is_ignored, counted
 
 
 def _as_dtensor(target: Any, log_probabilities: Any, dim: int) -> DTensor:

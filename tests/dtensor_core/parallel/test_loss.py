@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -125,3 +126,45 @@ def test_three_reductions_forward_and_nothing_backward(reduction):
             loss.sum().backward()
     assert backward == {}
     assert logits.grad.placements == (Shard(1),)
+
+
+SINGULAR: dict[str, dict[tuple[int, int], float]] = {
+    "classes that are ruled out": {(0, 3): -math.inf, (1, 6): -math.inf},
+    "a target that is ruled out": {(0, 0): -math.inf},
+    "an overflow": {(1, 5): math.inf},
+    "nan": {(2, 7): math.nan},
+    "nothing but minus infinity": {(0, n): -math.inf for n in range(10)},
+    "nan of an ignored sample": {(4, n): math.nan for n in range(10)},
+    "an ignored class that is ruled out": {(4, 4): -math.inf},
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"weighted": True}, {"reduction": "sum"}, {"reduction": "none"}, {"ignore_index": 4}],
+    ids=str,
+)
+def test_what_is_not_finite_is_as_on_one_device(name: str, options: dict[str, Any]) -> None:
+    x, target = _t(5, 10), torch.tensor([0, 1, 2, 3, options.get("ignore_index", -100)])
+    for place, value in SINGULAR[name].items():
+        x[place] = value
+    options = dict(options)
+    if options.pop("weighted", False):
+        options["weight"] = torch.arange(10.0)
+    alone = x.clone().requires_grad_()
+    wanted = F.cross_entropy(alone, target, **options)
+    wanted.sum().backward()
+
+    @on_threads(4)
+    def body() -> None:
+        mine = distribute_tensor(x, kept_mesh((4,)), [Shard(1)], src_data_rank=None)
+        mine.requires_grad_()
+        with loss_parallel():
+            loss: Any = F.cross_entropy(mine, target, **options)
+            loss.sum().backward()
+        grad: Any = mine.grad
+        for found, expected in ((loss, wanted), (grad, alone.grad)):
+            torch.testing.assert_close(found.full_tensor(), expected, equal_nan=True)
+
+    body()
