@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dtensor_core.local.held import Held
+from dtensor_core.local.moments import wide
 from dtensor_core.local.operator import Local, LocalMaker, by_name, called_with, zeros
 from dtensor_core.placement import Partial, Replicate, sharded_dim
 from dtensor_core.redistribute.execute import Cause, execute
@@ -39,7 +40,7 @@ def _elementwise(call: Call) -> Rule:
         inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
         outputs=(() if reduced else full_operand(shape),),
         sizes=factor_sizes(shape),
-        local=_by_global_count(math.prod(shape)) if _reduction(call) == _MEAN else None,
+        local=_mean_of_all(math.prod(shape)) if _reduction(call) == _MEAN else None,
     )
 
 
@@ -52,7 +53,7 @@ def _elementwise_backward(call: Call) -> Rule:
         sizes=factor_sizes(shape),
         terms=((0,),),
         algebra="linear",
-        local=_by_global_count(math.prod(shape)) if _reduction(call) == _MEAN else None,
+        local=_gradient_of_mean(math.prod(shape)) if _reduction(call) == _MEAN else None,
     )
 
 
@@ -60,18 +61,48 @@ def _is_cut(specs: Sequence[Spec]) -> bool:
     return any(sharded_dim(p) is not None for spec in specs for p in spec.placements)
 
 
-def _by_global_count(count: int) -> LocalMaker:
-    """A mean as a sum over the global count, where anything is cut."""
+def _mean_of_all(count: int) -> LocalMaker:
+    """A mean as a sum over the global count, where anything is cut.
+
+    The losses of half types are float32 until their sum is divided.
+    """
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         if not _is_cut(inputs):
             return op
 
         def mean(*args: Any, **kwargs: Any) -> Any:
-            found = called_with(op, args, kwargs, reduction=_SUM)
-            return found.div_(count) if outputs[1:] == () else (found[0].div_(count), *found[1:])
+            found = called_with(op, args, kwargs, reduction=_NONE)
+            losses, *rest = found if isinstance(found, tuple) else (found,)
+            made = losses.sum(dtype=wide(losses.dtype)).div_(count).to(losses.dtype)
+            return (made, *rest) if rest else made
 
         return mean
+
+    return maker
+
+
+def _gradient_of_mean(count: int) -> LocalMaker:
+    """The gradient of a mean as that of a sum, over the global count, where anything is cut.
+
+    That of a sum of half types may overflow, and is float32.
+    """
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        out = outputs[0]
+        if not _is_cut(inputs) or out is None:
+            return op
+
+        def widened(value: Any) -> Any:
+            is_half = isinstance(value, torch.Tensor) and wide(value.dtype) is not value.dtype
+            return value.float() if is_half else value
+
+        def gradient(*args: Any, **kwargs: Any) -> torch.Tensor:
+            named = {name: widened(value) for name, value in kwargs.items()}
+            found = called_with(op, list(map(widened, args)), named, reduction=_SUM)
+            return found.div_(count).to(out.dtype)
+
+        return gradient
 
     return maker
 
@@ -100,7 +131,8 @@ def _nll_local(dim: int, reduction: int) -> LocalMaker:
         whole = outputs[1]
         if not _is_cut(inputs) or whole is None:
             return op
-        held = Held(op, inputs[0], dim)
+        held, width = Held(op, inputs[0], dim), wide(whole.dtype)
+        whole = Spec(whole.mesh, whole.placements, whole.tensor_meta._replace(dtype=width))
         cut = [sharded_dim(each) for each in inputs[0].placements]
         addends = [Replicate() if each in (None, dim) else Partial() for each in cut]
         total = whole.with_placements(addends)
@@ -108,17 +140,15 @@ def _nll_local(dim: int, reduction: int) -> LocalMaker:
 
         def loss(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             given = by_name(op, args, kwargs)
-            how = _SUM if reduction == _MEAN else reduction
+            how = _NONE if reduction == _MEAN else reduction
             found, weight = _of_classes(op, args, kwargs, held, how)
             if reduction != _MEAN:
                 return found, weight
-            if not held.all:
-                counted = (given["target"] != given["ignore_index"]).to(found.dtype)
-                if given["weight"] is not None:
-                    counted *= given["weight"][given["target"].clamp(0, held.size - 1)]
-                weight = counted.sum()
-            weight = execute(weight, total, plan, cause)
-            return found / weight, weight
+            counted = (given["target"] != given["ignore_index"]).to(width)
+            if given["weight"] is not None:
+                counted *= given["weight"][given["target"].clamp(0, held.size - 1)]
+            weight = execute(counted.sum(), total, plan, cause)
+            return (found.sum(dtype=width) / weight).to(found.dtype), weight.to(found.dtype)
 
         return loss
 
@@ -185,7 +215,10 @@ def _margins(call: Call) -> Rule | None:
     def local(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
         if 0 in inputs[number].local_shape and inputs[number].is_sharded():
             return zeros(op, outputs)  # pyright: ignore[reportArgumentType]
-        return op if count is None else _by_global_count(count)(op, inputs, outputs)
+        if count is None:
+            return op
+        of_mean = _gradient_of_mean if backward else _mean_of_all
+        return of_mean(count)(op, inputs, outputs)
 
     return Rule(
         inputs=tuple(operands[name] for name in call.names),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dtensor_core.local.moments import wide
 from dtensor_core.local.operator import Local, LocalMaker
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
@@ -88,7 +89,10 @@ def whole_dim_reduced(call: Call) -> Rule:
 def _mean_by_global_count(
     op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 ) -> Local:
-    """The mean as a sum over the global count, where a reduced dimension is cut."""
+    """The mean as a sum over the global count, where a reduced dimension is cut.
+
+    Sums of half types are float32 until they are divided.
+    """
     if not inputs[0].is_sharded():
         return op
     shape = inputs[0].shape
@@ -98,7 +102,9 @@ def _mean_by_global_count(
         count = 1
         for each in dims:
             count *= shape[each]
-        return aten.sum.dim_IntList(x, dim or None, keepdim, dtype=dtype).div_(count)
+        result = dtype or x.dtype
+        total = aten.sum.dim_IntList(x, dim or None, keepdim, dtype=wide(result))
+        return total.div_(count).to(result)
 
     return mean
 
