@@ -34,6 +34,32 @@ what only moves elements. A test over the whole table splits the arguments of ea
 every way that its row offers, runs the operator on the parts, and compares with the whole.
 """
 
+NOT_FINITE = """\
+## Sums that are pending, and what is not finite
+
+A sum that passes an operator is scaled addend by addend: `(a + b) * c` is `a * c + b * c`. With
+infinities, and where halves overflow, that does not hold: `(3 - 5) * inf` is -inf, and
+`3 * inf - 5 * inf` is nan. What is promised of Partial(sum) and Partial(avg):
+
+- **Numbers** (`p * inf`, `p / 0`, `alpha=`, `value=`): as on one device. Every rank knows them, so
+  sums are reduced before they meet an infinity, nan, or 0 as a divisor; and those of float16 before
+  they meet any factor, for their addends may overflow where they do not.
+- **Tensors** (`p * x`, `p / x`, `p @ w`, `addr`): an element of the result is finite if and only if
+  it is on one device, and then has the same value. Which of inf, -inf and nan it is otherwise may
+  differ: mostly it is nan. The values are not known without communication, and `p @ w` does
+  without. `p.redistribute(placements=[Replicate()])` before the operator is exact. An addend of
+  float16 may overflow where the sum would not; bfloat16 has the range of float32.
+- **Along a dimension that is cut**, reductions, scans, searches, softmax and norms are as on one
+  device, nan and infinities included; and extremes of no elements raise as there.
+- **Averages** of any floating type fit where their addends do: they are divided by a power of two
+  before they are sent. Norms of half types are added up in float32. A nan is the maximum, and the
+  minimum, whatever the backend makes of it: extremes of floating numbers are sent as integers,
+  those of half types in four bytes. Means of half types are float32 until they are divided.
+
+`tests/dtensor_core/rules/test_not_finite.py` tries the second over the whole table.
+
+"""
+
 DERIVED = """\
 ## What needs no row
 
@@ -78,7 +104,7 @@ On every rank alike, before anything is sent. `x` is cut or whole; `p` is Partia
 def render() -> str:
     """The whole document."""
     raising = "".join(f"| `{call}` | `{error}` | {why} |\n" for call, error, why in RAISING)
-    return "\n".join([ABOUT, markdown(), DERIVED, REFUSED + raising])
+    return "\n".join([ABOUT, markdown(), NOT_FINITE, DERIVED, REFUSED + raising])
 
 
 if __name__ == "__main__":

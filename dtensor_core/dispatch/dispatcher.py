@@ -1,9 +1,10 @@
 """The hot path: unwrap, look up, (redistribute), run the local operator, wrap.
 
 A call is looked up by a key of its operator, the interned specs of its tensors and its static
-arguments; scalars count by type only, so a scalar that changes every step does not grow the
-cache. A miss asks `propagate` once. It is the `__torch_dispatch__` of DTensors. Long, because what
-makes a key and what reads it back share the state below; a cached call runs `dispatch` alone.
+arguments; scalars count by type only, so a scalar that changes every step does not grow the cache;
+0 is told from other numbers, and so is what is not finite, for sums don't pass those. A miss asks
+`propagate` once. It is the `__torch_dispatch__` of DTensors. Long, because what makes a key and
+what reads it back share the state below; a cached call runs `dispatch` alone.
 """
 
 from __future__ import annotations
@@ -34,13 +35,12 @@ from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
 from dtensor_core.local.operator import argument_names
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.redistribute.execute import execute
+from dtensor_core.rules.call import is_value
 from dtensor_core.rules.table import row_of
 from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
-# Types of schema arguments for which a Python number counts by its type only.
-_VALUES = ("number", "float", "Tensor", "List[number")
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -95,7 +95,10 @@ def dispatch(
             key.append(arg._spec)
             local.append(arg._local_tensor)
         elif kind in _SCALARS:
-            key.append(kind if (op_id, len(key)) in _dynamic else arg)
+            if (op_id, len(key)) in _dynamic:
+                key.append(kind if arg and arg - arg == 0 else _singular(arg))
+            else:
+                key.append(arg)
             local.append(arg)
         elif kind is list:
             _list(op, len(key), arg, key, local)
@@ -186,13 +189,23 @@ def _applies(asked: list[int]) -> bool:
     return threading.get_ident() in asked or torch._C._current_graph_task_id() >= 0
 
 
+def _singular(number: Any) -> tuple[type, str]:
+    """Zero, an infinity or nan as a key has it; no nan equals another one."""
+    return type(number), "not finite" if number else "zero"
+
+
+def counted_as(number: Any) -> Any:
+    """A number as a key has it where its value does not matter: mostly its type."""
+    return type(number) if number and number - number == 0 else _singular(number)
+
+
 def _named(op: OpOverload, kwargs: Mapping[str, Any], key: list[Any]) -> dict[str, Any]:
     """The local keyword arguments; each is added to the key with its name."""
     local_kwargs: dict[str, Any] = {}
     for name, arg in kwargs.items():
         key.append(name)
         if type(arg) in _SCALARS and (id(op), name) in _dynamic:
-            key.append(type(arg))
+            key.append(counted_as(arg))
             local_kwargs[name] = arg
         else:
             value: list[Any] = []
@@ -222,7 +235,7 @@ def _list(
             inner_key.append(each._spec)
             inner.append(each._local_tensor)
         elif kind in _SCALARS:
-            inner_key.append(kind if by_type else each)
+            inner_key.append(counted_as(each) if by_type else each)
             inner.append(each)
         else:
             _other(op, place, each, inner_key, inner)
@@ -274,7 +287,7 @@ def _learn(op: OpOverload) -> None:
     is taken apart, or something stands in for it.
     """
     for position, argument in enumerate(op._schema.arguments):
-        if str(argument.type).removeprefix("Optional[").rstrip("]") in _VALUES:
+        if is_value(argument):
             _dynamic.update(_places(op, position))
     implicit = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
     if row_of(op) is None and op.has_kernel_for_dispatch_key(implicit):

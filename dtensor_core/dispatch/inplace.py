@@ -59,9 +59,10 @@ def _method(
             return usual(self, *args, **kwargs)
         other = args[0]
         is_tensor = type(other) is cls
-        entry = dispatcher.entries.get(
-            (op_id, self._spec, other._spec if is_tensor else type(other))
-        )
+        kind = type(other)
+        if (kind is float or kind is int) and not (other and other - other == 0):
+            return usual(self, other)  # keys have zero and what is not finite by value
+        entry = dispatcher.entries.get((op_id, self._spec, other._spec if is_tensor else kind))
         if entry is None or not entry.is_bare or _is_watched(self, other):
             return usual(self, other)
         local = self._local_tensor

@@ -30,7 +30,7 @@ _FOREACH = "aten::_foreach_"
 _FUSED = ("aten::_fused_", "aten::_amp_foreach_")
 # Where the plain operator is not named as its `_foreach_` form.
 _RENAMED = {"norm": "linalg_vector_norm"}
-# Positions of scalars that the plain operator takes by keyword; no layout depends on them.
+# Positions of scalars that the plain operator takes by keyword, `value`.
 _KEYWORDS = {name: 3 for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")}
 
 
@@ -181,7 +181,10 @@ def _plain_call(
     name = _RENAMED.get(name, name)
     if not hasattr(torch.ops.aten, name):  # no in-place form: the other one has the same layouts
         name = name.removesuffix("_")
-    args = args[: _KEYWORDS.get(name)]
+    place = _KEYWORDS.get(name)
+    if place is not None and len(args) > place:
+        *args, value = args
+        kwargs = {**kwargs, "value": value} if not isinstance(value, Spec) else kwargs
     metas, _ = converted(Spec, as_meta, args, {})
     overload = torch._C._jit_resolve_packet(f"aten::{name}", *metas, **kwargs)
     plain = getattr(getattr(torch.ops.aten, name), overload)

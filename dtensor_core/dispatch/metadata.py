@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ _ELEMENTWISE = (
     "sigmoid_backward tanh_backward"
 )
 _OPTIONS = frozenset(("alpha", "approximate", "value", "rounding_mode"))
+_NAN_TO_NUM_IN_PLACE = torch.ops.aten.nan_to_num_.default
 _FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -40,6 +41,8 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
     `args` and `kwargs` hold specs for tensors.
     """
+    if op is _NAN_TO_NUM_IN_PLACE:  # its meta kernel does not know complex numbers
+        return (args[0].tensor_meta,)
     found = _worked_out(op, args, kwargs)
     if found is None:
         found = _by_kernel(op, args, kwargs)
@@ -95,6 +98,10 @@ _MENDED: dict[str, Callable[..., Metas]] = {
     "native_batch_norm_backward": _batch_norm_gradients,
     "batch_norm_backward": _batch_norm_gradients,
 }
+
+
+# Reductions without a neutral element whose meta kernels take a tensor without elements.
+_WITHOUT_IDENTITY = frozenset((torch.ops.aten.max.default, torch.ops.aten.min.default))
 
 
 def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -317,19 +324,23 @@ _LYING: dict[Any, Callable[[Spec], bool]] = {
 
 
 def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
-    """What the operator's meta kernel says."""
-    meta_args, meta_kwargs = converted(Spec, as_meta, args, kwargs)
-    if "device" in meta_kwargs:
-        meta_kwargs["device"] = "meta"
-    if "generator" in meta_kwargs:  # nothing is drawn here, and some meta kernels refuse one
-        meta_kwargs["generator"] = None
+    """What the operator's meta kernel says.
+
+    Of tensors without elements it lets pass what no device does, or refuses it in other words.
+    """
+    specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
+    is_empty = bool(specs) and all(0 in spec.shape for spec in specs)
     try:
-        result = op(*meta_args, **meta_kwargs)
+        if is_empty and op in _WITHOUT_IDENTITY:
+            _on("cpu", op, args, kwargs)
+        result = _on("meta", op, args, kwargs)
     except NotImplementedError:
         return None
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         if _reads_data(op, error):
             return None
+        if is_empty:
+            _on("cpu", op, args, kwargs)
         raise
     several = result if isinstance(result, (list, tuple)) else (result,)
     return tuple(
@@ -337,6 +348,18 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         for each in flattened(several, {})
         if isinstance(each, torch.Tensor)
     )
+
+
+def _on(
+    device: str, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> torch.Tensor | Sequence[Any]:
+    """The result of a call on tensors of a device, which have no data."""
+    made, named = converted(Spec, partial(_without_data, device), args, kwargs)
+    if "device" in named:
+        named["device"] = device
+    if "generator" in named:  # nothing is drawn here, and some meta kernels refuse one
+        named["generator"] = None
+    return op(*made, **named)
 
 
 def _reads_data(op: OpOverload, error: BaseException) -> bool:
@@ -354,4 +377,8 @@ def _reads_data(op: OpOverload, error: BaseException) -> bool:
 
 def as_meta(spec: Spec) -> torch.Tensor:
     """A tensor of the meta device that has a spec's global metadata."""
-    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+    return _without_data("meta", spec)
+
+
+def _without_data(device: str, spec: Spec) -> torch.Tensor:
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=device)

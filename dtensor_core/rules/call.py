@@ -55,11 +55,31 @@ class Call:
             return self.op._schema.arguments[position].default_value
         return self.kwargs.get(name, default)
 
+    def numbers(self) -> Iterator[tuple[str, complex]]:
+        """The numbers among the arguments whose values a key does not have, under their names.
+
+        A decision may rest on their being finite or 0, which a key does have, and on no more.
+        """
+        given = (*zip(argument_names(self.op), self.args, strict=False), *self.kwargs.items())
+        schema, places = self.op._schema.arguments, argument_names(self.op)
+        for name, value in given:
+            if type(value) in (int, float, complex, bool) and is_value(schema[places[name]]):
+                yield name, value
+
     def number_at(self, position: int) -> int | None:
         """The number of the tensor at a position of `args`, or None if it is no tensor."""
         if position >= len(self.args) or not isinstance(self.args[position], Spec):
             return None
         return sum(1 for _ in tensors(self.args[:position]))
+
+
+# Types of schema arguments for which a Python number counts by its type only.
+_VALUES = ("number", "float", "Tensor", "List[number")
+
+
+def is_value(argument: Any) -> bool:
+    """True for an argument of a schema that takes numbers whose values no layout depends on."""
+    return str(argument.type).removeprefix("Optional[").rstrip("]") in _VALUES
 
 
 def tensors(values: Sequence[Any]) -> Iterator[Spec]:

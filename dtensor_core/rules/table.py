@@ -22,6 +22,7 @@ from dtensor_core.rules.call import Call
 from dtensor_core.rules.families import pointwise
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Rule
+from dtensor_core.rules.scaling import exact
 
 # Every module of the folder is a family.
 FAMILIES = {
@@ -78,4 +79,5 @@ def row_of(op: OpOverload) -> Row | None:
 def rule_of(call: Call) -> Rule | None:
     """The rule of a call, or None if its operator has none."""
     row = row_of(call.op)
-    return row.build(call) if row else None
+    rule = row.build(call) if row else None
+    return exact(rule, call) if rule else None

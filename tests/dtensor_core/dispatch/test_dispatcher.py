@@ -336,9 +336,19 @@ def test_tensors_of_two_meshes_are_refused(mesh) -> None:
 def test_a_scalar_that_changes_every_step_does_not_grow_the_cache(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     x.mul(0.5).add(1).add_(2, alpha=3)
+    x.mul(0.0).add(0).add_(0, alpha=2)
     before = len(dispatcher.entries)
     for step in range(100):
         x.mul(float(step)).add(step).add_(step, alpha=step + 2)
+    assert len(dispatcher.entries) == before
+
+
+def test_zeros_infinities_and_nan_are_one_entry_each(mesh) -> None:
+    x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+    x.mul(0.5), x.mul(0.0), x.mul(float("inf"))
+    before = len(dispatcher.entries)
+    for _ in range(100):
+        x.mul(-0.0), x.mul(-float("inf")), x.mul(float("nan")), x.mul(-float("nan"))
     assert len(dispatcher.entries) == before
 
 
@@ -346,6 +356,7 @@ def test_lists_of_scalars_that_change_do_not_grow_the_cache(mesh) -> None:
     ones = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     x, y = (ones + 1, ones + 2), (ones, ones)
     torch._foreach_addcdiv_(x, y, y, [0.5, 0.25])
+    torch._foreach_addcdiv_(x, y, y, [0.5, 0.0])
     before = len(dispatcher.entries)
     for step in range(100):
         torch._foreach_addcdiv_(x, y, y, [0.5 + step, 0.25 * step])
