@@ -153,6 +153,7 @@ def name_of(tensor: torch.Tensor) -> str | None:
     """The name of a parameter of the modules that are being distributed, or of its data."""
     for root in _state.roots:
         for place, parameter in _parameters(root):
+<<<<<<< HEAD
             if parameter is tensor or (
                 type(parameter.data) is torch.Tensor
                 and not parameter.is_meta
@@ -161,3 +162,16 @@ def name_of(tensor: torch.Tensor) -> str | None:
             ):
                 return str(place)
     return None
+=======
+            if parameter is tensor or _is_data_of(tensor, parameter):
+                return str(place)
+    return None
+
+
+def _is_data_of(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """True if a plain tensor is what a plain parameter holds."""
+    if any(isinstance(each, DTensor) or each.is_meta for each in (tensor, parameter)):
+        return False
+    storages = [each.untyped_storage().data_ptr() for each in (tensor, parameter)]
+    return storages[0] == storages[1] and tensor.shape == parameter.shape
+>>>>>>> dtensor2
