@@ -153,16 +153,6 @@ def name_of(tensor: torch.Tensor) -> str | None:
     """The name of a parameter of the modules that are being distributed, or of its data."""
     for root in _state.roots:
         for place, parameter in _parameters(root):
-<<<<<<< HEAD
-            if parameter is tensor or (
-                type(parameter.data) is torch.Tensor
-                and not parameter.is_meta
-                and parameter.untyped_storage()._cdata == tensor.untyped_storage()._cdata
-                and parameter.shape == tensor.shape
-            ):
-                return str(place)
-    return None
-=======
             if parameter is tensor or _is_data_of(tensor, parameter):
                 return str(place)
     return None
@@ -174,4 +164,3 @@ def _is_data_of(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
         return False
     storages = [each.untyped_storage().data_ptr() for each in (tensor, parameter)]
     return storages[0] == storages[1] and tensor.shape == parameter.shape
->>>>>>> dtensor2

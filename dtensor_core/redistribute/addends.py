@@ -14,10 +14,7 @@ counts so in the announced bytes (`sent_itemsize`).
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
 from abc import ABC, abstractmethod
->>>>>>> dtensor2
 from dataclasses import dataclass
 
 import torch
@@ -30,24 +27,11 @@ _EXTREMES = ("max", "min")
 
 
 @dataclass(frozen=True, slots=True)
-<<<<<<< HEAD
-class Addends:
-=======
 class Addends(ABC):
->>>>>>> dtensor2
     """What is done to values before they are reduced by `reduce_op`, and to the result."""
 
     reduce_op: str
 
-<<<<<<< HEAD
-    def encoded(self, local: torch.Tensor) -> torch.Tensor:
-        """The values as they are sent."""
-        raise NotImplementedError
-
-    def decoded(self, arrived: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The result in its own type."""
-        raise NotImplementedError
-=======
     @abstractmethod
     def encoded(self, local: torch.Tensor) -> torch.Tensor:
         """The values as they are sent."""
@@ -55,7 +39,6 @@ class Addends(ABC):
     @abstractmethod
     def decoded(self, arrived: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The result in its own type."""
->>>>>>> dtensor2
 
 
 @dataclass(frozen=True, slots=True)
