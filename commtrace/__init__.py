@@ -33,7 +33,7 @@ __all__ = [
     "read_trace",
     "record",
 ]
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "CommDebugMode": "commtrace.comm_mode",
