@@ -105,7 +105,7 @@ def timeline_lines(
     if marks := _steps(frames, window_ns, num_columns):
         rows.append(Text(f"{'step':{label}}{marks}", style="dim"))
     if phases := _phases(frames, window_ns, num_columns):
-        rows.append(Text(f"{'phase':{label}}", style="dim") + phases)
+        rows.append(Text(f"{'phase':{label}}", style="dim").append(phases))
     by_rank: Any = dict(iter(found.groupby("rank")))
     for rank in ranks:
         row = Text(f"{f'rank {rank}':{label}}")

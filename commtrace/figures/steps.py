@@ -127,7 +127,8 @@ def _cut_off(figure: go.Figure, drawn: pd.DataFrame, theme: Theme) -> None:
     if not is_outlier.any():
         return
     figure.update_yaxes(range=[0, 1.25 * drawn.loc[~is_outlier, "lasts"].max() / 1e9])
-    low, high = figure.layout.xaxis.range
+    whole: Any = figure.layout
+    low, high = whole.xaxis.range
     noted: list[float] = []
     for bar in drawn[is_outlier].nlargest(MOST_NOTES, "lasts").itertuples(index=False):
         middle = (bar.first + bar.last) / 2
