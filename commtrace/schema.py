@@ -214,6 +214,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "groups": ("name",),
     "ranks": ("rank",),
     "steps": ("rank", "step"),
+    "sources": ("file", "line"),
 }
 """Columns that tell the rows of a table apart, where all of them are known."""
 
