@@ -44,7 +44,8 @@ def _owning(folder: Path) -> Iterator[None]:
     unlocked = folder / f".{_MARK_NAME}"
     with unlocked.open("x", encoding="ascii") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)
-        print(f"process {os.getpid()}, since {time.time_ns()} ns", file=mark, flush=True)
+        mark.write(f"process {os.getpid()}, since {time.time_ns()} ns\n")
+        mark.flush()
         unlocked.rename(folder / _MARK_NAME)
         yield
 

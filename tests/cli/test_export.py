@@ -46,7 +46,7 @@ def test_csv_is_a_folder_of_tables(commtrace: Commtrace, run_json: Path, tmp_pat
     assert ended.code == 0
     names = sorted(path.name for path in (tmp_path / "run-csv").iterdir())
     assert names == ["columns.csv", "comm.csv", "facts.csv", "groups.csv", "ops.csv", "ranks.csv",
-                     "steps.csv"]  # fmt: skip
+                     "sources.csv", "steps.csv"]  # fmt: skip
     assert all(f"wrote run-csv/{name}" in ended.err for name in names)
     again = commtrace("export", run_json, "--to", "csv")
     assert (again.code, "a folder with something in it" in again.err) == (2, True)

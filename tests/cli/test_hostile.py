@@ -16,6 +16,7 @@ import pytest
 
 from commtrace.errors import UsageError
 from commtrace.exporters.spreadsheet import text_of_cell
+from commtrace.schema import PHASES
 from commtrace_cli.main import COMMANDS
 from commtrace_cli.terminal import Text, data_console, fail, finish, say
 from tests.cli.conftest import ROOT, Commtrace, Ended
@@ -25,6 +26,8 @@ BAD = "\x1b]0;owned\x07\x9b31m\u202e\u2066\r\x08\x00\x7f\u2028\u200b\ud800[red]:
 NAME = "=evil\x1b]0;x\x07\u202e\n.json"
 _STRUCTURED = re.compile(r"[\d,;\[\]]*|\[\[.*")
 """What a reader takes apart: lists of ranks, shapes, candidates."""
+_LISTED = {*PHASES, "dtensor", "local"}
+"""What the schema lists: a trace with another phase or level is refused as a whole."""
 
 
 def is_seen(text: str) -> bool:
@@ -45,7 +48,8 @@ def hostile_json(tmp_path: Path) -> Path:
     """A trace all of whose texts are hostile, under a name that is."""
     document = json.loads(write_synthetic_run(tmp_path / "plain.json").read_text())
     document["strings"] = [
-        text if _STRUCTURED.fullmatch(text) else "=" + BAD + text for text in document["strings"]
+        text if text in _LISTED or _STRUCTURED.fullmatch(text) else "=" + BAD + text
+        for text in document["strings"]
     ]
     document["run"] = {name: spoiled(value) for name, value in document["run"].items()}
     path = tmp_path / NAME

@@ -71,7 +71,7 @@ def test_settings_of_the_project_are_shown(
         'muted = [{rule = "stall", reason = "a checkpoint", module = "m.*"}]\n'
     )
     monkeypatch.chdir(tmp_path)
-    ended = commtrace("info", run_json)
+    ended = commtrace("info", run_json, columns=300)
     assert " ".join(ended.out.split()).endswith(
         "pyproject.toml detail collective libraries trainer threshold late_odds 7, by default 5 "
         "muted stall, module m.*: a checkpoint"

@@ -86,7 +86,8 @@ def folder(path: Path, _run_json: Path) -> None:
     path.mkdir()
 
 
-EXPECTED = '  why: a trace is a JSON object that begins with {"format":"commtrace"'
+EXPECTED = """  why: a trace is a JSON object that begins with {"format":"commtrace"
+  try: another file; what torch's own tools wrote is for `commtrace import`"""
 BAD_TRACES = {
     text: f"""error: cannot read the trace TRACE
   at: its first line
@@ -115,10 +116,12 @@ BAD_TRACES = {
 """,
     empty: """error: cannot read the trace TRACE
   found: an empty file
+  why: the program ended before the trace was written, or there was no room
   try: record the run again
 """,
     missing: """error: cannot read the trace TRACE
   found: no such file
+  why: a trace is a file, or the folder of spools that a run left behind
   try: make one with `commtrace run --nproc 4 -o run.json SCRIPT`
 """,
     folder: """error: cannot read the trace TRACE
