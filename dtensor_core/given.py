@@ -97,7 +97,8 @@ def global_meta(
     Raises PlacementError where what is given has another number of dims.
     """
     if shape is not None and stride is not None:
-        if not len(shape) == len(stride) == local.ndim:
+        is_part = mesh.get_coordinate() is not None  # other ranks hold nothing, of any shape
+        if len(shape) != len(stride) or (is_part and local.ndim != len(shape)):
             raise PlacementError(
                 four_parts(
                     asked=f"a DTensor of shape={tuple(shape)} and stride={tuple(stride)}",

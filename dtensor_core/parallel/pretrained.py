@@ -141,7 +141,8 @@ def parallelize_pretrained(
         parallelize_pretrained(model, init_device_mesh("cuda", (8,)))
 
     Raises PlanError (a TypeError) for styles that are not known, for heads that the ranks can't
-    share evenly, and for tied weights of which the plan names one.
+    share evenly, and for tied weights of which the plan names one; TiedError where it gives these
+    two layouts.
     """
     mesh = current_mesh(device_mesh)
     names = dict((model.tp_plan or {}) if plan is None else plan)
