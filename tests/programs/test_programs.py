@@ -41,12 +41,14 @@ def tally() -> Tally:
     return tally_of(range(PROGRAMS))
 
 
+@pytest.mark.timeout(1200)
 def test_programs_compute_on_a_mesh_what_they_compute_on_one_device(tally):
     for seed, text, script in tally.failures:
         pytest.fail(f"seed {seed}: {text}\n\n{script}", pytrace=False)
     assert tally.unstable <= PROGRAMS // 50
 
 
+@pytest.mark.timeout(1200)
 def test_programs_on_processes_compute_what_they_compute_on_one_device():
     for seed in ON_PROCESSES:
         program = generate(seed)
@@ -60,6 +62,7 @@ def test_a_seed_always_makes_the_same_program():
     assert generate(3) != generate(4)
 
 
+@pytest.mark.timeout(1200)  # where it is the first that asks for the tally
 def test_the_programs_have_all_families_meshes_layouts_and_kinds_of_memory(tally):
     assert not set(table.FAMILIES) - set(tally.families), tally.families
     words = {"R", "S", "Tx", "Psum", "Pmax", "Pmin", "Pavg", "Pproduct", "nested", "empty"}
