@@ -31,6 +31,8 @@ from tests.programs.run import Inexact, OtherStride, check, is_unstable, on_proc
 from tests.programs.shrink import shrink
 from tests.programs.tally import Tally, fails_alike, failure, tally_of
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # operators that torch has deprecated
+
 PROGRAMS = 40
 ON_PROCESSES = range(0, PROGRAMS, 20)
 RARE = {"attention", "bags", "embedding"}
