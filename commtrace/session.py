@@ -10,6 +10,8 @@ one, each rank writes a spool while it runs, at least once a second, and rank 0 
 file when the recording ends. In a process that `commtrace run` started, a recording is in force
 from the first line on; a recording that the script makes there adds its steps and regions to that
 one and writes no file of its own. What happens outside of it belongs to no step.
+
+The file is a few lines longer than others: `Recording` is one class that people read as a whole.
 """
 
 from __future__ import annotations

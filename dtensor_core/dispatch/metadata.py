@@ -4,7 +4,8 @@ torch's meta kernels know all operators, but many of them are written in Python,
 millisecond, and load torch._dynamo, which takes seconds. So the operators that models are made of
 have their metadata worked out here, where their arguments are contiguous and of one floating
 type; for everything else the meta kernel is asked. Law: both say the same. Used by `entry` and
-`lists`, on a call that was not seen before.
+`lists`, on a call that was not seen before. The file is longer than others: it is one table of
+shortcuts and the functions in it.
 """
 
 from __future__ import annotations
