@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import TimeoutError as NotInTimeError
 
 from commtrace.analyze import load
 from commtrace.figures.theme import DARK, LIGHT, readable_on
@@ -287,10 +289,14 @@ def test_a_call_opens_its_story_and_shows_itself_in_the_timeline(page: Page) -> 
 
 
 def test_clicking_a_call_in_the_timeline_opens_its_story(page: Page) -> None:
-    hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
-    page.mouse.down()
-    page.mouse.up()
-    page.locator("#detail").wait_for()
+    page.wait_for_load_state("networkidle")  # until then the page may move under the pointer
+    for _ in range(3):
+        hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
+        page.mouse.down()
+        page.mouse.up()
+        with contextlib.suppress(NotInTimeError):
+            page.locator("#detail").wait_for(timeout=15_000)
+            break
     assert page.inner_text("#detail-title").startswith("reduce_scatter on rank 0")
 
 
