@@ -26,7 +26,7 @@ _SPELLINGS = {
     "all_to_all_v_single",
     "broadcast": "broadcast_oop",
     "reduce": "reduce_oop",
-    "gather": "",
+    "gather": "gather_into_tensor gather_single",
     "scatter": "",
     "send": "isend",
     "recv": "irecv recv_any_source recvanysource",
