@@ -64,7 +64,7 @@ class Launch:
             unfinished.write_text(str(num_others), encoding="ascii")
 
     def others_wanted(self) -> list[int]:
-        """How many others each process above it that has a group has to start for it."""
+        """Number of others that each process above it that has a group has to start for it."""
         paths = [self.folder / f"{pid}{_GROUP_SUFFIX}" for pid in self.pids[:-1]]
         return [int(path.read_text(encoding="ascii")) for path in paths if path.exists()]
 
@@ -83,7 +83,7 @@ class Launch:
 
 
 def num_with_group(folder: Path) -> int:
-    """How many processes that could be recorded have made a default process group."""
+    """Number of recordable processes that have made a default process group."""
     return len(list(folder.glob(f"*{_GROUP_SUFFIX}")))
 
 

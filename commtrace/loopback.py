@@ -169,7 +169,7 @@ def _await_turn(folder: Path, address: str, asked: dict[str, Any]) -> int:
 
 
 def _is_foreign(folder: Path, address: str, port: int) -> bool:
-    """Whether a process listens that has noted no turn: a rank notes it before it listens."""
+    """Return whether a process listens without a noted turn, which ranks note beforehand."""
     if _turns(folder, port):
         return False
     with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1):

@@ -55,7 +55,7 @@ class Column:
     least: int = -1
     most: int = 0
     form: str = ""
-    """What a string is: a key of `FORMS`."""
+    """Form of a string: a key of `FORMS`."""
 
     def __post_init__(self) -> None:
         if not self.most:

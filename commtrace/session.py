@@ -142,7 +142,7 @@ class Recording(Views, Decorating):
         return f"<commtrace.Recording {where}, {self._state()}, detail {self._detail}>"
 
     def _state(self) -> str:
-        """What it has been through, and how much it holds."""
+        """State of the recording, and the number of calls that it holds."""
         if self._stream is None:
             return "not begun"
         rank, num_calls = self._facts.rank, self._buffer.num_calls

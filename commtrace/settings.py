@@ -71,14 +71,14 @@ class Muted:
     source: str = "*"
 
     def mutes(self, rule: str, module: str, source: str) -> bool:
-        """Whether a finding is meant; a source may be given without the folders before it."""
+        """Return whether a finding is meant; a source may lack the folders before it."""
         is_there = fnmatchcase(source, self.source) or fnmatchcase(source, f"*/{self.source}")
         return rule == self.rule and fnmatchcase(module, self.module) and is_there
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a project sets; `path` is the file, None where there is none that sets anything.
+    """Settings of a project; `path` is the file, None where there is none that sets anything.
 
     `detail` is empty where it is not set; `thresholds` are those that are.
     """

@@ -44,7 +44,7 @@ class _Place:
 
 
 class _State(threading.local):
-    """What this thread's ranks have replaced, and the modules that it works on, outermost first."""
+    """Parameters that this thread has replaced, and the modules in progress, outermost first."""
 
     def __init__(self) -> None:
         self.replaced = WeakTensorKeyDictionary()
@@ -143,7 +143,7 @@ def _is_same(one: DTensor, other: DTensor) -> bool:
 
 
 def _current(parameter: Any) -> Any:
-    """What has taken a parameter's place; itself if nothing has."""
+    """Replacement of a parameter; itself if there is none."""
     while parameter in _state.replaced:
         parameter = _state.replaced[parameter][0]
     return parameter

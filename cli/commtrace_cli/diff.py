@@ -136,7 +136,7 @@ def _write_json(
 def _grew(
     tables: dict[str, pd.DataFrame], metrics: Sequence[options.Metric], tolerance: float
 ) -> bool:
-    """Whether something has grown that must not; it is told what, and in which run."""
+    """Return whether something has grown that must not; it is told what, and in which run."""
     from commtrace.analyze.diff import METRICS, increases
 
     has_grown = False
@@ -228,7 +228,7 @@ def _print_places(console: Console, table: pd.DataFrame, rows: int) -> None:
 def _print_growth(
     console: Console, runs: Sequence[Frames], labels: Sequence[str], rows: int
 ) -> None:
-    """What grew in any of several runs, by module and by kind: bytes sent and calls."""
+    """Growth in any of several runs, by module and by kind: bytes sent and calls."""
     from commtrace.analyze.growth import by_kind, by_module
 
     for what, grown in (("module", by_module(runs)), ("kind", by_kind(runs))):

@@ -92,7 +92,7 @@ def _steps(told: RunInfo) -> str:
 
 
 def _lines_of_settings(settings: Settings) -> Iterator[tuple[str, Text]]:
-    """What pyproject.toml sets for commands in this folder, where it sets anything."""
+    """Settings of pyproject.toml for commands in this folder, if there are any."""
     if settings.path is not None:
         yield "settings", Text(str(settings.path))
     if settings.detail:

@@ -46,7 +46,7 @@ def load_events(path: Path) -> Frames:
 
 
 def is_silent(frames: Frames, trace: Path) -> bool:
-    """Whether a run has no communication; then that is said, in place of its empty tables."""
+    """Return whether a run has no communication, and say so in place of its empty tables."""
     if len(frames.comm):
         return False
     from commtrace.analyze import notices_of

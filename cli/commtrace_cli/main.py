@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def _refused(error: OSError) -> UsageError:
-    """What the system refused: without a file's name, to write the output."""
+    """The error for what the system refused: without a file's name, to write the output."""
     if error.filename is None:
         attempt = "send what is printed to another place"
         return UsageError("cannot write the output", found=_said(error), attempt=attempt)
@@ -150,7 +150,7 @@ def _said(error: OSError) -> str:
 _NotUnderstood: Any = next(
     each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException"
 )
-"""What the parser of arguments raises; releases of typer take it from different packages."""
+"""Errors of the parser of arguments; releases of typer take them from different packages."""
 
 _TOLD_ALREADY = "NoArgsIsHelpError"
 """Its exception where there are no arguments at all, by when the help has been printed."""

@@ -101,7 +101,7 @@ def _merge(spools: Path, output: Path, script: Path, nproc: int) -> list[str]:
 
 
 def _told_of_silence(spools: Path, script: Path, nproc: int) -> str:
-    """What is said of a run in which nobody called a collective."""
+    """The note on a run in which nobody called a collective."""
     from commtrace.child_ranks import num_with_group, programs
 
     num = num_with_group(spools)

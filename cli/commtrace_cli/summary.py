@@ -101,7 +101,7 @@ def _size_of(frames: Frames) -> str:
 
 
 def _calls(frames: Frames) -> str:
-    """How many calls one rank makes, which the tables below add up to, and all ranks together."""
+    """Number of calls of one rank, to which the tables below add up, and of all ranks."""
     num_calls, num_ranks = len(frames.comm), max(frames.num_ranks, 1)
     if num_ranks == 1:
         return counted(num_calls, "communication call")

@@ -27,7 +27,7 @@ Examples:
 
 
 OF_EVERY_RUN = ("facts",)
-"""What can be asked of a run without any communication, too."""
+"""Tables that a run without any communication has, too."""
 
 
 def table(

@@ -32,7 +32,7 @@ MEASURES = {
 """The measures that the terminal shows, in this order, and their headings."""
 
 FIRST_MEASURES = ("blocked_ns", "wire_bytes", "share_of_steps", "share", "calls_per_step")
-"""What a narrow terminal shows of the measures first, after a table's first column."""
+"""Measures that a narrow terminal shows first, after a table's first column."""
 
 _UNITS_OF_MEASURES = ("ns", "bytes", "1")
 

@@ -1,4 +1,4 @@
-"""What people see: data on stdout, words about the work on stderr, colour only on a terminal.
+"""Output for people: data on stdout, notes on stderr, colour only on a terminal.
 
 All that a command prints goes through the consoles of this file, or through `write`: nothing that
 a trace, a file name or an argument holds can move the cursor, set a title or turn a line around.
@@ -57,7 +57,7 @@ class Text(RichText):
 
 class _Console(Console):
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-        """What is to be written, with nothing in it that only a console should say."""
+        """Segments to be written, without the control codes that only a console may send."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=_shown(segment.text))
 
@@ -106,7 +106,7 @@ def write(text: str) -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether somebody looks at what is written."""
+    """Return whether somebody looks at what is written."""
     return stream.isatty()
 
 

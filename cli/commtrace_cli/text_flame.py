@@ -116,7 +116,7 @@ def flame_lines(rows: Sequence[Row], value: str, num_ranks: int, width: int) -> 
 
 
 def num_cut(rows: Sequence[Row], width: int) -> int:
-    """How many names are longer than a terminal `width` wide has room for."""
+    """Number of names that are longer than a terminal `width` wide has room for."""
     names = _names(rows)
     label = _label_width(names, width)
     return sum(cell_len(name) > label for name in names)

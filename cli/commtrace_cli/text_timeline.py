@@ -118,13 +118,13 @@ def timeline_lines(
 
 
 def has_room_for_shares(width: int, ranks: Sequence[int]) -> bool:
-    """Whether a terminal is wide enough for what follows a row: its parts blocked and waiting."""
+    """Return whether a terminal has room behind a row for its parts blocked and waiting."""
     label = max(len(f"rank {rank}") for rank in (*ranks, 0)) + 2
     return width >= label + LEAST_COLUMNS + _SHARES
 
 
 def legend(kinds: Sequence[str], *, has_phases: bool, width: int) -> list[Text]:
-    """What the letters mean, in lines; a letter and its kind stay together."""
+    """Meanings of the letters, in lines; a letter and its kind stay together."""
     letters = [Text()]
     for kind in map(visible, kinds):
         if letters[-1].cell_len + cell_len(kind) + 4 > width and letters[-1]:

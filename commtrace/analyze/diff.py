@@ -61,7 +61,7 @@ def compare_all(runs: Sequence[Frames]) -> list[pd.DataFrame]:
 
 
 def in_steps_of_all(runs: Sequence[Frames]) -> bool:
-    """Whether all runs mark steps, so that what happens in them is counted per step."""
+    """Return whether all runs mark steps, so that what happens in them is counted per step."""
     return all(len(frames.steps) for frames in runs)
 
 
@@ -93,7 +93,7 @@ def _sums(frames: Frames, per_step: bool) -> pd.DataFrame:
 
 
 def per_rank(frames: Frames, comm: pd.DataFrame, by: Sequence[str], per_step: bool) -> pd.DataFrame:
-    """What one rank does of the calls `comm`, by scope and columns: `MEASURED`, nan not known."""
+    """Measures of one rank over `comm`, by scope and columns: `MEASURED`, nan if unknown."""
     in_step = (comm["step"] >= 0) & per_step
     num_steps = max(frames.steps["step"].nunique(), 1)
     weight = (1.0 / max(frames.num_ranks, 1)) / in_step.map({True: num_steps, False: 1})

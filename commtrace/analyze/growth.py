@@ -51,12 +51,12 @@ def totals(runs: Sequence[Frames]) -> list[Grown]:
 
 
 def by_kind(runs: Sequence[Frames]) -> list[Grown]:
-    """What grew, by kind of communication."""
+    """Growth by kind of communication."""
     return _grown(_sums(runs, "kind"))
 
 
 def by_module(runs: Sequence[Frames]) -> list[Grown]:
-    """What grew, by module, each with all that is inside of it.
+    """Growth by module, each with all that is inside of it.
 
     A module whose numbers are those of one that it contains is left out.
     """
@@ -69,7 +69,7 @@ def by_module(runs: Sequence[Frames]) -> list[Grown]:
 
 
 def by_line(runs: Sequence[Frames]) -> list[Grown]:
-    """What grew, by line of the program.
+    """Growth by line of the program.
 
     Where a function communicates from as many lines in every run, the first is compared with the
     first and so on, for an edit above moves them all; else lines are compared by number.

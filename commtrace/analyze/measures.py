@@ -48,7 +48,7 @@ def recorded_ns(frames: Frames) -> pd.Series:
 
 
 def steps_ns(frames: Frames) -> pd.Series:
-    """How long each row of table `steps` lasted."""
+    """Durations of the rows of table `steps`, in ns."""
     return addable((frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0))
 
 

@@ -68,7 +68,7 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What the files of one tool tell, rank by rank, how ranks were told, and what they lack."""
+    """Contents of the files of one tool by rank, the source of the ranks, and what is missing."""
 
     records: list[RankRecord]
     ranks_from: str

@@ -61,7 +61,7 @@ class Listening:
 
     @property
     def is_innermost(self) -> bool:
-        """Whether no other dispatch mode of this thread was entered later."""
+        """Return whether no other dispatch mode of this thread was entered later."""
         return self._mode is _get_current_dispatch_mode()
 
     def stop(self) -> None:

@@ -139,7 +139,7 @@ class Buffer:
 
     @property
     def num_calls(self) -> int:
-        """How many calls have been kept."""
+        """Number of calls that have been kept."""
         return self._num_kept
 
     def add(self, call: Call) -> None:
@@ -237,7 +237,7 @@ class Buffer:
 
     @property
     def is_one_step(self) -> bool:
-        """Whether the only step is the recording itself: the program has marked none."""
+        """Return whether the only step is the recording itself: the program has marked none."""
         return not self._num_marks and self._num_steps == 1
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
@@ -250,7 +250,7 @@ class Buffer:
         self._keep_found(source, finder.tick(thing, at, begin))
 
     def end_found_steps(self) -> None:
-        """What was found is complete: the last call of each source ends a step, too."""
+        """Complete the steps that were found: the last call of each source ends a step, too."""
         for source, (finder, _) in self._finders.items():
             self._keep_found(source, finder.rest())
 

@@ -86,7 +86,7 @@ class Contents:
         return number
 
     def _differs(self, number: int, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether tensors were changed by what no counter has seen."""
+        """Return whether tensors were changed by what no counter has seen."""
         sample = b"".join([_sample(tensor) for tensor in tensors])
         return self._samples.setdefault(number, sample) != sample
 

@@ -35,7 +35,7 @@ _FRAMEWORKS = (
 _SITES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
 _GENERATED = ("<eval_with_key>", *torch.__path__)
-"""How the file names of the code begin that torch makes up, which is in no module."""
+"""Beginnings of the file names of code that torch generates, which is in no module."""
 
 _FRAMES_OF_FUNCTIONS = {
     ("torch.autograd.graph", "_engine_run_backward"): ENGINE,
@@ -99,7 +99,7 @@ def _kind_of_package(module: str, file: str) -> int:
 
 
 def _is_installed(module: str, file: str) -> bool:
-    """Whether a file lies where packages are installed, in an environment or by `pip --target`."""
+    """Return whether a file is of an installed package, in an environment or `pip --target`."""
     if any(site in file for site in _SITES) or file.startswith(_SCRIPTS):
         return True
     folder, found, _ = file.rpartition(f"{os.sep}{module.partition('.')[0]}{os.sep}")
@@ -170,5 +170,5 @@ def text_of_stack(stack: Stack) -> str:
 
 
 def is_library(frame: FrameType) -> bool:
-    """Whether a frame runs code that is not the user's own."""
+    """Return whether a frame runs code that is not the user's own."""
     return kind_of(frame) != USER

@@ -243,7 +243,7 @@ class Locator:
     def _sent_by_hook(
         self, call: ModuleCall | None, bucket: dist.GradBucket, told: Told | None, task: int
     ) -> tuple[ModuleCall | None, Told | None]:
-        """What a communication hook sends, which DistributedDataParallel has given a bucket.
+        """Attribution of a message of DistributedDataParallel's communication hook.
 
         Of several messages, such as factors, the first one has the parameters' names: it is one
         reduction.

@@ -1,4 +1,4 @@
-"""Which stage of a pipeline a send or receive belongs to, and in which direction it goes.
+"""Stage and direction of the sends and receives of a pipeline.
 
 A schedule of `torch.distributed.pipelining` issues transfers in batches, where nothing tells what
 they are for. Their stage has made each as a `P2POp`, in one of four methods: there the tensor is

@@ -61,7 +61,7 @@ class StepFinder:
         return found
 
     def _is_again(self, thing: Any) -> bool:
-        """Whether an object has stepped in this step, or took the place of one that is gone."""
+        """Return whether an object stepped in this step, or took the place of one that is gone."""
         known = self._seen.get(id(thing))
         return known is not None or any(each() is None for each in self._seen.values())
 

@@ -228,7 +228,7 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Told | None]] = {
 
 
 def told_by(frame: FrameType) -> Told | None:
-    """What a frame of a function in `TELLING` tells; None if nothing."""
+    """Facts that a frame of a function in `TELLING` gives; None if there are none."""
     return TELLING[frame.f_globals["__name__"], frame.f_code.co_name](frame)
 
 
@@ -286,7 +286,7 @@ class Bucket:
 
 
 class Unused:
-    """What DistributedDataParallel has last logged of parameters that its passes did not use.
+    """DistributedDataParallel's last log entry on parameters that its passes did not use.
 
     It logs the first ten passes, and then one of a hundred.
     """

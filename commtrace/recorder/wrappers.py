@@ -56,7 +56,7 @@ def _without_modules(root: nn.Module, names: list[str]) -> list[str]:
 
 
 def _wraps(module: nn.Module | None) -> bool:
-    """Whether a module keeps what it wraps as `module`."""
+    """Return whether a module keeps what it wraps as `module`."""
     return any(
         cls.__name__ in _CLASSES and cls.__module__.startswith("torch.")
         for cls in type(module).__mro__

@@ -57,7 +57,7 @@ def _group(frames: Frames, row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _findings(answers: Answers) -> list[dict[str, Any]]:
-    """What each finding says, and the number of the card that shows it, from 0; -1 without one."""
+    """Text of each finding, and the number of the card that shows it, from 0; -1 without one."""
     said, same = ["rule", "title", "advice"], ["rule", "advice", "source"]
     shown = answers.findings.head(MAX_CARDS)[same].itertuples(index=False, name=None)
     cards = {key: card for card, key in enumerate(shown)}

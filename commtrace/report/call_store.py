@@ -37,7 +37,7 @@ RESOLUTIONS_NS = (1, 100, 1000, 10_000, 100_000)
 
 _NUMBERS = ("rank", "id", "seq", "step", "module_call", "op_id", "thread", "last_rank", "lane")
 _MET = ("number", "partner_id", "found")
-"""What tells a call's peers: the number of its collective in the group, or its partner's id (its
+"""Identity of a call's peers: the number of its collective in the group, or its partner's id (its
 own, where it is no transfer); and which findings count it in, a number of `finding_sets`."""
 _NEAR: dict[str, tuple[tuple[str, int], ...]] = {
     "number": (("seq", 1),),

@@ -27,7 +27,7 @@ from commtrace.writing import whole
 SCRIPTS = ("format.js", "figures.js", "diff.js")
 
 MEASURES = {"wire_bytes": "Bytes sent", "calls": "Calls", "blocked_ns": "Exposed time"}
-"""What tables and flame graphs can be drawn by, and what each is called."""
+"""Measures of tables and flame graphs, and their titles."""
 
 _OF_NODES = {"wire_bytes": "wire_bytes", "calls": "num_calls", "blocked_ns": "blocked_ns"}
 

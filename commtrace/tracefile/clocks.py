@@ -49,7 +49,7 @@ Names = Mapping[str, str]
 
 
 def align(spools: Sequence[Spool], names: Sequence[Names] = ()) -> list[Alignment]:
-    """How the times of each spool come onto the first one's scale.
+    """Offsets that bring the times of each spool onto the first one's scale.
 
     `names` are those of groups for each spool; without them, a name means the same group to all.
     """

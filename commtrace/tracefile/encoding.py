@@ -145,7 +145,7 @@ def require_codes(codes: array[int], num_strings: int, place: str) -> None:
 
 
 def size_of(description: Description, rows: int) -> int:
-    """How many bytes a described column of that many rows has; 0 of a description that is none."""
+    """Bytes of a described column with that many rows; 0 if it is no description."""
     if not isinstance(description, dict) or "const" in description:
         return 0
     if "planes" in description:

@@ -79,7 +79,7 @@ SPOOL_FACTS: dict[str, Check] = {
     "start_ns": _is_instant,
     "run": _is_object,
 }
-"""What every spool has."""
+"""Facts that every spool has."""
 
 CLOSING_FACTS: dict[str, Check] = {
     "end_ns": _is_instant,
@@ -88,7 +88,7 @@ CLOSING_FACTS: dict[str, Check] = {
     "num_ops_dropped": _is_count,
     "sees_completion": _is_flag,
 }
-"""What it may have."""
+"""Facts that a spool may have."""
 
 RUN_FACTS: dict[str, Check] = {
     "world_size": _is_world_size,
@@ -107,7 +107,7 @@ RUN_FACTS: dict[str, Check] = {
     "process_group": _is_text,
     "ranks_from": _is_text,
 }
-"""What a run may have."""
+"""Facts that a run may have."""
 
 
 def require_spool_facts(facts: Mapping[str, Any], asked: str) -> None:

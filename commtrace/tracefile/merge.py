@@ -108,7 +108,7 @@ def _latest(spools: Sequence[Spool]) -> tuple[list[Spool], list[str]]:
 
 
 def _has_ranks(spool: Spool, last_start_ns: int) -> bool:
-    """Whether a spool is of a process that communicated nothing and started the rank itself."""
+    """Return whether a spool's process communicated nothing and started the rank itself."""
     is_silent = spool.facts["run"].get("process_group") == "none"
     return is_silent and _start_ns(spool) < last_start_ns <= _end_ns(spool)
 

@@ -53,7 +53,7 @@ _COPY_AGAIN = "copy it again, or record the run again"
 
 
 class DamageError(ValueError):
-    """What a reader found at some place of a file; `reading` makes a TraceError of it."""
+    """A reader's complaint about a place in a file; `reading` makes a TraceError of it."""
 
     def __init__(self, found: str, place: str = "") -> None:
         super().__init__(found)
@@ -204,7 +204,7 @@ def _require_regular(mode: int, asked: str) -> None:
 
 
 def _all_of(stream: io.RawIOBase, size: int, asked: str) -> bytes:
-    """What a file holds, which may be more than its size says."""
+    """Contents of a file, which may be longer than its size says."""
     most = _limit() or _MOST_BYTES
     parts: list[bytes] = []
     total, ask_for = 0, size + 1

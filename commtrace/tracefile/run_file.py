@@ -151,7 +151,7 @@ def _no_trace(asked: str, found: str, place: str = "") -> NotATraceError:
 
 
 def _told(error: ValueError, text: str) -> DamageError:
-    """What is wrong with a text that begins as a trace: mostly that it ends too early."""
+    """The error for a text that begins as a trace: mostly that it ends too early."""
     at = getattr(error, "pos", len(text))
     is_cut = isinstance(error, json.JSONDecodeError) and (
         at >= len(text) or error.msg.startswith("Unterminated") or not text.rstrip().endswith("}")

@@ -68,7 +68,7 @@ FOUND_STEPS = "found_steps"
 """Pseudo-table: steps that nobody marked, as rows of table `steps` behind their source."""
 
 STEP_SOURCES = ("optimizer", "profiler", "scheduler")
-"""What steps are found by; of several, the first one counts."""
+"""Sources of steps that nobody marked; of several, the first one counts."""
 
 SITE = Column("site", int, "", "number of the site in this file, from 0")
 _OF_EACH = {

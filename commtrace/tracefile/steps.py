@@ -1,4 +1,4 @@
-"""Where the steps of a run come from, and which step a call belongs to where nobody marked any.
+"""Source of a run's steps, and the step of each call where nobody marked any.
 
 A spool has the steps that the program marked, and those that were found while recording, by what
 they were found with. All ranks take the same source, the first of these that any of them has:
@@ -78,7 +78,7 @@ def _num_steps(spool: Spool) -> int:
 
 
 def _is_marked(spool: Spool) -> bool:
-    """Whether the program has marked a step: the one of a whole recording is no mark."""
+    """Return whether the program has marked a step: the one of a whole recording is no mark."""
     num_steps = _num_steps(spool)
     is_whole: Any = spool.facts.get("is_one_step", False)
     return num_steps > 1 or (num_steps == 1 and not is_whole)

@@ -166,7 +166,7 @@ def _doubles(name: str, table: Table) -> Iterator[Problem]:
 
 
 def _is_increasing(keys: Sequence[np.ndarray]) -> bool:
-    """Whether each row comes after the one before, by the first key, then by the next."""
+    """Return whether each row comes after the one before, by the first key, then by the next."""
     after = np.zeros(len(keys[0]) - 1, dtype=bool)
     same = np.ones(len(keys[0]) - 1, dtype=bool)
     for key in keys:

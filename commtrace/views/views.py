@@ -69,7 +69,7 @@ class Views(ABC):
         return Explained(explain(frames, find_call(frames, call)))
 
     def diff(self, after: Views | Frames | Path | str) -> Table:
-        """What changed from this run to another, by module, operator, kind, group and phase.
+        """Changes from this run to another, by module, operator, kind, group and phase.
 
         The other run is a recording, a loaded run or the path of a trace. Raises a TraceError
         where the path holds none.

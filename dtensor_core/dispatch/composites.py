@@ -334,7 +334,7 @@ def _mask_as_dtensor(
 
 
 def _of_nothing(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """What the composite gives; of no elements that may be a plain tensor, made of sizes."""
+    """Result of the composite; without elements it may be a plain tensor, made of sizes."""
     made = op._op_dk(_composite, *args, **kwargs)
     like = next(each for each in tree_leaves((args, kwargs)) if hasattr(each, "_spec"))
     is_plain = isinstance(made, torch.Tensor) and not hasattr(made, "_spec")

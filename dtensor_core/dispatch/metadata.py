@@ -351,7 +351,7 @@ _LYING: dict[Any, Callable[[Spec], bool]] = {
 
 
 def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
-    """What the operator's meta kernel says.
+    """Metadata according to the operator's meta kernel.
 
     Of tensors without elements it lets pass what no device does, or refuses it in other words.
     """

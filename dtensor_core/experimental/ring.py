@@ -31,7 +31,7 @@ State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class _Rotation(torch.autograd.Function):
-    """What the rank before holds; gradients go back the other way."""
+    """The part of the rank before; gradients go back the other way."""
 
     @staticmethod
     def forward(ctx: Any, flat: torch.Tensor, mesh: DeviceMesh, steps: int) -> torch.Tensor:
@@ -99,7 +99,7 @@ class Ring:
         return (total / exponentials).to(query.dtype), torch.cat(flags)
 
     def _positions(self, coord: int, length: int) -> torch.Tensor:
-        """Where in the sequence the local positions of a rank are."""
+        """Positions in the sequence of a rank's local part."""
         pieces = self.held[coord]
         each = length // len(pieces)
         return torch.cat([torch.arange(each) + number * each for number in pieces])

@@ -28,12 +28,12 @@ _OPERATOR = "ExpertParallel"
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """How rows went to their experts, so that they find back."""
+    """Routes of rows to their experts, for the way back."""
 
     sent: list[int]
     received: list[int]
     order: torch.Tensor | None = None
-    """Where each row that arrived was put, if they were sorted by expert."""
+    """Place of each row that arrived, if they were sorted by expert."""
     weights: torch.Tensor | None = None
     """[tokens, choices], where each token was sent to several experts."""
     pairs: torch.Tensor | None = None
@@ -93,7 +93,7 @@ class ExpertParallel(LocalParameters):
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """What this rank's experts get."""
+        """Rows for this rank's experts."""
         given = inspect.signature(module.forward).bind(*args, **kwargs).args
         if len(given) not in (2, 3) or not all(isinstance(e, torch.Tensor) for e in given):
             raise StyleInputError(
@@ -171,7 +171,7 @@ class ExpertParallel(LocalParameters):
 
 @lru_cache(maxsize=1024)
 def _owned(experts: int, ranks: int) -> tuple[int, ...]:
-    """How many experts each rank has."""
+    """Number of experts that each rank has."""
     return tuple(local_extent(experts, ranks, at).size for at in range(ranks))
 
 

@@ -56,7 +56,7 @@ class LocalParameters(ParallelStyle):
     """Runs a module on the local parts of its DTensor parameters; subclasses add crossings."""
 
     gradients: tuple[Placement, ...] | None = None
-    """How the gradients of local parameters lie; None: as the parameters."""
+    """Placements of the gradients of local parameters; None: as the parameters."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         calls: list[tuple[dict[str, Any], Any]] = []
@@ -91,7 +91,7 @@ class LocalParameters(ParallelStyle):
         return args, kwargs, None
 
     def leave(self, module: nn.Module, output: Any, state: Any, mesh: DeviceMesh) -> Any:
-        """What a call of the module returns, of what its forward returned."""
+        """Output of a call of the module, made of what its forward returned."""
         return output
 
     def __repr__(self) -> str:

@@ -111,7 +111,7 @@ def _packed_last(ndim: int) -> Placement:
     return _StridedShard(ndim - 1, split_factor=2) if ndim > 1 else Whole
 
 
-# How a parameter that the plan names is cut, by its number of dims: [..., out, in].
+# Placement of a parameter that the plan names, by its number of dims: [..., out, in].
 PARAMETER_LAYOUTS: Mapping[str, Callable[[int], Placement]] = {
     "colwise": _columns,
     "rowwise": _rows_of_last,
@@ -252,7 +252,7 @@ Places = list[tuple[nn.Module, str]]
 
 
 def _tied(model: nn.Module) -> list[Places]:
-    """Where each parameter is that several modules share."""
+    """Places of each parameter that several modules share."""
     places: dict[int, Places] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():

@@ -28,7 +28,7 @@ _EXTREMES = ("max", "min")
 
 @dataclass(frozen=True, slots=True)
 class Addends(ABC):
-    """What is done to values before they are reduced by `reduce_op`, and to the result."""
+    """Encoding of values before they are reduced by `reduce_op`, and decoding of the result."""
 
     reduce_op: str
 
@@ -89,7 +89,7 @@ class _Ordered(Addends):
 
 
 def addends_of(reduce_op: str, factor: int, dtype: torch.dtype) -> Addends | None:
-    """How values of a reduction over ranks are sent; None if as they are."""
+    """Encoding of the values of a reduction over ranks; None if they are sent as they are."""
     exponent = norm_exponent(reduce_op)
     if exponent is not None:
         return _Powers("sum", exponent)

@@ -25,13 +25,13 @@ from tests.commtrace.synthetic import write_synthetic_run
 BAD = "\x1b]0;owned\x07\x9b31m\u202e\u2066\r\x08\x00\x7f\u2028\u200b\ud800[red]:smile:[link=x]"
 NAME = "=evil\x1b]0;x\x07\u202e\n.json"
 _STRUCTURED = re.compile(r"[\d,;\[\]]*|\[\[.*")
-"""What a reader takes apart: lists of ranks, shapes, candidates."""
+"""Texts that a reader parses: lists of ranks, shapes, candidates."""
 _LISTED = {*PHASES, "dtensor", "local"}
-"""What the schema lists: a trace with another phase or level is refused as a whole."""
+"""Values that the schema lists: a trace with another phase or level is refused as a whole."""
 
 
 def is_seen(text: str) -> bool:
-    """Whether nothing in a text does anything but stand there; line breaks are the command's."""
+    """Return whether a text has visible characters only; line breaks are the command's."""
     unseen = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return all(unicodedata.category(letter) not in unseen or letter == "\n" for letter in text)
 

@@ -73,7 +73,7 @@ def run(tmp_path: Path) -> Any:
 
 
 def calls(result: LaunchResult) -> Counter[int]:
-    """How many calls each rank made."""
+    """Number of calls that each rank made."""
     assert (result.exit_code, result.traceback) == (0, "")
     trace = read_trace(result.spool_folder)
     assert (trace.run["missing_ranks"], trace.run["torn_ranks"]) == ([], [])

@@ -1,4 +1,4 @@
-"""What cannot be seen is shown as an escape."""
+"""Invisible characters are shown as escapes."""
 
 from __future__ import annotations
 

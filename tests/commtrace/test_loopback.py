@@ -93,7 +93,7 @@ def test_no_socket_of_a_run_can_be_reached_from_elsewhere(
 
 @linux
 def test_a_store_that_the_script_makes_itself_is_left_as_it_is_and_is_seen(tmp_path: Path) -> None:
-    """Which also shows that the test above would see one."""
+    """Control: the test above would see such a socket."""
     script = tmp_path / "meet.py"
     script.write_text(MEETING)
     args = (str(tmp_path), "on all", "launcher")
@@ -132,7 +132,7 @@ for port in map(int, sys.argv[2:]):
 
 
 class Command:
-    """What runs a command when it is unpickled."""
+    """A payload that runs a command when it is unpickled."""
 
     def __init__(self, command: str) -> None:
         self.command = command

@@ -152,7 +152,7 @@ def again(seed: int, outcome: Outcome) -> str:
 
 
 def summary(found: Sequence[Outcome]) -> list[str]:
-    """How many commands ended how, by kind of input and by command."""
+    """Numbers of commands by outcome, kind of input and command."""
     lines = []
     for title, name in (("kind", "kind"), ("command", "command")):
         lines.append(

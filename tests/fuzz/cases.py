@@ -75,7 +75,7 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """What is spoiled."""
+        """Inputs to mutate."""
         return _TURN[self.number * _STRIDE % len(_TURN)]
 
     def write(self, folder: Path) -> list[tuple[str, ...]]:
@@ -181,7 +181,7 @@ def _write_baseline(chance: random.Random, folder: Path, number: int) -> list[tu
 
 
 def _write_special(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
-    """What is no regular file, alone and inside of folders, and what inflates without end."""
+    """Inputs that are no regular files, alone and inside of folders, and compression bombs."""
     way = number // len(_TURN) % 8
     inside = folder / ("spools" if chance.random() < 0.5 else "files")
     inside.mkdir()

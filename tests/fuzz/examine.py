@@ -25,7 +25,7 @@ from tests.fuzz.cases import BASELINE, Case
 TIME_LIMIT_S = 60
 """Time of the processor that a command may take."""
 WAITS = 5
-"""How many times as long it may take on a busy machine."""
+"""Factor by which a case may take longer on a busy machine."""
 MOST_GROWTH_BYTES = 512 << 20
 GROWTH_PER_BYTE = 250
 SENTINEL = b"what was there before"
@@ -36,7 +36,7 @@ CODES = {"check": (0, 1, 3), "diff": (0, 3), "explain": (0, 2, 3)}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one command ended: `defect` is empty where all is well."""
+    """Outcome of one command: `defect` is empty where all is well."""
 
     kind: str
     number: int
@@ -143,7 +143,7 @@ def _command(words: tuple[str, ...]) -> int:
 
 
 def _baseline(name: str) -> int:
-    """What a test with a baseline does: read it, and compare it with what was found."""
+    """Read a baseline as a test does, and compare it with what was found."""
     from commtrace.errors import CommtraceError
     from commtrace.pytest_plugin import baseline
 
@@ -176,7 +176,7 @@ def _time_limit() -> Iterator[None]:
 
 
 def _where(error: BaseException) -> str:
-    """What was raised, and the innermost line of ours."""
+    """The exception, and the innermost line of ours."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [
         f
@@ -188,7 +188,7 @@ def _where(error: BaseException) -> str:
 
 
 def _defect_of(command: str, code: int, err: str) -> str:
-    """What is wrong with an end that is no traceback."""
+    """The defect of an end that is no traceback."""
     if "Traceback" in err:
         return "traceback on stderr"
     if code not in CODES.get(command, (0, 3)):

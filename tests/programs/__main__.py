@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def summary(tally: Tally) -> Iterator[str]:
-    """What a stranger reads of a run."""
+    """Summary of a run, for a reader."""
     yield (
         f"{tally.programs} programs of {tally.statements} statements, {tally.differentiated} with "
         f"gradients, {tally.raising} statements that one device refuses; "

@@ -78,7 +78,7 @@ def sampled(where: Sampled) -> Any:
 
 
 def op(name: str, *args: Any, **kwargs: Any) -> Any:
-    """What an operator of the database returns: a tensor, or a list of all that it returns.
+    """Result of an operator of the database: a tensor, or a list of all that it returns.
 
     What is drawn is drawn anew from one seed.
     """

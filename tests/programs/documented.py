@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-# What statement and error say, and what is told of it. All are in docs/moving-over.md.
+# Patterns of a statement and its error, and the reason. All are in docs/moving-over.md.
 _KNOWN = (
     ("in-place operations that require placement changes are not supported", "given addends"),
     ("what is written keeps its shape", "resize_"),

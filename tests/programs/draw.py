@@ -24,7 +24,7 @@ _SIZE_WEIGHTS = (1, 4, 6, 7, 8, 6, 5, 4, 4, 2)
 MOST_ELEMENTS = 3000
 
 
-# What a program mostly consists of, and how often.
+# Kinds of statements that programs mostly consist of, with weights.
 _DTYPES = {
     torch.float64: 14,
     torch.float32: 3,
@@ -208,7 +208,7 @@ class Draw:
 
 
 def _broadcast_size(one: Sequence[int], other: Sequence[int]) -> float:
-    """How many elements two shapes make together; infinite if they don't fit."""
+    """Number of elements that two shapes make together; infinite if they don't fit."""
     try:
         return torch.broadcast_shapes(one, other).numel()
     except RuntimeError:

@@ -249,5 +249,5 @@ def narrowest(tensors: Iterable[torch.Tensor]) -> torch.dtype:
 
 
 def _writes(code: str) -> bool:
-    """Whether a statement may write to what variables hold."""
+    """Return whether a statement may write to what variables hold."""
     return any(mark in code for mark in ("op_(", "out=", "_(", ".data"))

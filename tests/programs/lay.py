@@ -83,7 +83,7 @@ def _part(
 
 
 def _addend(whole: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> torch.Tensor:
-    """What one coordinate adds: small numbers, and on the first one what is missing."""
+    """Partial sums of one coordinate: small numbers, and on the first one the rest."""
     dice = torch.Generator().manual_seed(seed)
     noise = [torch.randint(1, 4, whole.shape, generator=dice).to(whole.dtype) for _ in range(ranks)]
     if op in ("max", "min"):

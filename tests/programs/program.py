@@ -23,7 +23,7 @@ _OPERATOR = re.compile(r"""\bop_?\(['"]([^'"]+)['"]""")
 
 
 class Precision(NamedTuple):
-    """How far results may be off, and by how much values are nudged to see if they are stable."""
+    """Tolerance of results, and the size of nudges that test whether they are stable."""
 
     tolerance: float
     stable: float
@@ -83,7 +83,7 @@ def _compile(code: str) -> CodeType:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is given, what is done, and the results whose gradients are asked for.
+    """Given tensors, statements, and the results whose gradients are asked for.
 
     `dtype` is the narrowest floating type of its values.
     """
@@ -101,7 +101,7 @@ class Program:
 
     @property
     def precision(self) -> Precision:
-        """How exactly it is compared."""
+        """Precision of the comparison."""
         return PRECISIONS[self.dtype]
 
     def without(self, dropped: set[str]) -> Program:

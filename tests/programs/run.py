@@ -42,7 +42,7 @@ class Stopped:
 
 
 def outcome(code: CodeType, values: Mapping[str, Any]) -> Any:
-    """What an expression makes of a program's values."""
+    """Value of an expression over a program's values."""
     return eval(code, SCOPE, dict(values))
 
 
@@ -79,7 +79,7 @@ def results_of(program: Program, given: Mapping[str, Any]) -> Iterator[Kept]:
 
 
 class Refusal(str):
-    """What an error says; any two are equal here, and ranks are compared by their texts."""
+    """Text of an error; any two are equal here, and ranks are compared by their texts."""
 
 
 class _Stop(Exception):
@@ -132,7 +132,7 @@ def _on_a_process(program: Program) -> list[Kept] | Stopped:
 
 
 def on_threads(program: Program) -> list[list[Kept] | Stopped]:
-    """What each rank returned; ranks are threads.
+    """Results of all ranks; ranks are threads.
 
     Raises Mismatch where some stop and others wait for them.
     """
@@ -153,7 +153,7 @@ def on_threads(program: Program) -> list[list[Kept] | Stopped]:
 
 
 def on_processes(program: Program) -> list[list[Kept] | Stopped]:
-    """What each rank returned; ranks are processes that communicate by gloo."""
+    """Results of all ranks; ranks are processes that communicate by gloo."""
     return run_processes(_on_a_process, program.ranks, program, timeout_s=_DEADLINE_S)
 
 
@@ -197,7 +197,7 @@ def check(
 
 
 def _runs(program: Program) -> bool:
-    """Whether one device still runs a program of which a write was left out."""
+    """Return whether one device still runs a program of which a write was left out."""
     try:
         _quietly(program)
     except Exception:
@@ -234,7 +234,7 @@ class OtherStride(Mismatch):
 
 
 def is_meta_stride(program: Program, error: OtherStride) -> bool:
-    """Whether a result's stride is as torch's own meta kernels have it, or those have none.
+    """Return whether a result's stride is as torch's own meta kernels have it, or those have none.
 
     They differ from the kernels of the CPU here and there: nothing is promised then.
     """
@@ -312,7 +312,7 @@ def _without_infinities(
 
 
 def same_stride(found: Sequence[int], expected: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether two tensors lie alike; where a size is 1 or nothing, no step counts."""
+    """Return whether two tensors lie alike; where a size is 1 or nothing, no step counts."""
     if 0 in shape:
         return True
     steps = zip(found, expected, shape, strict=True)
@@ -328,7 +328,7 @@ def _alike(found: Any, expected: Any, tolerance: float) -> bool:
 
 
 def is_unstable(program: Program) -> bool:
-    """Whether a result of one device moves by more than rounding may, if values are nudged."""
+    """Return whether nudged values move a result of one device by more than rounding may."""
     exact = _quietly(program)
     for turn in range(1, 9):
         try:

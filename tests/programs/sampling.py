@@ -17,7 +17,7 @@ from tests.programs.database import Sampled, operators, samples
 from tests.programs.draw import Draw
 from tests.programs.program import names_in
 
-# What they return is whatever was in memory.
+# They return whatever was in memory.
 _UNINITIALISED = {
     "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted",
 }  # fmt: skip
@@ -29,7 +29,7 @@ _OTHERS = (torch.int64, torch.bool, torch.complex128, torch.int32, torch.uint8, 
 
 
 class _Code:
-    """What prints as itself."""
+    """Types that print as themselves."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -101,7 +101,7 @@ def _is_as_exact(d: Draw, dtype: torch.dtype) -> bool:
 
 
 def _texts(d: Draw, where: Sampled, leaves: Sequence[Any]) -> list[Any]:
-    """What stands for each leaf."""
+    """Code that stands for each leaf."""
     texts: list[Any] = []
     is_first = True
     for number, leaf in enumerate(leaves):

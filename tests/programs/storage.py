@@ -127,7 +127,7 @@ def written_view(d: Draw) -> str:
 
 
 def read(d: Draw) -> str:
-    """What Python reads of a tensor, which every rank is to read alike."""
+    """Attributes that Python reads of a tensor, alike on every rank."""
     x = d.one_of(list(d.tensors()))
     value = d.values[x]
     one = f"{x}.flatten()[{d.dice.randrange(value.numel())}]" if value.numel() else x

@@ -1,4 +1,4 @@
-"""What became of many programs: counted by operator and family, with the failures shrunk."""
+"""Outcomes of many programs: counts by operator and family, and shrunk failures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def family_of(op: Any) -> str:
 
 
 def tally_of(seeds: Sequence[int]) -> Tally:
-    """What becomes of the programs of these seeds."""
+    """Outcomes of the programs of these seeds."""
     tally = Tally()
     for seed in seeds:
         program = generate(seed, tally.refused)
@@ -115,7 +115,7 @@ def _judge(tally: Tally, seed: int, program: Program) -> None:
 
 
 def failure(program: Program, run: Callable[..., Any] | None = None) -> Exception | None:
-    """What is wrong with a program, if anything is."""
+    """The failure of a program, if it has one."""
     try:
         check(program, *([run] if run else []))
     except Exception as error:
@@ -124,7 +124,7 @@ def failure(program: Program, run: Callable[..., Any] | None = None) -> Exceptio
 
 
 def fails_alike(error: Exception) -> Callable[[Program], bool]:
-    """Whether a smaller program is one that fails as this does."""
+    """Return whether a smaller program is one that fails as this does."""
 
     def fails(program: Program) -> bool:
         try:

@@ -41,7 +41,7 @@ RARE = {"attention", "bags", "embedding"}
 
 @pytest.fixture(scope="module")
 def tally() -> Tally:
-    """What becomes of the programs that are run here."""
+    """Outcomes of the programs that are run here."""
     return tally_of(range(PROGRAMS))
 
 

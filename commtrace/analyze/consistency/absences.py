@@ -139,7 +139,7 @@ def _at_the_start(ranks: Iterable[int]) -> str:
 
 
 def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
-    """What the trace has lost: gaps in a rank's numbers, or calls after its last one.
+    """Lost calls of the trace: gaps in a rank's numbers, or calls after its last one.
 
     Ranks that have lost as many for the same reason are one problem.
     """

@@ -78,7 +78,7 @@ def told(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any]]]:
 
 
 def muted(frames: Frames) -> dict[tuple[str, str], int]:
-    """How many findings the settings mute, by rule and reason."""
+    """Number of findings that the settings mute, by rule and reason."""
     return Counter((rule.name, reason) for rule, _, _, reason in _judged(frames) if reason)
 
 

@@ -60,7 +60,7 @@ class Rule:
 
 
 def lacks_steps(frames: Frames) -> str:
-    """What a rule about steps lacks in a trace in which none were marked, nor found."""
+    """The lack of a rule about steps in a trace in which none were marked, nor found."""
     if len(frames.steps) or not len(frames.comm) or (frames.comm["step"] >= 0).any():
         return ""
     if "imported_from" in frames.run:

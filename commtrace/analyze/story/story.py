@@ -26,7 +26,7 @@ NO_PEERS = "its peers' calls are not in the trace, differ from it, or have no ti
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where in the program the call stands.
+    """Location of the call in the program.
 
     `lines` are its source line, whose text without indent is `text`, and the ones around it: as
     they were when recorded, else (`are_recorded` is False) as the file has them now.

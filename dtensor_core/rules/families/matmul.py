@@ -34,7 +34,7 @@ def _scaled(text: str) -> Row:
 
 
 def _spread(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """What is added in the shape of the result, which the kernel forgets where no k are held."""
+    """Bias in the shape of the result, which the kernel forgets where a rank holds no k."""
     out = outputs[0]
     if out is None or inputs[1].local_shape[1] or inputs[0].shape == out.shape:
         return op

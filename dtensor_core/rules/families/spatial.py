@@ -83,7 +83,7 @@ def _placed(call: Call) -> Rule:
 def _are_held(
     spec: Spec, reach: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int
 ) -> bool:
-    """Whether all places are those of elements of the tensor."""
+    """Return whether all places are those of elements of the tensor."""
     own, wanted = reach
     if offset + wanted > own:
         return False

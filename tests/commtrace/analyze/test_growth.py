@@ -1,4 +1,4 @@
-"""What grew from a baseline, by module, kind and line; numbers by hand."""
+"""Growth from a baseline, by module, kind and line; numbers by hand."""
 
 from __future__ import annotations
 

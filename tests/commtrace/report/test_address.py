@@ -69,7 +69,7 @@ def test_each_part_of_the_view_stands_in_the_address_and_back_undoes_it(page: Pa
 
 
 def state(page: Page) -> dict[str, Any]:
-    """What the page shows, read from its elements."""
+    """State of the page, read from its elements."""
     return page.evaluate(
         f"""() => ({{
             level: {LEVEL},

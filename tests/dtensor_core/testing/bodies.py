@@ -28,7 +28,7 @@ def total(factor: int) -> tuple[int, float]:
 
 
 def sockets() -> set[tuple[str, int]]:
-    """Where the rank listens while it has a group."""
+    """Sockets on which the rank listens while it has a group."""
     dist.barrier()
     return listening({os.getpid()})
 
