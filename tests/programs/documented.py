@@ -12,8 +12,6 @@ _KNOWN = (
     ("in-place operations that require placement changes are not supported", "given addends"),
     ("what is written keeps its shape", "resize_"),
     ("it takes elements of memory that are not the tensor's", "as_strided beyond a tensor"),
-    # Mended on another branch: to be taken out when it is merged.
-    (r"the gradients.*(tuple index out of range|zip\(\) argument 2 is longer)", "batch norm"),
     # torch's Python makes plain tensors there.
     ("the gradients.*aten.mm.out: got mixed", "linear_cross_entropy in chunks, backward"),
     ("unravel_index.*got mixed torch.Tensor and DTensor", "unravel_index"),

@@ -340,7 +340,7 @@ def test_a_scalar_that_changes_every_step_does_not_grow_the_cache(mesh) -> None:
     before = len(dispatcher.entries)
     for step in range(100):
         x.mul(float(step)).add(step).add_(step, alpha=step + 2)
-    assert len(dispatcher.entries) == before
+    assert len(dispatcher.entries) <= before
 
 
 def test_zeros_infinities_and_nan_are_one_entry_each(mesh) -> None:
@@ -349,7 +349,7 @@ def test_zeros_infinities_and_nan_are_one_entry_each(mesh) -> None:
     before = len(dispatcher.entries)
     for _ in range(100):
         x.mul(-0.0), x.mul(-float("inf")), x.mul(float("nan")), x.mul(-float("nan"))
-    assert len(dispatcher.entries) == before
+    assert len(dispatcher.entries) <= before
 
 
 def test_lists_of_scalars_that_change_do_not_grow_the_cache(mesh) -> None:
@@ -360,7 +360,7 @@ def test_lists_of_scalars_that_change_do_not_grow_the_cache(mesh) -> None:
     before = len(dispatcher.entries)
     for step in range(100):
         torch._foreach_addcdiv_(x, y, y, [0.5 + step, 0.25 * step])
-    assert len(dispatcher.entries) == before
+    assert len(dispatcher.entries) <= before
 
 
 @pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
