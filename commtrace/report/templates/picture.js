@@ -35,17 +35,14 @@ async function start() {
     if (trace && trace.type === "icicle") {
       trace.textfont = { color: trace.marker.colors.map(readableOn) };
     }
+    drawnWidth = place.clientWidth;
     const hasAxes = trace && trace.type !== "icicle";
     const buttons = hasAxes ? CONFIG : { ...CONFIG, modeBarButtons: [["toImage"]] };
     if (figure.layout.legend) figure.layout.legend.maxheight = MOST_LEGEND_PIXELS;
     await Plotly.react(place, figure.data, figure.layout, buttons);
     const wider = withRoomForLegend(place, figure.layout);
     if (wider) await Plotly.react(place, figure.data, wider, buttons);
-    drawnWidth = place.clientWidth;
   };
-  new ResizeObserver(() => {
-    if (drawnWidth && place.clientWidth !== drawnWidth) draw();
-  }).observe(place);
   document.getElementById("theme").addEventListener("click", () => {
     theme = theme === "dark" ? "light" : "dark";
     draw();
@@ -67,6 +64,10 @@ async function start() {
     });
   }
   await draw();
+  // Observing begins with one report, so a window that was resized while it was drawn is seen.
+  new ResizeObserver(() => {
+    if (place.clientWidth !== drawnWidth) draw();
+  }).observe(place);
   root.dataset.ready = "yes";
 }
 
