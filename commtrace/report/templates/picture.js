@@ -36,12 +36,15 @@ async function start() {
       trace.textfont = { color: trace.marker.colors.map(readableOn) };
     }
     drawnWidth = place.clientWidth;
+    const layout = { ...figure.layout, width: drawnWidth };
     const hasAxes = trace && trace.type !== "icicle";
-    const buttons = hasAxes ? CONFIG : { ...CONFIG, modeBarButtons: [["toImage"]] };
-    if (figure.layout.legend) figure.layout.legend.maxheight = MOST_LEGEND_PIXELS;
-    await Plotly.react(place, figure.data, figure.layout, buttons);
-    const wider = withRoomForLegend(place, figure.layout);
-    if (wider) await Plotly.react(place, figure.data, wider, buttons);
+    // plotly's own resizing forgets the height that the legend's rows ask for.
+    const config = { ...CONFIG, responsive: false };
+    if (!hasAxes) config.modeBarButtons = [["toImage"]];
+    if (layout.legend) layout.legend.maxheight = MOST_LEGEND_PIXELS;
+    await Plotly.react(place, figure.data, layout, config);
+    const wider = withRoomForLegend(place, layout);
+    if (wider) await Plotly.react(place, figure.data, wider, config);
   };
   document.getElementById("theme").addEventListener("click", () => {
     theme = theme === "dark" ? "light" : "dark";
