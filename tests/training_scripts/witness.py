@@ -1,0 +1,37 @@
+"""`python witness.py FOLDER SCRIPT ARGS…`: the script, and what torch's C++ counted while it ran.
+
+Writes `rank<N>.json`: the collectives that gloo's flight recorder holds, and what torch's profiler
+saw gloo do, since the flight recorder holds no transfers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+
+def main(folder: str, script: str, *args: str) -> None:
+    """Run the script under the profiler, and write what was counted."""
+    import torch
+
+    native: Any = torch._C
+    everywhere = native._profiler._ExperimentalConfig(profile_all_threads=True)
+    sys.argv = [script, *args]
+    with torch.profiler.profile(experimental_config=everywhere, acc_events=True) as profile:
+        runpy.run_path(script, run_name="__main__")
+    held = json.loads(native._distributed_c10d._dump_fr_trace_json())
+    names = (event.name for event in profile.events() or ())
+    counted = {
+        "collectives": held.get("entries", []),
+        "profiled": Counter(name for name in names if name.startswith("gloo:")),
+    }
+    Path(folder, f"rank{os.environ['RANK']}.json").write_text(json.dumps(counted))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
