@@ -46,7 +46,7 @@ class Detail {
     }
     const value = (name) => this.calls.value(row, name);
     document.getElementById("detail-title").textContent =
-      `${value("kind")} on rank ${value("rank")}, call ${value("id")}`;
+      visible(`${value("kind")} on rank ${value("rank")}, call ${value("id")}`);
     document.getElementById("detail-body").replaceChildren(...this.context(row).chapters());
     document.getElementById("detail-show").hidden = !this.timeline || value("issue_ns") === null;
     document.getElementById("detail-before").disabled = this.beside(-1) === undefined;

@@ -36,7 +36,7 @@ function fill(table, head, rows, labels, columns, measure) {
   columns(null).forEach((text) => heading.append(cell("th", text)));
   labels.forEach((label, place) => {
     const th = cell("th", label, "run");
-    th.title = label;
+    th.title = visible(label);
     if (place) th.colSpan = 2;
     heading.append(th);
   });

@@ -2,7 +2,9 @@
 /* Tables as CSV, pictures as SVG: files that the browser saves. */
 
 const ROWS_PER_PART = 20_000;
-const RISKY = /^[=+\-@\t\r]/; // what a spreadsheet takes for a formula
+// What a spreadsheet takes for a formula, as commtrace.exporters.spreadsheet has it.
+const UNSEEN = "[\\s\\x00-\\x20\\x7f-\\xa0\\u00ad\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufeff]*";
+const RISKY = new RegExp(`^'*(?:${UNSEEN}[=+\\-@＝＋－＠]|[\\t\\r\\n])`);
 
 function saveAs(name, parts, type) {
   const url = URL.createObjectURL(new Blob(parts, { type }));

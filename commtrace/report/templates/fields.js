@@ -41,6 +41,6 @@ class LinkNote {
   tell(refused) {
     this.note.hidden = !refused.length;
     document.getElementById("link-note-text").textContent =
-      `Not all of the link could be followed, and the rest is shown without it: ${refused.join("; ")}.`;
+      visible(`Not all of the link could be followed, and the rest is shown without it: ${refused.join("; ")}.`);
   }
 }

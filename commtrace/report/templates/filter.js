@@ -28,7 +28,7 @@ class ModuleFilter {
     for (const bar of document.querySelectorAll(".filter")) bar.hidden = !module;
     for (const text of document.querySelectorAll("[data-filter]")) {
       const count = this.calls.found([]).length.toLocaleString("en");
-      text.textContent = module ? `Only ${module}: ${count} calls` : "";
+      text.textContent = module ? visible(`Only ${module}: ${count} calls`) : "";
     }
     this.onChange();
   }

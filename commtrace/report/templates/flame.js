@@ -177,7 +177,7 @@ class Flame {
     if (!drawn.has(this.focused)) this.focused = this.level;
     for (const [id, slice] of drawn) {
       slice.setAttribute("role", "button");
-      slice.setAttribute("aria-label", `${this.title(id)}: ${this.amount(id)}`);
+      slice.setAttribute("aria-label", visible(`${this.title(id)}: ${this.amount(id)}`));
       slice.setAttribute("tabindex", id === this.focused ? "0" : "-1");
     }
     if (this.wantsFocus) drawn.get(this.focused)?.focus({ preventScroll: true });
@@ -204,7 +204,7 @@ class Flame {
     this.place.addEventListener("focusin", (event) => {
       const found = [...this.drawn()].find(([, slice]) => slice === event.target);
       if (found) [this.focused] = found;
-      this.status.textContent = found ? `${this.title(found[0])}: ${this.amount(found[0])}. Enter zooms in, ? shows all keys.` : "";
+      this.status.textContent = found ? visible(`${this.title(found[0])}: ${this.amount(found[0])}. Enter zooms in, ? shows all keys.`) : "";
     });
     this.place.addEventListener("focusout", () => { this.status.textContent = ""; });
     this.place.addEventListener("mousemove", (event) => {

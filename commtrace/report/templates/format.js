@@ -22,23 +22,33 @@ const FORMATS = {
 };
 
 const NOT_KNOWN = "–";
+const UNPRINTABLE = /[^\P{C}\n\t]|[\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
+
+/** A text with its control and bidirectional characters as escapes, as commtrace.escaping has it. */
+function visible(text) {
+  return text.replace(UNPRINTABLE, (letter) => {
+    const code = letter.codePointAt(0);
+    const [mark, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+    return `\\${mark}${code.toString(16).padStart(digits, "0")}`;
+  });
+}
 
 /** The text of one value of a column. */
 function formatted(value, column) {
   if (value === null || value === undefined || value === "") return NOT_KNOWN;
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value === "string") return value;
+  if (typeof value === "string") return visible(value);
   if (["id", "step", "rank", "seq", "source_line"].includes(column.name)) {
     return column.name === "step" && value < 0 ? "outside" : String(value);
   }
   return (FORMATS[column.unit] || FORMATS[""])(value);
 }
 
-/** An element with a class and text, or with child elements; text is never read as HTML. */
+/** An element with a class and text, or with child elements; text is made visible, never HTML. */
 function element(tag, className, ...content) {
   const made = document.createElement(tag);
   if (className) made.className = className;
-  made.append(...content);
+  made.append(...content.map((each) => (typeof each === "string" ? visible(each) : each)));
   return made;
 }
 

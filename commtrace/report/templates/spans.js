@@ -19,7 +19,7 @@ function plain(text) {
     ? `${text.slice(0, head)}…${text.slice(head + 1 - MOST_TEXT)}`
     : text;
   const escapes = [["&", "&amp;"], ["<", "&lt;"], [">", "&gt;"], ["\n", " "], ["\r", " "]];
-  return escapes.reduce((safe, [from, to]) => safe.replaceAll(from, to), cut);
+  return visible(escapes.reduce((safe, [from, to]) => safe.replaceAll(from, to), cut));
 }
 
 /** Safe text in bold; the page's own script may not hold the end of an element. */

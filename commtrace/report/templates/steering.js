@@ -141,7 +141,7 @@ class Steering {
     const row = timeline.selected;
     const view = `${from} to ${to}`;
     this.status.textContent = row < 0 ? `Timeline, ${view}. Press . for a call, ? for all keys.`
-      : `${callName(timeline.calls, row)}, ${view}. Enter opens it.`;
+      : visible(`${callName(timeline.calls, row)}, ${view}. Enter opens it.`);
   }
 }
 

@@ -241,15 +241,15 @@ class TableView {
       cell.append(this.branch(row));
     } else if (name === "source_file" && value) {
       const file = value.split("/").slice(-1)[0];
-      cell.append(`${file}:${this.rows.value(row, "source_line")}`);
-      cell.title = value;
+      cell.append(visible(`${file}:${this.rows.value(row, "source_line")}`));
+      cell.title = visible(value);
     } else {
       if ((name === "kind" || name === "phase") && value) {
         const colour = colourClass(name, value, this.known[`${name}s`]);
         cell.append(element("i", `swatch ${colour}`));
       }
       cell.append(formatted(value, column));
-      if (column.type === "str") cell.title = value || "";
+      if (column.type === "str") cell.title = visible(value || "");
       if (value === null || value === "" || value === 0) cell.classList.add("none");
     }
     return cell;
@@ -268,13 +268,13 @@ class TableView {
     const depth = this.rows.value(row, "depth");
     const branch = element("span", "level");
     branch.style.paddingLeft = `${18 + 16 * depth}px`;
-    branch.title = path;
+    branch.title = visible(path);
     if (this.children.get(row).length && !this.words.length) {
       const folded = this.folded.has(row);
       const twist = element("button", "twist", folded ? "▸" : "▾");
       twist.type = "button";
       twist.setAttribute("aria-expanded", String(!folded));
-      twist.setAttribute("aria-label", `What is inside ${path || "the run"}`);
+      twist.setAttribute("aria-label", visible(`What is inside ${path || "the run"}`));
       twist.addEventListener("click", (event) => {
         event.stopPropagation();
         if (!this.folded.delete(row)) this.folded.add(row);
@@ -284,9 +284,9 @@ class TableView {
     }
     if (/^\d+$/.test(name)) {
       const before = path.split(".").slice(-2, -1)[0];
-      branch.append(element("span", "faint", before ? `${before}.` : ""), name);
+      branch.append(element("span", "faint", before ? `${before}.` : ""), visible(name));
     } else {
-      branch.append(path === "" ? "whole run" : name);
+      branch.append(path === "" ? "whole run" : visible(name));
     }
     return branch;
   }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commtrace.analyze import CATALOG, load
+from commtrace.exporters.spreadsheet import cell
 from tests.commtrace.analyze.rows import call, run_of
 from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.report.browsing import Open, column, fields, sort_by
@@ -57,7 +58,7 @@ def test_the_rows_are_those_that_are_found_in_their_order_however_many_are_shown
 
 
 @pytest.mark.parametrize(
-    ("text", "cell"),
+    ("text", "field"),
     [
         ("=1+1", "'=1+1"),
         ("+1", "'+1"),
@@ -68,13 +69,22 @@ def test_the_rows_are_those_that_are_found_in_their_order_however_many_are_shown
         ("plain", "plain"),
     ],
 )
-def test_a_spreadsheet_executes_no_cell(open_page: Open, text: str, cell: str) -> None:
+def test_a_spreadsheet_executes_no_cell(open_page: Open, text: str, field: str) -> None:
     page = open_page(run_of([call(id=3, at=0, until=5, module=text, blocked_ns=5)])).page
     page.click("#tab-calls")
     (row,) = csv.DictReader(io.StringIO(saved(page, "#csv")[1], newline=""))
-    assert row["module"] == cell
+    assert row["module"] == field
     assert row["id"] == "3"
     assert row["wait_ns"] == ""
+
+
+def test_the_page_writes_a_cell_as_the_command_line_does(shared: Page) -> None:
+    before = ["", "'", " ", "\u200b", "\x00", "\ufeff", "x"]
+    after = ("=", "\uff1d", "-", "@", "\t", "\r", "\n", "x", "")
+    texts = [f"{first}{second}1" for first in before for second in after]
+    written = shared.evaluate("(texts) => texts.map(csvCell)", texts)
+    read = [next(csv.reader(io.StringIO(each, newline="")), [""])[0] for each in written]
+    assert read == [cell(text) for text in texts]
 
 
 @pytest.mark.parametrize("name", PICTURES)

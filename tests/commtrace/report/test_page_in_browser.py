@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import TimeoutError as NotInTimeError
 
 from commtrace.analyze import load
+from commtrace.escaping import visible
 from commtrace.figures.theme import DARK, LIGHT, readable_on
 from commtrace.report import write_report
 from commtrace.units import text_of_bytes, text_of_duration
@@ -41,6 +42,31 @@ def test_it_opens_without_a_complaint_or_a_request(open_page: Open, source: Any)
     opened.page.wait_for_timeout(100)
     assert opened.errors == []
     assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_nothing_unprintable_of_a_trace_is_shown(open_page: Open) -> None:
+    bad = "a\u202eb\x1bc\u200bd\u2066"
+    row = call(
+        at=0, until=9, kind=bad, module=f"{bad}.0", op=bad, reason=bad, source_file=f"/{bad}",
+        source_line=3, source_function=bad, stack=bad, wire_bytes=1, argument=bad, dtype=bad,
+    )  # fmt: skip
+    page = open_page(run_of([row], run={"command": bad})).page
+    for tab in page.locator("#tabs button").all():
+        tab.click()
+        assert_printable(page)
+    page.click("#tab-calls")
+    page.click("#table tbody tr")
+    page.wait_for_selector("#detail-body dl")
+    assert_printable(page)
+    assert visible(bad) in page.inner_text("#detail")
+
+
+def assert_printable(page: Page) -> None:
+    text = page.evaluate(
+        """[document.body.innerText, ...[...document.querySelectorAll("[title], [aria-label]")].map(
+            (each) => `${each.title} ${each.ariaLabel}`)].join(" ")"""
+    )
+    assert [letter for letter in text if not letter.isprintable() and letter not in "\n\t"] == []
 
 
 def test_a_complaint_would_be_noticed(open_page: Open) -> None:
