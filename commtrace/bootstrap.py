@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from commtrace.atomic_write import whole
 from commtrace.child_ranks import Launch, close_gloo, watch_children
-from commtrace.deadline import come_under
 from commtrace.permissions import opener
+from commtrace.pickling import keep_result, read_own, unpack
 from commtrace.processes import die_with_parent
-from commtrace.shipping import keep_result, read_own, unpack
-from commtrace.writing import whole
+from commtrace.watchdog import come_under
 
 if TYPE_CHECKING:
     from commtrace.session import Recording
@@ -110,7 +110,7 @@ def _recorded(folder: Path, detail: str, stacks: bool) -> Recording:
 @contextlib.contextmanager
 def _aborting_tells(folder: Path, rank: int) -> Iterator[None]:
     """Say that C++ ends the process, should it do so in the body: before its peers lose it."""
-    from commtrace.recorder.last_words import forget_words, say_before_abort
+    from commtrace.recorder.terminate_handler import forget_words, say_before_abort
 
     tell = functools.partial(_leave_failure, folder, rank, _ABORTED, "")
     say_before_abort(tell)

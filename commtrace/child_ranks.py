@@ -26,11 +26,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from commtrace.atomic_write import whole
 from commtrace.errors import UsageError
 from commtrace.loopback import meet_on_loopback
 from commtrace.permissions import opener
 from commtrace.processes import watch_parent
-from commtrace.writing import whole
 
 _C10D = "torch.distributed.distributed_c10d"
 _GROUP_SUFFIX = ".group"

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from commtrace.atomic_write import make_folder
 from commtrace.bootstrap import (
     BACKEND_VARIABLE,
     CALL_OPTION,
@@ -33,12 +34,11 @@ from commtrace.bootstrap import (
     read_failures,
 )
 from commtrace.child_ranks import refusal
-from commtrace.deadline import Stack, Verdict, deadline
 from commtrace.errors import LaunchError, UsageError
 from commtrace.loopback import ADDRESS, INTERFACE_VARIABLES, interface, reserved_port
+from commtrace.pickling import write_own
 from commtrace.processes import Ended, run_ranks
-from commtrace.shipping import write_own
-from commtrace.writing import make_folder
+from commtrace.watchdog import Stack, Verdict, deadline
 
 _SIGNAL_EXIT_CODE = 128
 _STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGABRT)

@@ -25,7 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from commtrace.writing import whole
+from commtrace.atomic_write import whole
 
 _PARAMETERS = ("host_name", "port", "world_size", "is_master", "timeout")
 _BACKLOG = 4096

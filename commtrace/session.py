@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from commtrace.decorating import Decorating
+from commtrace.decorator import Decorating
 from commtrace.errors import RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
 from commtrace.recorder import HERE, RECORDER, Buffer, Listening, is_heard, listen
@@ -35,8 +35,8 @@ from commtrace.recorder.buffer import NOBODY
 from commtrace.recorder.clock import epoch_ns, now
 from commtrace.recorder.facts import Facts, process_rank
 from commtrace.recorder.failures import Failures
-from commtrace.recorder.frames import count_as_libraries
-from commtrace.recorder.last_words import forget_words, say_before_abort
+from commtrace.recorder.stack_frames import count_as_libraries
+from commtrace.recorder.terminate_handler import forget_words, say_before_abort
 from commtrace.settings import DETAILS, settings_of
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, OwnSpool, RunFile, SpoolFolder, Store

@@ -5,7 +5,7 @@ imports.
 """
 
 from dtensor_core.api import distribute_module, distribute_tensor
-from dtensor_core.dispatch.missing import MissingRuleWarning, missing_rule
+from dtensor_core.dispatch.fallback import MissingRuleWarning, missing_rule
 from dtensor_core.factories import empty, full, ones, rand, randn, zeros
 from dtensor_core.integrations import install as _install
 from dtensor_core.mesh import DeviceMesh, init_device_mesh

@@ -8,9 +8,9 @@ import torch
 
 from dtensor_core import layout
 from dtensor_core.debug.explicit import ExplicitRedistributionContext
-from dtensor_core.given import global_meta, normalize_placements
 from dtensor_core.mesh import DeviceMesh, mesh_shape
 from dtensor_core.placement import Placement
+from dtensor_core.validation import global_meta, normalize_placements
 
 __all__ = [
     "ExplicitRedistributionContext",

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from dtensor_core.errors import DTensorError, MeshError, PlacementError, four_parts
-from dtensor_core.given import normalize_placements
 from dtensor_core.mesh import DeviceMesh, current_mesh
 from dtensor_core.placement import Placement
 from dtensor_core.redistribute.distribute import keep, share
@@ -19,6 +18,7 @@ from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tensor import DTensor
 from dtensor_core.tied import keeping_ties, name_of, refuse_another_layout
 from dtensor_core.tracing import outside_graphs, outside_transforms
+from dtensor_core.validation import normalize_placements
 
 PartitionFn = Callable[[str, nn.Module, DeviceMesh], None]
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
-from dtensor_core.draws import draw
-from dtensor_core.given import normalize_placements
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.mesh import DeviceMesh, current_mesh
 from dtensor_core.placement import Placement, Replicate
 from dtensor_core.redistribute.execute import cause_of, execute
 from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.sharded_rng import draw
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tensor import DTensor
 from dtensor_core.tracing import as_node
+from dtensor_core.validation import normalize_placements
 
 __all__ = ["empty", "full", "ones", "rand", "randn", "zeros"]
 

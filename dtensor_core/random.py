@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 import torch
 
-from dtensor_core.draws import apart
 from dtensor_core.errors import MeshError, RandomStateError, four_parts
 from dtensor_core.mesh import DeviceMesh, axis_name
 from dtensor_core.placement import Shard
+from dtensor_core.sharded_rng import apart
 from dtensor_core.tensor import DTensor
 
 __all__ = ["check_seeds", "is_rng_supported_mesh", "manual_seed", "per_rank"]

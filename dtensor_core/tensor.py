@@ -16,16 +16,15 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from dtensor_core import reading
-from dtensor_core.dispatch import composites, constants, dispatcher, inplace, subscripts
-from dtensor_core.dispatch.copied import Copied, LocalCopy
+from dtensor_core import tensor_methods
+from dtensor_core.dispatch import autograd_zeros, composites, dispatcher, inplace, list_indexing
+from dtensor_core.dispatch.materialized_views import Copied, LocalCopy
 from dtensor_core.errors import (
     MixedTensorError,
     PlacementError,
     RedistributeError,
     four_parts,
 )
-from dtensor_core.given import global_meta, normalize_placements
 from dtensor_core.gradients import gradient_placements, gradient_spec, gradient_target
 from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh, on_change
 from dtensor_core.placement import (
@@ -35,13 +34,14 @@ from dtensor_core.placement import (
     Shard,
     strided_shard,
 )
-from dtensor_core.redistribute.agree import check_alike, check_parts, made_equal
+from dtensor_core.redistribute.async_tensor import Pending, waited
 from dtensor_core.redistribute.execute import cause_of, execute, execute_async
-from dtensor_core.redistribute.pending import Pending, waited
+from dtensor_core.redistribute.metadata_check import check_alike, check_parts, made_equal
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.redistribute.transitions import gradient_placement
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tracing import Node, outside_graphs, outside_transforms, untraced
+from dtensor_core.validation import global_meta, normalize_placements
 
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -393,10 +393,10 @@ def _indices(tensor: DTensor, index: Any) -> Any:
 
 
 dispatcher.install(DTensor, composites.install(DTensor))
-constants.install(DTensor)
+autograd_zeros.install(DTensor)
 inplace.install(DTensor)
-subscripts.install(DTensor)
-reading.install(DTensor)
+list_indexing.install(DTensor)
+tensor_methods.install(DTensor)
 torch.serialization.add_safe_globals(
     [DTensor, Spec, TensorMeta, DeviceMesh, Shard, Replicate, Partial, strided_shard]
 )

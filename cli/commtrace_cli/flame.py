@@ -53,7 +53,7 @@ def flame(
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):
         return
-    from commtrace.analyze.window import of_steps, within
+    from commtrace.analyze.time_window import of_steps, within
 
     if numbers is not None:
         frames = of_steps(frames, *numbers)

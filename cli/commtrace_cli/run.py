@@ -54,7 +54,7 @@ def run(
     spools = _empty_folder(output.with_name(f"{output.name}.spools"), force=force)
     say(f"recording {script} on {nproc} ranks")
     from commtrace.launcher import run_script
-    from commtrace.scratch import remove_abandoned
+    from commtrace.temporary_folders import remove_abandoned
     from commtrace.tracefile import SPOOL_SUFFIX
     from commtrace.tracefile.stores import remove_joined
 

@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.segment import Segment
 from rich.text import Text as RichText
 
+from commtrace.atomic_write import check_writable
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.escaping import visible
 from commtrace.units import text_of_bytes
-from commtrace.writing import check_writable
 
 PIPED_WIDTH = 160
 

@@ -52,7 +52,7 @@ def timeline(
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):
         return
-    from commtrace.analyze.window import window_of_steps
+    from commtrace.analyze.time_window import window_of_steps
     from commtrace.figures.timeline import ranks_of as ranks_in
 
     chosen = ranks_in(frames, asked)

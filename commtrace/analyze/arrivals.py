@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.cached_per_run import once
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, numbers, partners
-from commtrace.analyze.once import once
 from commtrace.schema import Column
 
 COLUMNS = (

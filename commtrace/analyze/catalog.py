@@ -16,12 +16,12 @@ from commtrace.analyze.calls import CALLS
 from commtrace.analyze.consistency import CONSISTENCY
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.findings import FINDINGS
-from commtrace.analyze.latecomers import LATECOMERS
 from commtrace.analyze.matrix import MATRIX
 from commtrace.analyze.overlap import OVERLAP
 from commtrace.analyze.rank_waits import RANK_WAITS
 from commtrace.analyze.sizes import SIZES
 from commtrace.analyze.skew import SKEW
+from commtrace.analyze.stragglers import LATECOMERS
 from commtrace.analyze.wait_states import WAIT_STATES
 
 CATALOG: dict[str, Analysis] = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from commtrace.atomic_write import whole
 from commtrace.comm_mode.counts import Counts
 from commtrace.comm_mode.tally import MAX_OPERATORS, Operator, Tally
 from commtrace.comm_mode.text import NOISE_LEVELS, as_dict, as_json, table
@@ -22,7 +23,6 @@ from commtrace.escaping import visible
 from commtrace.recorder import RECORDER, Listening, listen
 from commtrace.recorder.facts import process_rank
 from commtrace.recorder.modules import Place
-from commtrace.writing import whole
 
 
 class CommDebugMode:

@@ -28,8 +28,8 @@ import pandas as pd
 from commtrace.analyze.arrivals import arrivals, end_ns
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import SEND, is_transfer, numbers, partners
+from commtrace.atomic_write import whole
 from commtrace.exporters.nesting import Slice, host_slices
-from commtrace.writing import whole
 
 STEPS, HOST, COMMUNICATION = 1, 1000, 100_000
 """First number of the tracks of each sort; a rank's threads and lanes follow."""

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
-from commtrace.writing import whole
+from commtrace.atomic_write import whole
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 

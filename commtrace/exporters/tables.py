@@ -20,10 +20,10 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.frame import Frames
+from commtrace.atomic_write import make_folder, whole
 from commtrace.errors import UsageError
 from commtrace.exporters.spreadsheet import write_csv_rows
 from commtrace.schema import TABLES, Column
-from commtrace.writing import make_folder, whole
 
 _ROWS_AT_ONCE = 100_000
 

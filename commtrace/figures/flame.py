@@ -13,9 +13,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from commtrace.analyze.by_module import ancestors, natural_key, parts
+from commtrace.analyze.cached_per_run import once
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import totals
-from commtrace.analyze.once import once
 from commtrace.errors import UsageError, closest
 from commtrace.figures.label import bold, lines, plain, wrapped
 from commtrace.figures.theme import (

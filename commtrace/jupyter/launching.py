@@ -20,9 +20,9 @@ from typing import Any
 
 from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
 from commtrace.launcher import LaunchResult, Stack, run_function
-from commtrace.scratch import remove_abandoned, scratch_folder
+from commtrace.pickling import pack, results
 from commtrace.settings import DETAILS
-from commtrace.shipping import pack, results
+from commtrace.temporary_folders import remove_abandoned, scratch_folder
 from commtrace.tracefile import Trace, read_spools, write_trace
 from commtrace.views.cells import names_of_cells, with_cells, with_names
 from commtrace.views.run import Run, fields_of, load

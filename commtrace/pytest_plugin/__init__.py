@@ -70,7 +70,7 @@ def _is_recorded(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Find the entries of baselines that no test has, before tests are left out."""
     if options.setting(config, "update") or options.setting(config, "baseline") != options.OFF:
-        from commtrace.pytest_plugin.stale import stale_entries
+        from commtrace.pytest_plugin.stale_baselines import stale_entries
 
         with _as_usage_error():
             config.stash[_stale] = stale_entries(config, items)

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commtrace.atomic_write import make_folder, whole
 from commtrace.errors import NewerTraceError, NotATraceError
-from commtrace.pytest_plugin.found import Found
+from commtrace.pytest_plugin.observed import Found
 from commtrace.pytest_plugin.options import INCREASE
 from commtrace.pytest_plugin.verdict import ExpectationError, text_table
 from commtrace.tracefile.reading import (
@@ -30,7 +31,6 @@ from commtrace.tracefile.reading import (
     text_in,
 )
 from commtrace.units import text_of_bytes
-from commtrace.writing import make_folder, whole
 
 if TYPE_CHECKING:
     import pandas

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from commtrace.pytest_plugin.occasion import Occasion, Recorded
+from commtrace.pytest_plugin.rank_recording import Occasion, Recorded
 
 _PYTHONS = ("python", "torchrun", "pypy", "pytest", "commtrace", "accelerate", "deepspeed", "mpi")
 

@@ -17,10 +17,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commtrace.atomic_write import make_folder
 from commtrace.errors import RecordingError, UsageError
 from commtrace.pytest_plugin.expectation import claims_of
-from commtrace.pytest_plugin.found import Found, found_in
-from commtrace.pytest_plugin.occasion import here
+from commtrace.pytest_plugin.observed import Found, found_in
+from commtrace.pytest_plugin.rank_recording import here
 from commtrace.pytest_plugin.verdict import (
     BlindError,
     ExpectationError,
@@ -28,7 +29,6 @@ from commtrace.pytest_plugin.verdict import (
     spans,
     text_of_found,
 )
-from commtrace.writing import make_folder
 
 if TYPE_CHECKING:
     import pandas

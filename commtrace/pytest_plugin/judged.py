@@ -20,8 +20,8 @@ from commtrace.escaping import visible
 from commtrace.pytest_plugin import baseline
 from commtrace.pytest_plugin.expectation import Claim, claims_of, nearest_first
 from commtrace.pytest_plugin.fixture import consistent, said_of, saved
-from commtrace.pytest_plugin.found import Found, found_in
 from commtrace.pytest_plugin.meshes import DeviceMesh
+from commtrace.pytest_plugin.observed import Found, found_in
 from commtrace.pytest_plugin.options import OF_MARKER, OFF, setting
 from commtrace.pytest_plugin.recorded import RecordedTest
 from commtrace.pytest_plugin.verdict import BlindError, ExpectationError, check, text_of_found

@@ -23,13 +23,13 @@ from commtrace.errors import EmptyTraceError, UnbegunSpoolError
 from commtrace.event import RankRow
 from commtrace.pytest_plugin import children
 from commtrace.pytest_plugin.expectation import Claim
-from commtrace.pytest_plugin.found import OWN
 from commtrace.pytest_plugin.meshes import naming_axes, tell
-from commtrace.pytest_plugin.occasion import NOTE_SUFFIX, Occasion, why_blind
+from commtrace.pytest_plugin.observed import OWN
+from commtrace.pytest_plugin.rank_recording import NOTE_SUFFIX, Occasion, why_blind
 from commtrace.pytest_plugin.verdict import spans
 from commtrace.recorder.bridge import let_begin_ranks
-from commtrace.scratch import scratch_folder
 from commtrace.session import Recording, record
+from commtrace.temporary_folders import scratch_folder
 from commtrace.tracefile import SPOOL_SUFFIX, Trace, join, read_spool, read_trace
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.trace import StringTable, table_of

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from commtrace.errors import CommtraceError
 from commtrace.escaping import visible
 from commtrace.pytest_plugin.expectation import SUM, Claim, text_of
-from commtrace.pytest_plugin.found import Found, Row, unknown_modules
+from commtrace.pytest_plugin.observed import Found, Row, unknown_modules
 from commtrace.units import text_of_bytes
 
 DEFAULT_ROWS = 20

@@ -17,12 +17,12 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from commtrace.recorder.bridge import let_run
 from commtrace.recorder.buffer import NOBODY, Buffer, Sink, Span
 from commtrace.recorder.calls import Call
-from commtrace.recorder.here import HERE, ThreadState
+from commtrace.recorder.dynamo_skip import run_as_it_is
 from commtrace.recorder.intercept import Interception
 from commtrace.recorder.operators import OperatorMode, run_local
 from commtrace.recorder.recorder import RECORDER
 from commtrace.recorder.selfcheck import warn_of_unrecorded_operators
-from commtrace.recorder.uncompiled import run_as_it_is
+from commtrace.recorder.thread_state import HERE, ThreadState
 from commtrace.recorder.witness import Witness, call_nobody
 
 __all__ = ["HERE", "RECORDER", "Buffer", "Call", "Listening", "Sink", "Span", "is_heard", "listen"]

@@ -17,13 +17,13 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
-from commtrace.recorder.frames import line_of, text_of_stack
 from commtrace.recorder.groups import Group
-from commtrace.recorder.here import Stack, ThreadState
+from commtrace.recorder.library_frames import Told
+from commtrace.recorder.locator import Location
 from commtrace.recorder.modules import Place
-from commtrace.recorder.phases import Location
 from commtrace.recorder.signatures import RECEIVED, RESULT, SENT, Signature
-from commtrace.recorder.told import Told
+from commtrace.recorder.stack_frames import line_of, text_of_stack
+from commtrace.recorder.thread_state import Stack, ThreadState
 from commtrace.units import wire_bytes
 
 _UNKNOWN = -1

@@ -30,10 +30,10 @@ from torch.library import Library
 from commtrace.recorder.bridge import let_issue
 from commtrace.recorder.calls import Call
 from commtrace.recorder.clock import now
-from commtrace.recorder.here import HERE
 from commtrace.recorder.recorder import Recorder
 from commtrace.recorder.reducers import WAITING, waiting
 from commtrace.recorder.signatures import BATCH, SIGNATURES, TRANSFERS, WAIT, Signature
+from commtrace.recorder.thread_state import HERE
 
 _KEY = "BackendSelect"
 _STEPS_DOWN = 3

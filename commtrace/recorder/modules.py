@@ -32,8 +32,8 @@ from torch.compiler import is_compiling
 from torch.fx import GraphModule
 
 from commtrace.recorder.clock import now
-from commtrace.recorder.here import HERE, ThreadState
 from commtrace.recorder.pipelines import name_of_stage
+from commtrace.recorder.thread_state import HERE, ThreadState
 from commtrace.recorder.wrappers import plain_path
 
 _MAX_MARKS = 1 << 17

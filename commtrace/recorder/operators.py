@@ -18,9 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from commtrace.recorder.bridge import PACKAGE, let_run
 from commtrace.recorder.buffer import DTENSOR, LOCAL
 from commtrace.recorder.clock import now
-from commtrace.recorder.here import HERE, ThreadState
-from commtrace.recorder.modules import ModuleCall
-from commtrace.recorder.phases import (
+from commtrace.recorder.locator import (
     BACKWARD,
     FORWARD,
     OPTIMIZER,
@@ -28,8 +26,10 @@ from commtrace.recorder.phases import (
     RECOMPUTE,
     begin_task,
 )
+from commtrace.recorder.modules import ModuleCall
 from commtrace.recorder.recorder import Recorder
 from commtrace.recorder.signatures import SIGNATURES
+from commtrace.recorder.thread_state import HERE, ThreadState
 
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
 """Namespaces of operators that compute nothing: communication, and marks for profilers."""

@@ -30,16 +30,16 @@ from commtrace.recorder.calls import (
     tensors_of,
 )
 from commtrace.recorder.clock import now
-from commtrace.recorder.contents import Contents, identify
 from commtrace.recorder.device_events import Devices
 from commtrace.recorder.failures import Failures
-from commtrace.recorder.frames import is_library, whole_stack
 from commtrace.recorder.groups import Group, Groups, resolve
-from commtrace.recorder.here import HERE, ThreadState, forget_marks
-from commtrace.recorder.phases import Locator
+from commtrace.recorder.locator import Locator
 from commtrace.recorder.reducers import Reducers
 from commtrace.recorder.signatures import RESULT, Signature
+from commtrace.recorder.stack_frames import is_library, whole_stack
 from commtrace.recorder.steps import OPTIMIZER
+from commtrace.recorder.tensor_identity import Contents, identify
+from commtrace.recorder.thread_state import HERE, ThreadState, forget_marks
 from commtrace.units import NANOSECONDS_PER_SECOND
 
 _POLL_S = 0.001

@@ -23,7 +23,7 @@ from torch.autograd import Variable
 
 from commtrace.recorder.calls import Call
 from commtrace.recorder.clock import now
-from commtrace.recorder.here import HERE
+from commtrace.recorder.thread_state import HERE
 
 _UNKNOWN = -1
 

@@ -17,12 +17,12 @@ from commtrace.analyze import Frames
 from commtrace.analyze.diff import MEASURED, differences_of_runs, in_steps_of_all
 from commtrace.analyze.growth import Grown, by_kind, by_line, by_module, totals
 from commtrace.analyze.measures import recorded_ns
+from commtrace.atomic_write import whole
 from commtrace.figures.flame import flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.offline import offline_page
 from commtrace.report.style import diff_style
 from commtrace.units import counted, text_of_duration
-from commtrace.writing import whole
 
 SCRIPTS = ("format.js", "figures.js", "diff.js")
 

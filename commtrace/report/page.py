@@ -11,7 +11,8 @@ import pandas as pd
 
 from commtrace.analyze import Frames, Notice, load, notices_of
 from commtrace.analyze.notices import notices_on
-from commtrace.analyze.window import of_steps, within
+from commtrace.analyze.time_window import of_steps, within
+from commtrace.atomic_write import whole
 from commtrace.figures import PICTURES, Picture
 from commtrace.figures.flame import VALUES, block_names, flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
@@ -27,7 +28,6 @@ from commtrace.report.tiles import extent, tiles
 from commtrace.schema import PHASES
 from commtrace.tracefile import Trace
 from commtrace.units import text_of_duration
-from commtrace.writing import whole
 
 SCRIPTS = (
     *("format.js", "figures.js", "address.js", "keys.js", "download.js", "themes.js", "table.js"),

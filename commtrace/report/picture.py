@@ -16,6 +16,7 @@ import plotly.graph_objects as go
 
 from commtrace.analyze import Frames, notices_of
 from commtrace.analyze.notices import notices_on
+from commtrace.atomic_write import whole
 from commtrace.errors import UsageError
 from commtrace.figures.flame import VALUES, flame_nodes
 from commtrace.figures.pictures import PICTURES
@@ -23,7 +24,6 @@ from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.figures.timeline import MAX_MARKS
 from commtrace.report.offline import offline_page
 from commtrace.report.style import picture_style
-from commtrace.writing import whole
 
 DRAWN = (".png", ".svg", ".pdf")
 FORMATS = (".html", ".json", *DRAWN)

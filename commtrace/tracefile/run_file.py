@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from commtrace.atomic_write import whole
 from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError
 from commtrace.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, Column
 from commtrace.tracefile.encoding import (
@@ -43,7 +44,6 @@ from commtrace.tracefile.reading import (
     text_in,
 )
 from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable, Table, Trace
-from commtrace.writing import whole
 
 _COMPRESSION = 6
 _OPENING = '{"format":"commtrace"'

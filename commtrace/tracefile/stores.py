@@ -17,12 +17,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
+from commtrace.atomic_write import make_folder
 from commtrace.errors import TraceError
 from commtrace.permissions import opener
 from commtrace.tracefile.merge import LEFT_OUT, read_spools
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.spool import SPOOL_SUFFIX, read_spool, spool_name
-from commtrace.writing import make_folder
 
 _DONE_SUFFIX = ".done"
 _SPOOLS_SUFFIX = ".spools"

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from dtensor_core.dispatch.inplace_writeback import does_not_fit, without_out
 from dtensor_core.dispatch.recurrent import cell, layer
-from dtensor_core.dispatch.written import does_not_fit, without_out
 from dtensor_core.errors import OutOfRangeError, RuleError, four_parts
 from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.spec import Spec, TensorMeta

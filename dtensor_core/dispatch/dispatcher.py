@@ -19,8 +19,12 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core import observe
-from dtensor_core.dispatch import patterns
-from dtensor_core.dispatch.copied import (
+from dtensor_core.dispatch import shape_generic_cache
+from dtensor_core.dispatch.coalescing import reduced_together
+from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
+from dtensor_core.dispatch.fallback import meet, refuse_collective
+from dtensor_core.dispatch.inplace_writeback import bring_back, check_given, fill_outs
+from dtensor_core.dispatch.materialized_views import (
     Copied,
     LocalCopy,
     check_writable,
@@ -28,13 +32,9 @@ from dtensor_core.dispatch.copied import (
     version_of,
     write_through,
 )
-from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
-from dtensor_core.dispatch.missing import meet, refuse_collective
-from dtensor_core.dispatch.packing import reduced_together
-from dtensor_core.dispatch.plain import is_whole, refuse_mixed
+from dtensor_core.dispatch.mixed_tensors import is_whole, refuse_mixed
 from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
-from dtensor_core.dispatch.written import bring_back, check_given, fill_outs
-from dtensor_core.local.memory import ways_of
+from dtensor_core.local.memory_layout import ways_of
 from dtensor_core.local.operator import argument_names
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.redistribute.execute import execute
@@ -288,7 +288,7 @@ def forget(op: OpOverload) -> None:
     """Drop what is cached of an operator, whose rule has changed."""
     for key in [key for key in entries if key[0] == id(op)]:
         del entries[key]
-    patterns.forget(id(op))
+    shape_generic_cache.forget(id(op))
     _known.discard(id(op))
     _instead.pop(id(op), None)
     _derived.clear()  # each rests on the rules of several operators
@@ -325,7 +325,7 @@ def _miss(
     mixes DTensors with plain tensors is refused here: it never becomes an entry, and one that
     `implicit_replication` allowed has a key of its own.
     """
-    entry = patterns.entry_of(key)
+    entry = shape_generic_cache.entry_of(key)
     if entry is None:
         refuse_collective(op)
         if not _applies(_plain_is_whole):
@@ -339,7 +339,7 @@ def _miss(
         if not key:
             return entry
         if entry.sizeless:
-            patterns.keep(key, entry)
+            shape_generic_cache.keep(key, entry)
     kept = _derived if entry.is_derived else entries
     if len(kept) >= _CACHE_LIMIT:
         del kept[next(iter(kept))]

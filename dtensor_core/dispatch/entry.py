@@ -16,7 +16,10 @@ import torch
 from torch._ops import OpOverload
 
 from dtensor_core.dispatch.arguments import converted, flattened
-from dtensor_core.dispatch.derive import derivation
+from dtensor_core.dispatch.decomposition import derivation
+from dtensor_core.dispatch.fallback import NO_RULE, Missing, missing
+from dtensor_core.dispatch.grad_scaler import UNSCALE, unscaling
+from dtensor_core.dispatch.inplace_writeback import Back, Out, does_not_fit, outs_of, without_out
 from dtensor_core.dispatch.lists import (
     decide_elements,
     is_list_operator,
@@ -24,17 +27,14 @@ from dtensor_core.dispatch.lists import (
     plans_by_number,
 )
 from dtensor_core.dispatch.metadata import copies_sizes, output_metadata
-from dtensor_core.dispatch.missing import NO_RULE, Missing, missing
-from dtensor_core.dispatch.overflow import UNSCALE, unscaling
-from dtensor_core.dispatch.written import Back, Out, does_not_fit, outs_of, without_out
 from dtensor_core.errors import RuleError, four_parts
-from dtensor_core.local.memory import MAY_COPY
+from dtensor_core.local.memory_layout import MAY_COPY
 from dtensor_core.local.operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
-from dtensor_core.redistribute.merge import within
+from dtensor_core.redistribute.partial_combine import within
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.rules.call import Call
 from dtensor_core.spec import Spec, TensorMeta

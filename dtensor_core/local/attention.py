@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from dtensor_core.draws import apart
 from dtensor_core.local.operator import Local, LocalMaker, by_name, called_with, zeros
 from dtensor_core.placement import Partial, sharded_dim
 from dtensor_core.redistribute.execute import Cause, execute
-from dtensor_core.redistribute.merge import Line
+from dtensor_core.redistribute.partial_combine import Line
 from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.sharded_rng import apart
 from dtensor_core.spec import Spec
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dtensor_core.local.operator import Local
-from dtensor_core.redistribute.merge import Line
+from dtensor_core.redistribute.partial_combine import Line
 
 aten = torch.ops.aten
 

@@ -16,7 +16,7 @@ import torch
 
 from dtensor_core.local.operator import Local, LocalMaker, by_name, called_with, zeros
 from dtensor_core.placement import sharded_dim
-from dtensor_core.redistribute.merge import Line
+from dtensor_core.redistribute.partial_combine import Line
 from dtensor_core.spec import Spec
 
 # What runs where ranks share: made of the ranks' line and the results' specs.

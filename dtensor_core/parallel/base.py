@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from dtensor_core.errors import DTensorError
-from dtensor_core.given import normalize_placements
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Placement
 from dtensor_core.tensor import DTensor
+from dtensor_core.validation import normalize_placements
 
 Layouts = tuple[Placement, ...]
 

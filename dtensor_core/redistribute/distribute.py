@@ -14,8 +14,8 @@ from dtensor_core import collectives, layout, observe
 from dtensor_core.mesh import DeviceMesh, axis_name, channel
 from dtensor_core.placement import Placement, Replicate, sharded_dim, split_factor
 from dtensor_core.redistribute.execute import cause_of, execute
-from dtensor_core.redistribute.pieces import common, part, take
 from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.redistribute.shard_overlap import common, part, take
 from dtensor_core.spec import Spec
 
 

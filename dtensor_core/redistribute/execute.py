@@ -16,10 +16,10 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor, _ar
 
 from dtensor_core import collectives, observe
 from dtensor_core.mesh import axes_name, forget_decisions, num_flattened
+from dtensor_core.redistribute.async_tensor import Arrival, Pending
 from dtensor_core.redistribute.cost import step_seconds, topology_of
-from dtensor_core.redistribute.pending import Arrival, Pending
 from dtensor_core.redistribute.plan import Plan, plan_placements
-from dtensor_core.redistribute.site import site_of
+from dtensor_core.redistribute.rank_step import site_of
 from dtensor_core.redistribute.steps import STEPS, Act, Site, arrives_finished
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec

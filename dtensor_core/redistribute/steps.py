@@ -16,8 +16,8 @@ import torch
 
 from dtensor_core import collectives
 from dtensor_core.collectives import Issued
-from dtensor_core.redistribute.addends import Addends, divided
-from dtensor_core.redistribute.pieces import Part, join, pad, take
+from dtensor_core.redistribute.reduction_values import Addends, divided
+from dtensor_core.redistribute.shard_overlap import Part, join, pad, take
 from dtensor_core.tracing import depending
 
 # An addend that changes nothing, per reduction; None keeps the value on every rank.

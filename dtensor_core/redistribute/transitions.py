@@ -38,7 +38,7 @@ from dtensor_core.placement import (
     sharded_dim,
     split_factor,
 )
-from dtensor_core.redistribute.addends import sent_itemsize
+from dtensor_core.redistribute.reduction_values import sent_itemsize
 
 
 @dataclass(frozen=True, slots=True)

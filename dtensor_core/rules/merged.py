@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
-from dtensor_core.redistribute.merge import Line, Merge
+from dtensor_core.redistribute.partial_combine import Line, Merge
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Rule
 

@@ -26,8 +26,8 @@ from dtensor_core.placement import (
     norm_exponent,
     sharded_dim,
 )
-from dtensor_core.redistribute.exchange import Exchange
-from dtensor_core.redistribute.merge import Merge
+from dtensor_core.redistribute.halo_exchange import Exchange
+from dtensor_core.redistribute.partial_combine import Merge
 
 Dim = tuple[str, ...]
 Operand = tuple[Dim, ...]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
-from dtensor_core.redistribute.exchange import Exchange, Extents, Run
+from dtensor_core.redistribute.halo_exchange import Exchange, Extents, Run
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Rule
 from dtensor_core.spec import Spec

@@ -23,10 +23,10 @@ from dtensor_core.mesh import DeviceMesh
 from dtensor_core.testing import worker
 from dtensor_core.testing.compare import TestCase, assert_equal
 from dtensor_core.testing.converter import DTensorConverter
-from dtensor_core.testing.crew import seat
 from dtensor_core.testing.pool import DEFAULT_TIMEOUT_S, run_processes
 from dtensor_core.testing.reference import Reference, reference_to
 from dtensor_core.testing.skips import skip_if_lt_x_gpu
+from dtensor_core.testing.thread_pool import seat
 from dtensor_core.testing.threads import run_threads
 
 Test = TypeVar("Test", bound=Callable[..., Any])

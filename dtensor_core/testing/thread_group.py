@@ -28,9 +28,9 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from dtensor_core.testing.exchange import Exchange, SharedGroup, Transfer
+from dtensor_core.testing.in_flight import Exchange, SharedGroup, Transfer
 from dtensor_core.testing.moves import Part, Terms
-from dtensor_core.testing.turns import Turns
+from dtensor_core.testing.scheduler import Turns
 
 
 class ThreadWork(dist.Work):

@@ -32,7 +32,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _python_dispatch
 
 from dtensor_core import observe
-from dtensor_core.testing.crew import BACKEND, Crew, create_group, seat, world
 from dtensor_core.testing.failure import (
     Outcome,
     RankFailure,
@@ -41,8 +40,9 @@ from dtensor_core.testing.failure import (
     format_wait,
     summarize,
 )
+from dtensor_core.testing.scheduler import Released, Run
 from dtensor_core.testing.skips import raise_if_skipped
-from dtensor_core.testing.turns import Released, Run
+from dtensor_core.testing.thread_pool import BACKEND, Crew, create_group, seat, world
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -157,7 +157,7 @@ def test_the_next_command_can_be_pasted_into_a_shell(capsys: pytest.CaptureFixtu
 PRINTERS = {
     "cli/commtrace_cli/terminal.py": "is the one place",
     "commtrace/comm_mode/mode.py": "prints what torch's own mode does, made visible",
-    "commtrace/deadline.py": "writes to a file of its own",
+    "commtrace/watchdog.py": "writes to a file of its own",
 }
 FORBIDDEN = re.compile(
     r"(^|\.)(print|echo|secho)$|^sys\.(stdout|stderr)\.write$|(^|\.)Console$|^RichText$"

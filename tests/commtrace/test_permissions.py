@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.atomic_write import make_folder, whole
 from commtrace.errors import OutputError
 from commtrace.permissions import opener
-from commtrace.writing import make_folder, whole
 
 
 def mode(path: Path) -> int:

@@ -20,7 +20,7 @@ import torch
 from dtensor_core import DTensor, observe
 from dtensor_core.dispatch import metadata
 from dtensor_core.dispatch.arguments import converted
-from dtensor_core.dispatch.missing import NO_RULE
+from dtensor_core.dispatch.fallback import NO_RULE
 from dtensor_core.spec import Spec
 from dtensor_core.testing import RankFailure, kept_mesh, run_threads
 from tests.opdb.cases import Case, cases

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.consistency.circle import shortest_circle
 from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.deadlock_cycle import shortest_circle
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.units import text_of_ranks
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from commtrace.analyze.consistency.absences import Absence
-from commtrace.analyze.consistency.circle import shortest_circle
 from commtrace.analyze.consistency.coverage import Coverage, source_of
+from commtrace.analyze.consistency.deadlock_cycle import shortest_circle
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, is_transfer, numbers, partners

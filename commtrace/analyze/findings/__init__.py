@@ -13,11 +13,12 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.findings.alike import by_lack, together
+from commtrace.analyze.cached_per_run import once
 from commtrace.analyze.findings.finding import COLUMNS, Finding, Rule, table_row
-from commtrace.analyze.findings.late import LATE, STALL, UNEVEN
+from commtrace.analyze.findings.grouping import by_lack, together
 from commtrace.analyze.findings.reduced import REDUCED_AGAIN
 from commtrace.analyze.findings.repeated import GATHERED_AGAIN, PING_PONG, REDUCED_TO_BE_CUT
+from commtrace.analyze.findings.stragglers import LATE, STALL, UNEVEN
 from commtrace.analyze.findings.traffic import (
     OUTSIDE,
     PADDED,
@@ -27,7 +28,6 @@ from commtrace.analyze.findings.traffic import (
     WIDE_TYPES,
 )
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.once import once
 from commtrace.settings import unknown_rules
 
 __all__ = [

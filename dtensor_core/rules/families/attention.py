@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dtensor_core.local.attention import drawn_apart, part_of
 from dtensor_core.placement import Replicate, Shard
-from dtensor_core.redistribute.merge import Merge
+from dtensor_core.redistribute.partial_combine import Merge
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.notation import broadcast, parse
 from dtensor_core.rules.row import Row, whole_rule

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dtensor_core.local.bags import (
+from dtensor_core.local.embedding_bag import (
     Share,
     add_up_gradients,
     add_up_rows,

@@ -18,7 +18,7 @@ from dtensor_core.local.convolutions import local_groups
 from dtensor_core.local.operator import Local
 from dtensor_core.local.windows import Part, Windows, fitted
 from dtensor_core.placement import Partial, Replicate, Shard
-from dtensor_core.redistribute.exchange import Rows
+from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Candidate, Dim, Operand, Rule

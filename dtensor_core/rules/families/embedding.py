@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from dtensor_core.local.held import Held
 from dtensor_core.local.operator import Local
+from dtensor_core.local.sharded_indexing import Held
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.row import Row
 from dtensor_core.rules.rule import Rule

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from dtensor_core.local.held import (
+from dtensor_core.local.masked_select import gathering, scattering
+from dtensor_core.local.sharded_indexing import (
     putting_at,
     putting_flat,
     reading,
@@ -23,7 +24,6 @@ from dtensor_core.local.held import (
     taking,
     writing,
 )
-from dtensor_core.local.masked import gathering, scattering
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
 from dtensor_core.rules.row import Row, whole_rule

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from dtensor_core.local.held import Held
 from dtensor_core.local.moments import wide
 from dtensor_core.local.operator import Local, LocalMaker, by_name, called_with, zeros
+from dtensor_core.local.sharded_indexing import Held
 from dtensor_core.placement import Partial, Replicate, sharded_dim
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import plan_between

@@ -30,7 +30,7 @@ from dtensor_core.local.norms import (
     sharing_groups,
 )
 from dtensor_core.placement import Replicate, Shard
-from dtensor_core.redistribute.merge import Merge
+from dtensor_core.redistribute.partial_combine import Merge
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.merged import cuts

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from dtensor_core.layout import Cut, Extent, local_extent
-from dtensor_core.local.pools import Pool, adapted, pooled, scattered, shared_out, spread
+from dtensor_core.local.pooling import Pool, adapted, pooled, scattered, shared_out, spread
 from dtensor_core.local.windows import Shares, Windows
 from dtensor_core.placement import Shard
 from dtensor_core.rules.call import Call

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from dtensor_core.draws import draw, embed
 from dtensor_core.layout import stride_like
 from dtensor_core.local.operator import Local, LocalMaker
 from dtensor_core.placement import Partial, Replicate
@@ -26,6 +25,7 @@ from dtensor_core.rules.families.pointwise import (
 )
 from dtensor_core.rules.row import Row, whole_rule
 from dtensor_core.rules.rule import Candidate, Rule
+from dtensor_core.sharded_rng import draw, embed
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten

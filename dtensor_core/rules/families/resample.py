@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.local.interpolate import Taps, resampled, taps
 from dtensor_core.local.operator import Local, zeros
-from dtensor_core.local.resampling import Taps, resampled, taps
 from dtensor_core.placement import Shard
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.batched import batched

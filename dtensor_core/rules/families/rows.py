@@ -16,10 +16,10 @@ import torch
 
 from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.local.operator import Local
-from dtensor_core.local.pads import Padded, folding
+from dtensor_core.local.padding import Padded, folding
 from dtensor_core.local.windows import extent, meeting
 from dtensor_core.placement import Shard
-from dtensor_core.redistribute.exchange import Exchange, Rows
+from dtensor_core.redistribute.halo_exchange import Exchange, Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.batched import batched
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dtensor_core.local.scans import scanned, scanned_with_places
+from dtensor_core.local.prefix_scan import scanned, scanned_with_places
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.reduction import whole_dim
 from dtensor_core.rules.merged import merged

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from dtensor_core.local.searches import best, extremes_and_places, least_and_most, places
+from dtensor_core.local.arg_extremes import best, extremes_and_places, least_and_most, places
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.families.reduction import reduced_dims, whole_dim, whole_dim_reduced

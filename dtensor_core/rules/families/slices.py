@@ -16,7 +16,7 @@ import torch
 from dtensor_core.layout import Cut, Extent
 from dtensor_core.local.operator import Local, with_local_size
 from dtensor_core.placement import Placement, Shard
-from dtensor_core.redistribute.exchange import Exchange, Extents, Rows
+from dtensor_core.redistribute.halo_exchange import Exchange, Extents, Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.index import parts
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand

@@ -15,12 +15,12 @@ import torch
 
 from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.layout import Cut, Extent, local_extent
-from dtensor_core.local.columns import Columns
-from dtensor_core.local.memory import strided
+from dtensor_core.local.im2col import Columns
+from dtensor_core.local.memory_layout import strided
 from dtensor_core.local.operator import Local
 from dtensor_core.local.windows import Windows, fitted
 from dtensor_core.placement import Shard
-from dtensor_core.redistribute.exchange import Rows
+from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand, operand_of
 from dtensor_core.rules.families.view import structural

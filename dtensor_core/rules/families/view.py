@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.local.memory import as_complex, reshaped, resolved, viewed_as
+from dtensor_core.local.memory_layout import as_complex, reshaped, resolved, viewed_as
 from dtensor_core.local.operator import Local, LocalMaker, with_local_size
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand

@@ -6,7 +6,7 @@ import pytest
 
 from commtrace.event import CommEvent, GroupRow, OpEvent, RankRow
 from commtrace.pytest_plugin.expectation import claims_of
-from commtrace.pytest_plugin.found import OWN, Found, found_in
+from commtrace.pytest_plugin.observed import OWN, Found, found_in
 from commtrace.pytest_plugin.verdict import check, text_of_found
 from commtrace.tracefile import Trace, trace_of_rows
 

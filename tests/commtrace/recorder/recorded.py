@@ -11,9 +11,9 @@ import torch.distributed as dist
 from commtrace.event import CommEvent, GroupRow, OpEvent, StepRow
 from commtrace.recorder.calls import Call, Request
 from commtrace.recorder.groups import Group
-from commtrace.recorder.here import ThreadState
-from commtrace.recorder.phases import OTHER
+from commtrace.recorder.locator import OTHER
 from commtrace.recorder.signatures import SIGNATURES
+from commtrace.recorder.thread_state import ThreadState
 from commtrace.session import Recording
 
 

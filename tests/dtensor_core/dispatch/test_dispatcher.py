@@ -26,7 +26,7 @@ from dtensor_core import (
 )
 from dtensor_core.dispatch import dispatcher
 from dtensor_core.dispatch.dispatcher import implicit_replication
-from dtensor_core.dispatch.missing import MissingRuleWarning
+from dtensor_core.dispatch.fallback import MissingRuleWarning
 from dtensor_core.errors import MeshError, MixedTensorError, RuleError
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads

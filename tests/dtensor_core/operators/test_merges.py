@@ -11,7 +11,7 @@ import torch
 from dtensor_core import DeviceMesh, Partial, Replicate, Shard, init_device_mesh, observe
 from dtensor_core.debug import ExplicitRedistributionContext, ImplicitRedistributionError, explain
 from dtensor_core.placement import _StridedShard
-from dtensor_core.redistribute.merge import Merge
+from dtensor_core.redistribute.partial_combine import Merge
 from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 from tests.dtensor_core.counting import Collectives

@@ -32,7 +32,7 @@ from dtensor_core.placement import (
 )
 from dtensor_core.redistribute.distribute import split
 from dtensor_core.redistribute.execute import Cause
-from dtensor_core.redistribute.merge import within
+from dtensor_core.redistribute.partial_combine import within
 from dtensor_core.rules.call import Call, tensors
 from dtensor_core.rules.rule import Candidate, Rule, candidates
 from dtensor_core.rules.table import rule_of

@@ -20,7 +20,7 @@ from dtensor_core import (
     _StridedShard,
     distribute_tensor,
 )
-from dtensor_core.dispatch.missing import MissingRuleWarning
+from dtensor_core.dispatch.fallback import MissingRuleWarning
 from dtensor_core.errors import RuleError
 from dtensor_core.experimental import implicit_replication
 from dtensor_core.testing import kept_mesh, run_threads

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtensor_core import DeviceMesh, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.testing import Outcome, RankFailure, kept_mesh, on_threads, run_threads
-from dtensor_core.testing.exchange import CollectiveMismatch
+from dtensor_core.testing.in_flight import CollectiveMismatch
 from tests.dtensor_core.counting import Collectives
 
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import commtrace
 from commtrace.analyze import CATALOG, load
-from commtrace.analyze.findings.late import LATE, STALL, UNEVEN
+from commtrace.analyze.findings.stragglers import LATE, STALL, UNEVEN
 from dtensor_core.testing import run_processes
 
 NUM_STEPS = 3

@@ -1,0 +1,181 @@
+"""Ranks that keep the others waiting: one that always does, one that once did, and all in turn.
+
+What they cost is the time in which all others waited for them (`latecomers.held_up`), once for each
+rank that it concerns. Of n ranks that do alike, each causes 1/n of all delays; a late rank's odds
+are `late_odds` times as high, and its delays are spread over several calls. From where on it is a
+finding is a matter of settings (`commtrace.settings.THRESHOLDS`).
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
+from commtrace.analyze.findings.finding import Finding, Rule, lacks_steps
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures import counted_ns
+from commtrace.analyze.stragglers import held_up
+from commtrace.units import text_of_duration
+
+_PLACE = ["kind", "phase", "module", "source_file", "source_line"]
+
+
+def late_ranks(frames: Frames) -> list[Finding]:
+    """Ranks to which most delays are due, again and again, at the cost of a share of the run."""
+    events = _delays(frames)
+    found = []
+    for rank in _always_late(frames, events):
+        own = events[events["rank"] == rank]
+        place, there = _worst_place(frames, own)
+        part = there["delay_ns"].sum() / own["delay_ns"].sum()
+        found.append(
+            Finding(
+                title=f"Rank {rank} keeps the others waiting, for "
+                f"{text_of_duration(own['delay_ns'].sum())} in {len(own)} calls; {part:.0%} of it "
+                f"before {place}{_works(there)}.",
+                advice="Look at what that rank does before that call and the others do not (data "
+                "loading, logging, an uneven shard), or at its machine.",
+                rows=there.index,
+                cost_bytes=0.0,
+                cost_ns=float(own["cost"].sum()),
+            )
+        )
+    return found
+
+
+def stalls(frames: Frames) -> list[Finding]:
+    """Delays far above all others, of ranks that are not always late, once it is under way."""
+    events = _delays(frames)
+    stalled = _stalled(frames, events)
+    return [
+        Finding(
+            title=f"Rank {rank} stopped the others {_times(len(own))}, for "
+            f"{text_of_duration(own['delay_ns'].sum())}: before "
+            f"{_worst_place(frames, own.head(1))[0]}, in step {own['step'].iloc[0]}"
+            f"{_works(own.head(1))}.",
+            advice="Look at what that rank did then: a checkpoint, an evaluation, garbage "
+            "collection, a slow file.",
+            rows=own.index,
+            cost_bytes=0.0,
+            cost_ns=float(own["cost"].sum()),
+        )
+        for rank, own in stalled.sort_values("cost", ascending=False).groupby("rank")
+    ]
+
+
+def uneven_work(frames: Frames) -> list[Finding]:
+    """Delays that no rank stands out in, where they are a large share of the run together.
+
+    To the first collective of a group ranks come as their start has it.
+    """
+    events = _delays(frames)
+    rest = events[~events["rank"].isin(_always_late(frames, events))]
+    rest = rest[~rest.index.isin(_stalled(frames, events).index) & (rest["number"] > 0)]
+    cost = float(rest["cost"].sum())
+    if rest["rank"].nunique() < 2 or cost < _least_cost(frames, "uneven_share"):
+        return []
+    share = (rest.groupby("rank")["cost"].sum() / cost).sort_values(ascending=False)
+    most = ", ".join(f"rank {rank} {part:.0%}" for rank, part in share.head(3).items())
+    place, _ = _worst_place(frames, rest)
+    return [
+        Finding(
+            title=f"All ranks wait for one that comes last, for "
+            f"{text_of_duration(rest['delay_ns'].sum())}, now for one and now for another "
+            f"({most}); mostly before {place}.",
+            advice="Give all ranks as much to do in each step: batches of like length, experts of "
+            "like load, garbage collection at the same time; or more cores, if ranks share them.",
+            rows=rest.index,
+            cost_bytes=0.0,
+            cost_ns=cost,
+        )
+    ]
+
+
+def _delays(frames: Frames) -> pd.DataFrame:
+    """The collectives that were held up, in steps where these are marked, with what that cost."""
+    events = held_up(frames)
+    if len(frames.steps):
+        events = events[frames.comm.loc[events.index, "step"] >= 0]
+    late = frames.comm.loc[events.index]
+    events = events.assign(
+        rank=late["rank"],
+        step=late["step"],
+        cost=events["delay_ns"].astype("float64") * events["num_ranks"],
+    )
+    return events[late["kind"].isin(NEEDS_EVERYONE)]
+
+
+def _always_late(frames: Frames, events: pd.DataFrame) -> list[int]:
+    total, num_ranks = events["cost"].sum(), frames.num_ranks
+    least = max(_least_cost(frames, "late_share"), 1)
+    odds, least_spread = map(frames.settings.threshold, ("late_odds", "late_spread"))
+    found = []
+    for rank, cost in events.groupby("rank")["cost"]:
+        spread = cost.sum() ** 2 / (cost**2).sum()
+        is_most = cost.sum() * (num_ranks - 1) >= odds * (total - cost.sum())
+        if cost.sum() >= least and is_most and spread >= least_spread:
+            found.append(rank)
+    return found
+
+
+def _stalled(frames: Frames, events: pd.DataFrame) -> pd.DataFrame:
+    """The delays that stand out; what comes first in a run or a group is late for good reasons."""
+    first = frames.steps["step"].min() if frames.steps["step"].nunique() > 1 else -1
+    usual = events["delay_ns"].median()
+    return events[
+        (events["number"] > 0)
+        & (events["step"] != first)
+        & (events["cost"] >= _least_cost(frames, "late_share"))
+        & (events["delay_ns"] >= frames.settings.threshold("stall_factor") * usual)
+        & ~events["rank"].isin(_always_late(frames, events))
+    ]
+
+
+def _least_cost(frames: Frames, share: str) -> float:
+    return frames.settings.threshold(share) * counted_ns(frames)
+
+
+def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """The place that costs most, as people say it, and the events there.
+
+    `all_gather in forward of layers.0 (train.py:7)`
+    """
+    calls = frames.comm.loc[events.index, _PLACE]
+    number = calls.groupby(_PLACE, observed=True, sort=False).ngroup()
+    there = events[number == events["cost"].groupby(number).sum().idxmax()]
+    kind, phase, module, file, line = calls.loc[there.index[0]]
+    text = f"{kind} in {phase or 'other'}{f' of {module}' if module else ''}"
+    return (f"{text} ({file}:{line})" if file else text), there
+
+
+def _works(events: pd.DataFrame) -> str:
+    """What the late rank does before these calls, and the others do; by how long they delay."""
+    known = events.dropna(subset=["work_ns", "others_work_ns"])
+    weights = known["delay_ns"] / (known["delay_ns"].sum() or float("nan"))
+    own, others = ((known[name] * weights).sum() for name in ("work_ns", "others_work_ns"))
+    if not own > others:  # what is not known is neither
+        return ""
+    return (
+        f", to which it comes {text_of_duration(own)} after its last call and the others "
+        f"{text_of_duration(others)}"
+    )
+
+
+def _times(num: int) -> str:
+    return "once" if num == 1 else f"{num} times"
+
+
+def lacks_waits(frames: Frames) -> str:
+    """Whether arrivals can be compared."""
+    if not len(frames.comm) or (arrivals(frames)["wait_ns"] >= 0).any():
+        return ""
+    return "No collective could be matched across its ranks, so nobody is known to be late."
+
+
+def _lacks_waits_or_steps(frames: Frames) -> str:
+    return lacks_waits(frames) or lacks_steps(frames)
+
+
+LATE = Rule("late_rank", "a rank that is always late", late_ranks, lacks_waits)
+STALL = Rule("stall", "a rank that once stopped all others", stalls, _lacks_waits_or_steps)
+UNEVEN = Rule("uneven_work", "ranks that are late in turn", uneven_work, lacks_waits)

@@ -1,0 +1,147 @@
+"""Who keeps the others waiting, and where in the program.
+
+A collective is held up by the member that came last, a transfer by the end that came second. The
+*delay* is how long all the others were blocked for it at once: the shortest of their waits, for if
+the last one had come earlier, they would have waited for the next to last. Sums of delays are
+what the run would gain were its latecomers in time. Of each rank the table has the 16 places that
+delay the others longest.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from commtrace.analyze.analysis import Analysis, addable, typed
+from commtrace.analyze.arrivals import arrivals, end_ns
+from commtrace.analyze.cached_per_run import once
+from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import is_transfer, mesh_axes, numbers, partners
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("rank", int, "", "rank that came last"),
+    Column("kind", str, "", "all_reduce, all_gather, ..."),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group"),
+    Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
+    Column("module", str, "", "path of the module"),
+    Column("source_file", str, "", "file of the user's line, empty where it is not known"),
+    Column("source_line", int, "", "line in that file"),
+    Column("num_late", int, "", "calls to which it came last and was waited for"),
+    Column("delay_ns", int, "ns", "time in which all others waited for it"),
+    Column("wait_ns", int, "ns", "wait of all others, added up"),
+    Column("max_delay_ns", int, "ns", "longest delay of one call"),
+    Column("worst_step", int, "", "step of that one; -1 is outside of steps"),
+    Column("worst_call", str, "", "that call of the rank, as rank:id"),
+    Column("work_ns", float, "ns", "mean time from the rank's call before to these"),
+    Column("others_work_ns", float, "ns", "mean time from the others' calls before to these"),
+)
+
+MOST_PLACES = 16
+
+_BY = ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line"]
+
+
+@once
+def held_up(frames: Frames) -> pd.DataFrame:
+    """One row per call to which a rank came last and was waited for, with that call's row as index.
+
+    `delay_ns` and `wait_ns` are as in the table, `num_ranks` are those that it concerns, `number`
+    says which of its group's collectives it is, and `work_ns` and `others_work_ns` are of this one.
+    """
+    comm, arrived = frames.comm, arrivals(frames)
+    waits = pd.DataFrame(
+        {
+            "group": comm["group"].cat.codes,
+            "number": numbers(frames),
+            "wait": addable(arrived["wait_ns"]),
+            "last": arrived["last_rank"],
+            "work": _since_last_call(frames),
+        }
+    )[(arrived["wait_ns"] >= 0) & (arrived["last_rank"] != comm["rank"])]
+    transfer = is_transfer(frames)
+    if transfer.any():
+        of_transfers = waits.index[transfer[waits.index]]
+        waits.loc[of_transfers, "number"] = -1 - of_transfers  # each by itself
+    met = waits.groupby(["group", "number"], sort=False).agg(
+        delay_ns=("wait", "min"),
+        wait_ns=("wait", "sum"),
+        num_others=("wait", "size"),
+        last=("last", "first"),
+        others_work_ns=("work", "mean"),
+    )
+    found = met[met["delay_ns"] > 0].reset_index()
+    found.index = _rows_of_latecomers(frames, found)
+    found = found[found.index >= 0]
+    found["work_ns"] = _since_last_call(frames)[found.index]
+    return found.assign(num_ranks=found["num_others"] + 1).sort_index()
+
+
+def _rows_of_latecomers(frames: Frames, found: pd.DataFrame) -> pd.Index:
+    """The row of table `comm` in which each of them came at last."""
+    comm = frames.comm
+    keys = pd.DataFrame(
+        {"group": comm["group"].cat.codes, "number": numbers(frames), "last": comm["rank"]}
+    )
+    keys = keys[keys["number"] >= 0].reset_index(names="row")
+    keys = keys.drop_duplicates(["group", "number", "last"])
+    rows = found[["group", "number", "last"]].merge(keys, how="left")["row"].fillna(-1)
+    transfers = found["number"].to_numpy() < 0
+    if transfers.any():
+        waited = -1 - found["number"].to_numpy()[transfers]
+        rows[transfers] = partners(frames)[waited].to_numpy()
+    return pd.Index(rows.astype("int64"))
+
+
+def _since_last_call(frames: Frames) -> pd.Series:
+    """How long before each call the calls before it on its rank were over; nan of the first."""
+    comm = frames.comm
+    times = pd.DataFrame(
+        {
+            "rank": comm["rank"],
+            "id": comm["id"],
+            "issue": comm["issue_ns"] - frames.start_ns,
+            "end": end_ns(comm) - frames.start_ns,
+        }
+    )[comm["issue_ns"] >= 0].sort_values(["rank", "id"])
+    by = times.groupby("rank")
+    before = by["end"].cummax().groupby(times["rank"]).shift(1)
+    return (times["issue"] - before).clip(lower=0).reindex(comm.index).astype("float64")
+
+
+def latecomers(frames: Frames) -> pd.DataFrame:
+    """One row per rank and place, the one that delays the others longest first."""
+    events = held_up(frames)
+    late = frames.comm.loc[events.index]
+    text = late[["kind", "phase", "module", "source_file"]].astype(object)
+    events = events.assign(
+        **text,
+        rank=late["rank"],
+        mesh_axis=mesh_axes(frames, late["group"]),
+        source_line=late["source_line"],
+        worst_step=late["step"],
+        worst_call=[f"{rank}:{id}" for rank, id in zip(late["rank"], late["id"], strict=True)],
+        late_id=late["id"],
+    )
+    events = events.sort_values(["delay_ns", "late_id"], ascending=[False, True])
+    table = events.groupby(_BY, sort=False).agg(
+        num_late=("delay_ns", "size"),
+        max_delay_ns=("delay_ns", "first"),
+        worst_step=("worst_step", "first"),
+        worst_call=("worst_call", "first"),
+        delay_ns=("delay_ns", "sum"),
+        wait_ns=("wait_ns", "sum"),
+        work_ns=("work_ns", "mean"),
+        others_work_ns=("others_work_ns", "mean"),
+    )
+    order = [False, *[True] * len(_BY)]
+    table = table.reset_index().sort_values(["delay_ns", *_BY], ascending=order)
+    return typed(table.groupby("rank").head(MOST_PLACES), COLUMNS)
+
+
+LATECOMERS = Analysis(
+    "latecomers",
+    "Latecomers",
+    "Who keeps the others waiting, and where in the program?",
+    latecomers,
+    COLUMNS,
+)

@@ -1,0 +1,174 @@
+"""Whose code a frame of the stack runs: the user's own, a library's, or a part of torch that tells.
+
+The user's line is the nearest one of the user's own code. Not theirs are torch, dtensor_core,
+commtrace, the standard library, and what lies between these and a script: installed packages, the
+frameworks below and those that the settings name. Where a stack has nothing else, the nearest line
+of an installed package stands for it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Sequence
+from types import CodeType, FrameType
+
+import torch
+
+from commtrace.recorder.library_frames import TELLING
+from commtrace.recorder.thread_state import Stack, ThreadState
+
+LIBRARY, USER, OWN, ENGINE, CHECKPOINT, IN_OPTIMIZER, TELLS, MIXED, INSTALLED = range(9)
+
+_LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
+    "torch",
+    "dtensor_core",
+    "commtrace",
+    "typing_extensions",  # wraps what torch deprecates
+}
+_FRAMEWORKS = (
+    *("accelerate", "composer", "deepspeed", "ignite", "lightning", "lightning_fabric"),
+    *("pytorch_lightning", "transformers"),
+)
+"""Libraries that call a script's code and torch; not all are installed like packages."""
+_SITES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
+_GENERATED = ("<eval_with_key>", *torch.__path__)
+"""Beginnings of the file names of code that torch generates, which is in no module."""
+
+_FRAMES_OF_FUNCTIONS = {
+    ("torch.autograd.graph", "_engine_run_backward"): ENGINE,
+    ("torch.optim.optimizer", "wrapper"): IN_OPTIMIZER,
+    **dict.fromkeys(TELLING, TELLS),
+}
+_FRAMES_OF_MODULES = {
+    **{module: MIXED for module, _ in _FRAMES_OF_FUNCTIONS},
+    "torch.utils.checkpoint": CHECKPOINT,
+    "torch._ops": OWN,  # passed on the way from the dispatch mode
+    "commtrace.recorder.operators": OWN,
+    "commtrace.recorder.intercept": OWN,
+    "commtrace.recorder.steps": OWN,
+}
+
+kinds_of_modules: dict[str, int] = {}
+"""Kinds of modules by name, which takes less time to ask a frame for than its code does."""
+_libraries, _own_packages = _FRAMEWORKS, ()
+
+
+def count_as_libraries(libraries: Sequence[str], own_packages: Sequence[str] = ()) -> None:
+    """Take these packages for libraries from now on, and the others for the user's own code."""
+    global _libraries, _own_packages
+    _libraries, _own_packages = (*_FRAMEWORKS, *libraries), tuple(own_packages)
+    kinds_of_modules.clear()
+
+
+def kind_of(frame: FrameType) -> int:
+    """The kind of a frame."""
+    kind = kinds_of_modules.get(frame.f_globals.get("__name__") or "")
+    if kind is None:
+        kind = learn_kind(frame)
+    return kind_of_function(frame) if kind == MIXED else kind
+
+
+def kind_of_function(frame: FrameType) -> int:
+    """The kind of a frame of a module whose functions differ."""
+    function = frame.f_globals["__name__"], frame.f_code.co_name
+    return _FRAMES_OF_FUNCTIONS.get(function, LIBRARY)
+
+
+def learn_kind(frame: FrameType) -> int:
+    """The kind of a frame's module; made-up code may be in none, and is asked for its file."""
+    module = frame.f_globals.get("__name__") or ""
+    if not module:
+        return LIBRARY if frame.f_code.co_filename.startswith(_GENERATED) else USER
+    kind = _FRAMES_OF_MODULES.get(module)
+    if kind is None:
+        kind = _kind_of_package(module, frame.f_code.co_filename)
+    kinds_of_modules[module] = kind
+    return kind
+
+
+def _kind_of_package(module: str, file: str) -> int:
+    if module.partition(".")[0] in _LIBRARIES:
+        return LIBRARY
+    if _is_within(module, _own_packages):
+        return USER
+    is_theirs = _is_within(module, _libraries) or _is_installed(module, file)
+    return INSTALLED if is_theirs else USER
+
+
+def _is_installed(module: str, file: str) -> bool:
+    """Return whether a file is of an installed package, in an environment or `pip --target`."""
+    if any(site in file for site in _SITES) or file.startswith(_SCRIPTS):
+        return True
+    folder, found, _ = file.rpartition(f"{os.sep}{module.partition('.')[0]}{os.sep}")
+    try:
+        return bool(found) and any(each.endswith(".dist-info") for each in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _is_within(module: str, packages: Sequence[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
+
+
+def engine_frame(frame: FrameType | None) -> FrameType | None:
+    """The nearest frame that runs the autograd engine; None if none does."""
+    while frame is not None and kind_of(frame) != ENGINE:
+        frame = frame.f_back
+    return frame
+
+
+def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
+    """The nearest code of the user's own, where it is, and a frame on the way that tells more."""
+    kinds = kinds_of_modules
+    telling = installed = None
+    while frame is not None:
+        try:
+            kind = kinds[frame.f_globals["__name__"]]
+        except KeyError:
+            kind = learn_kind(frame)
+        if kind:  # most frames are a library's
+            if kind == USER:
+                return frame.f_code, frame.f_lasti, telling
+            if kind == INSTALLED:
+                installed = installed or frame
+            elif kind == MIXED and kind_of_function(frame) == TELLS:
+                telling = frame
+        frame = frame.f_back
+    if installed is not None:
+        return installed.f_code, installed.f_lasti, telling
+    return None, -1, telling
+
+
+def line_of(code: CodeType, instruction: int) -> int:
+    """The line of an instruction; to ask a frame for it takes as long as to find the frame."""
+    lines = (line for begin, end, line in code.co_lines() if begin <= instruction < end)
+    return next(lines, None) or code.co_firstlineno
+
+
+def whole_stack(frame: FrameType | None, state: ThreadState) -> Stack:
+    """The stack, and where the engine runs the backward pass, that of the thread that called it."""
+    task = torch._C._current_graph_task_id()
+    return stack_of(frame) + (state.backward.stack if task == state.task >= 0 else ())
+
+
+def stack_of(frame: FrameType | None) -> Stack:
+    """The stack of a thread, without the recorder's own frames."""
+    frames = []
+    while frame is not None:
+        if kind_of(frame) != OWN:
+            frames.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(frames)
+
+
+def text_of_stack(stack: Stack) -> str:
+    """A stack as lines `file:line function`, innermost last."""
+    return "\n".join(f"{code.co_filename}:{line} {code.co_name}" for code, line in reversed(stack))
+
+
+def is_library(frame: FrameType) -> bool:
+    """Return whether a frame runs code that is not the user's own."""
+    return kind_of(frame) != USER

@@ -1,0 +1,178 @@
+"""Writing where a tensor does not lie: what is written is brought to where it belongs.
+
+An operator that can't write into a tensor as it lies writes into a redistributed copy, and
+`bring_back` takes this rank's part of it: a shard, or an addend of a pending reduction, so that the
+tensor keeps its layout and whatever shares its elements sees the same value. Called by `dispatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
+
+from dtensor_core.dispatch.materialized_views import write_through
+from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.plan import Plan, plan_between
+from dtensor_core.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """The way home of what is written to the argument of this number."""
+
+    whose: int
+    spec: Spec
+    plan: Plan
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """Where a result goes: the tensor `out[index]` of this name, by a plan from its spec.
+
+    A result whose shape only its data decides has neither: it is whole.
+    """
+
+    name: str
+    index: int | None
+    spec: Spec | None
+    plan: Plan | None
+    cause: Cause
+
+    def of(self, kwargs: Mapping[str, Any]) -> Any:
+        """The tensor that the caller gave."""
+        return kwargs[self.name] if self.index is None else kwargs[self.name][self.index]
+
+
+def check_given(
+    op: OpOverload, backs: Sequence[Back], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise RuleError if the reduction of addends that the user gave would be finished in place."""
+    if not backs:
+        return
+    numbered = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+    for back in backs:
+        target = numbered[back.whose]
+        if getattr(target, "_given_addends", False):
+            raise RuleError(
+                four_parts(
+                    asked=f"{op} to write its result in place to {target._spec.text}",  # pyright: ignore
+                    found="addends that were given to DTensor.from_local",
+                    why="in-place operations that require placement changes are not supported: the "
+                    "operator needs the reduced value, and these addends would be gone",
+                    hint="redistribute to Replicate() or Shard(dim) first, or use the operator's "
+                    "out-of-place form",
+                )
+            )
+
+
+def bring_back(backs: Sequence[Back], given: Any, local: Any) -> None:
+    """Copy what was written in another layout into the tensors that it belongs to.
+
+    `given` and `local` are the arguments (positional, by name) of the call and of what was run.
+    """
+    leaves = zip(tree_leaves(given), tree_leaves(local), strict=True)
+    numbered = [pair for pair in leaves if isinstance(pair[0], torch.Tensor)]
+    for back in backs:
+        home, value = numbered[back.whose]
+        home._local_tensor.copy_(execute(value, back.spec, back.plan, back.cause))
+
+
+def without_out(op: OpOverload, names: Collection[str]) -> OpOverload:
+    """The operator that returns what this one writes to the arguments of these names.
+
+    It may have options besides, such as a dtype, that this one takes from where it writes.
+    """
+    packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.partition("::")[2])
+    wanted = [str(a.type) for a in op._schema.arguments if a.name not in names]
+    there = [getattr(packet, name) for name in packet.overloads()]
+    for found in there:
+        if found is not op and [str(a.type) for a in found._schema.arguments] == wanted:
+            return found
+    for found in there:
+        arguments = found._schema.arguments
+        rest = arguments[len(wanted) :]
+        if [str(a.type) for a in arguments[: len(wanted)]] == wanted and all(
+            a.kwarg_only and a.has_default_value() and not a.is_out for a in rest
+        ):
+            return found
+    raise RuleError(f"{op} has no form without out=, which DTensors need")
+
+
+def outs_of(
+    op: OpOverload,
+    results: Sequence[Spec | None] | None,
+    kwargs: Mapping[str, Any],
+    names: Collection[str],
+) -> tuple[Out, ...]:
+    """Where the results go, in their order.
+
+    Raises RuleError where a result does not fit its tensor, or data decides its shape.
+    """
+    given = [argument.name for argument in op._schema.arguments if argument.name in names]
+    places: list[tuple[str, int | None]] = []
+    for name in given:
+        several = isinstance(kwargs[name], (list, tuple))
+        places += [(name, n) for n in range(len(kwargs[name]))] if several else [(name, None)]
+    if results is None:
+        return tuple(Out(name, index, None, None, Cause(str(op), name)) for name, index in places)
+    specs = [spec for spec in results if spec is not None]
+    outs: list[Out] = []
+    for (name, index), result in zip(places, specs, strict=True):
+        tensor = kwargs[name] if index is None else kwargs[name][index]
+        goal = getattr(tensor, "_spec", None)
+        if goal is not None and goal.shape != result.shape:
+            raise does_not_fit(op, goal, result.shape)
+        target = result.replicated() if goal is None else result.with_placements(goal.placements)
+        outs.append(Out(name, index, result, plan_between(result, target), Cause(str(op), name)))
+    return tuple(outs)
+
+
+def does_not_fit(op: OpOverload, spec: Spec, shape: Sequence[int]) -> RuleError:
+    """The error of writing a result of another shape."""
+    return RuleError(
+        four_parts(
+            asked=f"{op} to change the shape of {spec.text} in place",
+            found=f"a result of shape {tuple(shape)}",
+            why="what is written keeps its shape",
+            hint="use the operator's out-of-place form",
+        )
+    )
+
+
+def _brought(op: OpOverload, out: Out, result: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
+    """The local result in the layout of the tensor that it goes to."""
+    goal = getattr(out.of(kwargs), "_spec", None)
+    if out.spec is not None and out.plan is not None:
+        return execute(result, out.spec, out.plan, out.cause)
+    if goal is None:
+        return result
+    if goal.shape != result.shape:
+        raise does_not_fit(op, goal, result.shape)
+    whole = goal.replicated()
+    return execute(result, whole, plan_between(whole, goal), out.cause)
+
+
+def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The tensors of `out=`, with the local results brought to their layouts.
+
+    A plain one is empty, made by torch for a result that nobody asked for: it is resized.
+    """
+    several = results if isinstance(results, (list, tuple)) else [results]
+    made = [value for value in several if isinstance(value, torch.Tensor)]
+    for out, result in zip(outs, made, strict=True):
+        target, value = out.of(kwargs), _brought(op, out, result, kwargs)
+        if not hasattr(target, "_spec"):
+            target.resize_(value.shape).copy_(value)
+            continue
+        target._local_tensor.copy_(value)
+        if target._copied is not None:
+            write_through(target._copied, op, (target,))
+    found = [out.of(kwargs) for out in outs]
+    return None if not op._schema.returns else found[0] if len(found) == 1 else tuple(found)

@@ -1,0 +1,292 @@
+"""Views that had to be copies: taking them needed communication, and yet they are to be views.
+
+What is written to such a copy is scattered into the tensor that it should have been a view of, by
+`write_through`. What is written to that tensor is fetched by the next operator on the copy
+(`Copied.renew`): autograd counts the versions of a tensor and of its views together, so the copy
+knows for which version it is right. Reading the local part alone can't fetch anything, since ranks
+may do it alone: it raises. Called by `dispatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from dtensor_core.errors import RuleError, StaleViewError, four_parts
+from dtensor_core.local.memory_layout import Ways
+from dtensor_core.spec import Spec, TensorMeta
+
+aten = torch.ops.aten
+_below_autograd = torch._C._AutoDispatchBelowADInplaceOrView  # pyright: ignore
+
+
+@dataclass(slots=True)
+class Copied:
+    """Result `number` of the view `op` of `base`, held as a copy: `local`, laid out as `spec`.
+
+    `version` is that of `base` for which the copy is right; None in inference mode, where nothing
+    is counted. Views of the copy share this.
+    """
+
+    base: Any
+    op: OpOverload
+    number: int
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    local: torch.Tensor
+    spec: Spec
+    version: int | None
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the tensor was written since, otherwise than through this copy."""
+        return self.version is not None and self.version != self.base._version
+
+    def renew(self) -> None:
+        """Fetch what was written to the tensor since; every rank calls this alike."""
+        if not self.is_stale:
+            return
+        with _below_autograd():
+            views = self.op(self.base, *self.args, **self.kwargs)
+            view = views[self.number] if isinstance(views, (list, tuple)) else views
+            _once(self.local).copy_(_once(view._local_tensor))
+        self.version = self.base._version
+
+
+@dataclass(slots=True)
+class LocalCopy:
+    """A view of `base` whose part on this rank had to be copied: `local`, by `ways`.
+
+    Other ranks may hold views; what is written goes from one to the other on this rank alone.
+    """
+
+    base: Any
+    ways: Ways
+    local: torch.Tensor
+    version: int | None
+
+    @property
+    def is_stale(self) -> bool:
+        """True if the tensor was written since, otherwise than through this copy."""
+        return self.version is not None and self.version != self.base._version
+
+    def renew(self) -> None:
+        """Take over what was written to the tensor since."""
+        if self.base._copied is not None:
+            self.base._copied.renew()
+        if self.is_stale:
+            with _below_autograd():
+                self.local.copy_(self.ways.forth(self.base._local_tensor))
+            self.version = self.base._version
+
+    def written(self) -> None:
+        """Bring what was written to the copy to the tensor."""
+        self.ways.back(self.base._local_tensor, self.local)
+        if self.base._copied is not None:
+            write_through(self.base._copied, None, (self.base,))
+        if self.version is not None:
+            self.version = self.base._version + 1
+
+
+def class_of_copies(cls: type[Any]) -> type[Any]:
+    """The subclass of a DTensor class whose tensors are such copies, or views of them.
+
+    A class of its own costs other tensors nothing: `dispatch` sees a type that it looks at twice.
+    """
+    stored = cls._local_tensor
+
+    class Copy(cls):
+        __slots__ = ()
+
+        @property
+        def _local_tensor(self) -> torch.Tensor:
+            if self._copied is not None and self._copied.is_stale:
+                if type(self._copied) is Copied:
+                    raise _stale(self)
+                self._copied.renew()
+            return stored.__get__(self)
+
+        @_local_tensor.setter
+        def _local_tensor(self, local: torch.Tensor) -> None:
+            stored.__set__(self, local)
+
+        def redistribute(self, *args: Any, **kwargs: Any) -> Any:
+            if self._copied is not None:
+                self._copied.renew()
+            return super().redistribute(*args, **kwargs)
+
+        def full_tensor(self, **kwargs: Any) -> torch.Tensor:
+            if self._copied is not None:
+                self._copied.renew()
+            return super().full_tensor(**kwargs)
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            return self._alone().__deepcopy__(memo)
+
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return self._alone().__reduce_ex__(protocol)
+
+        def _alone(self) -> Any:
+            """A DTensor of the same local tensor that is no view of anything."""
+            return cls(self._local_tensor, self._spec, requires_grad=self.requires_grad)
+
+        def __repr__(self, **kwargs: Any) -> str:
+            if type(self._copied) is Copied and self._copied.is_stale:
+                return f"DTensor({self._spec.text}, a copy of what was written since)"
+            return super().__repr__(**kwargs)
+
+    Copy.__name__, Copy.__qualname__, Copy.__module__ = (
+        cls.__name__,
+        cls.__qualname__,
+        cls.__module__,
+    )
+    return Copy
+
+
+def _stale(view: Any) -> StaleViewError:
+    copied = view._copied
+    return StaleViewError(
+        four_parts(
+            asked=f"the local part of {view._spec.text}",
+            found=f"{copied.op} of {copied.base._spec.text}, which was written since",
+            why="taking this view needed communication, so it is a copy: what was written is "
+            "fetched by the next operator on all ranks, not by a look at one of them",
+            hint="take the view again, or call redistribute(), full_tensor() or an operator first",
+        )
+    )
+
+
+def _once(local: torch.Tensor) -> torch.Tensor:
+    """A local tensor without what is spread over its dims, which can't be written."""
+    for dim, step in enumerate(local.stride()):
+        if step == 0 and local.shape[dim] > 1:
+            local = local.narrow(dim, 0, 1)
+    return local
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often a tensor, or a view of it, was written; None where that is not counted."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def check_writable(copied: Copied | LocalCopy) -> None:
+    """Raise RuleError if what is written to the copy could not be brought to its tensor."""
+    if isinstance(copied, LocalCopy):
+        if copied.base._copied is not None:
+            check_writable(copied.base._copied)
+        return
+    if _name(copied) not in _SCATTERS:
+        raise RuleError(
+            four_parts(
+                asked="to write to a view of a DTensor",
+                found=f"a copy, {copied.spec.text}: {copied.op} needed communication",
+                why="what is written would not reach the tensor that the view is of",
+                hint="redistribute that tensor first so that the view needs no communication, or "
+                "use the operator's out-of-place form",
+            )
+        )
+
+
+def write_through(copied: Copied | LocalCopy, op: OpOverload | None, args: Sequence[Any]) -> None:
+    """Write the copy, which `op` has written, into the tensor that it should have been a view of.
+
+    What overwrites all of the copy is written as it is given: the copy need not be gathered. A view
+    of the copy shares its elements, and overwrites only some.
+    """
+    if isinstance(copied, LocalCopy):
+        copied.written()
+        return
+    make = (
+        _OVERWRITING.get(op) if op is not None and args[0]._local_tensor is copied.local else None
+    )
+    part = make(copied, args) if make else None
+    if part is None:
+        part = type(copied.base)(copied.local, copied.spec)
+    aten.copy_.default(copied.base, _SCATTERS[_name(copied)](copied, part))
+    if copied.version is not None:
+        copied.version = copied.base._version + 1  # which autograd makes of it behind the operator
+
+
+def _constant(copied: Copied, args: Sequence[Any]) -> Any:
+    """What `fill_` writes, whole; None if it is a DTensor."""
+    value = args[1] if len(args) > 1 else 0
+    if hasattr(value, "_spec"):
+        return None
+    shape, dtype = copied.spec.shape, copied.spec.dtype
+    return _whole(copied, copied.local.new_full((), 0, dtype=dtype).fill_(value).expand(shape))
+
+
+def _source(copied: Copied, args: Sequence[Any]) -> Any:
+    """What `copy_` writes, in the layout of its source."""
+    shape, dtype = list(copied.spec.shape), copied.spec.dtype
+    if hasattr(args[1], "_spec"):
+        return aten._to_copy.default(aten.expand.default(args[1], shape), dtype=dtype)
+    return _whole(copied, args[1].to(dtype).expand(shape))
+
+
+def _whole(copied: Copied, value: torch.Tensor) -> Any:
+    meta = TensorMeta(value.shape, value.stride(), value.dtype)
+    return type(copied.base)(
+        value, Spec(copied.spec.mesh, copied.spec.placements, meta).replicated()
+    )
+
+
+_OVERWRITING: dict[Any, Callable[[Copied, Sequence[Any]], Any]] = {
+    aten.zero_.default: _constant,
+    aten.fill_.Scalar: _constant,
+    aten.fill_.Tensor: _constant,
+    aten.copy_.default: _source,
+}
+
+
+def _name(copied: Copied) -> str:
+    return copied.op._schema.name.removeprefix("aten::")
+
+
+def _scattered(operator: Callable[..., Any]) -> Callable[[Copied, Any], Any]:
+    """The inverse that torch has: it takes the view's own arguments."""
+    return lambda copied, part: operator(copied.base, part, *copied.args, **copied.kwargs)
+
+
+def _reshaped(copied: Copied, part: Any) -> Any:
+    return aten.reshape.default(part, list(copied.base.shape))
+
+
+def _transposed(copied: Copied, part: Any) -> Any:
+    return aten.transpose.int(part, *copied.args)
+
+
+def _permuted(copied: Copied, part: Any) -> Any:
+    order = [dim % part.ndim for dim in copied.args[0]]
+    return aten.permute.default(part, sorted(range(part.ndim), key=order.__getitem__))
+
+
+def _split(copied: Copied, part: Any) -> Any:
+    """The piece of this number, of equal pieces or of those whose sizes are given."""
+    sizes, dim = copied.args[0], (*copied.args[1:], copied.kwargs.get("dim", 0))[0]
+    start = copied.number * sizes if isinstance(sizes, int) else sum(sizes[: copied.number])
+    return aten.slice_scatter.default(copied.base, part, dim, start, start + part.shape[dim])
+
+
+def _unbound(copied: Copied, part: Any) -> Any:
+    dim = (*copied.args, copied.kwargs.get("dim", 0))[0]
+    return aten.select_scatter.default(copied.base, part, dim, copied.number)
+
+
+_SCATTERS: dict[str, Callable[[Copied, Any], Any]] = {
+    "slice": _scattered(aten.slice_scatter.default),
+    "select": _scattered(aten.select_scatter.default),
+    "diagonal": _scattered(aten.diagonal_scatter.default),
+    "as_strided": _scattered(aten.as_strided_scatter.default),
+    "split": _split,
+    "split_with_sizes": _split,
+    "unbind": _unbound,
+    "transpose": _transposed,
+    "permute": _permuted,
+    "t": lambda copied, part: aten.t.default(part),
+    **dict.fromkeys(("view", "_unsafe_view", "unsqueeze", "squeeze", "_reshape_alias"), _reshaped),
+}

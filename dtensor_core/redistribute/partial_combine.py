@@ -1,0 +1,228 @@
+"""Summaries that ranks share: what reductions, scans and searches along a cut dimension send.
+
+Each rank of the axes that cut it sums up what it holds in a few tensors, of one shape on all ranks.
+One all-gather an axis shows every rank those of all, of which it makes the result, or its own part
+of it. From `rules.families` through `propagate` to `entry`, like the rows of an `Exchange`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from dtensor_core import collectives, layout, observe
+from dtensor_core.mesh import axis_name, channel
+from dtensor_core.placement import sharded_dim
+from dtensor_core.redistribute.cost import message_seconds, topology_of
+from dtensor_core.redistribute.execute import Cause
+from dtensor_core.redistribute.halo_exchange import Exchange, ExchangeStep, exchanging
+from dtensor_core.redistribute.steps import CARRIERS, carried
+from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending
+
+
+@dataclass(frozen=True, eq=False)
+class Merge:
+    """What ranks along `axes` say of dimensions `dims` that these cut, and what is made of it.
+
+    `bytes_each` are those that a rank says for each element of the other dims. `run(op, line)` is
+    what a rank runs for the operator; None where its local operator does it all.
+    """
+
+    axes: tuple[int, ...]
+    dims: tuple[int, ...]
+    bytes_each: int
+    run: Callable[[Callable[..., Any], Line], Callable[..., Any]] | None
+    moves: ClassVar[bool] = True
+
+    @property
+    def axis(self) -> int:
+        """The axis that this is a candidate of; the first one of several."""
+        return self.axes[0]
+
+    def seconds(self, specs: Sequence[Spec]) -> float:
+        """The estimated time, of a tensor like the first argument."""
+        spec = specs[0]
+        ranks, link = spec.mesh_shape[self.axis], topology_of(spec.mesh).links[self.axis]
+        origin = (0,) * len(spec.mesh_shape)
+        shape = layout.local_shape(spec.shape, spec.placements, spec.mesh_shape, origin)
+        others = math.prod(size for dim, size in enumerate(shape) if dim not in self.dims)
+        return message_seconds(others * self.bytes_each * (ranks - 1), link)
+
+
+def within(
+    exchanges: Sequence[Exchange | Merge],
+    op: Callable[..., Any],
+    run: Callable[..., Any],
+    inputs: Sequence[Spec],
+    result: Spec,
+    causes: Sequence[Cause],
+) -> Callable[..., Any]:
+    """What this rank runs for `op`, in place of the local operator `run`, where ranks exchange.
+
+    Merges along several axes are one.
+    """
+    rows = [each for each in exchanges if isinstance(each, Exchange)]
+    if rows:
+        return exchanging(rows, run, inputs, result, causes)
+    (first, *_) = merges = [each for each in exchanges if isinstance(each, Merge)]
+    merge = replace(first, axes=tuple(each.axis for each in merges))
+    if merge.run is None:
+        return run
+    return merge.run(op, Line(merge, inputs[0], result, causes[0]))
+
+
+class Line:
+    """The ranks that a merge is between, seen from one: those that hold anything, in order.
+
+    Where one dimension is cut that is the order of its rows. `shapes` are what each of them holds
+    of the `shape`, and `coords` where they are; `before` is how many come before this rank, which
+    `is_empty` if it is none of them.
+    """
+
+    def __init__(self, merge: Merge, spec: Spec, result: Spec, cause: Cause) -> None:
+        assert spec.coords is not None
+        self._merge, self._spec, self._cause, self._result = merge, spec, cause, result
+        held: list[tuple[int, ...]] = []
+        at = list(spec.coords)
+        self._holders: list[int] = []
+        self.shapes: list[tuple[int, ...]] = []
+        self.coords: list[tuple[int, ...]] = []
+        self.before = 0
+        mine = tuple(spec.coords[axis] for axis in merge.axes)
+        places = itertools.product(*(range(spec.mesh_shape[axis]) for axis in merge.axes))
+        for number, place in enumerate(places):
+            for axis, coord in zip(merge.axes, place, strict=True):
+                at[axis] = coord
+            held.append(layout.local_shape(spec.shape, spec.placements, spec.mesh_shape, at))
+            if math.prod(held[-1][dim] for dim in merge.dims):
+                self._holders.append(number)
+                self.shapes.append(held[-1])
+                self.coords.append(tuple(at))
+                self.before += place < mine
+        self._num_ranks = len(held)
+        self.shape = tuple(spec.shape)
+        self.is_empty = 0 in (spec.local_shape[dim] for dim in merge.dims)
+
+    @classmethod
+    def along(
+        cls,
+        op: Callable[..., Any],
+        spec: Spec,
+        dims: Sequence[int],
+        result: Spec,
+        bytes_each: int,
+        but: Collection[int] = (),
+    ) -> Line | None:
+        """For the local operator of an argument that may be cut along `dims`; None if it is not.
+
+        Axes of `but` cut what is not shared.
+        """
+        cut = [axis for axis, each in enumerate(spec.placements) if sharded_dim(each) in dims]
+        axes = tuple(axis for axis in cut if spec.mesh_shape[axis] > 1 and axis not in but)
+        if not axes or 0 in spec.shape:
+            return None
+        merge = Merge(axes, tuple(dims), bytes_each, None)
+        return cls(merge, spec, result, Cause(str(op), "input"))
+
+    @property
+    def parts(self) -> list[float]:
+        """The part of all elements that each of the ranks holds."""
+        counts = [math.prod(shape[dim] for dim in self._merge.dims) for shape in self.shapes]
+        return [count / sum(counts) for count in counts]
+
+    def sum(self, *addends: torch.Tensor) -> list[torch.Tensor]:
+        """The sums of these tensors over all ranks."""
+        return [each.sum(0) for each in self.gather(*addends)]
+
+    def offset(self, dim: int, coords: Sequence[int] | None = None) -> int:
+        """Where the rows of this rank start, or of the one at these coordinates."""
+        spec = self._spec
+        cuts = layout.cuts_of(spec.placements, spec.mesh_shape, coords or spec.coords or (), dim)
+        pieces = layout.held_extents(spec.shape[dim], cuts)
+        return pieces[0].offset if pieces else 0
+
+    def filled(self, x: torch.Tensor) -> torch.Tensor:
+        """The local tensor; where it is empty one row, so that kernels have something to do."""
+        if not self.is_empty:
+            return x
+        shape = [max(n, 1) if d in self._merge.dims else n for d, n in enumerate(x.shape)]
+        return depending(x.new_zeros(shape), x)
+
+    def gather(self, *summaries: torch.Tensor) -> list[torch.Tensor]:
+        """Each of these tensors of all ranks that hold anything, stacked as a new first dim."""
+        if not any(each.numel() for each in summaries):  # nor has any other rank of these axes
+            return [each.new_empty(len(self.shapes), *each.shape) for each in summaries]
+        guard = observe.guard()
+        if guard is not None:
+            guard(self._cause.operator, [self._move(summaries)])
+        sent = _packed(summaries)
+        for axis in reversed(self._merge.axes):
+            sent = self._gathered(sent, axis)
+        rows = sent.view(self._num_ranks, sent.numel() // self._num_ranks)
+        if len(self._holders) < self._num_ranks:
+            rows = torch.stack([rows[number] for number in self._holders])
+        return _unpacked(rows, summaries)
+
+    def _gathered(self, sent: torch.Tensor, axis: int) -> torch.Tensor:
+        """What all ranks of an axis send, in order of their coordinates."""
+        joined = channel(self._spec.mesh, (axis,))
+        ranks = len(joined.coords)
+        with observe.announced(self._news(sent, axis, ranks)):
+            issued = collectives.all_gather(sent, ranks, joined.name)
+            arrived = collectives.wait(issued)
+        order = sorted(range(ranks), key=joined.coords.__getitem__)
+        if order == list(range(ranks)):
+            return arrived
+        return torch.cat([arrived.chunk(ranks)[number] for number in order])
+
+    def _news(self, sent: torch.Tensor, axis: int, ranks: int) -> observe.Announcement:
+        return observe.Announcement(
+            operator=self._cause.operator,
+            argument=self._cause.argument,
+            source=self._spec.text,
+            target=self._result.text,
+            step="all_gather",
+            axis=axis_name(self._spec.mesh, axis),
+            payload_bytes=sent.numel() * sent.element_size() * ranks,
+            candidates=self._cause.candidates,
+            seconds=self._merge.seconds([self._spec]),
+        )
+
+    def _move(self, summaries: Sequence[torch.Tensor]) -> observe.Move:
+        """What a guard is shown: nothing changes its layout, but bytes are sent."""
+        num_bytes = sum(each.numel() * each.element_size() for each in summaries) * self._num_ranks
+        same = self._spec.placements
+        step = ExchangeStep("all_gather", self._merge.axes, same, same, True, num_bytes)
+        return observe.Move(self._cause.argument, self._spec, (step,), self._cause.candidates)
+
+
+def _packed(summaries: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All of them in one flat tensor: of their type if all are of one, and else of bytes."""
+    flat = [each.contiguous().view(-1) for each in summaries]
+    if all(each.dtype is flat[0].dtype for each in flat):
+        carrier = CARRIERS.get(flat[0].dtype)
+        sent = flat[0] if len(flat) == 1 else torch.cat(flat)
+        return sent if carrier is None else carried(sent, carrier)
+    return torch.cat([carried(each, torch.uint8) for each in flat])
+
+
+def _unpacked(rows: torch.Tensor, summaries: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """A stack of each tensor, from rows of which every one has them all."""
+    found: list[torch.Tensor] = []
+    start = 0
+    for like in summaries:
+        width = like.numel() * like.element_size() // rows.element_size()
+        part = rows if len(summaries) == 1 else _block(rows, start, width)
+        found.append(part.view(like.dtype).view(len(rows), *like.shape))
+        start += width
+    return found
+
+
+def _block(rows: torch.Tensor, start: int, width: int) -> torch.Tensor:
+    return rows.narrow(1, start, width).clone(memory_format=torch.contiguous_format)

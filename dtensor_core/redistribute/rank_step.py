@@ -1,0 +1,142 @@
+"""What a step means for this rank: which parts of its local tensor go where, through which group.
+
+Worked out once from a step and a spec, and kept by `execute`. The only place where the rank
+counts: that a step is taken at all, and which, was decided before and by all alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dtensor_core import layout
+from dtensor_core.mesh import channel
+from dtensor_core.placement import Partial, Placement, reduction, sharded_dim
+from dtensor_core.redistribute.reduction_values import addends_of
+from dtensor_core.redistribute.shard_overlap import Part, Runs, common, part
+from dtensor_core.redistribute.steps import CARRIERS, Site
+from dtensor_core.redistribute.transitions import Step
+from dtensor_core.spec import Spec
+
+# The kinds of which parts of the tensor before, or after, belong to single ranks.
+_CUTTING = ("slice", "reduce_scatter", "all_to_all")
+_JOINING = ("all_gather", "all_to_all")
+_REDUCING = ("all_reduce", "reduce_scatter")
+
+
+def site_of(step: Step, spec: Spec) -> Site:
+    """Where a step on a tensor of `spec` (but for the placements) runs, for this rank."""
+    me = spec.coords
+    assert me is not None
+    group, places = "", (tuple(me[axis] for axis in step.axes),)
+    if step.communicates:
+        joined = channel(spec.mesh, step.axes)
+        group, places = joined.name, joined.coords
+    before, after = (_shape(spec, placements, me) for placements in (step.source, step.target))
+    sent: tuple[Part, ...] = ()
+    received: tuple[Part, ...] = ()
+    if step.kind in _CUTTING:
+        sent = _parts(step, spec, places, before, step.source, step.target)
+    if step.kind in _JOINING:
+        received = _parts(step, spec, places, after, step.target, step.source)
+    parts = received or sent
+    pieces = {each.shape for each in parts}
+    carrier = CARRIERS.get(spec.dtype)
+    width = spec.dtype.itemsize // carrier.itemsize if carrier is not None else 1
+    reduce_op, factor = _reduction(step, spec.mesh_shape)
+    return Site(
+        group=group,
+        ranks=len(places),
+        number=places.index(tuple(me[axis] for axis in step.axes)),
+        first=all(me[axis] == 0 for axis in step.axes),
+        before=before,
+        after=after,
+        sent=sent,
+        received=received,
+        sent_sizes=[each.numel * width for each in sent],
+        received_sizes=[each.numel * width for each in received],
+        cut_dim=_sliced_dim(sent),
+        joined_dim=_sliced_dim(received),
+        longest=max((math.prod(shape) for shape in pieces), default=0),
+        even=len(pieces) == 1,
+        reduce_op=reduce_op,
+        factor=factor,
+        addends=addends_of(reduce_op, factor, spec.dtype) if step.kind in _REDUCING else None,
+        dtype=spec.dtype,
+        carrier=carrier,
+    )
+
+
+def _parts(
+    step: Step,
+    spec: Spec,
+    places: Sequence[tuple[int, ...]],
+    shape: tuple[int, ...],
+    here: Sequence[Placement],
+    there: Sequence[Placement],
+) -> tuple[Part, ...]:
+    """For each rank of the group, what its tensor laid out `there` shares with mine `here`.
+
+    As parts of mine, which is of local `shape`. Ranks that differ on axes that don't cut a
+    dimension share the same of it.
+    """
+    me = spec.coords
+    assert me is not None
+    runs: list[list[tuple[int, Runs]]] = [[] for _ in places]
+    for dim in _touched(step):
+        mine = _held(spec, here, me, dim)
+        cutting = [n for n, axis in enumerate(step.axes) if sharded_dim(there[axis]) == dim]
+        known: dict[tuple[int, ...], Runs] = {}
+        for place, found in zip(places, runs, strict=True):
+            which = tuple(place[n] for n in cutting)
+            if which not in known:
+                coords = list(me)
+                for axis, coord in zip(step.axes, place, strict=True):
+                    coords[axis] = coord
+                known[which] = common(mine, _held(spec, there, coords, dim))
+            found.append((dim, known[which]))
+    return tuple(part(shape, each) for each in runs)
+
+
+def _shape(spec: Spec, placements: Sequence[Placement], coords: Sequence[int]) -> tuple[int, ...]:
+    return layout.local_shape(spec.shape, placements, spec.mesh_shape, coords)
+
+
+def _touched(step: Step) -> list[int]:
+    """The dimensions whose cuts the step changes."""
+    ends = (step.source, step.target)
+    dims = {sharded_dim(placements[axis]) for placements in ends for axis in step.axes}
+    return sorted(dim for dim in dims if dim is not None)
+
+
+def _held(
+    spec: Spec, placements: Sequence[Placement], coords: Sequence[int], dim: int
+) -> tuple[layout.Extent, ...]:
+    cuts = layout.cuts_of(placements, spec.mesh_shape, coords, dim)
+    return layout.held_extents(spec.shape[dim], cuts)
+
+
+def _sliced_dim(parts: Sequence[Part]) -> int | None:
+    """The dimension of which the parts are equal slices, in order; None if they are not."""
+    if not parts or len(parts[0].cuts) != 1 or len(parts[0].cuts[0][1]) != 1:
+        return None
+    dim, ((_, size),) = parts[0].cuts[0]
+    for number, each in enumerate(parts):
+        if each.cuts != ((dim, ((number * size, size),)),):
+            return None
+    return dim
+
+
+def _reduction(step: Step, mesh_shape: Sequence[int]) -> tuple[str, int]:
+    """The reduction of the addends, and by what their sum is divided to be an average."""
+    ends = step.target if step.kind == "one_addend" else step.source
+    found = [(mesh_shape[axis], ends[axis]) for axis in step.axes]
+    awaited = [
+        (ranks, reduction(each.reduce_op)) for ranks, each in found if isinstance(each, Partial)
+    ]
+    if not awaited or step.kind == "one_addend":
+        return (awaited[0][1] if awaited else "", 1)
+    if step.kind == "rescale":
+        return awaited[0][1], awaited[0][0]
+    averaged = [ranks for ranks, reduce_op in awaited if reduce_op == "avg"]
+    return ("sum" if averaged else awaited[0][1], math.prod(averaged))

@@ -1,0 +1,152 @@
+"""Threads, process groups and meshes for one world size, reused by one run after the other.
+
+A crew seats each of its threads as a rank: the thread has a c10d world of its own, whose groups
+are `ThreadGroup`s that find each other by name. `threads` owns the crews and installs the worlds;
+nothing else knows of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from dtensor_core.testing.in_flight import SharedGroup
+from dtensor_core.testing.scheduler import Run, Turns
+from dtensor_core.testing.thread_group import ThreadGroup
+
+T = TypeVar("T")
+
+# DeviceMesh tells the meshes of different threads apart where the backend has this name.
+BACKEND = "threaded"
+
+
+class World(threading.local):
+    """c10d's record of process groups, one for each thread; stands in for its global one."""
+
+    pg_config_info = c10d._World.pg_config_info
+
+    def __init__(self) -> None:
+        self.default_pg: Any = None
+        self.group_count = 0
+        self.comms: list[Any] = []
+        self.pg_map: dict[Any, Any] = {}
+        self.pg_names: dict[Any, str] = {}
+        self.pg_group_ranks: dict[Any, Any] = {}
+        self.pg_backend_config: dict[Any, str] = {}
+        self.pg_to_tag: dict[Any, str] = {}
+        self.tags_to_pg: dict[str, list[Any]] = {}
+        self.pg_coalesce_state: dict[Any, list[Any]] = {}
+
+
+class Seat(threading.local):
+    """What a rank's thread knows of itself; a thread that is no rank has no crew."""
+
+    crew: Crew | None = None
+    rank: int = -1
+
+
+world = World()
+seat = Seat()
+
+
+class Crew:
+    """The ranks of one world size."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.turns = Turns(world_size)
+        self._store = dist.HashStore()
+        self._shared: dict[tuple[str, tuple[int, ...]], SharedGroup] = {}
+        self._dropped: set[SharedGroup] = set()
+        self._kept: list[set[Any]] = [set() for _ in range(world_size)]
+        self._meshes: list[dict[Any, DeviceMesh]] = [{} for _ in range(world_size)]
+        self._stale: set[int] = set()
+        self._first_number = 1  # of the next run's first group: c10d names them by number
+
+    def run(self, fn: Callable[..., T], args: tuple[Any, ...], timeout_s: float) -> Run:
+        """`fn(*args)` as each rank."""
+
+        def as_rank(rank: int) -> T:
+            self._take_seat(rank)
+            try:
+                with torch.enable_grad():
+                    return fn(*args)
+            finally:
+                self._drop_groups(rank)
+
+        return self.turns.run(as_rank, timeout_s)
+
+    def unfinished(self) -> list[tuple[int, str]]:
+        """What ranks began and others never joined: a rank that did, and the collective."""
+        return [begun for shared in self._shared.values() for begun in shared.unfinished]
+
+    def tidy(self) -> None:
+        """After a run that went well: forget what belonged to the groups that it made."""
+        for shared in self._dropped:
+            self._shared.pop((shared.name, shared.ranks), None)
+        for shared in self._shared.values():
+            shared.count_anew()
+            if shared.name.isdecimal():
+                self._first_number = max(self._first_number, int(shared.name) + 1)
+        self._dropped = set()
+
+    def start_afresh(self) -> None:
+        """After a run that failed: give up all groups and meshes, they may be in any state."""
+        self._store = dist.HashStore()
+        self._shared = {}
+        self._dropped = set()
+        self._stale = set(range(self.world_size))
+        self._first_number = 1
+
+    def group(self, name: str, rank: int, ranks: tuple[int, ...]) -> ThreadGroup:
+        """The calling rank's view of the group that c10d asks for."""
+        shared = self._shared.get((name, ranks))
+        if shared is None:
+            shared = self._shared[name, ranks] = SharedGroup(name, ranks)
+        return ThreadGroup(rank, ranks[rank], shared, self.turns)
+
+    def mesh(
+        self, shape: tuple[int, ...], names: tuple[str, ...] | None, device_type: str
+    ) -> DeviceMesh:
+        """The calling rank's mesh of that shape, made at the first call."""
+        meshes = self._meshes[seat.rank]
+        key = (shape, names, device_type)
+        if key not in meshes:
+            before = set(world.pg_map)
+            meshes[key] = init_device_mesh(device_type, shape, mesh_dim_names=names)
+            self._kept[seat.rank] |= set(world.pg_map) - before
+        return meshes[key]
+
+    def _take_seat(self, rank: int) -> None:
+        seat.crew, seat.rank = self, rank
+        if rank in self._stale:
+            self._stale.remove(rank)
+            if world.default_pg is not None:
+                dist.destroy_process_group()
+        if world.default_pg is None:
+            dist.init_process_group(
+                BACKEND, store=self._store, rank=rank, world_size=self.world_size
+            )
+            self._kept[rank] = {world.default_pg}
+            self._meshes[rank] = {}
+        world.group_count = self._first_number
+
+    def _drop_groups(self, rank: int) -> None:
+        """Destroy the groups that this run made, so that the next one names its own alike."""
+        for group in set(world.pg_map) - self._kept[rank]:
+            self._dropped.add(group.shared)
+            dist.destroy_process_group(group)
+
+
+def create_group(options: Any, _backend_options: Any) -> ThreadGroup:
+    """What c10d calls to make a group whose backend is `BACKEND`."""
+    if seat.crew is None:
+        raise RuntimeError("process groups of threads are for ranks only; use run_threads")
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    return seat.crew.group(options.group_id, options.group_rank, ranks)

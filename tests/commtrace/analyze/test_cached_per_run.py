@@ -1,0 +1,39 @@
+"""What is kept of a run is kept for that run only, and as long as it is there."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from commtrace.analyze.cached_per_run import once
+from commtrace.analyze.frame import Frames
+from tests.commtrace.analyze.rows import call, run_of
+
+
+def test_each_run_is_asked_once_and_an_equal_one_by_itself() -> None:
+    asked: list[Frames] = []
+
+    @once
+    def number(frames: Frames) -> int:
+        asked.append(frames)
+        return len(asked)
+
+    first, second = run_of([call()]), run_of([call()])
+    assert [number(run) for run in (first, second, first, second)] == [1, 2, 1, 2]
+
+
+def test_what_is_kept_goes_with_the_run() -> None:
+    answers = []
+
+    @once
+    def rows(frames: Frames) -> set[int]:
+        answers.append({len(frames.comm)})
+        return answers[0]
+
+    run = run_of([call()])
+    kept = weakref.ref(rows(run))
+    answers.clear()
+    assert kept() is not None
+    del run
+    gc.collect()
+    assert kept() is None

@@ -1,0 +1,57 @@
+"""What was called right before C++ ended the process is in the spool."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from commtrace.recorder import terminate_handler
+from commtrace.tracefile import read_trace
+
+PROGRAM = """
+import ctypes, os, sys, threading
+import torch, torch.distributed as dist
+import commtrace, commtrace.session
+
+commtrace.session._FLUSH_INTERVAL_S = 60.0
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+with commtrace.record(sys.argv[1]):
+    dist.all_reduce(torch.ones(3))
+    terminate = ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.skipif(
+    terminate_handler._set_terminate is None, reason="no libstdc++ to end the process"
+)
+def test_the_last_call_before_an_abort_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    command = [sys.executable, "-c", PROGRAM, str(path)]
+    ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGABRT
+    assert b"terminate called" in ended.stderr  # by the handler that was there before
+    comm = read_trace(tmp_path / "run.json.spools").tables["comm"]
+    assert list(comm["kind"]) == ["all_reduce"]
+
+
+def test_the_handler_is_taken_out_with_the_last_word() -> None:
+    def first() -> None:
+        pass
+
+    def second() -> None:
+        pass
+
+    terminate_handler.say_before_abort(first)
+    terminate_handler.say_before_abort(second)
+    terminate_handler.forget_words(first)
+    assert terminate_handler._last_words == [second]
+    terminate_handler.forget_words(second)
+    assert (terminate_handler._last_words, terminate_handler._before) == ([], None)
