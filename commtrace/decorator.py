@@ -17,7 +17,7 @@ from commtrace.errors import UsageError
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Decorating(contextlib.ContextDecorator):
+class Decorator(contextlib.ContextDecorator):
     """A context manager; each call of a function runs in the one that `_recreate_cm` gives."""
 
     def _recreate_cm(self) -> Any:

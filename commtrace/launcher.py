@@ -8,7 +8,7 @@ variables that torchrun sets, and an address on loopback at which rank 0 hosts t
 process group. When a rank fails the others are stopped, and the result names the rank that failed
 first, with its traceback; what was recorded until then is in the folder. Ranks do not outlive the
 process that started them. `commtrace run` starts scripts, `commtrace.launch` functions; what ranks
-of a function print is labelled, and they have a deadline.
+of a function print is labelled, and they have a watchdog.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from commtrace.errors import LaunchError, UsageError
 from commtrace.loopback import ADDRESS, INTERFACE_VARIABLES, interface, reserved_port
 from commtrace.pickling import write_own
 from commtrace.processes import Ended, run_ranks
-from commtrace.watchdog import Stack, Verdict, deadline
+from commtrace.watchdog import Stack, TimeoutReport, watchdog
 
 _SIGNAL_EXIT_CODE = 128
 _STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGABRT)
@@ -50,7 +50,7 @@ class LaunchResult:
 
     `exit_code` is what a shell would report of the rank that failed first: 128 + n for one that
     died of signal n. `traceback` is empty where it did not fail by an exception. `stuck` has where
-    each rank stood that the deadline ended, and `output`, of a function, what each rank printed.
+    each rank stood that the watchdog ended, and `output`, of a function, what each rank printed.
     """
 
     exit_code: int
@@ -86,7 +86,7 @@ def run_script(
     script = Path(script)
     _check(script, nproc)
     variables = _variables(spool_folder, nproc, detail, stacks)
-    return _launch([str(script), *args], nproc, Path(spool_folder), variables, Verdict())
+    return _launch([str(script), *args], nproc, Path(spool_folder), variables, TimeoutReport())
 
 
 def run_function(
@@ -112,7 +112,7 @@ def run_function(
     variables = _variables(folder, nproc, detail, stacks)
     variables["PYTHONPATH"] = _with_this_package(os.environ.get("PYTHONPATH", ""))
     variables[BACKEND_VARIABLE] = backend or ""
-    with _printed(folder, nproc), deadline(folder, timeout_s) as verdict:
+    with _printed(folder, nproc), watchdog(folder, timeout_s) as verdict:
         result = _launch([CALL_OPTION, name], nproc, folder, variables, verdict)
     return replace(result, output=_output(folder, nproc))
 
@@ -168,7 +168,7 @@ def _launch(
     nproc: int,
     spool_folder: Path,
     variables: Mapping[str, str],
-    verdict: Verdict,
+    verdict: TimeoutReport,
 ) -> LaunchResult:
     spool_folder = spool_folder.absolute()
     make_folder(spool_folder)
@@ -223,7 +223,7 @@ def _output(folder: Path, nproc: int) -> tuple[str, ...]:
     )
 
 
-def _failure(ended: Ended, spool_folder: Path, verdict: Verdict) -> LaunchResult:
+def _failure(ended: Ended, spool_folder: Path, verdict: TimeoutReport) -> LaunchResult:
     """The rank that failed first.
 
     Others fail because of it, and the launcher stops the rest. A rank that died without a word has

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from commtrace.decorator import Decorating
+from commtrace.decorator import Decorator
 from commtrace.errors import RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
 from commtrace.recorder import HERE, RECORDER, Buffer, Listening, is_heard, listen
@@ -111,7 +111,7 @@ def _recorded_whole(store: Store, detail: str, stacks: bool) -> Recording:
     return _launched
 
 
-class Recording(Views, Decorating):
+class Recording(Views, Decorator):
     """What is recorded between entering and leaving it; made by `record`.
 
     It may be entered again: inside itself that changes nothing, afterwards it goes on where it

@@ -1,12 +1,11 @@
-"""A time by which all ranks are to be done; else each says where it stands, then all are ended.
+"""Watchdog of a launch: past its timeout, dumps the stack of every rank, then kills all ranks.
 
-A rank that ends takes its peers along: a call that waits for it raises, and would hide where it
-waited. So nobody is ended before everybody has spoken, and it is not the ranks that watch the time
-but the process that has started them.
+The launcher watches, not the ranks: when a rank dies, calls of its peers raise, which would hide
+where they hung. So all stacks are collected before any rank is killed.
 
-A rank is asked by a signal and answers without the interpreter's lock (`faulthandler`), also while
-an extension blocks all of its threads. It holds a lock on the file that it answers into for as long
-as it lives, by which the number of a process that is gone is never signalled.
+A rank dumps its stack on a signal, by `faulthandler`, which needs no interpreter lock and so works
+while an extension blocks every thread. It holds a lock on its stack file while it lives; a released
+lock means that the process is gone, so a reused process id is never signalled.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Stack = list[tuple[str, int, str]]
 """File, line and function of each call, the innermost last."""
 
 _SUFFIX = ".stack"
-_QUESTION = signal.SIGUSR1
+_DUMP_SIGNAL = signal.SIGUSR1
 _POLL_INTERVAL_S = 0.1
 _GRACE_S = 10.0  # for a rank that can't answer: stopped, or with another handler of the signal
 _STACK_OF = r"^(?:Current thread|Thread) 0x0*{} .*\n((?:  .*\n)*)"
@@ -39,52 +38,52 @@ _open_files: list[TextIO] = []
 
 
 def come_under(folder: Path, rank: int) -> None:
-    """Let the process that has started this one ask from now on where it stands, and end it."""
+    """Register this rank: from now on the launcher can dump its stack and kill it."""
     file = open(folder / f"rank-{rank:05d}{_SUFFIX}", "w", encoding="utf-8", opener=opener)  # noqa: SIM115 - see below
     _open_files.append(file)  # closing it would let go of the lock
     fcntl.lockf(file, fcntl.LOCK_EX)
-    faulthandler.register(_QUESTION, file=file)
+    faulthandler.register(_DUMP_SIGNAL, file=file)
     print(os.getpid(), f"{threading.main_thread().ident:x}", file=file, flush=True)
 
 
 @dataclass(slots=True)
-class Verdict:
-    """Where the main threads of ranks stood that were still at work at `time_ns`; else empty."""
+class TimeoutReport:
+    """Stacks of the main threads that still ran at `time_ns`; empty if no rank timed out."""
 
     time_ns: int = 0
     stacks: dict[int, Stack] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
-def deadline(folder: Path, timeout_s: float | None) -> Iterator[Verdict]:
-    """End the ranks of `folder` if one takes longer than `timeout_s`; the body waits for them.
+def watchdog(folder: Path, timeout_s: float | None) -> Iterator[TimeoutReport]:
+    """Kill the ranks of `folder` if one runs longer than `timeout_s`; the body waits for them.
 
-    A rank's time begins when it comes under the deadline. None is no deadline.
+    A rank's time begins when it registers by `come_under`. None sets no timeout.
     """
-    verdict, is_over = Verdict(), threading.Event()
+    report, is_over = TimeoutReport(), threading.Event()
     if timeout_s is None:
-        yield verdict
+        yield report
         return
     watch = threading.Thread(
-        target=_watch, args=(folder, timeout_s, verdict, is_over), name="commtrace-deadline"
+        target=_watch, args=(folder, timeout_s, report, is_over), name="commtrace-watchdog"
     )
     watch.start()
     try:
-        yield verdict
+        yield report
     finally:
         is_over.set()
         watch.join()
 
 
-def _watch(folder: Path, timeout_s: float, verdict: Verdict, is_over: threading.Event) -> None:
+def _watch(folder: Path, timeout_s: float, report: TimeoutReport, is_over: threading.Event) -> None:
     begun: dict[int, float] = {}
     while not is_over.wait(_POLL_INTERVAL_S):
         now = _now()
-        ranks = _at_work(folder)
+        ranks = _running(folder)
         if any(now - begun.setdefault(each.rank, now) >= timeout_s for each in ranks):
-            verdict.time_ns = time.time_ns()
-            verdict.stacks = {each.rank: each.stack for each in _answered(folder)}
-            for each in _at_work(folder):
+            report.time_ns = time.time_ns()
+            report.stacks = {each.rank: each.stack for each in _dumped(folder)}
+            for each in _running(folder):
                 each.signal(signal.SIGKILL)
             return
 
@@ -95,7 +94,7 @@ def _now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """A rank that is at work, with the stacks of its main thread that it has written so far."""
+    """A running rank, with the stacks of its main thread that it has dumped so far."""
 
     rank: int
     pid: int
@@ -107,30 +106,30 @@ class _Rank:
 
     @property
     def stack(self) -> Stack:
-        """Where it stood when it was first asked."""
+        """The first stack it dumped, innermost call last."""
         frames = _FRAME.findall("".join(self.answers[:1]))
         return [(file, int(line), function) for file, line, function in reversed(frames)]
 
 
-def _answered(folder: Path) -> list[_Rank]:
-    """The ranks at work, asked until each has begun a second answer: then its first is whole."""
+def _dumped(folder: Path) -> list[_Rank]:
+    """Running ranks, each signalled until its second dump begins: its first is complete then."""
     until = time.monotonic() + _GRACE_S
-    while unheard := [each for each in _at_work(folder) if len(each.answers) < 2]:
+    while unheard := [each for each in _running(folder) if len(each.answers) < 2]:
         if time.monotonic() > until:
             break
         for each in unheard:
-            each.signal(_QUESTION)
+            each.signal(_DUMP_SIGNAL)
         time.sleep(_POLL_INTERVAL_S)
-    return _at_work(folder)
+    return _running(folder)
 
 
-def _at_work(folder: Path) -> list[_Rank]:
+def _running(folder: Path) -> list[_Rank]:
     ranks = map(_rank, sorted(folder.glob(f"rank-*{_SUFFIX}")))
     return [rank for rank in ranks if rank is not None]
 
 
 def _rank(path: Path) -> _Rank | None:
-    """The rank that a file is of; None if it is gone, or not yet under the deadline."""
+    """Rank that a stack file belongs to; None if it has ended or is not yet registered."""
     with path.open("r+", encoding="utf-8", errors="replace") as file:
         head, _, answers = file.read().partition("\n")
         with contextlib.suppress(OSError):  # the rank has the lock

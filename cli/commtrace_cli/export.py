@@ -19,18 +19,18 @@ Examples:
 """
 
 
-FOLDERS = (options.Exchange.CSV, options.Exchange.PARQUET)
+FOLDERS = (options.ExportFormat.CSV, options.ExportFormat.PARQUET)
 
 SUFFIXES = {
-    options.Exchange.PERFETTO: ".perfetto.json.gz",
-    options.Exchange.SPEEDSCOPE: ".speedscope.json",
-    options.Exchange.CSV: "-csv",
-    options.Exchange.PARQUET: "-parquet",
+    options.ExportFormat.PERFETTO: ".perfetto.json.gz",
+    options.ExportFormat.SPEEDSCOPE: ".speedscope.json",
+    options.ExportFormat.CSV: "-csv",
+    options.ExportFormat.PARQUET: "-parquet",
 }
 """What follows the trace's own name in the name of what is written."""
 
 
-def default_path(trace: Path, to: options.Exchange) -> Path:
+def default_path(trace: Path, to: options.ExportFormat) -> Path:
     """Where a trace is written that nobody named: in the current folder."""
     return Path(f"{trace.name.removesuffix('.json')}{SUFFIXES[to]}")
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from commtrace_cli import options
 from commtrace_cli.fitting import told
 from commtrace_cli.loading import is_silent, load_run
-from commtrace_cli.stretch import steps_of, window_of
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
+from commtrace_cli.time_window import steps_of, window_of
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames

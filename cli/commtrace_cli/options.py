@@ -92,7 +92,7 @@ class Grouping(str, Enum):
     OP = "op"
 
 
-class Exchange(str, Enum):
+class ExportFormat(str, Enum):
     """What a run can be exported to."""
 
     PERFETTO = "perfetto"
@@ -274,7 +274,7 @@ SequenceParallel = Annotated[
     ),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
-To = Annotated[Exchange, typer.Option("--to", help="The format to write.", show_default=False)]
+To = Annotated[ExportFormat, typer.Option("--to", help="The format to write.", show_default=False)]
 ExportOutput = Annotated[
     Path | None,
     typer.Option(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from commtrace_cli import options
 from commtrace_cli.loading import load_events
-from commtrace_cli.stretch import steps_of, window_of
 from commtrace_cli.terminal import check_output, finish, working
+from commtrace_cli.time_window import steps_of, window_of
 
 EXAMPLE = """
 Examples:

@@ -8,8 +8,8 @@ from commtrace.errors import UsageError
 from commtrace.units import text_of_duration
 from commtrace_cli import options
 from commtrace_cli.loading import is_silent, load_run
-from commtrace_cli.stretch import ranks_of, steps_of, window_of
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
+from commtrace_cli.time_window import ranks_of, steps_of, window_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -84,9 +84,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     refused = ""
     try:
         require_torch("recording a test")
-        from commtrace.pytest_plugin.judged import Judged, plan_of
+        from commtrace.pytest_plugin.verdict import Verdict, plan_of
 
-        item.stash[_judged] = Judged(item, plan_of(item))
+        item.stash[_judged] = Verdict(item, plan_of(item))
     except CommtraceError as error:
         refused = str(error)
     if refused:

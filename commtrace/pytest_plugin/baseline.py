@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.atomic_write import make_folder, whole
 from commtrace.errors import NewerTraceError, NotATraceError
-from commtrace.pytest_plugin.observed import Found
+from commtrace.pytest_plugin.mismatch import ExpectationError, text_table
+from commtrace.pytest_plugin.observed import Observed
 from commtrace.pytest_plugin.options import INCREASE
-from commtrace.pytest_plugin.verdict import ExpectationError, text_table
 from commtrace.tracefile.reading import (
     Allowance,
     is_int,
@@ -53,7 +53,7 @@ def path_of(test_file: Path, folder: str, root: Path) -> Path:
     return root / folder / (name.name if os.pardir in inside.parts else inside)
 
 
-def entry_of(found: Found) -> Entry:
+def entry_of(found: Observed) -> Entry:
     """What one rank does on average, by place."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for row in found.rows:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from commtrace.pytest_plugin.rank_recording import Occasion, Recorded
+from commtrace.pytest_plugin.rank_recording import RankRecording, Recorded
 
 _PYTHONS = ("python", "torchrun", "pypy", "pytest", "commtrace", "accelerate", "deepspeed", "mpi")
 
@@ -26,7 +26,7 @@ _THREADED = "torch.testing._internal.distributed.multi_threaded_pg"
 class Watcher(Protocol):
     """What is told of processes."""
 
-    def child(self) -> Occasion | None:
+    def child(self) -> RankRecording | None:
         """A process of `multiprocessing` is about to start: what records it."""
         ...
 

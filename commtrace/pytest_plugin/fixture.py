@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 from commtrace.atomic_write import make_folder
 from commtrace.errors import RecordingError, UsageError
 from commtrace.pytest_plugin.expectation import claims_of
-from commtrace.pytest_plugin.observed import Found, found_in
-from commtrace.pytest_plugin.rank_recording import here
-from commtrace.pytest_plugin.verdict import (
+from commtrace.pytest_plugin.mismatch import (
     BlindError,
     ExpectationError,
     check,
     spans,
-    text_of_found,
+    text_of_observed,
 )
+from commtrace.pytest_plugin.observed import Observed, observed_in
+from commtrace.pytest_plugin.rank_recording import here
 
 if TYPE_CHECKING:
     import pandas
@@ -52,7 +52,7 @@ class Comms:
 
     def __str__(self) -> str:
         """The table of all calls, with their lines."""
-        return text_of_found(self._found())
+        return text_of_observed(self._found())
 
     @property
     def ranks(self) -> list[int]:
@@ -131,7 +131,7 @@ class Comms:
         yield
         self._expect(arguments, self._found().without(before), "comms.expecting")
 
-    def _expect(self, arguments: dict[str, Any], found: Found, name: str) -> None:
+    def _expect(self, arguments: dict[str, Any], found: Observed, name: str) -> None:
         __tracebackhide__ = True
         said = said_of(name, arguments)
         claims = claims_of(arguments, said=name)
@@ -189,8 +189,8 @@ class Comms:
         recording = here()
         return {_OWN_RANK: recording.trace()} if recording else self._running().traces()
 
-    def _found(self) -> Found:
-        return found_in(self._traces())
+    def _found(self) -> Observed:
+        return observed_in(self._traces())
 
 
 def said_of(name: str, arguments: dict[str, Any]) -> str:

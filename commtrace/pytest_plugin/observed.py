@@ -1,4 +1,4 @@
-"""What a test communicated, as rows that can be counted: traces in, `Found` out.
+"""What a test communicated, as rows that can be counted: traces in, `Observed` out.
 
 Traces are those of one test: of its own process, and of every run of ranks that it made. A rank
 that took part in several of them has the calls of all.
@@ -57,7 +57,7 @@ _ADDED = ("trace", "mesh_axis", "description", "group_text")
 _COLUMNS = tuple(name for name in Row._fields if name not in _ADDED)
 
 
-class Found:
+class Observed:
     """The calls of a test, the ranks that took part, and the modules that ran, where known."""
 
     COLUMNS = Row._fields[3:]
@@ -69,14 +69,14 @@ class Found:
         self.ranks = ranks
         self.modules = modules
 
-    def without(self, keys: frozenset[Key]) -> Found:
+    def without(self, keys: frozenset[Key]) -> Observed:
         """What is left of it."""
         rest = [row for row in self.rows if row.key not in keys]
-        return Found(rest, self.ranks, self.modules)
+        return Observed(rest, self.ranks, self.modules)
 
-    def on(self, rank: int) -> Found:
+    def on(self, rank: int) -> Observed:
         """What one rank did."""
-        return Found([row for row in self.rows if row.rank == rank], [rank], self.modules)
+        return Observed([row for row in self.rows if row.rank == rank], [rank], self.modules)
 
     def measure(self, claim: Claim) -> dict[int | None, int]:
         """The quantity that a claim is about, by rank; of the sum over ranks by None."""
@@ -91,7 +91,7 @@ class Found:
         return {rank: _measured(rows, claim.quantity) for rank, rows in by_rank.items()}
 
 
-def found_in(traces: Mapping[str, Trace]) -> Found:
+def observed_in(traces: Mapping[str, Trace]) -> Observed:
     """Calls of all traces, given by name, without those of a known test harness.
 
     The test's own process is no rank where others were and it did not communicate itself.
@@ -113,7 +113,7 @@ def found_in(traces: Mapping[str, Trace]) -> Found:
         modules |= {*comm["module"], *ops["module"]}
         knows_modules &= {*ops["rank"]} >= {*comm["rank"]}
     known_modules = frozenset(modules - {""}) if knows_modules else None
-    return Found(rows, sorted(ranks), known_modules)
+    return Observed(rows, sorted(ranks), known_modules)
 
 
 def _groups(trace: Trace) -> dict[str, tuple[str, str, str]]:
@@ -150,7 +150,7 @@ def passes(row: Row, claim: Claim) -> bool:
     )
 
 
-def unknown_modules(found: Found, claim: Claim) -> list[str]:
+def unknown_modules(found: Observed, claim: Claim) -> list[str]:
     """The patterns for modules that no module of the test matches, where modules are known."""
     if found.modules is None:
         return []

@@ -1,8 +1,8 @@
-"""An occasion on which ranks run: threads or processes that a test starts, each recorded.
+"""Recording of the ranks that a test starts, be they threads or processes.
 
-The test's process makes an `Occasion`, every rank calls it with what it has to run. Each leaves a
-spool in the occasion's folder, and a note beside it where its recording cannot be trusted. In a
-rank, `here()` is its own recording; elsewhere in the test's process, it is the test's.
+The test's process makes a `RankRecording`; each rank runs its target through it. A rank leaves a
+spool in the recording's folder, and beside it a note if its recording cannot be trusted. In a rank,
+`here()` is that rank's recording; elsewhere in the test's process it is the test's.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _here = _Here()
 
 
 def here() -> Recording | None:
-    """The recording of the rank that this thread is; None where it is none."""
+    """Recording of the rank that this thread runs; None if it runs none."""
     return _here.recording
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
-    """Where the ranks of one occasion are recorded to, and how."""
+class RankRecording:
+    """Folder and options with which ranks are recorded."""
 
     folder: str
     detail: str
@@ -82,14 +82,14 @@ class Occasion:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a process is given to run instead of its target."""
+    """Picklable target of a process: runs the original target, recorded."""
 
-    occasion: Occasion
+    recording: RankRecording
     target: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the target."""
-        return self.occasion(self.target, *args, **kwargs)
+        return self.recording(self.target, *args, **kwargs)
 
 
 def why_blind(recording: Recording) -> str:

@@ -24,9 +24,9 @@ from commtrace.event import RankRow
 from commtrace.pytest_plugin import children
 from commtrace.pytest_plugin.expectation import Claim
 from commtrace.pytest_plugin.meshes import naming_axes, tell
+from commtrace.pytest_plugin.mismatch import spans
 from commtrace.pytest_plugin.observed import OWN
-from commtrace.pytest_plugin.rank_recording import NOTE_SUFFIX, Occasion, why_blind
-from commtrace.pytest_plugin.verdict import spans
+from commtrace.pytest_plugin.rank_recording import NOTE_SUFFIX, RankRecording, why_blind
 from commtrace.recorder.bridge import let_begin_ranks
 from commtrace.session import Recording, record
 from commtrace.temporary_folders import scratch_folder
@@ -105,7 +105,7 @@ class RecordedTest:
         self._added[f"added-{len(self._added)}"] = read_trace(path)
 
     @contextmanager
-    def _looking_on(self, world_size: int) -> Iterator[Occasion]:
+    def _looking_on(self, world_size: int) -> Iterator[RankRecording]:
         """Record the ranks of the test harness: its threads by themselves, not here too."""
         name = f"ranks-{len(self._num_ranks):05d}"
         self._num_ranks[name] = world_size
@@ -116,7 +116,7 @@ class RecordedTest:
         finally:
             self._is_busy = False
 
-    def child(self) -> Occasion | None:
+    def child(self) -> RankRecording | None:
         """What a process that is about to be started is recorded by; None where others do."""
         if self._is_busy:
             return None
@@ -131,12 +131,12 @@ class RecordedTest:
         if not self._is_busy:
             self.not_recorded.append(what)
 
-    def _occasion(self, name: str) -> Occasion:
+    def _occasion(self, name: str) -> RankRecording:
         if self._folder is None:
             self._folder = self._scratch.enter_context(scratch_folder())
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        return Occasion(str(folder), self._detail, self._stacks)
+        return RankRecording(str(folder), self._detail, self._stacks)
 
     def traces(self) -> dict[str, Trace]:
         """What has been recorded so far, by name; the test's own process comes first."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from commtrace.escaping import visible
 from commtrace.pytest_plugin import baseline
-from commtrace.pytest_plugin.verdict import text_table
+from commtrace.pytest_plugin.mismatch import text_table
 from commtrace.units import text_of_bytes
 
 

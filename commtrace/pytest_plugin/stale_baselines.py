@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from commtrace.pytest_plugin import baseline
-from commtrace.pytest_plugin.judged import test_name
 from commtrace.pytest_plugin.options import setting
+from commtrace.pytest_plugin.verdict import test_name
 
 
 def stale_entries(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, list[str]]:

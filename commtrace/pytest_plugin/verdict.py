@@ -1,177 +1,209 @@
-"""Whether a test communicated as expected, and the text that says where it did not.
+"""One test of pytest's: what it expects, its recording, and its verdict.
 
-Claims and what was found come in; out goes nothing, or an `ExpectationError` with both numbers and
-the table of what was found, with its source lines.
+`plan_of` reads markers and settings before the test; `Verdict` records the body and then raises
+where it communicated otherwise than expected. What the controller needs to know, which may be
+another process than the one that ran the test, goes with pytest's report as plain data.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from commtrace.errors import CommtraceError
+import pytest
+
+from commtrace.errors import CommtraceError, UsageError
 from commtrace.escaping import visible
-from commtrace.pytest_plugin.expectation import SUM, Claim, text_of
-from commtrace.pytest_plugin.observed import Found, Row, unknown_modules
-from commtrace.units import text_of_bytes
+from commtrace.pytest_plugin import baseline
+from commtrace.pytest_plugin.expectation import Claim, claims_of, nearest_first
+from commtrace.pytest_plugin.fixture import consistent, said_of, saved
+from commtrace.pytest_plugin.meshes import DeviceMesh
+from commtrace.pytest_plugin.mismatch import BlindError, ExpectationError, check, text_of_observed
+from commtrace.pytest_plugin.observed import Observed, observed_in
+from commtrace.pytest_plugin.options import OF_MARKER, OFF, setting
+from commtrace.pytest_plugin.recorded import RecordedTest
 
-DEFAULT_ROWS = 20
-_COLUMNS = ("calls", "kind", "payload", "wire", "phase", "module", "operator", "group", "line")
-_NUMBERS = frozenset({"calls", "payload", "wire", "found"})
-
-
-class ExpectationError(CommtraceError, AssertionError):
-    """A test communicated otherwise than expected, or that cannot be known."""
-
-
-class BlindError(ExpectationError):
-    """What a test communicated was not seen, or not all of it."""
+MARKER = "comms"
+_NAME = f"@pytest.mark.{MARKER}"
 
 
-_LINES = "the lines below made these calls; --comms-report=DIR keeps the whole trace"
-_NOTHING = "look whether the test comes to the code that should communicate; nothing did"
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked of a test, and how it is recorded."""
+
+    claims: tuple[Claim, ...]
+    said: str
+    detail: str
+    stacks: bool
+    consistent: bool
+    must_be_several: bool
+    baseline: str
+    must_be_seen: bool
+    rows: int
 
 
-def check(
-    claims: Sequence[Claim], found: Found, *, said: str, rows: int = DEFAULT_ROWS
-) -> ExpectationError | None:
-    """The failure, where a claim does not hold; None where all do."""
-    lines: list[tuple[str, ...]] = []
-    told: list[str] = []
-    why, attempt = "", _LINES if found.rows else _NOTHING
-    for claim in claims:
-        unknown = unknown_modules(found, claim)
-        if unknown:
-            told.append(f"no module {unknown[0]!r}, where {claim} was expected")
-            lines.append((str(claim), "no such module", ""))
-            why = "a bound on what no module does would hold for ever"
-            attempt = (
-                f"one of {', '.join(sorted(found.modules or ())[:8]) or 'none: no module ran'}"
-            )
-            continue
-        broken = _broken(claim, found)
-        told += [f"{what}, expected {claim.wanted}" for _, what, _ in broken]
-        lines += broken
-    if not lines:
-        return None
-    error = ExpectationError(
-        f"{said} does not hold", found="; ".join(told), why=why, attempt=attempt
-    )
-    table = text_table(("expected", "found", "on ranks"), lines)
-    error.args = (f"{error.args[0]}\n\n{table}\n\n{text_of_found(found, rows)}",)
-    return error
+def plan_of(item: pytest.Item) -> Plan:
+    """What the markers of a test, the command line and the ini file say.
 
-
-def _broken(claim: Claim, found: Found) -> list[tuple[str, ...]]:
-    """What was found instead, and on which ranks: a line for each number that was found."""
-    by_number: dict[int, list[int | None]] = {}
-    for rank, number in found.measure(claim).items():
-        if not claim.holds(number):
-            by_number.setdefault(number, []).append(rank)
-    return [
-        (
-            str(claim),
-            f"{claim.quantity} {text_of(claim.quantity, number)}",
-            "all, in sum" if claim.ranks == SUM else _ranks_text(ranks, found),
-        )
-        for number, ranks in sorted(by_number.items())
-    ]
-
-
-def _ranks_text(ranks: Sequence[int | None], found: Found) -> str:
-    known = [rank for rank in ranks if rank is not None]
-    if len(found.ranks) > 1 and set(known) == set(found.ranks):
-        return f"all {len(known)}"
-    return spans(known)
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """Numbers in order, runs of them drawn together.
-
-    >>> spans([3, 0, 1, 2, 7])
-    '0-3, 7'
+    Raises UsageError for what says nothing.
     """
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def text_of_found(found: Found, rows: int = DEFAULT_ROWS) -> str:
-    """The table of what was found: alike calls in one row, of the ranks that make them."""
-    if not found.rows:
-        return f"recorded: no communication, on {_on_ranks(found)}"
-    by_place: dict[tuple[str, ...], dict[int, list[Row]]] = {}
-    for row in found.rows:
-        by_place.setdefault(_place(row), {}).setdefault(row.rank, []).append(row)
-    lines: dict[tuple[str, ...], list[int]] = {}
-    for place, by_rank in by_place.items():
-        for rank, calls in by_rank.items():
-            lines.setdefault((*_measures(calls), *place), []).append(rank)
-    table = [_line(values, ranks, found) for values, ranks in lines.items()]
-    columns = (*_COLUMNS, "ranks")
-    if all(line[-1] == "" for line in table):
-        columns, table = columns[:-1], [line[:-1] for line in table]
-    shown = [name for name in columns if any(line[columns.index(name)] for line in table)]
-    keep = [columns.index(name) for name in shown]
-    drawn = [tuple([line[place] for place in keep]) for line in table[:rows]]
-    more = len(table) - len(drawn)
-    return "\n".join(
-        [
-            f"recorded, what one rank does, of {_on_ranks(found)}:",
-            text_table(shown, drawn),
-            *([f"... {more} more such lines; --comms-rows={len(table)} shows them"] * bool(more)),
-        ]
+    marked: dict[str, Any] = {}
+    all_claims: list[Sequence[Claim]] = []
+    said: list[str] = []
+    at_node: dict[Any, set[Any]] = {}
+    for node, mark in _markers(item):
+        if mark.args:
+            raise UsageError(
+                f"{_NAME} has arguments without a name",
+                found=", ".join(map(repr, mark.args)),
+                attempt=f"{_NAME}(all_reduce=2), for instance",
+            )
+        for name in OF_MARKER:
+            if name in mark.kwargs:
+                marked.setdefault(name, mark.kwargs[name])
+        arguments = {name: each for name, each in mark.kwargs.items() if name not in OF_MARKER}
+        claims = claims_of(arguments, said=_NAME, also=OF_MARKER)
+        scopes = at_node.setdefault(node, set())
+        twice = [claim for claim in claims if claim.scope in scopes]
+        if twice:
+            raise UsageError(
+                f"{_NAME} says twice what {twice[0].quantity} is to be",
+                found=str(twice[0]),
+                why="both markers are of the same test and mean the same calls",
+            )
+        scopes |= {claim.scope for claim in claims}
+        all_claims.append(claims)
+        said += [said_of(_NAME, arguments)] if claims else []
+    config = item.config
+    claims = tuple(nearest_first(all_claims))
+    mode = setting(config, "baseline", marked)
+    is_asked = bool(claims) or MARKER in getattr(item, "fixturenames", ()) or mode != OFF
+    return Plan(
+        claims=claims,
+        said=" and ".join(said),
+        detail=setting(config, "detail", marked),
+        stacks=setting(config, "stacks", marked),
+        consistent=setting(config, "consistent", marked),
+        must_be_several="consistent" in marked,
+        baseline=mode,
+        must_be_seen=is_asked,
+        rows=setting(config, "rows"),
     )
 
 
-def _on_ranks(found: Found) -> str:
-    num = len(found.ranks)
-    return f"{num} ranks" if num != 1 else f"rank {found.ranks[0]}"
+def _markers(item: pytest.Item) -> list[tuple[Any, pytest.Mark]]:
+    """The markers of a test, the nearest first: those of its parameters come before its own."""
+    of_parameters = getattr(getattr(item, "callspec", None), "marks", ())
+    marked = [
+        ("parameters" if any(mark is each for each in of_parameters) else node, mark)
+        for node, mark in item.iter_markers_with_node(MARKER)
+    ]
+    return sorted(marked, key=lambda each: each[0] != "parameters")
 
 
-def _place(row: Row) -> tuple[str, ...]:
-    line = f"{_short(row.source_file)}:{row.source_line}" if row.source_file else ""
-    function = f" {row.source_function}" if row.source_function else ""
-    return row.kind, row.phase, row.module, row.op, row.group_text, line + function
+class Verdict:
+    """A test that is recorded: `begin` before its body, then `fail` or `judge`."""
+
+    def __init__(self, item: pytest.Item, plan: Plan) -> None:
+        self._item = item
+        self._config = item.config
+        self._plan = plan
+        self._keeps_baseline = not (
+            plan.baseline == OFF and any("baseline" in m.kwargs for m in item.iter_markers(MARKER))
+        )
+        self.recorded = RecordedTest(detail=plan.detail, stacks=plan.stacks)
+        self.news: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Record from now on."""
+        given = getattr(self._item, "funcargs", {}).values()
+        self.recorded.begin(each for each in given if isinstance(each, DeviceMesh))
+
+    def end(self, error: BaseException | None) -> None:
+        """Stop, and raise what is to be said of a test whose body went well."""
+        self.recorded.end()
+        try:
+            found = observed_in(self.recorded.traces())
+            self.news = self._news(found)
+            failure = self._failure(found) if error is None else None
+            if failure is not None or isinstance(error, Exception):
+                self._save()
+            if error is not None and not isinstance(error, ExpectationError):
+                self._item.add_report_section(
+                    "call", "communication", text_of_observed(found, self._plan.rows)
+                )
+        finally:
+            self.recorded.forget()
+        if failure is not None:
+            text = str(failure)
+            if "saved" in self.news:
+                text += f"\n\nsaved in {visible(self.news['saved'])}"
+            pytest.fail(text, pytrace=False)
+
+    def _failure(self, found: Observed) -> CommtraceError | None:
+        """The first thing that is wrong: blindness first, since it makes all else doubtful."""
+        plan = self._plan
+        for blindness in self.recorded.blindness() if plan.must_be_seen else ():
+            if not plan.claims or blindness.concerns(plan.claims):
+                return BlindError(
+                    f"{plan.said or 'the communication of the test'} cannot be judged",
+                    why=blindness.why,
+                    attempt="docs/testing.md says what is seen of which ranks",
+                )
+        failure = check(plan.claims, found, said=plan.said, rows=plan.rows)
+        if failure is not None:
+            return failure
+        try:
+            if plan.consistent and (plan.must_be_several or len(found.ranks) > 1):
+                consistent(self.recorded.traces())
+            return self._grown()
+        except CommtraceError as failure:
+            return failure
+
+    def _grown(self) -> ExpectationError | None:
+        if self._plan.baseline == OFF or setting(self._config, "update"):
+            return None
+        path = self._baseline_path()
+        return baseline.compare(
+            baseline.read(path).get(self.news["test"]),
+            self.news["entry"],
+            self._plan.baseline,
+            test=self._item.nodeid,
+            path=self.news["path"],
+        )
+
+    def _baseline_path(self) -> Path:
+        folder = setting(self._config, "baseline_dir")
+        return baseline.path_of(self._item.path, folder, self._config.rootpath)
+
+    def _news(self, found: Observed) -> dict[str, Any]:
+        path, root = self._baseline_path(), self._config.rootpath
+        inside = path.relative_to(root) if path.is_relative_to(root) else path
+        return {
+            "path": inside.as_posix(),
+            "test": test_name(self._item),
+            "entry": baseline.entry_of(found),
+            "keeps": self._keeps_baseline,
+        }
+
+    def _save(self) -> None:
+        folder = setting(self._config, "report")
+        if not folder:
+            return
+        from commtrace.analyze import load
+        from commtrace.report import write_report
+
+        name = re.sub(r"[^\w.=-]+", "_", self._item.nodeid).strip("_")[-120:]
+        place = self._config.rootpath / folder / name
+        paths = saved(self.recorded.traces(), place / "run.json")
+        for path in paths:
+            write_report(load(path), path.with_suffix(".html"))
+        self.news["saved"] = str(place)
 
 
-def _short(path: str) -> str:
-    """A path from here on, where it is below here."""
-    relative = os.path.relpath(path) if os.path.isabs(path) else path
-    return path if relative.startswith(os.pardir) else relative
-
-
-def _measures(calls: Sequence[Row]) -> tuple[str, ...]:
-    payload = sum(max(row.payload_bytes, 0) for row in calls)
-    wire = sum(max(row.wire_bytes, 0) for row in calls)
-    return str(len(calls)), text_of_bytes(payload), text_of_bytes(wire)
-
-
-def _line(values: tuple[str, ...], ranks: list[int], found: Found) -> tuple[str, ...]:
-    calls, payload, wire, kind, *where = values
-    return (
-        calls,
-        kind,
-        payload,
-        wire,
-        *where,
-        "" if len(ranks) == len(found.ranks) else spans(ranks),
-    )
-
-
-def text_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Columns side by side, counts and sizes to the right; control characters made visible."""
-    table = [tuple(map(visible, line)) for line in (columns, *lines)]
-    widths = [max(len(line[place]) for line in table) for place in range(len(columns))]
-    return "\n".join(
-        "  "
-        + "  ".join(
-            text.rjust(width) if name in _NUMBERS and name != "found" else text.ljust(width)
-            for name, text, width in zip(columns, line, widths, strict=True)
-        ).rstrip()
-        for line in table
-    )
+def test_name(item: pytest.Item) -> str:
+    """The name of a test in the baseline of its file: `TestClass::test_name[parameters]`."""
+    return item.nodeid.partition("::")[2]

@@ -21,9 +21,9 @@ from commtrace.recorder.dynamo_skip import run_as_it_is
 from commtrace.recorder.intercept import Interception
 from commtrace.recorder.operators import OperatorMode, run_local
 from commtrace.recorder.recorder import RECORDER
-from commtrace.recorder.selfcheck import warn_of_unrecorded_operators
+from commtrace.recorder.selfcheck import SelfCheck, call_nobody
 from commtrace.recorder.thread_state import HERE, ThreadState
-from commtrace.recorder.witness import Witness, call_nobody
+from commtrace.recorder.untried_torch import warn_of_unrecorded_operators
 
 __all__ = ["HERE", "RECORDER", "Buffer", "Call", "Listening", "Sink", "Span", "is_heard", "listen"]
 
@@ -95,7 +95,7 @@ def is_heard(buffer: Sink) -> bool:
     """Whether `buffer` is given the calls that are made now: one is made, to nobody."""
     if buffer not in RECORDER.buffers:
         return False
-    witness = Witness()
+    witness = SelfCheck()
     of_any_rank = [each for each in RECORDER.buffers if each.rank is None]
     for each in of_any_rank:
         each.rank = NOBODY

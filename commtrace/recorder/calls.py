@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
 from commtrace.recorder.groups import Group
-from commtrace.recorder.library_frames import Told
+from commtrace.recorder.library_frames import Attribution
 from commtrace.recorder.locator import Location
 from commtrace.recorder.modules import Place
 from commtrace.recorder.signatures import RECEIVED, RESULT, SENT, Signature
@@ -350,7 +350,7 @@ def _kept_bytes(request: Request, args: Sequence[Any]) -> int:
     return tensor.numel() * tensor.itemsize
 
 
-def _names(told: Told, place: Place | None) -> Iterable[str]:
+def _names(told: Attribution, place: Place | None) -> Iterable[str]:
     names = told.names()
     if told.are_relative and place is not None and place.plain:
         return [f"{place.plain}.{name}" for name in names]

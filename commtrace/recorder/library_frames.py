@@ -1,13 +1,13 @@
-"""What the stack tells of a communication call, where a library that issues it is known: `Told`.
+"""Attribution of communication that a library issues, from the library's frames on the stack.
 
-Some libraries do not communicate where the user's code stands: FSDP gathers a unit ahead of its
-turn, DistributedDataParallel sends a bucket when its last gradient is there, object collectives
-send pickles, and torch's DTensor brings an operator's arguments to other layouts. Each is known by
-a frame, or by the autograd node at work, and that says for which modules it is and which parameters
-are in it, or which layouts it goes between.
+Libraries communicate away from the user's code: FSDP prefetches a unit's all-gather,
+DistributedDataParallel reduces a bucket when its last gradient is ready, object collectives send
+pickles, and torch's DTensor redistributes an operator's arguments. Each is recognised by a frame
+or by the running autograd node, which identifies the modules, the parameters, or the two layouts.
 
-Names are made when a call is written. A bucket's are DistributedDataParallel's own account; it is
-not asked from inside of a backward pass, where the reducer holds the lock that guards it.
+Parameter names are resolved when a call is written. The names in a bucket come from
+DistributedDataParallel, which is never queried during a backward pass: the reducer holds its lock
+there.
 """
 
 from __future__ import annotations
@@ -57,12 +57,19 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """`carries` objects, parameters, gradients, activations, flags which parameters a pass has
-    used, or `HARNESS` for the set-up and tear-down of a test; of `modules`, where these are known,
-    or for a `stage` of a pipeline. What `is_reducers`, one of DistributedDataParallel's, is waited
-    for by it. Names that `are_relative` are below the module that the call is attributed to. `note`
-    is what the library says of it.
+class Attribution:
+    """What a call carries, and for which part of the model.
+
+    Attributes:
+        carries: objects, parameters, gradients, activations, flags (of the parameters that a pass
+            has used), or `HARNESS` for the set-up and tear-down of a test.
+        modules: the modules it belongs to, if known.
+        names: returns the parameters' names.
+        reason: returns why torch's DTensor redistributes, if it does.
+        is_reducers: DistributedDataParallel's reducer waits for the call, in C++.
+        are_relative: `names` are relative to the module that the call is attributed to.
+        stage: the pipeline stage, if it is a transfer of one.
+        note: returns what else the library says.
     """
 
     carries: str
@@ -75,24 +82,24 @@ class Told:
     note: Callable[[], str] = _no_note
 
     def key(self) -> tuple[Any, ...]:
-        """All that is told, as it is written."""
+        """Values as they are written."""
         reason = None if self.reason is None else self.reason()
         return self.carries, tuple(self.names()), reason, self.note()
 
 
-def _objects(frame: FrameType) -> Told:
+def _objects(frame: FrameType) -> Attribution:
     return _PICKLES
 
 
-def _parameters(frame: FrameType) -> Told:
+def _parameters(frame: FrameType) -> Attribution:
     return _PARAMETERS
 
 
-def _gradients(frame: FrameType) -> Told:
+def _gradients(frame: FrameType) -> Attribution:
     return _GRADIENTS
 
 
-def _harness(frame: FrameType) -> Told:
+def _harness(frame: FrameType) -> Attribution:
     return _HARNESS
 
 
@@ -107,7 +114,7 @@ _SPECS = {
 less time, and that is longer than all else here."""
 
 
-def _redistribution(frame: FrameType) -> Told:
+def _redistribution(frame: FrameType) -> Attribution:
     caller = frame.f_back
     names = None if caller is None else _SPECS.get(caller.f_code.co_name)
     found: Mapping[str, Any] = {} if caller is None or names is None else caller.f_locals
@@ -122,7 +129,7 @@ def _redistribution(frame: FrameType) -> Told:
         argument = _argument_at(operator, position)
         return Reason(str(operator), argument, _text_of_spec(source), _text_of_spec(target))
 
-    return Told("", reason=reason)
+    return Attribution("", reason=reason)
 
 
 def _argument_at(operator: Any, position: int) -> str:
@@ -146,41 +153,45 @@ def _text_of_spec(spec: Any) -> str:
     return f"{dtype_abbrs.get(meta.dtype, meta.dtype)}[{shape}] {layout}"
 
 
-def _fsdp_parameters(frame: FrameType) -> Told:
+def _fsdp_parameters(frame: FrameType) -> Attribution:
     return _of_param_group(PARAMETERS, frame.f_locals["self"])
 
 
-def _fsdp_gradients(frame: FrameType) -> Told:
+def _fsdp_gradients(frame: FrameType) -> Attribution:
     return _of_param_group(GRADIENTS, frame.f_locals["self"])
 
 
-def _flat_parameters(frame: FrameType) -> Told:
+def _flat_parameters(frame: FrameType) -> Attribution:
     return _of_flat_handle(PARAMETERS, frame.f_locals["handle"])
 
 
-def _flat_gradients(frame: FrameType) -> Told:
+def _flat_gradients(frame: FrameType) -> Attribution:
     return _of_flat_handle(GRADIENTS, frame.f_locals["handle"])
 
 
-def _of_param_group(carries: str, group: Any) -> Told:
+def _of_param_group(carries: str, group: Any) -> Attribution:
     def names() -> Sequence[str]:  # which FSDP finds out in the first forward
         return [plain_name(each._param_fqn) for each in group.fsdp_params if each._param_fqn]
 
-    return Told(carries, tuple(group.modules), names)
+    return Attribution(carries, tuple(group.modules), names)
 
 
-def _of_flat_handle(carries: str, handle: Any) -> Told:
+def _of_flat_handle(carries: str, handle: Any) -> Attribution:
     names = tuple(map(plain_name, handle.flat_param._fqns))
-    return Told(carries, (handle._fully_sharded_module,), lambda: names, are_relative=True)
+    return Attribution(carries, (handle._fully_sharded_module,), lambda: names, are_relative=True)
 
 
-def _of_stage(frame: FrameType) -> Told | None:
+def _of_stage(frame: FrameType) -> Attribution | None:
     transfer = transfer_below(frame)
-    return None if transfer is None else Told(ACTIVATIONS, stage=transfer)
+    return None if transfer is None else Attribution(ACTIVATIONS, stage=transfer)
 
 
-_PICKLES, _PARAMETERS, _GRADIENTS = Told(OBJECTS), Told(PARAMETERS), Told(GRADIENTS)
-_HARNESS = Told(HARNESS)
+_PICKLES, _PARAMETERS, _GRADIENTS = (
+    Attribution(OBJECTS),
+    Attribution(PARAMETERS),
+    Attribution(GRADIENTS),
+)
+_HARNESS = Attribution(HARNESS)
 _C10D = "torch.distributed.distributed_c10d"
 _FSDP1 = "torch.distributed.fsdp._runtime_utils"
 _FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
@@ -200,7 +211,7 @@ HARNESSES = {
 }
 """Functions of test harnesses that communicate on their own behalf, around the test's body."""
 
-TELLING: dict[tuple[str, str], Callable[[FrameType], Told | None]] = {
+TELLING: dict[tuple[str, str], Callable[[FrameType], Attribution | None]] = {
     (_C10D, "all_gather_object"): _objects,
     (_C10D, "gather_object"): _objects,
     (_C10D, "broadcast_object_list"): _objects,
@@ -227,7 +238,7 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Told | None]] = {
 """Functions that tell of the calls below them, and how to read that from their frame."""
 
 
-def told_by(frame: FrameType) -> Told | None:
+def told_by(frame: FrameType) -> Attribution | None:
     """Facts that a frame of a function in `TELLING` gives; None if there are none."""
     return TELLING[frame.f_globals["__name__"], frame.f_code.co_name](frame)
 

@@ -29,9 +29,9 @@ from torch.optim.optimizer import (
 from commtrace.recorder.library_frames import (
     FLAGS,
     GRADIENTS,
+    Attribution,
     Bucket,
     Named,
-    Told,
     Unused,
     given_bucket,
     told_by,
@@ -63,7 +63,7 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
 
 ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
 
-Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Told | None"]
+Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Attribution | None"]
 """Phase, module call, the user's code (None if the stack has none of theirs) and the instruction
 that it is at, whose line is looked up when the call is written, and what the stack tells."""
 
@@ -142,7 +142,7 @@ class Locator:
         return self.modules.call_of_stage(stage.module, name, is_ahead=stage.is_ahead)
 
     def _locate_in_callback(
-        self, told: Told | None, code: CodeType | None, instruction: int
+        self, told: Attribution | None, code: CodeType | None, instruction: int
     ) -> Location | None:
         """Of a hook, what goes on when a message is there, on a thread of the backend.
 
@@ -159,7 +159,7 @@ class Locator:
             code, instruction, _ = user_code(frame)
         place = self._hooked or self.modules.wrapper_of(None, DistributedDataParallel)
         call = None if place is None else (place, place.num_calls - 1)
-        return BACKWARD, call, code, instruction, told or Told(GRADIENTS)
+        return BACKWARD, call, code, instruction, told or Attribution(GRADIENTS)
 
     def _locate_in_backward(
         self,
@@ -225,7 +225,7 @@ class Locator:
         parameter: Any,
         sent: Sequence[torch.Size],
         dtype: torch.dtype | None,
-    ) -> tuple[ModuleCall | None, Told | None]:
+    ) -> tuple[ModuleCall | None, Attribution | None]:
         """What is sent from C++ when a gradient is ready: it belongs to no single parameter.
 
         Without a gradient it is what was put off to the end of the backward pass. Gradients are no
@@ -235,14 +235,14 @@ class Locator:
         if place is None:
             return (call[0].root, call[0].root.num_calls - 1) if call else None, None
         if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
-            told = Told(FLAGS, is_reducers=True, note=Unused(place.module()))
+            told = Attribution(FLAGS, is_reducers=True, note=Unused(place.module()))
             return (place, place.num_calls - 1), told
         names = Bucket(place.module(), parameter, sum([shape.numel() for shape in sent]))
-        return (place, place.num_calls - 1), Told(GRADIENTS, (), names, is_reducers=True)
+        return (place, place.num_calls - 1), Attribution(GRADIENTS, (), names, is_reducers=True)
 
     def _sent_by_hook(
-        self, call: ModuleCall | None, bucket: dist.GradBucket, told: Told | None, task: int
-    ) -> tuple[ModuleCall | None, Told | None]:
+        self, call: ModuleCall | None, bucket: dist.GradBucket, told: Attribution | None, task: int
+    ) -> tuple[ModuleCall | None, Attribution | None]:
         """Attribution of a message of DistributedDataParallel's communication hook.
 
         Of several messages, such as factors, the first one has the parameters' names: it is one
@@ -258,7 +258,7 @@ class Locator:
         carries = told.carries if told else GRADIENTS
         before, self._bucket = self._bucket, (task, place, bucket.index())
         names = Named(model.module, () if before == self._bucket else parameters)
-        told = Told(carries, (), names, is_reducers=carries == GRADIENTS)
+        told = Attribution(carries, (), names, is_reducers=carries == GRADIENTS)
         return (place, place.num_calls - 1), told
 
     def call_of_node(self, node: Any, state: ThreadState) -> ModuleCall | None:

@@ -38,7 +38,7 @@ from commtrace.recorder.reducers import Reducers
 from commtrace.recorder.signatures import RESULT, Signature
 from commtrace.recorder.stack_frames import is_library, whole_stack
 from commtrace.recorder.steps import OPTIMIZER
-from commtrace.recorder.tensor_identity import Contents, identify
+from commtrace.recorder.tensor_identity import TensorIdentity, identify
 from commtrace.recorder.thread_state import HERE, ThreadState, forget_marks
 from commtrace.units import NANOSECONDS_PER_SECOND
 
@@ -92,7 +92,7 @@ class Recorder:
         self._works: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
         self._announced: dict[tuple[int, str], Request] = {}
-        self._contents: Contents | None = None
+        self._contents: TensorIdentity | None = None
         self.before_first_wait: Callable[[], None] | None = None
 
     def set_buffers(self, buffers: tuple[Sink, ...]) -> None:
@@ -102,7 +102,7 @@ class Recorder:
         self.wants_layouts = any(each.wants_layouts for each in buffers)
         self.wants_stacks = any(each.wants_stacks for each in buffers)
         if any(each.wants_contents for each in buffers):
-            self._contents = self._contents or Contents()
+            self._contents = self._contents or TensorIdentity()
         else:
             self._contents = None
 

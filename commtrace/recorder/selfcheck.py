@@ -1,60 +1,61 @@
-"""Name the operators of an untried torch that may communicate and would go unrecorded.
+"""The proof that recording is on: a call that goes to nobody is made, and a witness looks for it.
 
-torch adds collectives with its releases. The tables of `signatures` were compared with those of
-`NEWEST_TRIED` and older; with a newer torch, the first recording of a process compares them with
-the operators that are registered there, and warns of the rest by name.
+The call takes the way of any other one, through `torch.distributed`'s dispatcher, on a group of
+its own with a backend that sends nothing. No mode, no later call and no fact of the run can tell.
 """
 
 from __future__ import annotations
 
-import functools
-import os
-import warnings
-from collections.abc import Iterable
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
+from torch.utils._python_dispatch import _disable_current_modes
 
-from commtrace.recorder.signatures import SIGNATURES, SILENT
+from commtrace.recorder.buffer import Span
+from commtrace.recorder.calls import Call
+from commtrace.recorder.recorder import RECORDER
 
-NEWEST_TRIED = (2, 14)
-_NAMESPACES = frozenset(name.partition("::")[0] for name in {*SIGNATURES, *SILENT})
-_GROUP_ARGUMENTS = frozenset({"process_group", "group_name"})
-
-
-class UnrecordedOperatorsWarning(UserWarning):
-    """The installed torch has collectives that this version of commtrace does not record."""
-
-
-def communication_operators() -> set[str]:
-    """The operators of torch's communication namespaces, and others of torch that take a group."""
-    return {
-        schema.name
-        for schema in torch._C._jit_get_all_schemas()
-        for namespace in [schema.name.partition("::")[0]]
-        if namespace in _NAMESPACES
-        or (
-            namespace in ("aten", "prims")
-            and _GROUP_ARGUMENTS & {argument.name for argument in schema.arguments}
-        )
-    }
+_NAME = "commtrace witness"
+_NO_RANK = -2  # a buffer of one rank does not keep the call
 
 
-def unrecorded(operators: Iterable[str]) -> list[str]:
-    """Those of `operators` that neither table has, sorted."""
-    return sorted({*operators} - {*SIGNATURES} - {*SILENT})
+class SelfCheck:
+    """A sink that only knows whether it has seen the call to nobody."""
+
+    rank: int | None = None
+    wants_spans = False
+    wants_layouts = False
+    wants_stacks = False
+    wants_contents = False
+
+    def __init__(self) -> None:
+        self.has_seen = False
+
+    def add(self, call: Call) -> None:
+        """Look at a call."""
+        self.has_seen |= call.request.group.row.name == _NAME
+
+    def keep_span(self, span: Span) -> None:
+        """Operators do not matter."""
+
+    def end_step(self, rank: int) -> None:
+        """Nor do steps."""
+
+    def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
+        """Nor what they are found by."""
 
 
-@functools.cache
-def warn_of_unrecorded_operators() -> None:
-    """Warn once in a run, on rank 0, if torch is newer than tried and has unknown operators."""
-    version = tuple(int(each) for each in torch.__version__.split(".")[:2])
-    if version <= NEWEST_TRIED or os.environ.get("RANK", "0") != "0":
-        return
-    if names := unrecorded(communication_operators()):
-        warnings.warn(
-            f"torch {torch.__version__} is newer than {'.'.join(map(str, NEWEST_TRIED))}, the "
-            f"newest that this commtrace was tried with. Calls of these operators are not "
-            f"recorded: {', '.join(names)}",
-            UnrecordedOperatorsWarning,
-            stacklevel=2,
-        )
+def call_nobody() -> None:
+    """Make a collective call that moves nothing."""
+    fake = dist.ProcessGroup.BackendType.CUSTOM
+    group: Any = dist.ProcessGroup(0, 1)  # pyright: ignore[reportCallIssue]
+    group._register_backend(torch.device("cpu"), fake, FakeProcessGroup._create_internal(0, 1))
+    group._set_default_backend(fake)
+    group._set_group_name(_NAME)
+    newest = RECORDER.groups.newest
+    RECORDER.groups.of(group).rank = _NO_RANK
+    with _disable_current_modes():
+        group.allreduce([torch.zeros(1)])
+    RECORDER.groups.newest = newest

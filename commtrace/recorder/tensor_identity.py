@@ -41,7 +41,7 @@ class _Known:
         self.reference = StorageWeakRef(storage)
 
 
-class Contents:
+class TensorIdentity:
     """The contents that were sent so far; any thread may ask."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ def _sample(tensor: torch.Tensor) -> bytes:
     return string_at(address + start, length) if address and length > 0 else b""
 
 
-def identify(call: Call, args: Sequence[Any], contents: Contents) -> None:
+def identify(call: Call, args: Sequence[Any], contents: TensorIdentity) -> None:
     """Number what a call sends, and take note of what it writes into."""
     signature = call.request.signature
     sent, received = signature.sent, signature.received

@@ -37,7 +37,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ConsistencySummary:
     """Whether the ranks fit together, in a word and in a sentence; `cards` are the problems."""
 
     word: str
@@ -59,7 +59,7 @@ def not_judged(answers: Answers) -> dict[str, list[str]]:
     return by_lack(unanswered(answers.frames))
 
 
-def verdict(answers: Answers) -> Verdict:
+def verdict(answers: Answers) -> ConsistencySummary:
     """What the consistency check says of the whole run."""
     whole, problems = answers.whole, answers["consistency"]
     num_faults = int(problems["is_fault"].sum())
@@ -81,7 +81,7 @@ def verdict(answers: Answers) -> Verdict:
     cards = tuple(
         _problem(row, calls) for row, calls in zip(rows.to_dict("records"), evidence, strict=True)
     )
-    return Verdict(word, text, not num_faults, cards, len(problems) - len(rows))
+    return ConsistencySummary(word, text, not num_faults, cards, len(problems) - len(rows))
 
 
 def _finding(row: Mapping[Any, Any], of_what: str) -> Card:

@@ -21,10 +21,10 @@ from commtrace.report.call_facts import call_facts
 from commtrace.report.call_store import CallStore, call_store
 from commtrace.report.cards import finding_cards, not_judged, verdict
 from commtrace.report.offline import offline_page
-from commtrace.report.stretches import stretches
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import tables
 from commtrace.report.tiles import extent, tiles
+from commtrace.report.time_windows import stretches
 from commtrace.schema import PHASES
 from commtrace.tracefile import Trace
 from commtrace.units import text_of_duration

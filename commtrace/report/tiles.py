@@ -10,7 +10,7 @@ import pandas as pd
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import recorded_ns
 from commtrace.report.answers import Answers
-from commtrace.report.cards import Verdict
+from commtrace.report.cards import ConsistencySummary
 from commtrace.units import counted, text_of_bytes, text_of_duration
 
 NOT_KNOWN = "–"
@@ -41,7 +41,7 @@ class Tile:
         return not math.isnan(self.share)
 
 
-def tiles(answers: Answers, found: Verdict) -> list[Tile]:
+def tiles(answers: Answers, found: ConsistencySummary) -> list[Tile]:
     """The tiles of a run, in order; `found` is what the consistency check says."""
     frames, ranks, steps = answers.frames, answers["by_rank"], answers["by_step"]
     return [
@@ -128,7 +128,7 @@ def _findings(findings: pd.DataFrame) -> Tile:
     return Tile("Findings", str(len(findings)), note, target="findings", mood="bad")
 
 
-def _verdict(found: Verdict) -> Tile:
+def _verdict(found: ConsistencySummary) -> Tile:
     if found.word == NOT_KNOWN:
         return Tile("Ranks fit together", NOT_KNOWN, found.text, target="check")
     note = "kinds, sizes, order of all ranks agree" if found.is_good else "see what to look at"

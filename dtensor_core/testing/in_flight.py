@@ -16,7 +16,7 @@ class CollectiveMismatch(RuntimeError):
     """The ranks of a group did not call the same collective, or not with tensors that fit."""
 
 
-class Exchange:
+class InFlight:
     """One collective in flight: collects the parts, moves the data when all are there."""
 
     __slots__ = ("done", "group", "number", "parts", "terms")
@@ -96,7 +96,7 @@ class SharedGroup:
         self.name = name
         self.ranks = ranks
         self.count_anew()
-        self._exchanges: dict[int, Exchange] = {}
+        self._exchanges: dict[int, InFlight] = {}
         self._transfers: list[Transfer] = []
 
     def __str__(self) -> str:
@@ -112,13 +112,13 @@ class SharedGroup:
         begun = [*self._exchanges.values(), *self._transfers]
         return [(self.ranks[each.beginner], str(each)) for each in begun]
 
-    def join(self, rank: int, terms: Terms, part: Part) -> Exchange:
+    def join(self, rank: int, terms: Terms, part: Part) -> InFlight:
         """The exchange that is this rank's next on the group; moves the data if it is complete."""
         number = self._calls[rank]
         self._calls[rank] += 1
         exchange = self._exchanges.get(number)
         if exchange is None:
-            exchange = self._exchanges[number] = Exchange(self, number, terms)
+            exchange = self._exchanges[number] = InFlight(self, number, terms)
         elif exchange.terms != terms:
             first = self.ranks[exchange.beginner]
             raise CollectiveMismatch(

@@ -1,12 +1,12 @@
-"""Ranks as threads that take turns: exactly one runs, until it must wait for another.
+"""Cooperative scheduler of ranks that are threads: exactly one runs at a time.
 
-`Turns` is handed one entry point per rank and calls each on its own thread. A rank keeps its turn
-until it returns or waits for an `Awaited`; then the next ready rank goes on. So there is no
-contention for the interpreter lock (what makes naive rank threads slow), runs are deterministic,
-and a deadlock is known the moment nobody can go on, without any timeout.
+`Scheduler` takes one entry point per rank and calls each on its own thread. A rank runs until it
+returns or waits for an `Awaited`; then the next ready rank continues. Ranks do not contend for the
+interpreter lock, which makes naive rank threads slow; runs are deterministic; and a deadlock is
+detected at once, without a timeout, because no rank is ready.
 
-When nobody can go on, every waiting rank is released by `Released`: because an earlier rank failed
-(then that failure is the cause), or else because of the deadlock itself.
+On a deadlock every waiting rank gets `Released`, caused by an earlier rank's failure if there was
+one, else by the deadlock itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Released(BaseException):
     """Raised in a rank whose wait can't end. Not an Exception, so no test swallows it."""
 
 
-class TurnError(RuntimeError):
+class SchedulerError(RuntimeError):
     """A rank's communication was used from a thread that is not that rank's."""
 
 
@@ -62,7 +62,7 @@ class Run:
     over: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Turns:
+class Scheduler:
     """A crew of rank threads, kept from run to run.
 
     Everything but `run` is called by the rank whose turn it is.
@@ -132,9 +132,9 @@ class Turns:
                 self._ready.append(rank)
 
     def check_thread(self, rank: int) -> None:
-        """Raise TurnError unless this is the thread of `rank`, in its turn."""
+        """Raise SchedulerError unless this is the thread of `rank`, in its turn."""
         if threading.get_ident() != self._threads[rank].ident:
-            raise TurnError(
+            raise SchedulerError(
                 f"rank {rank}'s process group was used from thread "
                 f"{threading.current_thread().name!r}. Where ranks are threads, only the rank's "
                 "own thread may communicate. Run this test on processes instead."

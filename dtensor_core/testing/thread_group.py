@@ -2,7 +2,7 @@
 
 Every collective goes through c10d's own operator first (with a backend that does nothing), so
 dispatch modes and whatever intercepts those operators see it as they see any other; then the
-rank's tensors join an `Exchange`, and the last rank to join moves the data.
+rank's tensors join an `InFlight`, and the last rank to join moves the data.
 Only waiting gives the turn to another rank, so asynchronous collectives, sends and receives behave
 as over a real network. Ranks that disagree about a collective get an error that names both calls.
 """
@@ -28,9 +28,9 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from dtensor_core.testing.in_flight import Exchange, SharedGroup, Transfer
+from dtensor_core.testing.in_flight import InFlight, SharedGroup, Transfer
 from dtensor_core.testing.moves import Part, Terms
-from dtensor_core.testing.scheduler import Turns
+from dtensor_core.testing.scheduler import Scheduler
 
 
 class ThreadWork(dist.Work):
@@ -39,7 +39,7 @@ class ThreadWork(dist.Work):
     def __init__(
         self,
         group: ThreadGroup,
-        awaited: Exchange | Transfer,
+        awaited: InFlight | Transfer,
         tensors: list[torch.Tensor],
     ) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class ThreadGroup(ProcessGroup):
     from a call of the override.
     """
 
-    def __init__(self, rank: int, global_rank: int, shared: SharedGroup, turns: Turns) -> None:
+    def __init__(self, rank: int, global_rank: int, shared: SharedGroup, turns: Scheduler) -> None:
         size = len(shared.ranks)
         super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
         options: Any = FakeProcessGroup.Options()  # pyright: ignore[reportCallIssue]

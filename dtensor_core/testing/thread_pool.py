@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dtensor_core.testing.in_flight import SharedGroup
-from dtensor_core.testing.scheduler import Run, Turns
+from dtensor_core.testing.scheduler import Run, Scheduler
 from dtensor_core.testing.thread_group import ThreadGroup
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class World(threading.local):
 class Seat(threading.local):
     """What a rank's thread knows of itself; a thread that is no rank has no crew."""
 
-    crew: Crew | None = None
+    crew: ThreadPool | None = None
     rank: int = -1
 
 
@@ -55,12 +55,12 @@ world = World()
 seat = Seat()
 
 
-class Crew:
+class ThreadPool:
     """The ranks of one world size."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        self.turns = Turns(world_size)
+        self.turns = Scheduler(world_size)
         self._store = dist.HashStore()
         self._shared: dict[tuple[str, tuple[int, ...]], SharedGroup] = {}
         self._dropped: set[SharedGroup] = set()

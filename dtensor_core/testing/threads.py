@@ -42,7 +42,7 @@ from dtensor_core.testing.failure import (
 )
 from dtensor_core.testing.scheduler import Released, Run
 from dtensor_core.testing.skips import raise_if_skipped
-from dtensor_core.testing.thread_pool import BACKEND, Crew, create_group, seat, world
+from dtensor_core.testing.thread_pool import BACKEND, ThreadPool, create_group, seat, world
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ _MODE_FLAGS = (
 )
 
 _one_run_at_a_time = threading.Lock()
-_crews: dict[int, Crew] = {}
+_crews: dict[int, ThreadPool] = {}
 
 
 def run_threads(
@@ -76,7 +76,7 @@ def run_threads(
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, got {world_size}")
     with observe.looking_on(world_size) as on_rank, _one_run_at_a_time, _installed():
-        crew = _crews.pop(world_size, None) or Crew(world_size)
+        crew = _crews.pop(world_size, None) or ThreadPool(world_size)
         run = crew.run(partial(on_rank, fn) if on_rank else fn, args, timeout_s)
         reports = _reports(crew, run, timeout_s)
         if reports:
@@ -196,7 +196,7 @@ def _mode_flags_restored() -> Iterator[None]:
         set_is_in_mode_without_ignore_compile_internals(before[_MODE_FLAGS[-1]])
 
 
-def _reports(crew: Crew, run: Run, timeout_s: float) -> list[RankReport]:
+def _reports(crew: ThreadPool, run: Run, timeout_s: float) -> list[RankReport]:
     """One report for each rank that did not return, the cause first."""
     if run.expired:
         return _reports_of_expired(run, timeout_s)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import commtrace.watchdog
-from commtrace.watchdog import Verdict, deadline
+from commtrace.watchdog import TimeoutReport, watchdog
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60
@@ -50,14 +50,14 @@ def rank(folder: Path, number: int, body: str, **kwargs: Any) -> Iterator[subpro
             process.kill()
 
 
-def ended(folder: Path, *processes: subprocess.Popen[bytes]) -> Verdict:
-    """What a deadline says that has passed already."""
-    with deadline(folder, 0.0) as verdict:
+def ended(folder: Path, *processes: subprocess.Popen[bytes]) -> TimeoutReport:
+    """What a watchdog says that has passed already."""
+    with watchdog(folder, 0.0) as verdict:
         assert [each.wait(WAIT_S) for each in processes] == [-signal.SIGKILL] * len(processes)
     return verdict
 
 
-def functions(verdict: Verdict) -> dict[int, list[tuple[int, str]]]:
+def functions(verdict: TimeoutReport) -> dict[int, list[tuple[int, str]]]:
     return {rank: [place[1:] for place in stack] for rank, stack in verdict.stacks.items()}
 
 
@@ -104,7 +104,7 @@ def test_a_rank_that_is_gone_is_not_asked(tmp_path: Path) -> None:
 def test_ranks_that_are_done_in_time_are_left_alone(tmp_path: Path) -> None:
     for timeout_s in (60.0, None):
         with (
-            deadline(tmp_path, timeout_s) as verdict,
+            watchdog(tmp_path, timeout_s) as verdict,
             rank(tmp_path, 0, "sys.stdin.read(); sys.exit()", stdin=subprocess.PIPE) as done,
         ):
             done.communicate(timeout=WAIT_S)

@@ -6,8 +6,8 @@ import pytest
 
 from commtrace.event import CommEvent, GroupRow, OpEvent, RankRow
 from commtrace.pytest_plugin.expectation import claims_of
-from commtrace.pytest_plugin.observed import OWN, Found, found_in
-from commtrace.pytest_plugin.verdict import check, text_of_found
+from commtrace.pytest_plugin.mismatch import check, text_of_observed
+from commtrace.pytest_plugin.observed import OWN, Observed, observed_in
 from commtrace.tracefile import Trace, trace_of_rows
 
 GROUPS = [
@@ -49,11 +49,11 @@ def trace(calls, *, num_ranks: int = 1, modules=()) -> Trace:
     return trace_of_rows({"world_size": 2}, rows)
 
 
-def found(*calls, **options) -> Found:
-    return found_in({OWN: trace(calls, **options)})
+def found(*calls, **options) -> Observed:
+    return observed_in({OWN: trace(calls, **options)})
 
 
-def verdict(of: Found, **arguments) -> str:
+def verdict(of: Observed, **arguments) -> str:
     failure = check(claims_of(arguments, said=""), of, said="what was said")
     return str(failure) if failure else ""
 
@@ -133,9 +133,9 @@ def test_a_rank_without_calls_counts_and_one_that_there_is_not_does_nothing() ->
 
 def test_the_tests_own_process_is_no_rank_where_others_were() -> None:
     ranks = trace([call(0), call(1)], num_ranks=2)
-    assert found_in({OWN: trace([]), "ranks": ranks}).ranks == [0, 1]
-    assert found_in({OWN: trace([])}).ranks == [0]
-    assert verdict(found_in({OWN: trace([]), "a": ranks, "b": ranks}), all_reduce=2) == ""
+    assert observed_in({OWN: trace([]), "ranks": ranks}).ranks == [0, 1]
+    assert observed_in({OWN: trace([])}).ranks == [0]
+    assert verdict(observed_in({OWN: trace([]), "a": ranks, "b": ranks}), all_reduce=2) == ""
 
 
 def test_a_module_that_there_is_not_fails_also_where_nothing_is_expected() -> None:
@@ -180,6 +180,6 @@ def test_where_nothing_was_recorded_no_lines_are_promised() -> None:
 
 def test_what_is_too_long_is_cut_and_says_so() -> None:
     many = found(*(call(source_line=line) for line in range(30)))
-    text = text_of_found(many, 5)
+    text = text_of_observed(many, 5)
     assert text.count("\n") == 7
     assert text.endswith("... 25 more such lines; --comms-rows=30 shows them")

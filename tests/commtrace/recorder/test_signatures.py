@@ -9,8 +9,8 @@ import torch.distributed._symmetric_memory
 import torch.distributed.fsdp
 import torch.distributed.tensor
 
-from commtrace.recorder.selfcheck import communication_operators
 from commtrace.recorder.signatures import RESULT, SIGNATURES, SILENT
+from commtrace.recorder.untried_torch import communication_operators
 from commtrace.units import KINDS
 
 NEW = {

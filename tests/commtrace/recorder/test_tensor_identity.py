@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import commtrace
-from commtrace.recorder.tensor_identity import Contents
+from commtrace.recorder.tensor_identity import TensorIdentity
 from dtensor_core.testing import fake_world
 
 
@@ -67,7 +67,7 @@ def test_optimizers_change_what_they_step(world: None) -> None:
 
 
 def test_memory_that_is_given_out_again_is_not_taken_for_what_it_was() -> None:
-    contents = Contents()
+    contents = TensorIdentity()
     found = []
     for _ in range(50):
         tensor = torch.ones(1000)
@@ -77,7 +77,7 @@ def test_memory_that_is_given_out_again_is_not_taken_for_what_it_was() -> None:
 
 
 def test_no_memory_lives_longer() -> None:
-    contents = Contents()
+    contents = TensorIdentity()
     tensor = torch.ones(1000)
     storage = weakref.ref(tensor)
     contents.of([tensor])
@@ -91,7 +91,7 @@ def test_no_memory_lives_longer() -> None:
 
 def test_what_is_forgotten_is_new_when_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commtrace.recorder.tensor_identity._MAX_STORAGES", 2)
-    contents, tensors = Contents(), [torch.ones(1) for _ in range(3)]
+    contents, tensors = TensorIdentity(), [torch.ones(1) for _ in range(3)]
     assert [contents.of([each]) for each in tensors] == [0, 1, 2]
     assert [contents.of([each]) for each in tensors[1:]] == [1, 2]
     assert contents.of([tensors[0]]) == 3
@@ -139,4 +139,4 @@ def test_what_is_written_through_data_is_seen_when_it_is_gathered(world: None) -
 def test_a_tensor_whose_memory_is_gone_is_not_read(world: None) -> None:
     freed = torch.ones(8)[2:]
     freed.untyped_storage().resize_(0)
-    assert Contents().of([freed], are_read=True) == 0
+    assert TensorIdentity().of([freed], are_read=True) == 0

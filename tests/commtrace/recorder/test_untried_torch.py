@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import commtrace
-from commtrace.recorder import selfcheck, signatures
-from commtrace.recorder.selfcheck import (
+from commtrace.recorder import signatures, untried_torch
+from commtrace.recorder.untried_torch import (
     NEWEST_TRIED,
     UnrecordedOperatorsWarning,
     communication_operators,
@@ -63,5 +63,5 @@ def test_a_tried_torch_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> set[str]:
         raise AssertionError("operators were listed")
 
-    monkeypatch.setattr(selfcheck, "communication_operators", refuse)
+    monkeypatch.setattr(untried_torch, "communication_operators", refuse)
     warn_of_unrecorded_operators()

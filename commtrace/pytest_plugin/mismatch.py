@@ -1,0 +1,177 @@
+"""Whether a test communicated as expected, and the text that says where it did not.
+
+Claims and what was found come in; out goes nothing, or an `ExpectationError` with both numbers and
+the table of what was found, with its source lines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from commtrace.errors import CommtraceError
+from commtrace.escaping import visible
+from commtrace.pytest_plugin.expectation import SUM, Claim, text_of
+from commtrace.pytest_plugin.observed import Observed, Row, unknown_modules
+from commtrace.units import text_of_bytes
+
+DEFAULT_ROWS = 20
+_COLUMNS = ("calls", "kind", "payload", "wire", "phase", "module", "operator", "group", "line")
+_NUMBERS = frozenset({"calls", "payload", "wire", "found"})
+
+
+class ExpectationError(CommtraceError, AssertionError):
+    """A test communicated otherwise than expected, or that cannot be known."""
+
+
+class BlindError(ExpectationError):
+    """What a test communicated was not seen, or not all of it."""
+
+
+_LINES = "the lines below made these calls; --comms-report=DIR keeps the whole trace"
+_NOTHING = "look whether the test comes to the code that should communicate; nothing did"
+
+
+def check(
+    claims: Sequence[Claim], found: Observed, *, said: str, rows: int = DEFAULT_ROWS
+) -> ExpectationError | None:
+    """The failure, where a claim does not hold; None where all do."""
+    lines: list[tuple[str, ...]] = []
+    told: list[str] = []
+    why, attempt = "", _LINES if found.rows else _NOTHING
+    for claim in claims:
+        unknown = unknown_modules(found, claim)
+        if unknown:
+            told.append(f"no module {unknown[0]!r}, where {claim} was expected")
+            lines.append((str(claim), "no such module", ""))
+            why = "a bound on what no module does would hold for ever"
+            attempt = (
+                f"one of {', '.join(sorted(found.modules or ())[:8]) or 'none: no module ran'}"
+            )
+            continue
+        broken = _broken(claim, found)
+        told += [f"{what}, expected {claim.wanted}" for _, what, _ in broken]
+        lines += broken
+    if not lines:
+        return None
+    error = ExpectationError(
+        f"{said} does not hold", found="; ".join(told), why=why, attempt=attempt
+    )
+    table = text_table(("expected", "found", "on ranks"), lines)
+    error.args = (f"{error.args[0]}\n\n{table}\n\n{text_of_observed(found, rows)}",)
+    return error
+
+
+def _broken(claim: Claim, found: Observed) -> list[tuple[str, ...]]:
+    """What was found instead, and on which ranks: a line for each number that was found."""
+    by_number: dict[int, list[int | None]] = {}
+    for rank, number in found.measure(claim).items():
+        if not claim.holds(number):
+            by_number.setdefault(number, []).append(rank)
+    return [
+        (
+            str(claim),
+            f"{claim.quantity} {text_of(claim.quantity, number)}",
+            "all, in sum" if claim.ranks == SUM else _ranks_text(ranks, found),
+        )
+        for number, ranks in sorted(by_number.items())
+    ]
+
+
+def _ranks_text(ranks: Sequence[int | None], found: Observed) -> str:
+    known = [rank for rank in ranks if rank is not None]
+    if len(found.ranks) > 1 and set(known) == set(found.ranks):
+        return f"all {len(known)}"
+    return spans(known)
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers in order, runs of them drawn together.
+
+    >>> spans([3, 0, 1, 2, 7])
+    '0-3, 7'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def text_of_observed(found: Observed, rows: int = DEFAULT_ROWS) -> str:
+    """The table of what was found: alike calls in one row, of the ranks that make them."""
+    if not found.rows:
+        return f"recorded: no communication, on {_on_ranks(found)}"
+    by_place: dict[tuple[str, ...], dict[int, list[Row]]] = {}
+    for row in found.rows:
+        by_place.setdefault(_place(row), {}).setdefault(row.rank, []).append(row)
+    lines: dict[tuple[str, ...], list[int]] = {}
+    for place, by_rank in by_place.items():
+        for rank, calls in by_rank.items():
+            lines.setdefault((*_measures(calls), *place), []).append(rank)
+    table = [_line(values, ranks, found) for values, ranks in lines.items()]
+    columns = (*_COLUMNS, "ranks")
+    if all(line[-1] == "" for line in table):
+        columns, table = columns[:-1], [line[:-1] for line in table]
+    shown = [name for name in columns if any(line[columns.index(name)] for line in table)]
+    keep = [columns.index(name) for name in shown]
+    drawn = [tuple([line[place] for place in keep]) for line in table[:rows]]
+    more = len(table) - len(drawn)
+    return "\n".join(
+        [
+            f"recorded, what one rank does, of {_on_ranks(found)}:",
+            text_table(shown, drawn),
+            *([f"... {more} more such lines; --comms-rows={len(table)} shows them"] * bool(more)),
+        ]
+    )
+
+
+def _on_ranks(found: Observed) -> str:
+    num = len(found.ranks)
+    return f"{num} ranks" if num != 1 else f"rank {found.ranks[0]}"
+
+
+def _place(row: Row) -> tuple[str, ...]:
+    line = f"{_short(row.source_file)}:{row.source_line}" if row.source_file else ""
+    function = f" {row.source_function}" if row.source_function else ""
+    return row.kind, row.phase, row.module, row.op, row.group_text, line + function
+
+
+def _short(path: str) -> str:
+    """A path from here on, where it is below here."""
+    relative = os.path.relpath(path) if os.path.isabs(path) else path
+    return path if relative.startswith(os.pardir) else relative
+
+
+def _measures(calls: Sequence[Row]) -> tuple[str, ...]:
+    payload = sum(max(row.payload_bytes, 0) for row in calls)
+    wire = sum(max(row.wire_bytes, 0) for row in calls)
+    return str(len(calls)), text_of_bytes(payload), text_of_bytes(wire)
+
+
+def _line(values: tuple[str, ...], ranks: list[int], found: Observed) -> tuple[str, ...]:
+    calls, payload, wire, kind, *where = values
+    return (
+        calls,
+        kind,
+        payload,
+        wire,
+        *where,
+        "" if len(ranks) == len(found.ranks) else spans(ranks),
+    )
+
+
+def text_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Columns side by side, counts and sizes to the right; control characters made visible."""
+    table = [tuple(map(visible, line)) for line in (columns, *lines)]
+    widths = [max(len(line[place]) for line in table) for place in range(len(columns))]
+    return "\n".join(
+        "  "
+        + "  ".join(
+            text.rjust(width) if name in _NUMBERS and name != "found" else text.ljust(width)
+            for name, text, width in zip(columns, line, widths, strict=True)
+        ).rstrip()
+        for line in table
+    )
