@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from commtrace.tracefile import write_trace
 from tests.fuzz.mutations import (
     bomb,
     spoil_bytes,
@@ -25,6 +26,7 @@ from tests.fuzz.mutations import (
     text_of,
 )
 from tests.fuzz.seeds import seeds
+from tests.fuzz.unusual import unusual_run
 
 OUT = "out"
 BASELINE = "baseline"
@@ -60,6 +62,8 @@ LOOKING: tuple[Callable[[str, int], tuple[str, ...]], ...] = (
 """Commands that look at a trace, given its path and a number that picks among their options."""
 
 NUM_LOOKS = 4
+UNUSUAL = 0.5
+"""Part of the run files whose form is sound and whose content is not."""
 
 
 def _format(number: int) -> tuple[str, ...]:
@@ -94,6 +98,10 @@ def looks(trace: str, number: int, most: int = NUM_LOOKS) -> list[tuple[str, ...
 
 def _write_run(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
     data = seeds().run
+    way = chance.random()
+    if way < UNUSUAL:
+        write_trace(unusual_run(chance), folder / "run.json")
+        return looks("run.json", number)
     way = chance.random()
     if way < 0.2:
         data = spoil_bytes(chance, data)
