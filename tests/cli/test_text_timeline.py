@@ -78,6 +78,14 @@ def test_a_window_cuts_what_reaches_over_its_edges(late: Frames) -> None:
     ]
 
 
+def test_columns_of_a_window_of_decades_lie_in_it(late: Frames) -> None:
+    activity = CATALOG["activity"].function(late)
+    far = activity.assign(start_ns=late.start_ns + (1 << 61), duration_ns=1000)
+    found = cells(late, far, (0, 1 << 62), 137)
+    assert set(found["column"]) == {68}
+    assert found.groupby("rank")[["waiting", "transferring"]].sum().gt(0).any(axis=1).all()
+
+
 def test_steps_and_phases_stand_above_the_ranks() -> None:
     ops = [
         op(id=0, at=0, duration_ns=1200, phase="forward"),
