@@ -47,7 +47,7 @@ def timeline(
         from commtrace.report.picture import check_format
 
         check_format(output)
-        check_output(output, force=force)
+        check_output(output, force=force, read=[trace])
     asked, window_ns, numbers = ranks_of(ranks), window_of(window), steps_of(steps)
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):
