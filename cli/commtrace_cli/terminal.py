@@ -114,6 +114,13 @@ def _has_width(is_terminal: bool) -> bool:
     return is_terminal or os.environ.get("COLUMNS", "").isdigit()
 
 
+def forget_odd_sizes() -> None:
+    """Take sizes of a terminal that none has from the environment: rich cannot read them."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch(r"\d{0,4}", os.environ.get(name, ""), re.ASCII):
+            del os.environ[name]
+
+
 def spare_letters(*streams: TextIO) -> None:
     """Have streams whose encoding lacks the letters of bars and dashes write plain ones instead."""
     codecs.register_error("spare", _spared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,14 @@ import pytest
 from commtrace.errors import TraceError, UsageError
 from commtrace.units import KINDS
 from commtrace_cli.main import app
-from commtrace_cli.terminal import check_output, colour_of_kind, fail, finish, working
+from commtrace_cli.terminal import (
+    check_output,
+    colour_of_kind,
+    fail,
+    finish,
+    forget_odd_sizes,
+    working,
+)
 from tests.commtrace.figures.test_theme import contrast
 
 
@@ -32,6 +40,20 @@ def test_a_command_ends_with_its_files_and_the_next_command(
     assert capsys.readouterr().err == (
         f"wrote {written} (1.5 kB)\nnext  commtrace summary '{written}'\n"
     )
+
+
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
+def test_a_size_that_no_terminal_has_is_forgotten(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for size in ("", "0", "80", "9999"):
+        monkeypatch.setenv(name, size)
+        forget_odd_sizes()
+        assert os.environ[name] == size
+    for size in ("\u00b2", "\u0663", "99999", "9" * 5000, "-5", "wide"):
+        monkeypatch.setenv(name, size)
+        forget_odd_sizes()
+        assert name not in os.environ
 
 
 def test_progress_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
