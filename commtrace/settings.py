@@ -149,7 +149,10 @@ def _read(path: Path, state: tuple[int, int]) -> Settings:
 
 def _refused(path: Path, place: str, value: Any, wanted: str) -> SettingsError:
     return SettingsError(
-        f"cannot take {place} from {path}", place=place, found=repr(value)[:200], why=f"it is {wanted}"
+        f"cannot take {place} from {path}",
+        place=place,
+        found=repr(value)[:200],
+        why=f"it is {wanted}",
     )
 
 

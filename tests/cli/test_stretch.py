@@ -21,7 +21,9 @@ def test_a_window_is_two_times_with_units(text: str, window: tuple[int, int]) ->
     assert window_of(text) == window
 
 
-@pytest.mark.parametrize("text", ["", ":", "1:2", "1s", "1s:2s:3s", "one:two", "-1s:2s", f"0s:{'9' * 400}s"])
+@pytest.mark.parametrize(
+    "text", ["", ":", "1:2", "1s", "1s:2s:3s", "one:two", "-1s:2s", f"0s:{'9' * 400}s"]
+)
 def test_anything_else_is_no_window(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         window_of(text)

@@ -26,7 +26,7 @@ from tests.fuzz.mutations import (
     text_of,
 )
 from tests.fuzz.seeds import seeds
-from tests.fuzz.unusual import unusual_run
+from tests.fuzz.unusual import unusual_run, unusual_spools
 
 OUT = "out"
 BASELINE = "baseline"
@@ -63,7 +63,7 @@ LOOKING: tuple[Callable[[str, int], tuple[str, ...]], ...] = (
 
 NUM_LOOKS = 4
 UNUSUAL = 0.5
-"""Part of the run files whose form is sound and whose content is not."""
+"""Part of the run files and spools whose form is sound and whose content is not."""
 
 
 def _format(number: int) -> tuple[str, ...]:
@@ -97,11 +97,10 @@ def looks(trace: str, number: int, most: int = NUM_LOOKS) -> list[tuple[str, ...
 
 
 def _write_run(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
-    data = seeds().run
-    way = chance.random()
-    if way < UNUSUAL:
+    if chance.random() < UNUSUAL:
         write_trace(unusual_run(chance), folder / "run.json")
         return looks("run.json", number)
+    data = seeds().run
     way = chance.random()
     if way < 0.2:
         data = spoil_bytes(chance, data)
@@ -120,10 +119,11 @@ def _write_run(chance: random.Random, folder: Path, number: int) -> list[tuple[s
 def _write_spools(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
     spools = folder / "run.json.spools"
     spools.mkdir()
-    sound = seeds().spools
+    is_unusual = chance.random() < UNUSUAL
+    sound = unusual_spools(chance) if is_unusual else seeds().spools
     spoiled = chance.choice(sorted(name for name in sound if name.endswith(".spool")))
     for name, data in sound.items():
-        if name == spoiled:
+        if name == spoiled and not is_unusual:
             data = (spoil_bytes if chance.random() < 0.2 else spoil_spool)(chance, data)
             if chance.random() < 0.03:
                 name = chance.choice(("rank-99999.spool", "x" * 200 + ".spool", "-.spool"))

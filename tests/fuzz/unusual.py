@@ -7,6 +7,7 @@ calls on groups that there are. What no program records together is told togethe
 
 from __future__ import annotations
 
+import io
 import random
 import re
 from collections.abc import Callable
@@ -24,10 +25,11 @@ from commtrace.schema import (
     UNIQUE,
     Column,
 )
-from commtrace.tracefile import Trace, trace_of_rows
+from commtrace.tracefile import SpoolWriter, Trace, spool_name, trace_of_rows
 from commtrace.units import KINDS
 from tests.commtrace.analyze.rows import START_NS, layouts_trace, random_trace
 from tests.commtrace.analyze.training import training_trace
+from tests.commtrace.synthetic import synthetic_facts
 
 Columns = dict[str, list[Any]]
 Tables = dict[str, Columns]
@@ -47,7 +49,8 @@ _TEXTS_OF: dict[str, tuple[str, ...]] = {
     "level": ("", "dtensor", "local"),
     "shapes": ("", "[]", "[0]", "[0,5]", "[1]", "[8,16];[]", f"[{'9' * 18},{'9' * 18}]",
                ";".join(["[1]"] * 300), f"[{','.join('1' * 200)}]"),
-    "ranks": ("", "0", "1,0", "0,1,2", "262143", "0,262143", "7,8,9", ",".join(map(str, range(999)))),
+    "ranks": ("", "0", "1,0", "0,1,2", "262143", "0,262143", "7,8,9",
+              ",".join(map(str, range(999)))),
     "candidates": ("", "[]", '[["x",0]]', '[["x",-1],["x",1e299]]', '[["",0.5],["\\u0000",1]]'),
     "kind": (*KINDS, "send", "recv", "wait", "monitored_barrier"),
     "reduce_op": ("sum", "avg", "premul_sum", "unused"),
@@ -64,6 +67,12 @@ _TEXTS_OF: dict[str, tuple[str, ...]] = {
 
 _INSTANTS = (0, 1, START_NS, START_NS + 1, START_NS + 10**6, START_NS + 10**9, START_NS + 10**15)
 _NUMBERS = (0, 1, 2, 3, 7, 255, 1000, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 53) + 1)
+_CLOCK_FACTS = ("host", "boot", "epoch_ns", "start_ns")
+_CLOCKS = (
+    ("node0", "one", START_NS, START_NS), ("node1", "two", START_NS + 10**6, START_NS),
+    ("node1", "two", 0, 0), ("", "", MOST_INSTANT_NS, 1),
+    ("\x1b", "one", -MOST_INSTANT_NS, START_NS),
+)  # fmt: skip
 _RANKS = (0, 1, 2, 3, 7, MAX_RANKS - 1)
 
 
@@ -95,6 +104,26 @@ def unusual_run(chance: random.Random) -> Trace:
     _hold_to_the_laws(chance, tables)
     rows = {name: list(zip(*columns.values(), strict=True)) for name, columns in tables.items()}
     return trace_of_rows(facts, rows)
+
+
+def unusual_spools(chance: random.Random) -> dict[str, bytes]:
+    """The spools of such a run, by their names, on clocks of one host or of several."""
+    trace = unusual_run(chance)
+    rows = {name: list(trace.rows(name)) for name in ("comm", "ops", "steps")}
+    ranks = sorted({row[0] for of_table in rows.values() for row in of_table}) or [0]
+    clocks = chance.sample(_CLOCKS, chance.choice((1, 1, 2)))
+    spools = {}
+    for rank in ranks:
+        stream, clock = io.BytesIO(), chance.choice(clocks)
+        facts = synthetic_facts(rank, len(ranks)) | dict(zip(_CLOCK_FACTS, clock, strict=True))
+        writer = SpoolWriter(stream, facts)
+        writer.write({"groups": list(trace.rows("groups"))})
+        for name, of_table in rows.items():
+            writer.write({name: [row for row in of_table if row[0] == rank]})
+        if chance.random() < 0.8:
+            writer.write({}, {"complete": True, "end_ns": chance.choice(_INSTANTS)})
+        spools[spool_name(rank)] = stream.getvalue()
+    return spools
 
 
 def _ordinary_run(chance: random.Random) -> Trace:
