@@ -205,8 +205,7 @@ def _ruler(window_ns: tuple[int, int], num_columns: int) -> str:
 
 def _steps(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> str:
     """The number of each step where it begins, as far as there is room."""
-    steps = frames.steps.sort_values(["rank", "step"])
-    steps = steps[(steps["start_ns"] >= 0) & (steps["end_ns"] >= 0)]
+    steps = frames.timed_steps.sort_values(["rank", "step"])
     steps = steps[steps["rank"] == steps["rank"].min()]
     first, last = window_ns
     row, free_from = [BEFORE] * num_columns, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,8 +102,8 @@ def test_steps_and_phases_stand_above_the_ranks() -> None:
     assert found["step"].rstrip() == "|8          |9"
     assert found["phase"] == 12 * "f" + 6 * "b" + "   " + "ooo"
     assert found["time"].startswith("|0 ns")
-    frames.steps.loc[0, "start_ns"] = -1
-    assert rows(frames, 2400)["step"].strip() == "|9"
+    steps = frames.steps.assign(start_ns=[-1, frames.steps["start_ns"][1]])
+    assert rows(replace(frames, steps=steps), 2400)["step"].strip() == "|9"
 
 
 def test_every_kind_has_a_letter_of_its_own() -> None:
