@@ -61,6 +61,10 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
 )
 
 
+MOST_THRESHOLD = 1e18
+"""No size, time or part is larger, and products with it are finite."""
+
+
 @dataclass(frozen=True, slots=True)
 class Muted:
     """Findings that are not told: of a rule, where module and source line match the patterns."""
@@ -121,7 +125,7 @@ def _read(path: Path, state: tuple[int, int]) -> Settings:
     """The settings in a file, which is read once as long as its `state` stays."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # not TOML, or beyond its reader
         raise SettingsError(
             f"cannot read the settings of {path}",
             found=f"{type(error).__name__}: {error}",
@@ -145,7 +149,10 @@ def _read(path: Path, state: tuple[int, int]) -> Settings:
 
 def _refused(path: Path, place: str, value: Any, wanted: str) -> SettingsError:
     return SettingsError(
-        f"cannot take {place} from {path}", place=place, found=repr(value), why=f"it is {wanted}"
+        f"cannot take {place} from {path}",
+        place=place,
+        found=repr(value)[:200],
+        why=f"it is {wanted}",
     )
 
 
@@ -191,8 +198,9 @@ def _thresholds(path: Path, place: str, value: Any) -> Mapping[str, float]:
     given = _known(path, place, _table(path, value, place), THRESHOLDS)
     for name, number in given.items():
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-        if not is_number or not 0 <= number < float("inf"):
-            raise _refused(path, f"{place}.{name}", number, "a number from 0 on")
+        if not is_number or not 0 <= number <= MOST_THRESHOLD:
+            wanted = f"a number from 0 to {MOST_THRESHOLD:.0e}"
+            raise _refused(path, f"{place}.{name}", number, wanted)
     return MappingProxyType(dict(given))
 
 

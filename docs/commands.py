@@ -24,8 +24,9 @@ Written by `make docs` from `cli/commtrace_cli/`: change the commands, not this 
 
 Results go to stdout, words about the work to stderr; colours, and tables cut to the width, are for
 terminals only (`NO_COLOR` and `COLUMNS` are heeded). `--json` and `--csv` print exact numbers:
-bytes and nanoseconds, null or -1 for what is not known. Nothing is overwritten without `--force`.
-`commtrace --install-completion` has the shell complete commands, options, tables and traces.
+bytes and nanoseconds, null or -1 for what is not known. Nothing is overwritten without `--force`,
+and no command overwrites its own input. `commtrace --install-completion` has the shell complete
+commands, options, tables and traces.
 
 ## Exit codes
 

@@ -65,7 +65,7 @@ def diff(
     wire, as a ring) or time (blocked).
     """
     if output is not None:
-        check_output(output, force=force)
+        check_output(output, force=force, read=[before, *after])
     paths = [before, *after]
     runs = [load_run(path) for path in paths]
     from commtrace.report.diff_page import labels_of

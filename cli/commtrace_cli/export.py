@@ -52,7 +52,7 @@ def export(
     if is_folder:
         _check_folder(path, force=force)
     else:
-        check_output(path, force=force)
+        check_output(path, force=force, read=[trace])
     frames = load_events(trace)
     with working(f"writing {path}"):
         from commtrace.analyze import notices_of

@@ -48,7 +48,7 @@ def flame(
         from commtrace.report.picture import check_format
 
         check_format(output)
-        check_output(output, force=force)
+        check_output(output, force=force, read=[trace])
     window_ns, numbers = window_of(window), steps_of(steps)
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):

@@ -28,7 +28,7 @@ def import_(
     pickle that asks for more is refused. Ranks are told by the files, or by their names. What the
     source does not have is told, and stays unknown in every table.
     """
-    check_output(output, force=force)
+    check_output(output, force=force, read=sources)
     named = ", ".join(map(str, sources[:3])) + (", ..." if len(sources) > 3 else "")
     with working(f"reading {named}"):
         from commtrace.importers import import_trace

@@ -32,7 +32,7 @@ from commtrace_cli import (
     table,
     timeline,
 )
-from commtrace_cli.terminal import ClosedOutput, fail, spare_letters
+from commtrace_cli.terminal import ClosedOutput, fail, forget_odd_sizes, spare_letters
 
 EXIT_CODES = {
     "0": "done",
@@ -106,6 +106,7 @@ def main() -> None:
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - closed by who started it
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     spare_letters(sys.stdout, sys.stderr)
+    forget_odd_sizes()
     try:
         try:
             code = app(prog_name="commtrace", standalone_mode=False)

@@ -23,7 +23,7 @@ def merge(
     Ranks whose spool is missing, or was cut off, are named in the file. The spools are left as they
     are. For a run of several hosts, put the spools of all of them into one folder first.
     """
-    check_output(output, force=force)
+    check_output(output, force=force, read=[folder])
     with working(f"reading {folder}"):
         from commtrace.tracefile import read_spools, write_trace
 

@@ -33,7 +33,7 @@ def report(
 
     A window or steps make a page of that part of the run.
     """
-    check_output(output, force=force)
+    check_output(output, force=force, read=[trace])
     window_ns, numbers = window_of(window), steps_of(steps)
     frames = load_events(trace)
     with working(f"drawing {output}"):

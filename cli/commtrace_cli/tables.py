@@ -46,7 +46,7 @@ def measures_table(width: int, analysis: Analysis, frame: pd.DataFrame) -> Fitte
     units = {column.name: column.unit for column in analysis.columns}
     shown = [name for name in MEASURES if name in frame and frame[name].notna().any()]
     if "share_of_steps" in shown:  # a run's time has what comes before them, too
-        shown.remove("share")
+        shown = [name for name in shown if name != "share"]
     texts = {
         name: [text_of_value(value, units[name]) for value in frame[name]] for name in keys + shown
     }

@@ -114,6 +114,13 @@ def _has_width(is_terminal: bool) -> bool:
     return is_terminal or os.environ.get("COLUMNS", "").isdigit()
 
 
+def forget_odd_sizes() -> None:
+    """Take sizes of a terminal that none has from the environment: rich cannot read them."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch(r"\d{0,4}", os.environ.get(name, ""), re.ASCII):
+            del os.environ[name]
+
+
 def spare_letters(*streams: TextIO) -> None:
     """Have streams whose encoding lacks the letters of bars and dashes write plain ones instead."""
     codecs.register_error("spare", _spared)
@@ -196,13 +203,31 @@ def fail(error: CommtraceError) -> None:
         console.print(Text(line))
 
 
-def check_output(path: Path, *, force: bool) -> None:
-    """Refuse an output that cannot or should not be written, before any work is done."""
+def check_output(path: Path, *, force: bool, read: Sequence[Path] = ()) -> None:
+    """Refuse an output that cannot or should not be written, before any work is done.
+
+    `read` are the files and folders that the command reads, which it does not overwrite.
+    """
     check_writable(path)
-    if path.exists() and not force:
+    if not path.exists():
+        return
+    if not force:
         raise UsageError(
             f"cannot write {path}",
             found="a file of that name",
             why="nothing is overwritten unasked",
             attempt="another -o, or --force to overwrite it",
         )
+    if any(_is_part_of(path, source) for source in read):
+        raise UsageError(
+            f"cannot write {path}",
+            found="a file that this command reads",
+            why="no command overwrites its own input",
+            attempt="another -o",
+        )
+
+
+def _is_part_of(path: Path, source: Path) -> bool:
+    if not source.exists():
+        return False
+    return path.samefile(source) or (source.is_dir() and path.resolve().parent.samefile(source))

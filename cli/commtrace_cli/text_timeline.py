@@ -61,7 +61,7 @@ def cells(
     begin, end = table["start_ns"], table["start_ns"] + table["duration_ns"]
     busy = (table["kind"] != "") & (end > first) & (begin < last)
     table, begin, end = table[busy], begin[busy].clip(lower=first), end[busy].clip(upper=last)
-    edges = first + (last - first) * np.arange(num_columns + 1) // num_columns
+    edges = _points(first, last, range(num_columns + 1), num_columns)
     from_column = np.searchsorted(edges, begin, side="right") - 1
     to_column = np.searchsorted(edges, end, side="left") - 1
     pieces = np.repeat(np.arange(len(table)), to_column - from_column + 1)
@@ -84,6 +84,11 @@ def cells(
         }
     )
     return found.groupby(["rank", "column", "kind"], as_index=False).sum()
+
+
+def _points(first: int, last: int, numbers: Sequence[int], num_parts: int) -> np.ndarray:
+    """Points in time by their numbers, of a stretch in so many parts; products exceed 64 bits."""
+    return np.array([first + (last - first) * number // num_parts for number in numbers], "int64")
 
 
 def timeline_lines(
@@ -200,7 +205,7 @@ def _ruler(window_ns: tuple[int, int], num_columns: int) -> str:
 
 def _steps(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> str:
     """The number of each step where it begins, as far as there is room."""
-    steps = frames.steps.sort_values(["rank", "step"])
+    steps = frames.timed_steps.sort_values(["rank", "step"])
     steps = steps[steps["rank"] == steps["rank"].min()]
     first, last = window_ns
     row, free_from = [BEFORE] * num_columns, 0
@@ -232,7 +237,7 @@ def _phases(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> Tex
     if spans.empty:
         return None
     first, last = (edge + frames.start_ns for edge in window_ns)
-    middles = first + (last - first) * (2 * np.arange(num_columns) + 1) // (2 * num_columns)
+    middles = _points(first, last, range(1, 2 * num_columns, 2), 2 * num_columns)
     place = np.searchsorted(spans["start_ns"].to_numpy(), middles, side="right") - 1
     names = spans["phase"].tolist()
     is_inside = (place >= 0) & (spans["end_ns"].to_numpy()[place] >= middles)

@@ -9,7 +9,7 @@ from commtrace.errors import UsageError
 UNITS_NS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
 FOREVER_NS = 1 << 62
 
-_TIME = re.compile(rf"(\d+\.?\d*|\.\d+)\s*({'|'.join(UNITS_NS)})")
+_TIME = re.compile(rf"(\d{{1,18}}\.?\d{{0,18}}|\.\d{{1,18}})\s*({'|'.join(UNITS_NS)})")
 
 
 def window_of(text: str | None) -> tuple[int, int] | None:
@@ -47,7 +47,7 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?", text)
+    found = re.fullmatch(r"\s*(\d{1,18})\s*(?::\s*(\d{1,18})\s*)?", text)
     if not found:
         raise UsageError(
             f"cannot read the steps {text!r}",
@@ -71,7 +71,7 @@ def ranks_of(text: str | None) -> list[int] | None:
         return None
     found: set[int] = set()
     for piece in text.split(","):
-        parts = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", piece)
+        parts = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", piece)
         if not parts or int(parts[2] or parts[1]) - int(parts[1]) > MOST_RANKS:
             raise UsageError(
                 f"cannot read the ranks {text!r}",
@@ -84,4 +84,4 @@ def ranks_of(text: str | None) -> list[int] | None:
 
 def _nanoseconds(text: str) -> int | None:
     found = _TIME.fullmatch(text)
-    return round(float(found[1]) * UNITS_NS[found[2]]) if found else None
+    return min(round(float(found[1]) * UNITS_NS[found[2]]), FOREVER_NS) if found else None

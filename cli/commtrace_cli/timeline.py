@@ -47,7 +47,7 @@ def timeline(
         from commtrace.report.picture import check_format
 
         check_format(output)
-        check_output(output, force=force)
+        check_output(output, force=force, read=[trace])
     asked, window_ns, numbers = ranks_of(ranks), window_of(window), steps_of(steps)
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):
@@ -95,8 +95,8 @@ def _within_run(frames: Frames, window_ns: tuple[int, int] | None) -> tuple[int,
     from commtrace.analyze.arrivals import end_ns
 
     comm = frames.comm[frames.comm["issue_ns"] >= 0]
-    starts = [comm["issue_ns"].min(), frames.steps["start_ns"].min()]
-    ends = [end_ns(comm).max(), frames.steps["end_ns"].max()]
+    starts = [comm["issue_ns"].min(), frames.timed_steps["start_ns"].min()]
+    ends = [end_ns(comm).max(), frames.timed_steps["end_ns"].max()]
     start = frames.start_ns
     first = min((int(value) - start for value in starts if value == value), default=0)
     last = max((int(value) - start for value in ends if value == value), default=0)

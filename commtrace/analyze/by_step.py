@@ -35,7 +35,7 @@ def by_step(frames: Frames) -> pd.DataFrame:
     sums = totals(frames, ["step"])
     duration = steps_ns(frames).groupby(frames.steps["step"]).sum() / num_ranks
     if -1 in sums.index:
-        outside = recorded_ns(frames).sum() / num_ranks - duration.sum()
+        outside = max(recorded_ns(frames).sum() / num_ranks - duration.sum(), 0.0)
         duration = pd.concat([pd.Series({-1: outside}), duration])
     steps = sums.index.union(duration.index).sort_values()
     table = measures(frames, sums.reindex(steps))

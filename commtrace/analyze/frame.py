@@ -56,6 +56,11 @@ class Frames:
         known = [column[column >= 0].min() for column in starts if (column >= 0).any()]
         return int(min(known, default=0))
 
+    @cached_property
+    def timed_steps(self) -> pd.DataFrame:
+        """The rows of table `steps` of which beginning and end are known."""
+        return self.steps[(self.steps["start_ns"] >= 0) & (self.steps["end_ns"] >= 0)]
+
 
 def load(source: Path | str | Trace | Frames, settings: Settings = DEFAULTS) -> Frames:
     """The tables of a trace, given by its path or already read.

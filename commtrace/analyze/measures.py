@@ -43,13 +43,18 @@ MEASURES = (
 
 def recorded_ns(frames: Frames) -> pd.Series:
     """How long each rank was recorded, by rank."""
-    spans = frames.ranks.set_index("rank")
-    return addable((spans["end_ns"] - spans["start_ns"]).clip(lower=0))
+    return _lasted(frames.ranks.set_index("rank"))
 
 
 def steps_ns(frames: Frames) -> pd.Series:
     """Durations of the rows of table `steps`, in ns."""
-    return addable((frames.steps["end_ns"] - frames.steps["start_ns"]).clip(lower=0))
+    return _lasted(frames.steps)
+
+
+def _lasted(spans: pd.DataFrame) -> pd.Series:
+    """The time from start to end; 0 where one of them is not known."""
+    start, end = spans["start_ns"], spans["end_ns"]
+    return addable((end - start).where((start >= 0) & (end >= start), 0))
 
 
 def counted_ns(frames: Frames) -> int:

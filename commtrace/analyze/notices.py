@@ -47,7 +47,8 @@ def _imported(frames: Frames) -> str:
     lacks = frames.run.get("lacks") or []
     if not lacks:
         return ""
-    return f"Imported from {frames.run['imported_from']}, which does not tell: {'; '.join(lacks)}."
+    source = frames.run.get("imported_from") or "another tool"
+    return f"Imported from {source}, which does not tell: {'; '.join(lacks)}."
 
 
 def _one_rank(frames: Frames) -> str:

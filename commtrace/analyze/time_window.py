@@ -46,7 +46,7 @@ def window_of_steps(frames: Frames, first: int, last: int) -> tuple[int, int]:
 
     Raises UsageError where none of them was marked.
     """
-    steps = frames.steps
+    steps = frames.timed_steps
     chosen = steps[steps["step"].between(first, last)]
     if chosen.empty:
         known = steps["step"]

@@ -166,7 +166,7 @@ def _rest(name: str, category: str, **args: Any) -> str:
 def _steps(frames: Frames) -> Iterator[str]:
     base = frames.start_ns
     reached: dict[int, int] = {}
-    ordered = frames.steps.sort_values(["rank", "start_ns", "step"])
+    ordered = frames.timed_steps.sort_values(["rank", "start_ns", "step"])
     for rank, step, begin, finish in ordered.itertuples(index=False, name=None):
         start = max(begin - base, reached.get(rank, 0))
         end = max(finish - base, start)

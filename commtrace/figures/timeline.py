@@ -225,7 +225,7 @@ def _phase_bars(
 
 def _step_bars(frames: Frames, start_ns: int, theme: Theme) -> list[go.Bar]:
     """The steps of the first rank that marked any, above the ranks."""
-    steps = frames.steps.sort_values(["rank", "step"])
+    steps = frames.timed_steps.sort_values(["rank", "step"])
     if steps.empty:
         return []
     steps = steps[steps["rank"] == steps["rank"].iloc[0]]

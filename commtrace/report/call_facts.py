@@ -102,7 +102,7 @@ def operators_around(frames: Frames) -> np.ndarray:
     if ops.empty or comm.empty:
         return np.full(len(comm), "", dtype=object)
     row_of = pd.Series(np.arange(len(ops)), index=pd.MultiIndex.from_frame(ops[["rank", "id"]]))
-    row_of = row_of[~row_of.index.duplicated()]
+    row_of = row_of[(ops["id"] >= 0).to_numpy() & ~row_of.index.duplicated()]
 
     def rows(rank: pd.Series, number: pd.Series) -> np.ndarray:
         return (

@@ -45,8 +45,8 @@ def stretches(frames: Frames, origin_ns: int = 0) -> dict[str, Any]:
 def _edges(frames: Frames) -> tuple[int, int]:
     """When the first thing begins that is drawn, and when the last one ends."""
     comm = frames.comm[frames.comm["issue_ns"] >= 0]
-    begins = [comm["issue_ns"].min(), frames.steps["start_ns"].min()]
-    ends = [end_ns(comm).max(), frames.steps["end_ns"].max()]
+    begins = [comm["issue_ns"].min(), frames.timed_steps["start_ns"].min()]
+    ends = [end_ns(comm).max(), frames.timed_steps["end_ns"].max()]
     first = min((int(value) for value in begins if value == value), default=frames.start_ns)
     last = max((int(value) for value in ends if value == value), default=first)
     return first - frames.start_ns, max(last, first + 1) - frames.start_ns
@@ -54,7 +54,7 @@ def _edges(frames: Frames) -> tuple[int, int]:
 
 def _steps(frames: Frames, start: int) -> dict[str, list[int]]:
     """The steps of the first rank that marked any."""
-    steps = frames.steps.sort_values(["rank", "step"])
+    steps = frames.timed_steps.sort_values(["rank", "step"])
     steps = steps[steps["rank"] == steps["rank"].min()]
     return {"step": steps["step"].tolist(), **_times(steps, start)}
 

@@ -88,7 +88,7 @@ def run_info(trace: Trace) -> RunInfo:
         hosts=_hosts(trace),
         clock=str(run.get("clock", "")),
         start_ns=min(starts, default=-1),
-        duration_ns=max(ranks["end_ns"]) - min(starts) if starts else -1,
+        duration_ns=_lasted(min(starts, default=-1), max(ranks["end_ns"], default=-1)),
         backends=_distinct(groups["backend"]),
         mesh_axes=_distinct(groups["mesh_axis"]),
         num_steps=len(set(trace.tables["steps"]["step"])),
@@ -98,6 +98,10 @@ def run_info(trace: Trace) -> RunInfo:
         num_ops_dropped=sum(num for num in ranks["num_ops_dropped"] if num > 0),
         others={name: value for name, value in run.items() if name not in named},
     )
+
+
+def _lasted(start_ns: int, end_ns: int) -> int:
+    return end_ns - start_ns if 0 <= start_ns <= end_ns else -1
 
 
 def _distinct(values: Any) -> tuple[str, ...]:

@@ -14,13 +14,16 @@ from commtrace_cli.time_window import FOREVER_NS, ranks_of, steps_of, window_of
         (":80us", (0, 80_000)),
         ("10ns : 3µs", (10, 3000)),
         ("0s:1min", (0, 60_000_000_000)),
+        (f"1s:{'9' * 18}min", (1_000_000_000, FOREVER_NS)),
     ],
 )
 def test_a_window_is_two_times_with_units(text: str, window: tuple[int, int]) -> None:
     assert window_of(text) == window
 
 
-@pytest.mark.parametrize("text", ["", ":", "1:2", "1s", "1s:2s:3s", "one:two", "-1s:2s"])
+@pytest.mark.parametrize(
+    "text", ["", ":", "1:2", "1s", "1s:2s:3s", "one:two", "-1s:2s", f"0s:{'9' * 400}s"]
+)
 def test_anything_else_is_no_window(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         window_of(text)
@@ -41,8 +44,9 @@ def test_steps_are_a_range_or_one() -> None:
     assert steps_of("5:3") == (3, 5)
     assert steps_of("4") == (4, 4)
     assert steps_of(None) is None
-    with pytest.raises(UsageError, match=r"cannot read the steps '3-5'"):
-        steps_of("3-5")
+    for text in ("3-5", "9" * 5000):
+        with pytest.raises(UsageError, match=f"cannot read the steps '{text}'"):
+            steps_of(text)
 
 
 def test_ranks_are_one_by_one_or_ranges() -> None:
@@ -51,7 +55,7 @@ def test_ranks_are_one_by_one_or_ranges() -> None:
     assert ranks_of(None) is None
 
 
-@pytest.mark.parametrize("text", ["", "a", "1,", "1:2", "-1", "0-99999999"])
+@pytest.mark.parametrize("text", ["", "a", "1,", "1:2", "-1", "0-99999999", "9" * 5000])
 def test_anything_else_is_no_ranks(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         ranks_of(text)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from commtrace_cli.tables import cut
+from commtrace.analyze import CATALOG
+from commtrace_cli.tables import cut, measures_table
+from tests.commtrace.analyze.rows import START_NS, call, rank_row, run_of, step
 
 TREE = pd.DataFrame({"depth": [0, 1, 2, 2, 1, 2]})
 
@@ -19,3 +21,16 @@ def test_of_a_tree_whole_levels_are_kept(rows: int, kept: list[int]) -> None:
 
 def test_of_a_list_the_first_rows_are_kept() -> None:
     assert cut(pd.DataFrame({"kind": list("abc")}), 2)["kind"].tolist() == ["a", "b"]
+
+
+def test_shares_of_steps_are_told_of_a_run_whose_length_is_not_known() -> None:
+    frames = run_of(
+        [call(at=0, until=5, call_ns=5, blocked_ns=5, step=0)],
+        ranks=[rank_row(0, end_ns=START_NS)],
+        steps=[step(0, 0, 0, 9)],
+    )
+    analysis = CATALOG["by_kind"]
+    drawn = measures_table(200, analysis, analysis.function(frames)).table
+    headings = [str(column.header) for column in drawn.columns]
+    assert "of steps" in headings
+    assert "of run" not in headings

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from commtrace.errors import TraceError, UsageError
 from commtrace.units import KINDS
-from commtrace_cli.terminal import check_output, colour_of_kind, fail, finish, working
+from commtrace_cli.main import app
+from commtrace_cli.terminal import (
+    check_output,
+    colour_of_kind,
+    fail,
+    finish,
+    forget_odd_sizes,
+    working,
+)
 from tests.commtrace.figures.test_theme import contrast
 
 
@@ -31,6 +40,20 @@ def test_a_command_ends_with_its_files_and_the_next_command(
     assert capsys.readouterr().err == (
         f"wrote {written} (1.5 kB)\nnext  commtrace summary '{written}'\n"
     )
+
+
+@pytest.mark.parametrize("name", ["COLUMNS", "LINES"])
+def test_a_size_that_no_terminal_has_is_forgotten(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for size in ("", "0", "80", "9999"):
+        monkeypatch.setenv(name, size)
+        forget_odd_sizes()
+        assert os.environ[name] == size
+    for size in ("\u00b2", "\u0663", "99999", "9" * 5000, "-5", "wide"):
+        monkeypatch.setenv(name, size)
+        forget_odd_sizes()
+        assert name not in os.environ
 
 
 def test_progress_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +90,51 @@ def test_an_existing_output_is_refused_without_force(tmp_path: Path) -> None:
         "  try: another -o, or --force to overwrite it"
     )
     check_output(existing, force=True)
+
+
+def test_what_a_command_reads_is_no_output_even_if_forced(tmp_path: Path) -> None:
+    trace, other, spools = tmp_path / "run.json", tmp_path / "link.json", tmp_path / "spools"
+    trace.touch()
+    other.symlink_to(trace)
+    spools.mkdir()
+    (spools / "rank-00000.spool").touch()
+    for output, source in (
+        (trace, trace),
+        (other, trace),
+        (spools / "rank-00000.spool", spools),
+    ):
+        with pytest.raises(UsageError) as refused:
+            check_output(output, force=True, read=[tmp_path / "missing", source])
+        assert str(refused.value) == (
+            f"cannot write {output}\n"
+            "  found: a file that this command reads\n"
+            "  why: no command overwrites its own input\n"
+            "  try: another -o"
+        )
+    check_output(spools / "new.json", force=True, read=[spools])
+    check_output(trace, force=True, read=[spools])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "run.json"),
+        ("flame", "run.json"),
+        ("timeline", "run.json"),
+        ("export", "run.json", "--to", "perfetto"),
+        ("diff", "run.json", "run.json"),
+        ("import", "run.json"),
+        ("merge", "."),
+    ],
+)
+def test_no_command_overwrites_its_own_input(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.json").write_text("a recording")
+    with pytest.raises(UsageError, match="no command overwrites its own input"):
+        app([*command, "-o", "run.json", "--force"], standalone_mode=False)
+    assert Path("run.json").read_text() == "a recording"
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,14 @@ def test_a_window_cuts_what_reaches_over_its_edges(late: Frames) -> None:
     ]
 
 
+def test_columns_of_a_window_of_decades_lie_in_it(late: Frames) -> None:
+    activity = CATALOG["activity"].function(late)
+    far = activity.assign(start_ns=late.start_ns + (1 << 61), duration_ns=1000)
+    found = cells(late, far, (0, 1 << 62), 137)
+    assert set(found["column"]) == {68}
+    assert found.groupby("rank")[["waiting", "transferring"]].sum().gt(0).any(axis=1).all()
+
+
 def test_steps_and_phases_stand_above_the_ranks() -> None:
     ops = [
         op(id=0, at=0, duration_ns=1200, phase="forward"),
@@ -93,6 +102,8 @@ def test_steps_and_phases_stand_above_the_ranks() -> None:
     assert found["step"].rstrip() == "|8          |9"
     assert found["phase"] == 12 * "f" + 6 * "b" + "   " + "ooo"
     assert found["time"].startswith("|0 ns")
+    steps = frames.steps.assign(start_ns=[-1, frames.steps["start_ns"][1]])
+    assert rows(replace(frames, steps=steps), 2400)["step"].strip() == "|9"
 
 
 def test_every_kind_has_a_letter_of_its_own() -> None:

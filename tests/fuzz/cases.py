@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from commtrace.tracefile import write_trace
 from tests.fuzz.mutations import (
     bomb,
     spoil_bytes,
@@ -25,6 +26,7 @@ from tests.fuzz.mutations import (
     text_of,
 )
 from tests.fuzz.seeds import seeds
+from tests.fuzz.unusual import unusual_run, unusual_spools
 
 OUT = "out"
 BASELINE = "baseline"
@@ -60,6 +62,8 @@ LOOKING: tuple[Callable[[str, int], tuple[str, ...]], ...] = (
 """Commands that look at a trace, given its path and a number that picks among their options."""
 
 NUM_LOOKS = 4
+UNUSUAL = 0.5
+"""Part of the run files and spools whose form is sound and whose content is not."""
 
 
 def _format(number: int) -> tuple[str, ...]:
@@ -93,6 +97,9 @@ def looks(trace: str, number: int, most: int = NUM_LOOKS) -> list[tuple[str, ...
 
 
 def _write_run(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
+    if chance.random() < UNUSUAL:
+        write_trace(unusual_run(chance), folder / "run.json")
+        return looks("run.json", number)
     data = seeds().run
     way = chance.random()
     if way < 0.2:
@@ -112,10 +119,11 @@ def _write_run(chance: random.Random, folder: Path, number: int) -> list[tuple[s
 def _write_spools(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
     spools = folder / "run.json.spools"
     spools.mkdir()
-    sound = seeds().spools
+    is_unusual = chance.random() < UNUSUAL
+    sound = unusual_spools(chance) if is_unusual else seeds().spools
     spoiled = chance.choice(sorted(name for name in sound if name.endswith(".spool")))
     for name, data in sound.items():
-        if name == spoiled:
+        if name == spoiled and not is_unusual:
             data = (spoil_bytes if chance.random() < 0.2 else spoil_spool)(chance, data)
             if chance.random() < 0.03:
                 name = chance.choice(("rank-99999.spool", "x" * 200 + ".spool", "-.spool"))

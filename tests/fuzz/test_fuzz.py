@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commtrace.tracefile import read_trace, write_trace
 from tests.fuzz import examine as examining
 from tests.fuzz.__main__ import Worker, again, keep, run, summary
 from tests.fuzz.cases import Case
 from tests.fuzz.examine import examine
+from tests.fuzz.unusual import unusual_run
 
 NUM_CASES = 28
 """One turn of all kinds."""
@@ -96,6 +99,16 @@ def test_a_process_that_dies_is_a_defect_and_the_other_cases_go_on(
 ) -> None:
     outcomes = [each for batch in Worker(5, [0, 1], memory=64 << 20).outcomes() for each in batch]
     assert [each.defect[:6] for each in outcomes] == ["crash:"]
+
+
+def test_unusual_runs_are_accepted_and_hardly_alike(tmp_path: Path) -> None:
+    sizes = []
+    for number in range(60):
+        written = write_trace(unusual_run(random.Random(number)), tmp_path / "run.json")
+        trace = read_trace(written)
+        sizes.append(tuple(trace.num_rows(name) for name in trace.tables))
+    assert len(set(sizes)) > 20
+    assert min(num_calls for num_calls, *_ in sizes) == 0
 
 
 def test_a_case_is_the_same_each_time_and_is_kept_with_its_command(tmp_path: Path) -> None:

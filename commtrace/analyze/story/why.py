@@ -215,7 +215,7 @@ def candidates_in(text: str) -> tuple[Candidate, ...]:
 
 def _operators(frames: Frames, call: pd.Series) -> tuple[Operator, ...]:
     """The operators around the call, the outermost first."""
-    ops = frames.ops[frames.ops["rank"] == call["rank"]]
+    ops = frames.ops[(frames.ops["rank"] == call["rank"]) & (frames.ops["id"] >= 0)]
     rows = ops.set_index("id")[["parent", "op", "level", "start_ns", "duration_ns"]]
     chain: list[Operator] = []
     number = int(call["op_id"])

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from commtrace.analyze.by_step import by_step
-from tests.commtrace.analyze.rows import call, run_of, step
+from tests.commtrace.analyze.rows import call, rank_row, run_of, step
 
 
 def test_a_step_has_its_own_time_and_share() -> None:
@@ -37,3 +37,9 @@ def test_a_run_without_steps_is_all_outside() -> None:
     assert table[["step", "duration_ns", "num_calls", "share"]].to_numpy().tolist() == [
         [-1, 1_000_000, 1, 0.001]
     ]
+
+
+def test_steps_that_outlast_the_recording_leave_no_time_outside() -> None:
+    ranks = [rank_row(0, end_ns=-1)]
+    frames = run_of([call(at=0, step=-1)], ranks=ranks, num_ranks=1, steps=[step(0, 0, 0, 90)])
+    assert by_step(frames)["duration_ns"].tolist() == [0, 90]

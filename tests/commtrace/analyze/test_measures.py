@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from commtrace.analyze.measures import MEASURES, measures, recorded_ns, totals
+from commtrace.analyze.measures import MEASURES, measures, recorded_ns, steps_ns, totals
 from tests.commtrace.analyze.by_hand import NAMES
-from tests.commtrace.analyze.rows import call, rank_row, run_of, step
+from tests.commtrace.analyze.rows import LASTS_NS, START_NS, call, rank_row, run_of, step
 
 
 def measured(frames, by="kind"):
@@ -96,3 +96,11 @@ def test_a_rank_that_called_nothing_counts_in_the_mean() -> None:
 def test_recorded_time_is_by_rank() -> None:
     ranks = [rank_row(0, start_ns=10, end_ns=40), rank_row(7, start_ns=10, end_ns=20)]
     assert recorded_ns(run_of(ranks=ranks)).to_dict() == {0: 30, 7: 10}
+
+
+def test_time_that_is_not_known_to_begin_or_to_end_lasts_nothing() -> None:
+    rows = [rank_row(0, start_ns=-1), rank_row(1, end_ns=-1), rank_row(2)]
+    steps = [step(0, 0, 0, 9), step(0, 1, -START_NS - 1, 9), step(0, 2, 5, -START_NS - 1)]
+    frames = run_of(ranks=rows, steps=steps, num_ranks=3)
+    assert recorded_ns(frames).to_dict() == {0: 0, 1: 0, 2: LASTS_NS}
+    assert steps_ns(frames).tolist() == [9, 0, 0]

@@ -60,6 +60,12 @@ def test_dropped_calls_are_counted() -> None:
     assert "7 calls were dropped" in texts(run_of([call()], ranks=ranks))
 
 
+def test_what_an_unknown_source_lacks_is_told() -> None:
+    run = {"lacks": ["why calls were needed", "modules"]}
+    wanted = "Imported from another tool, which does not tell: why calls were needed; modules."
+    assert wanted in texts(run_of([call()], run=run))
+
+
 def test_steps_modules_operators_and_matches_are_missed_one_by_one() -> None:
     bare = texts(run_of([call()]))
     for said in (

@@ -4,9 +4,9 @@ import pytest
 
 from commtrace.analyze import CATALOG, load
 from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.time_window import of_steps, within
+from commtrace.analyze.time_window import of_steps, window_of_steps, within
 from commtrace.errors import UsageError
-from tests.commtrace.analyze.rows import call, group, op, run_of, step
+from tests.commtrace.analyze.rows import START_NS, call, group, op, run_of, step
 from tests.commtrace.analyze.training import training_trace
 
 
@@ -69,3 +69,11 @@ def test_what_is_not_there_is_refused() -> None:
         within(frames, (5_000_000_000, 6_000_000_000))
     with pytest.raises(UsageError, match="no step at all"):
         of_steps(run_of([call()]), 0, 0)
+
+
+def test_steps_without_a_known_beginning_stretch_no_window() -> None:
+    steps = [step(0, 0, -START_NS - 1, 50), step(0, 1, 50, 90)]
+    frames = run_of([call(at=60, until=70)], steps=steps)
+    assert window_of_steps(frames, 0, 1) == (50, 90)
+    with pytest.raises(UsageError, match="no step from 0 to 0"):
+        window_of_steps(frames, 0, 0)

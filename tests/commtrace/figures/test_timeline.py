@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -68,6 +69,13 @@ def test_waiting_is_hatched_and_apart_from_transfer(late: Any) -> None:
     assert list(transfer["all_reduce"].base) == [3, 3]
     assert list(transfer["all_reduce"].x) == [1, 1]
     assert transfer["all_reduce"].marker.pattern.shape is None
+
+
+def test_a_step_whose_beginning_or_end_is_not_known_is_not_drawn(late: Any) -> None:
+    for name in ("start_ns", "end_ns"):
+        steps = late.steps.assign(**{name: [late.steps[name][0], -1]})
+        bar = parts(timeline(replace(late, steps=steps)), "step")["steps"]
+        assert list(bar.text) == ["step 0"]
 
 
 def test_steps_stand_above_the_ranks(late: Any) -> None:

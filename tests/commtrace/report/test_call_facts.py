@@ -38,6 +38,10 @@ RUNS = {
             op(rank=1, id=0, op="c", parent=0, at=0),
         ],
     ),
+    "not numbered": run_of(
+        [call(id=0), call(id=1, op_id=0)],
+        ops=[op(id=-1, op="a", at=0), op(id=0, op="b", at=0), op(id=-1, op="c", at=0)],
+    ),
     "nothing": run_of(),
 }
 

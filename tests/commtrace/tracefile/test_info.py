@@ -42,6 +42,11 @@ def test_a_trace_of_nothing_has_facts_too() -> None:
     assert (told.world_size, told.duration_ns, told.hosts) == (0, -1, ())
 
 
+def test_a_run_without_a_known_end_has_no_duration() -> None:
+    trace = trace_of([call(at=0)], ranks=[rank_row(0, end_ns=-1)], num_ranks=1)
+    assert (run_info(trace).start_ns, run_info(trace).duration_ns) == (START_NS, -1)
+
+
 def test_the_size_is_that_of_the_file_or_of_all_spools(tmp_path: Path) -> None:
     path = write_synthetic_run(tmp_path / "run.json")
     spools = tmp_path / "run.json.spools"
