@@ -236,7 +236,7 @@ def _rms_norm(
     eps = torch.finfo(wide.dtype).eps if eps is None else eps
     made = wide * (squares + eps).rsqrt()
     made = made if weight is None else made * weight
-    return made.to(x.dtype)
+    return made.to(x.dtype).contiguous()
 
 
 def _pad_circular(op: OpOverload, x: torch.Tensor, pads: Sequence[int]) -> torch.Tensor:

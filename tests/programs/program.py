@@ -104,6 +104,10 @@ class Program:
         """Precision of the comparison."""
         return PRECISIONS[self.dtype]
 
+    def targets(self) -> set[str]:
+        """The names of all results."""
+        return {name for statement in self.statements for name in statement.targets}
+
     def without(self, dropped: set[str]) -> Program:
         """The program without these variables and all that is made of them."""
         gone = set(dropped)

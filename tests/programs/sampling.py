@@ -28,6 +28,10 @@ _LITERAL = (int, float, bool, str, type(None), complex, torch.dtype, torch.memor
 _OTHERS = (torch.int64, torch.bool, torch.complex128, torch.int32, torch.uint8, torch.float32)
 
 
+# Whose results are defined for sorted sequences only: the first or second tensor is one.
+_SORTED = {"bucketize": 1, "searchsorted": 0}
+
+
 class _Code:
     """Types that print as themselves."""
 
@@ -109,7 +113,9 @@ def _texts(d: Draw, where: Sampled, leaves: Sequence[Any]) -> list[Any]:
         if isinstance(leaf, torch.Tensor):
             chance = 0.0 if where.operator in _PLACED else 0.6 if is_first else 0.3
             own = _own(d, leaf, chance)
-            texts.append(_Code(own or d.sample(place, leaf)))
+            code = own or d.sample(place, leaf)
+            is_sorted = _SORTED.get(where.operator) == number
+            texts.append(_Code(f"{code}.sort(-1).values" if is_sorted else code))
             is_first = False
         elif isinstance(leaf, float):
             texts.append(_Code(f"float({str(leaf)!r})"))
