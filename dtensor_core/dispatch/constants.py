@@ -40,7 +40,7 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
         made = op.redispatch(keys.remove(_KEY), *args, **kwargs)
         first: Any = made[0] if isinstance(made, tuple) else made
         # A write to a view is a node of its base.
-        written = first._base if name.endswith("_") and isinstance(first, cls) else None
+        written = first._base if packet.endswith("_") and isinstance(first, cls) else None
         changed = first if written is None else written
         node = changed.grad_fn if isinstance(changed, cls) else None
         if node is not None:
