@@ -26,7 +26,7 @@ from tests.programs.lay import Held, Mismatch, lay, put_together, redistribute, 
 from tests.programs.program import Program, Statement, total
 
 Kept = tuple[str, Any]
-Change = Callable[[Mapping[str, Any], str], Any]
+Change = Callable[[Mapping[str, Any], str, set[str]], Any]
 # Ranks that wait for each other are seen at once; this is for one that computes without end.
 _DEADLINE_S = 120
 SCOPE = {
@@ -48,7 +48,7 @@ def outcome(code: CodeType, values: Mapping[str, Any]) -> Any:
     return eval(code, SCOPE, dict(values))
 
 
-def unchanged(values: Mapping[str, Any], name: str) -> Any:
+def unchanged(values: Mapping[str, Any], name: str, read: set[str]) -> Any:
     """The value itself."""
     return values[name]
 
@@ -75,7 +75,7 @@ def results_of(
         _assign(values, statement, result)
         for name in statement.targets:
             yield f"{name}, of {statement}", values[name]
-            values[name] = change(values, name)
+            values[name] = change(values, name, statement.reads())
     if any(statement.in_place for statement in program.statements):
         yield from ((f"{name} at the end", value) for name, value in values.items())
     if program.differentiated:
@@ -354,10 +354,9 @@ def is_unstable(program: Program) -> bool:
     Both what is given and what statements make is nudged.
     """
     exact, nudge = _quietly(program), program.precision.nudge
-    special = any(given.values == "special" for given in program.given)
     for turn in range(1, 9):
         dice = torch.Generator().manual_seed(turn)
-        change = partial(rounded, nudge, dice, zeros=not special)
+        change = partial(rounded, nudge, dice)
         try:
             nudged = on_one_device(program, nudge, turn, change)
             for (_, one), (_, other) in zip(exact, nudged, strict=True):
@@ -369,12 +368,16 @@ def is_unstable(program: Program) -> bool:
 
 
 def rounded(
-    nudge: float, dice: torch.Generator, values: Mapping[str, Any], name: str, *, zeros: bool
+    nudge: float,
+    dice: torch.Generator,
+    values: Mapping[str, Any],
+    name: str,
+    read: set[str],
 ) -> Any:
     """A result as another order of additions may round it; multiples of 1/64 are exact.
 
-    Of `zeros` the sign is drawn: sums of addends lose it. What shares memory with another value, or
-    with itself, stays as it is.
+    A zero that is made of what is none is a difference, of which the sign is drawn. What shares
+    memory with another value, or with itself, stays as it is.
     """
     value = values[name]
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -386,7 +389,7 @@ def rounded(
     whole = value.detach().double()
     off = torch.randn(whole.shape, generator=dice, dtype=whole.dtype)
     moved = torch.where((whole * 64).frac() == 0, whole, whole * (1 + off * nudge))
-    if zeros:
+    if all(bool(values[each].all()) for each in read if isinstance(values[each], torch.Tensor)):
         moved = torch.where(whole == 0, whole.copysign(off), moved)
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)
     copy.data.copy_(moved)

@@ -113,3 +113,28 @@ def test_reductions_of_two_kinds_do_not_wait_in_one_tensor():
     total = DTensor.from_local(local, mesh, [Replicate(), Partial()])
     joined = torch.cat([total, product, product])
     assert torch.equal(joined.full_tensor(), torch.tensor([2.0, 2, 2, 9, 9]))
+
+
+@pytest.mark.parametrize("function", [torch.linalg.svd, torch.linalg.eig])
+@on_threads(2)
+def test_matrices_that_a_decomposition_makes_lie_as_on_one_device(function):
+    x = torch.arange(24.0).reshape(2, 3, 4)[..., :3].square()
+    made = function(distribute_tensor(x, kept_mesh((2,)), [Replicate()]))
+    assert [each.stride() for each in made] == [each.stride() for each in function(x)]
+
+
+@on_threads(2)
+def test_an_empty_product_of_two_types_has_the_type_that_one_device_gives_it():
+    wide, narrow = torch.ones(0, 2, dtype=torch.float64), torch.ones(0, 2)
+    x, y = (distribute_tensor(each, kept_mesh((2,)), [Replicate()]) for each in (wide, narrow))
+    made, expected = (torch.einsum("ab,ab->", *each) for each in ((x, y), (wide, narrow)))
+    assert made.dtype is expected.dtype
+    assert torch.equal(made.full_tensor(), expected)
+
+
+@on_threads(2)
+def test_an_rms_norm_of_cut_rows_is_contiguous():
+    x = torch.arange(20.0).reshape(4, 5).t()
+    normed = F.rms_norm(distribute_tensor(x, kept_mesh((2,)), [Shard(1)]), (4,))
+    assert normed.stride() == (4, 1)
+    torch.testing.assert_close(normed.full_tensor(), F.rms_norm(x, (4,)))

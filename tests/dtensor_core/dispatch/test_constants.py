@@ -22,6 +22,7 @@ def leaf(*shape: int) -> DTensor:
         torch.nextafter,
         torch.normal,
         lambda x, y: (x * 1).copysign_(y),
+        lambda x, y: (x * 1).view(-1)[:3].copysign_(y[:1].reshape([])),
         lambda x, y: x.repeat(0) + y.repeat(0),
         lambda x, y: torch.sgn(x) + torch.sgn(y),
     ],
