@@ -61,7 +61,7 @@ class Entry:
     `moves` are the redistributions of tensor arguments, by number. What is returned is the
     `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
     arguments written in place, or results to wrap (None: whole, as they come; one that is None:
-    plain). `backs` bring what had to be written elsewhere to where it belongs. An operator that
+    plain). Arguments `aside` are written and not returned. `backs` bring what had to be written elsewhere to where it belongs. An operator that
     `reshapes` its first argument in place gives it the spec of its result. `outs` are where the
     results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
     are the names of the arguments whose values were looked at. An entry that `is_bare` runs the
@@ -79,6 +79,7 @@ class Entry:
     written: tuple[int | str, ...]
     place: int | None
     returns_nothing: bool
+    aside: tuple[int | str, ...] = ()
     view: bool = False
     copied: bool = False
     read: frozenset[str] = frozenset()
@@ -137,7 +138,8 @@ def make_entry(
     if decision.exchanges and decision.inputs[0].coords is not None:
         run = _exchanging(op, run, decision, names)
     backs = _backs(op, fixed, decision, specs)
-    place = None if backs or reshapes else _only_place(op, returned, args)
+    aside = _aside(op, written, returned)
+    place = None if backs or reshapes or aside else _only_place(op, returned, args)
     ready = op._op if run is op else run
     if any(spec.dtype.is_complex for spec in (*decision.inputs, *decision.outputs)):
         ready = with_lazy_bits(ready)
@@ -146,11 +148,12 @@ def make_entry(
         moves=moves,
         outputs=None if outputs is None else decision.outputs,
         single=decision.outputs[0]
-        if outputs is not None and _returns_one_tensor(op) and not returned
+        if outputs is not None and _returns_one_tensor(op) and not returned and not aside
         else None,
         written=returned,
         place=place,
         returns_nothing=not op._schema.returns,
+        aside=aside,
         view=_is_view(op),
         copied=_is_view(op) and (bool(moves) or _is_copy(decision)),
         read=frozenset(call.read),
@@ -256,6 +259,7 @@ def _list_entry(
         written=written,
         place=None,
         returns_nothing=not op._schema.returns,
+        aside=_aside(op, written, ()),
         read=frozenset().union(*(element.call.read for element in elements)),
         backs=backs,
         missing=missing(op, names, specs, lacking) if lacking else None,
@@ -377,6 +381,15 @@ def _returned(op: OpOverload, written: Sequence[int | str]) -> tuple[int | str, 
     aliases = [_alias(each) for each in op._schema.returns]
     schema = dict(enumerate(op._schema.arguments)) | {a.name: a for a in op._schema.arguments}
     return tuple(place for place in written if not aliases or _alias(schema[place]) in aliases)
+
+
+def _aside(
+    op: OpOverload, written: Sequence[int | str], returned: Sequence[int | str]
+) -> tuple[int | str, ...]:
+    """Those of the written arguments that are no results, such as running statistics."""
+    if not op._schema.returns:
+        return tuple(written)
+    return tuple(place for place in written if place not in returned)
 
 
 def _alias(argument: Any) -> Any:

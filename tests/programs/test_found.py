@@ -138,3 +138,23 @@ def test_an_rms_norm_of_cut_rows_is_contiguous():
     normed = F.rms_norm(distribute_tensor(x, kept_mesh((2,)), [Shard(1)]), (4,))
     assert normed.stride() == (4, 1)
     torch.testing.assert_close(normed.full_tensor(), F.rms_norm(x, (4,)))
+
+
+@on_threads(2)
+def test_what_a_batch_norm_or_a_list_operator_writes_to_a_view_reaches_its_tensor():
+    def laid(x: torch.Tensor, placement: Replicate | Shard) -> DTensor:
+        return distribute_tensor(x, kept_mesh((2,)), [placement])
+
+    def written(kept: torch.Tensor, x: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
+        F.batch_norm(x, kept.flatten()[:2], kept.flatten()[7:9], training=True)
+        torch.ops.aten._native_batch_norm_legit(
+            x, None, None, kept.flatten()[:2], kept.flatten()[7:9], True, 0.5, 1e-5
+        )
+        torch._foreach_add_([kept.flatten()[3:4], kept.flatten()[10:11]], [one, one])
+        return kept
+
+    kept, x, one = torch.ones(4, 6), torch.arange(8.0).reshape(4, 2), torch.ones(1)
+    expected = written(kept.clone(), x, one)
+    for x_placement in (Replicate(), Shard(0)):
+        made = written(laid(kept, Shard(1)), laid(x, x_placement), laid(one, Replicate()))
+        torch.testing.assert_close(made.full_tensor(), expected)
