@@ -58,18 +58,19 @@ _RESHAPING = frozenset(
 class Entry:
     """A cached decision, ready to run.
 
-    `moves` are the redistributions of tensor arguments, by number. What is returned is the
-    `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
-    arguments written in place, or results to wrap (None: whole, as they come; one that is None:
-    plain). Arguments `aside` are written and not returned. `backs` bring what had to be written elsewhere to where it belongs. An operator that
-    `reshapes` its first argument in place gives it the spec of its result. `outs` are where the
-    results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
-    are the names of the arguments whose values were looked at. An entry that `is_bare` runs the
-    operator in place on local tensors, and no more. `missing` tells what is gathered for want of a
-    rule. A view that `may_copy` is of a copy where a rank's part can't be viewed (see
-    `local.memory`). What `is_derived` runs on the DTensors themselves. One that is `sizeless` runs
-    the operator and moves nothing, at all sizes that compare alike (see `patterns`). Not frozen,
-    though nobody changes one: setting frozen fields takes a fifth of a first call.
+    `moves` are the redistributions of tensor arguments, by number. What is returned is the `single`
+    result wrapped, the argument at `place`, or what `outputs` and `written` say: the arguments
+    written in place, or results to wrap (None: whole, as they come; one that is None: plain).
+    Arguments `aside` are written and not returned. `backs` bring what had to be written elsewhere
+    to where it belongs. An operator that `reshapes` its first argument in place gives it the spec
+    of its result. `outs` are where the results go that a caller has tensors for. A `view` whose
+    argument had to move is a copy. `read` are the names of the arguments whose values were looked
+    at. An entry that `is_bare` runs the operator in place on local tensors, and no more. `missing`
+    tells what is gathered for want of a rule. A view that `may_copy` is of a copy where a rank's
+    part can't be viewed (see `local.memory`). What `is_derived` runs on the DTensors themselves.
+    One that is `sizeless` runs the operator and moves nothing, at all sizes that compare alike (see
+    `patterns`). Not frozen, though nobody changes one: setting frozen fields takes a fifth of a
+    first call.
     """
 
     run: Callable[..., Any]

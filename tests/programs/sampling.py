@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_unflatten
 
 from tests.programs.database import Sampled, operators, samples
 from tests.programs.draw import Draw
-from tests.programs.program import names_in
+from tests.programs.program import NAME, names_in
 
 # They return whatever was in memory.
 _UNINITIALISED = {
@@ -63,6 +63,8 @@ def sampled_call(d: Draw, name: str) -> str:
         kwargs = {**kwargs, "out": _Code(_target(d, repr((args, kwargs))))}
     if "lstsq" in name and kwargs.get("driver") in (None, "gelsy"):
         raise ValueError("the kernel of driver gelsy reads memory that it has not written")
+    if "batch_norm" in name and _meets_itself(d, repr((args, kwargs))):
+        raise ValueError("it writes running statistics over what it reads, before or after")
     given = [repr(each) for each in args] + [f"{key}={each!r}" for key, each in kwargs.items()]
     code = f"{form}({', '.join([repr(name), *given])})"
     return f"{code}.zero_()" if name in _UNINITIALISED else code
@@ -82,6 +84,12 @@ def _target(d: Draw, arguments: str) -> str:
     if not fits:
         raise ValueError("no tensor to write to")
     return d.one_of(fits)
+
+
+def _meets_itself(d: Draw, arguments: str) -> bool:
+    """Return whether two of the tensors that are named share memory."""
+    memories = [_memory(d.values[name]) for name in NAME.findall(arguments)]
+    return len(set(memories)) < len(memories)
 
 
 def _memory(value: Any) -> int:
