@@ -80,7 +80,6 @@ class Entry:
     written: tuple[int | str, ...]
     place: int | None
     returns_nothing: bool
-    aside: tuple[int | str, ...] = ()
     view: bool = False
     copied: bool = False
     read: frozenset[str] = frozenset()
@@ -92,6 +91,7 @@ class Entry:
     sizeless: bool = False
     is_derived: bool = False
     may_copy: bool = False
+    aside: tuple[int | str, ...] = ()
 
 
 def make_entry(
