@@ -87,7 +87,9 @@ def _target(d: Draw, arguments: str) -> str:
 
 
 def _meets_itself(d: Draw, arguments: str) -> bool:
-    """Return whether two of the tensors that are named share memory."""
+    """Return whether elements of the tensors that are named share memory."""
+    if ".expand(" in arguments:
+        return True
     memories = [_memory(d.values[name]) for name in NAME.findall(arguments)]
     return len(set(memories)) < len(memories)
 

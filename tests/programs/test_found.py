@@ -14,7 +14,7 @@ from dtensor_core import (
     _StridedShard,
     distribute_tensor,
 )
-from dtensor_core.errors import MixedTensorError
+from dtensor_core.errors import MixedTensorError, RuleError
 from dtensor_core.testing import kept_mesh, on_threads
 
 
@@ -158,3 +158,19 @@ def test_what_a_batch_norm_or_a_list_operator_writes_to_a_view_reaches_its_tenso
     for x_placement in (Replicate(), Shard(0)):
         made = written(laid(kept, Shard(1)), laid(x, x_placement), laid(one, Replicate()))
         torch.testing.assert_close(made.full_tensor(), expected)
+
+
+@on_threads(2)
+def test_a_copy_of_a_view_has_shapes_that_no_view_has():
+    x = torch.arange(25.0).reshape(5, 5)
+    spread = distribute_tensor(x, kept_mesh((2,)), [Replicate()]).expand(5, 5, 5)
+    made, expected = (torch.view_copy(each, (25, 5)) for each in (spread, x.expand(5, 5, 5)))
+    assert made.stride() == expected.stride()
+    assert torch.equal(made.full_tensor(), expected)
+
+
+@on_threads(2)
+def test_all_ranks_refuse_to_write_to_a_copied_view_of_an_expanded_tensor():
+    x = distribute_tensor(torch.ones(1, 2), kept_mesh((2,)), [Shard(1)]).expand(2, 2)
+    with pytest.raises(RuleError, match="share a place"):
+        x.diagonal().fill_(1.5)
