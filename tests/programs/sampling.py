@@ -21,6 +21,8 @@ from tests.programs.program import NAME, names_in
 _UNINITIALISED = {
     "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted",
 }  # fmt: skip
+# Their results are views, of which torch promises nothing where one is written.
+_SHARING = {"unsafe_split", "unsafe_chunk"}
 # They count places in memory from the beginning of what a tensor is a view of, and of DTensors from
 # the tensor's own first element, as documented: their tensors are given anew, and no views.
 _PLACED = {"as_strided partial_views", "as_strided", "as_strided_copy", "as_strided_scatter"}
@@ -67,6 +69,8 @@ def sampled_call(d: Draw, name: str) -> str:
         raise ValueError("it writes running statistics over what it reads, before or after")
     given = [repr(each) for each in args] + [f"{key}={each!r}" for key, each in kwargs.items()]
     code = f"{form}({', '.join([repr(name), *given])})"
+    if name in _SHARING:
+        return f"[each.clone() for each in {code}]"
     return f"{code}.zero_()" if name in _UNINITIALISED else code
 
 

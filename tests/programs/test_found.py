@@ -174,3 +174,11 @@ def test_all_ranks_refuse_to_write_to_a_copied_view_of_an_expanded_tensor():
     x = distribute_tensor(torch.ones(1, 2), kept_mesh((2,)), [Shard(1)]).expand(2, 2)
     with pytest.raises(RuleError, match="share a place"):
         x.diagonal().fill_(1.5)
+
+
+@on_threads(2)
+def test_windows_that_are_copied_can_be_written_and_leave_their_tensor():
+    for placement in (Replicate(), Shard(0), Shard(1)):
+        x = distribute_tensor(torch.ones(4, 5), kept_mesh((2,)), [placement])
+        torch.unfold_copy(x, 1, 3, 1).add_(1)
+        assert torch.equal(x.full_tensor(), torch.ones(4, 5))
