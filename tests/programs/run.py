@@ -227,6 +227,9 @@ def _runs(program: Program) -> bool:
 def compare(program: Program, ranks: Sequence[Any], expected: list[Kept]) -> None:
     """Raises Mismatch for the first result of the ranks that is not the expected one."""
     texts = [text for text, _ in expected]
+    laid = [*program.given, *(value for _, value in ranks[0] if isinstance(value, Held))]
+    placements = [placement for each in laid for placement in each.placements]
+    summed = any(each.is_partial("sum") or each.is_partial("avg") for each in placements)
     for rank in ranks:
         if [text for text, _ in rank] != texts:
             raise Mismatch(f"results {[text for text, _ in rank]}, expected {texts}")
@@ -234,7 +237,7 @@ def compare(program: Program, ranks: Sequence[Any], expected: list[Kept]) -> Non
         held = [rank[number][1] for rank in ranks]
         name = text.partition(",")[0]
         try:
-            _compare(program, held, whole)
+            _compare(program, held, whole, summed=summed)
             is_made = text.startswith(f"{name}, of") and isinstance(whole, torch.Tensor)
             if is_made and not same_stride(held[0].stride, whole.stride(), whole.shape):
                 raise OtherStride(name, held[0].stride, whole.stride())
@@ -293,7 +296,8 @@ class Inexact(Mismatch):
     """Numbers that are farther off than the tolerance; what rounding does may explain it."""
 
 
-def _compare(program: Program, held: list[Any], whole: Any) -> None:
+def _compare(program: Program, held: list[Any], whole: Any, *, summed: bool) -> None:
+    """Raises Mismatch if a result is not the expected one; it may be `summed` of addends."""
     if isinstance(whole, Refusal):
         if any(not isinstance(each, Refusal) for each in held):
             raise Mismatch(f"one device raises {whole}")
@@ -310,8 +314,7 @@ def _compare(program: Program, held: list[Any], whole: Any) -> None:
         raise Mismatch(f"{found.dtype} {found.shape} for {whole.dtype} {whole.shape}")
     if held[0].requires_grad != whole.requires_grad:
         raise Mismatch(f"requires_grad is {held[0].requires_grad}")
-    placements = [each for given in program.given for each in given.placements]
-    if any(each.is_partial("sum") or each.is_partial("avg") for each in placements):
+    if summed:
         found, whole = _without_infinities(found, whole)
     try:
         same(found, whole, program.precision.tolerance)

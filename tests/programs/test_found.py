@@ -182,3 +182,12 @@ def test_windows_that_are_copied_can_be_written_and_leave_their_tensor():
         x = distribute_tensor(torch.ones(4, 5), kept_mesh((2,)), [placement])
         torch.unfold_copy(x, 1, 3, 1).add_(1)
         assert torch.equal(x.full_tensor(), torch.ones(4, 5))
+
+
+@on_threads(3)
+def test_infinities_at_the_end_of_what_is_interpolated_stay():
+    x = torch.arange(8.0).reshape(1, 2, 4)
+    x[0, 1, 3] = torch.inf
+    laid = distribute_tensor(x, kept_mesh((3,)), [Shard(2)])
+    made, expected = (F.interpolate(each, 5, mode="linear") for each in (laid, x))
+    torch.testing.assert_close(made.full_tensor(), expected)
