@@ -191,3 +191,16 @@ def test_infinities_at_the_end_of_what_is_interpolated_stay():
     laid = distribute_tensor(x, kept_mesh((3,)), [Shard(2)])
     made, expected = (F.interpolate(each, 5, mode="linear") for each in (laid, x))
     torch.testing.assert_close(made.full_tensor(), expected)
+
+
+@on_threads(2)
+def test_gradients_pass_into_what_is_given_for_a_norm():
+    x = torch.arange(9.0).reshape(3, 3)
+    grads = []
+    for laid in (x, distribute_tensor(x, kept_mesh((2,)), [Shard(0)])):
+        leaf = laid.clone().requires_grad_()
+        out = torch.zeros_like(torch.linalg.norm(leaf).detach())
+        torch.linalg.norm(leaf, out=out)
+        out.sum().backward()
+        grads.append(leaf.grad)
+    torch.testing.assert_close(grads[1].full_tensor(), grads[0])
