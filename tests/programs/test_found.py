@@ -204,3 +204,12 @@ def test_gradients_pass_into_what_is_given_for_a_norm():
         out.sum().backward()
         grads.append(leaf.grad)
     torch.testing.assert_close(grads[1].full_tensor(), grads[0])
+
+
+@on_threads(2)
+def test_addends_are_left_as_they_are_by_what_fills_a_copy():
+    for fill in (torch.ops.aten.zero.default, lambda x: torch.fill(x, 1.5)):
+        x = DTensor.from_local(torch.ones(4), kept_mesh((2,)), [Partial()])
+        filled = fill(x).full_tensor()
+        assert torch.equal(filled, fill(torch.ones(4)))
+        assert torch.equal(x.full_tensor(), torch.full((4,), 2.0))
