@@ -1,9 +1,9 @@
 """Zeros that torch's formulas make of sizes alone, which are plain where DTensors are due.
 
-The gradient of `copysign` by the sign, or of `repeat` by no repetition, is such a tensor: it would
-become the `grad` of a DTensor, or meet one in the next formula. Operators of which that is known
-have a kernel before autograd's, which puts a hook on the node that autograd makes: it replaces
-plain gradients by replicated DTensors. Installed by `tensor`.
+The gradient of `le_`, of `copysign` by the sign, or of `repeat` by no repetition, is such a tensor:
+it would become the `grad` of a DTensor, or meet one in the next formula. Operators of which that is
+known have a kernel before autograd's, which puts a hook on the node that autograd makes: it
+replaces plain gradients by replicated DTensors. Installed by `tensor`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,27 @@ from dtensor_core.spec import Spec, TensorMeta
 
 _KEY = torch._C.DispatchKey.PythonTLSSnapshot  # pyright: ignore[reportAttributeAccessIssue]
 _library = torch.library.Library("aten", "IMPL")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_POOLS = (
+    "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d avg_pool2d "
+    "avg_pool3d fractional_max_pool2d fractional_max_pool3d max_pool2d_with_indices "
+    "max_pool3d_with_indices"
+)
 # Whose gradients are plain zeros, some or all of them, for some arguments.
+# Source: torch's derivatives.yaml, wherever it says `zeros_like` of an argument.
 _OPERATORS = (
     "copysign.Tensor copysign_.Tensor nextafter nextafter_ repeat sgn sgn_ normal_ "
-    "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor max_pool2d_with_indices_backward "
-    "triangular_solve"
+    "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor bernoulli_.Tensor poisson "
+    "triangular_solve",
+    *(f"{name}_.{other}" for name in _COMPARISONS for other in ("Scalar", "Tensor")),
+    *(f"{name}_backward" for name in _POOLS.split()),
+    *(f"{way}_pad{n}d_backward" for way in ("reflection", "replication") for n in (1, 2, 3)),
 )
 
 
 def install(cls: type[torch.Tensor]) -> None:
     """Give the operators their kernels for DTensors of class `cls`."""
-    for name in _OPERATORS.split():
+    for name in " ".join(_OPERATORS).split():
         _library.impl(name, _kernel(cls, name), _KEY.name, with_keyset=True)
 
 
@@ -39,7 +49,10 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         made = op.redispatch(keys.remove(_KEY), *args, **kwargs)
         first: Any = made[0] if isinstance(made, tuple) else made
-        node = first.grad_fn if isinstance(first, cls) else None
+        # A write to a view is a node of its base.
+        written = first._base if packet.endswith("_") and isinstance(first, cls) else None
+        changed = first if written is None else written
+        node = changed.grad_fn if isinstance(changed, cls) else None
         if node is not None:
             spec = first._spec  # pyright: ignore[reportAttributeAccessIssue]
 

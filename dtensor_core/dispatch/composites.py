@@ -79,12 +79,20 @@ def _composites_with_out() -> list[str]:
     ]
 
 
+# Of these torch copies a result into `out=`, and gradients pass.
+_DIFFERENTIABLE_INTO = {
+    *("diag", "linalg_cond", "linalg_matrix_norm", "linalg_norm", "tensordot"),
+    *("log_softmax", "softmax", "nanquantile", "quantile"),
+}
+
+
 def _into(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """What the operator makes, copied into the tensors of `out=`, which keep their layouts."""
     given = [argument.name for argument in op._schema.arguments if argument.is_out]
     outs = [kwargs.pop(name) for name in given]
     leaves = [each for each in tree_leaves((args, kwargs, outs)) if isinstance(each, torch.Tensor)]
-    if torch.is_grad_enabled() and any(each.requires_grad for each in leaves):
+    refuses = op._schema.name.removeprefix("aten::") not in _DIFFERENTIABLE_INTO
+    if refuses and torch.is_grad_enabled() and any(each.requires_grad for each in leaves):
         raise RuntimeError(
             f"{op._schema.name.removeprefix('aten::')}(): functions with out=... arguments don't "
             "support automatic differentiation, but one of the arguments requires grad."
@@ -236,7 +244,7 @@ def _rms_norm(
     eps = torch.finfo(wide.dtype).eps if eps is None else eps
     made = wide * (squares + eps).rsqrt()
     made = made if weight is None else made * weight
-    return made.to(x.dtype)
+    return made.to(x.dtype).contiguous()
 
 
 def _pad_circular(op: OpOverload, x: torch.Tensor, pads: Sequence[int]) -> torch.Tensor:

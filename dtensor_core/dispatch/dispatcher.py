@@ -427,6 +427,11 @@ def _finish(
         return _seen(op, fill_outs, (entry.outs, op, result, kwargs), {})
     if entry.backs:
         _seen(op, bring_back, (entry.backs, (args, kwargs), (local, local_kwargs)), {})
+    for place in entry.aside:
+        given = args[place] if isinstance(place, int) else kwargs[place]
+        for each in given if isinstance(given, (list, tuple)) else (given,):
+            if type(each) is _class_of_copies and each._copied is not None:
+                write_through(each._copied, None, (each,))
     if entry.reshapes:
         with torch._C._DisableTorchDispatch():
             op(*args, **kwargs)

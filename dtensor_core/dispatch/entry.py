@@ -58,18 +58,19 @@ _RESHAPING = frozenset(
 class Entry:
     """A cached decision, ready to run.
 
-    `moves` are the redistributions of tensor arguments, by number. What is returned is the
-    `single` result wrapped, the argument at `place`, or what `outputs` and `written` say: the
-    arguments written in place, or results to wrap (None: whole, as they come; one that is None:
-    plain). `backs` bring what had to be written elsewhere to where it belongs. An operator that
-    `reshapes` its first argument in place gives it the spec of its result. `outs` are where the
-    results go that a caller has tensors for. A `view` whose argument had to move is a copy. `read`
-    are the names of the arguments whose values were looked at. An entry that `is_bare` runs the
-    operator in place on local tensors, and no more. `missing` tells what is gathered for want of a
-    rule. A view that `may_copy` is of a copy where a rank's part can't be viewed (see
-    `local.memory`). What `is_derived` runs on the DTensors themselves. One that is `sizeless` runs
-    the operator and moves nothing, at all sizes that compare alike (see `patterns`). Not frozen,
-    though nobody changes one: setting frozen fields takes a fifth of a first call.
+    `moves` are the redistributions of tensor arguments, by number. What is returned is the `single`
+    result wrapped, the argument at `place`, or what `outputs` and `written` say: the arguments
+    written in place, or results to wrap (None: whole, as they come; one that is None: plain).
+    Arguments `aside` are written and not returned. `backs` bring what had to be written elsewhere
+    to where it belongs. An operator that `reshapes` its first argument in place gives it the spec
+    of its result. `outs` are where the results go that a caller has tensors for. A `view` whose
+    argument had to move is a copy. `read` are the names of the arguments whose values were looked
+    at. An entry that `is_bare` runs the operator in place on local tensors, and no more. `missing`
+    tells what is gathered for want of a rule. A view that `may_copy` is of a copy where a rank's
+    part can't be viewed (see `local.memory`). What `is_derived` runs on the DTensors themselves.
+    One that is `sizeless` runs the operator and moves nothing, at all sizes that compare alike (see
+    `patterns`). Not frozen, though nobody changes one: setting frozen fields takes a fifth of a
+    first call.
     """
 
     run: Callable[..., Any]
@@ -90,6 +91,7 @@ class Entry:
     sizeless: bool = False
     is_derived: bool = False
     may_copy: bool = False
+    aside: tuple[int | str, ...] = ()
 
 
 def make_entry(
@@ -137,7 +139,8 @@ def make_entry(
     if decision.exchanges and decision.inputs[0].coords is not None:
         run = _exchanging(op, run, decision, names)
     backs = _backs(op, fixed, decision, specs)
-    place = None if backs or reshapes else _only_place(op, returned, args)
+    aside = _aside(op, written, returned)
+    place = None if backs or reshapes or aside else _only_place(op, returned, args)
     ready = op._op if run is op else run
     if any(spec.dtype.is_complex for spec in (*decision.inputs, *decision.outputs)):
         ready = with_lazy_bits(ready)
@@ -146,11 +149,12 @@ def make_entry(
         moves=moves,
         outputs=None if outputs is None else decision.outputs,
         single=decision.outputs[0]
-        if outputs is not None and _returns_one_tensor(op) and not returned
+        if outputs is not None and _returns_one_tensor(op) and not returned and not aside
         else None,
         written=returned,
         place=place,
         returns_nothing=not op._schema.returns,
+        aside=aside,
         view=_is_view(op),
         copied=_is_view(op) and (bool(moves) or _is_copy(decision)),
         read=frozenset(call.read),
@@ -256,6 +260,7 @@ def _list_entry(
         written=written,
         place=None,
         returns_nothing=not op._schema.returns,
+        aside=_aside(op, written, ()),
         read=frozenset().union(*(element.call.read for element in elements)),
         backs=backs,
         missing=missing(op, names, specs, lacking) if lacking else None,
@@ -377,6 +382,15 @@ def _returned(op: OpOverload, written: Sequence[int | str]) -> tuple[int | str, 
     aliases = [_alias(each) for each in op._schema.returns]
     schema = dict(enumerate(op._schema.arguments)) | {a.name: a for a in op._schema.arguments}
     return tuple(place for place in written if not aliases or _alias(schema[place]) in aliases)
+
+
+def _aside(
+    op: OpOverload, written: Sequence[int | str], returned: Sequence[int | str]
+) -> tuple[int | str, ...]:
+    """Those of the written arguments that are no results, such as running statistics."""
+    if not op._schema.returns:
+        return tuple(written)
+    return tuple(place for place in written if place not in returned)
 
 
 def _alias(argument: Any) -> Any:

@@ -179,6 +179,17 @@ def check_writable(copied: Copied | LocalCopy) -> None:
         if copied.base._copied is not None:
             check_writable(copied.base._copied)
         return
+    base = copied.base._spec
+    if any(step == 0 and size > 1 for step, size in zip(base.stride, base.shape, strict=True)):
+        raise RuleError(
+            four_parts(
+                asked="to write to a view of a DTensor",
+                found=f"a copy, {copied.spec.text}: {copied.op} of an expanded tensor needed "
+                "communication",
+                why="several elements of that tensor share a place, which one write would change",
+                hint="clone() the expanded tensor first",
+            )
+        )
     if _name(copied) not in _SCATTERS:
         raise RuleError(
             four_parts(

@@ -89,6 +89,22 @@ def _batch_norm_gradients(
     return told[len(told) - sum(given["output_mask"]) :]
 
 
+def _column_major(index: int) -> Callable[..., Metas]:
+    """Matrices of one result lie column by column on CPU, as LAPACK leaves them."""
+
+    def mended(
+        op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Metas:
+        shape, _, dtype = told[index]
+        if args[0].mesh.device_type != "cpu" or len(shape) < 2:
+            return told
+        *batch, rows, columns = contiguous_stride((*shape[:-2], shape[-1], shape[-2]))
+        made = TensorMeta(shape, (*batch, columns, rows), dtype)
+        return (*told[:index], made, *told[index + 1 :])
+
+    return mended
+
+
 # Operators whose kernels return something else than their meta kernels say.
 _BATCH_NORMS = (
     "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
@@ -100,6 +116,8 @@ _MENDED: dict[str, Callable[..., Metas]] = {
     "native_layer_norm": _layer_norm_moments,
     "native_batch_norm_backward": _batch_norm_gradients,
     "batch_norm_backward": _batch_norm_gradients,
+    "_linalg_svd": _column_major(2),
+    "linalg_eig": _column_major(1),
 }
 
 
@@ -353,7 +371,7 @@ _LYING: dict[Any, Callable[[Spec], bool]] = {
 def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
     """Metadata according to the operator's meta kernel.
 
-    Of tensors without elements it lets pass what no device does, or refuses it in other words.
+    Of tensors without elements it lets pass what no device does, or refuses what devices take.
     """
     specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
     is_empty = bool(specs) and all(0 in spec.shape for spec in specs)
@@ -366,9 +384,9 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     except (RuntimeError, IndexError) as error:
         if _reads_data(op, error):
             return None
-        if is_empty:
-            _on("cpu", op, args, kwargs)
-        raise
+        if not is_empty:
+            raise
+        result = _on("cpu", op, args, kwargs)
     several = result if isinstance(result, (list, tuple)) else (result,)
     return tuple(
         TensorMeta(each.shape, each.stride(), each.dtype)
@@ -386,7 +404,17 @@ def _on(
         named["device"] = device
     if "generator" in named:  # nothing is drawn here, and some meta kernels refuse one
         named["generator"] = None
-    return op(*made, **named)
+    return _INSTEAD.get(op, op)(*made, **named)
+
+
+def _reshaped_copy(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    return tensor.reshape(size).contiguous()
+
+
+# What says of results what devices make, where a meta kernel is narrower.
+_INSTEAD: dict[OpOverload, Callable[..., torch.Tensor]] = {
+    torch.ops.aten.view_copy.default: _reshaped_copy,
+}
 
 
 def _reads_data(op: OpOverload, error: BaseException) -> bool:

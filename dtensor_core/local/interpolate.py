@@ -52,11 +52,15 @@ class Taps:
         if not own.size:
             return x.narrow(dim, 0, 0)
         held, made = self.seen(own), None
+        first, last = (_part(each, own) for each in (self.first, self.last))
         for k, weights in enumerate(self.weights):
-            rows = [min(n + k - held.offset, held.size - 1) for n in _part(self.first, own)]
+            rows = [min(n + k - held.offset, held.size - 1) for n in first]
             part = x.index_select(dim, torch.tensor(rows, device=x.device))
             if len(self.weights) > 1 or set(weights) != {1.0}:
                 part = part * _along(_part(weights, own), x, dim)
+            beyond = [n + k >= end for n, end in zip(first, last, strict=True)]
+            if any(beyond):  # no weight is not a weight of 0, which makes nan of infinities
+                part = part.masked_fill(_along(beyond, x, dim).bool(), 0)
             made = part if made is None else made + part
         assert made is not None
         return made
@@ -81,7 +85,7 @@ def _part(values: list[Any], rows: Extent) -> list[Any]:
     return values[rows.offset : rows.offset + rows.size]
 
 
-def _along(weights: list[float], x: torch.Tensor, dim: int) -> torch.Tensor:
+def _along(weights: Sequence[float], x: torch.Tensor, dim: int) -> torch.Tensor:
     made = torch.tensor(weights, dtype=x.dtype, device=x.device)
     return made.view(-1, *[1] * (x.ndim - dim - 1))
 

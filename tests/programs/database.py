@@ -13,11 +13,14 @@ from unittest import mock
 
 import torch
 from torch.testing._internal import common_utils
+from torch.testing._internal.opinfo import core
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 # Whose OpInfo has a method that goes around what a subclass has.
 _AS_USERS_WRITE: dict[str, Callable[..., Any]] = {"__getitem__": operator.getitem}
 _LARGEST_SAMPLE = 3000
+# torch.manual_seed formats a stack for each kind of device that there is not.
+_seed = torch.default_generator.manual_seed
 
 
 class Sampled(NamedTuple):
@@ -40,11 +43,13 @@ def operators() -> dict[str, Any]:
 def samples(name: str, dtype: torch.dtype) -> Sequence[tuple[list[Any], TreeSpec]]:
     """The samples of an operator, flattened; none with a large, sparse or quantised argument."""
     found: list[tuple[list[Any], TreeSpec]] = []
-    torch.manual_seed(0)
+    _seed(0)
     # Some OpInfos raise half-way.
     with (
-        # It looks for the test that asks, in a stack whose source files are read for each frame.
+        # They look for the test that asks, in a stack whose source files are read for each frame.
         mock.patch.object(common_utils, "extract_test_fn", return_value=None),
+        mock.patch.object(core, "extract_test_fn", return_value=None),
+        mock.patch.object(torch, "manual_seed", _seed),
         warnings.catch_warnings(),
         suppress(RuntimeError, IndexError, ValueError),
     ):
@@ -92,6 +97,6 @@ def op_(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _flat(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    torch.default_generator.manual_seed(5)  # of torch.manual_seed most is for other devices
+    _seed(5)
     made = function(*args, **kwargs)
     return made if isinstance(made, torch.Tensor) else tree_flatten(made)[0]

@@ -11,6 +11,9 @@ import re
 _KNOWN = (
     ("in-place operations that require placement changes are not supported", "given addends"),
     ("what is written keeps its shape", "resize_"),
+    ("a copy, .* of an expanded tensor needed communication", "copies of expanded tensors"),
+    ("a copy, .*aten.unfold.default needed communication", "copies of windows"),
+    ("op_.'addbmm'.*output with shape .* doesn't match the broadcast shape", "addbmm_"),
     ("it takes elements of memory that are not the tensor's", "as_strided beyond a tensor"),
     # torch's Python makes plain tensors there.
     ("the gradients.*aten.mm.out: got mixed", "linear_cross_entropy in chunks, backward"),

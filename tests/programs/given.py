@@ -58,7 +58,8 @@ class Given:
         Each `turn` nudges in another way.
         """
         if self.sample is not None:
-            return _moved(sampled(self.sample), nudge, self.seed + turn)
+            summed = any(p.is_partial("sum") or p.is_partial("avg") for p in self.placements)
+            return _moved(sampled(self.sample), nudge, self.seed + turn, summed=summed)
         if self.memory == "expanded" and self.shape:
             dim = self.seed % len(self.shape)
             one = tuple(min(size, 1) if n == dim else size for n, size in enumerate(self.shape))
@@ -103,13 +104,17 @@ class Given:
         return whole
 
 
-def _moved(whole: torch.Tensor, nudge: float, seed: int) -> torch.Tensor:
-    """A tensor of the database, each number of it off in proportion; zeros stay."""
+def _moved(whole: torch.Tensor, nudge: float, seed: int, *, summed: bool) -> torch.Tensor:
+    """A tensor of the database, each number of it off in proportion; zeros stay.
+
+    If it is `summed` small numbers are as far off as their addends.
+    """
     if not nudge or not (whole.is_floating_point() or whole.is_complex()):
         return whole
     dice = torch.Generator().manual_seed(seed)
     off = torch.randn(whole.shape, generator=dice, dtype=torch.float64) * nudge
-    return (whole * (1 + off)).to(whole.dtype)
+    scale = whole.abs().clamp(min=1) * whole.sgn() if summed else whole
+    return (whole + scale * off).to(whole.dtype)
 
 
 def placements_of(text: str) -> tuple[Placement, ...]:

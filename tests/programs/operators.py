@@ -165,9 +165,9 @@ def vector_products(d: Draw) -> str:
 
 def linear(d: Draw) -> str:
     x = d.tensor(small)
-    k, wide = d.values[x].shape[-1], d.size()
-    bias = f", {d.new((wide,))}" if d.chance(0.5) else ""
-    return f"F.linear({x}, {d.new((wide, k))}{bias})"
+    k, wide, dtype = d.values[x].shape[-1], d.size(), d.values[x].dtype
+    bias = f", {d.new((wide,), dtype)}" if d.chance(0.5) else ""
+    return f"F.linear({x}, {d.new((wide, k), dtype)}{bias})"
 
 
 def einsum(d: Draw) -> str:

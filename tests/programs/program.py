@@ -18,7 +18,7 @@ import torch
 
 from tests.programs.given import Given
 
-_NAME = re.compile(r"\b[av]\d+\b")
+NAME = re.compile(r"\b[av]\d+\b")
 _OPERATOR = re.compile(r"""\bop_?\(['"]([^'"]+)['"]""")
 
 
@@ -73,7 +73,7 @@ class Statement:
 
 def names_in(code: str) -> set[str]:
     """The variables of an expression."""
-    return set(_NAME.findall(code))
+    return set(NAME.findall(code))
 
 
 @lru_cache(maxsize=4096)
@@ -103,6 +103,10 @@ class Program:
     def precision(self) -> Precision:
         """Precision of the comparison."""
         return PRECISIONS[self.dtype]
+
+    def targets(self) -> set[str]:
+        """The names of all results."""
+        return {name for statement in self.statements for name in statement.targets}
 
     def without(self, dropped: set[str]) -> Program:
         """The program without these variables and all that is made of them."""

@@ -7,6 +7,7 @@ in the sample.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,17 +16,25 @@ from torch.utils._pytree import tree_unflatten
 
 from tests.programs.database import Sampled, operators, samples
 from tests.programs.draw import Draw
-from tests.programs.program import names_in
+from tests.programs.program import NAME, names_in
 
 # They return whatever was in memory.
 _UNINITIALISED = {
     "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted",
 }  # fmt: skip
+# Their results are views, of which torch promises nothing where one is written.
+_SHARING = {"unsafe_split", "unsafe_chunk"}
+# They read an element after others were written: none may be in two arguments.
+_READING_LATE = re.compile("addmm|addmv|addbmm|baddbmm|addr|index|scatter|put|batch_norm")
 # They count places in memory from the beginning of what a tensor is a view of, and of DTensors from
 # the tensor's own first element, as documented: their tensors are given anew, and no views.
 _PLACED = {"as_strided partial_views", "as_strided", "as_strided_copy", "as_strided_scatter"}
 _LITERAL = (int, float, bool, str, type(None), complex, torch.dtype, torch.memory_format, slice)
 _OTHERS = (torch.int64, torch.bool, torch.complex128, torch.int32, torch.uint8, torch.float32)
+
+
+# Whose results are defined for sorted sequences only: the first or second tensor is one.
+_SORTED = {"bucketize": 1, "searchsorted": 0}
 
 
 class _Code:
@@ -59,8 +68,13 @@ def sampled_call(d: Draw, name: str) -> str:
         kwargs = {**kwargs, "out": _Code(_target(d, repr((args, kwargs))))}
     if "lstsq" in name and kwargs.get("driver") in (None, "gelsy"):
         raise ValueError("the kernel of driver gelsy reads memory that it has not written")
+    writes = form == "op_" or "batch_norm" in name
+    if writes and _READING_LATE.search(name) and _meets_itself(d, repr((args, kwargs))):
+        raise ValueError("it writes to what it reads, before or after")
     given = [repr(each) for each in args] + [f"{key}={each!r}" for key, each in kwargs.items()]
     code = f"{form}({', '.join([repr(name), *given])})"
+    if name in _SHARING:
+        return f"[each.clone() for each in {code}]"
     return f"{code}.zero_()" if name in _UNINITIALISED else code
 
 
@@ -78,6 +92,14 @@ def _target(d: Draw, arguments: str) -> str:
     if not fits:
         raise ValueError("no tensor to write to")
     return d.one_of(fits)
+
+
+def _meets_itself(d: Draw, arguments: str) -> bool:
+    """Return whether elements of the tensors that are named share memory."""
+    if ".expand(" in arguments:
+        return True
+    memories = [_memory(d.values[name]) for name in NAME.findall(arguments)]
+    return len(set(memories)) < len(memories)
 
 
 def _memory(value: Any) -> int:
@@ -109,7 +131,9 @@ def _texts(d: Draw, where: Sampled, leaves: Sequence[Any]) -> list[Any]:
         if isinstance(leaf, torch.Tensor):
             chance = 0.0 if where.operator in _PLACED else 0.6 if is_first else 0.3
             own = _own(d, leaf, chance)
-            texts.append(_Code(own or d.sample(place, leaf)))
+            code = own or d.sample(place, leaf)
+            is_sorted = _SORTED.get(where.operator) == number
+            texts.append(_Code(f"{code}.sort(-1).values" if is_sorted else code))
             is_first = False
         elif isinstance(leaf, float):
             texts.append(_Code(f"float({str(leaf)!r})"))

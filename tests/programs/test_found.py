@@ -14,7 +14,7 @@ from dtensor_core import (
     _StridedShard,
     distribute_tensor,
 )
-from dtensor_core.errors import MixedTensorError
+from dtensor_core.errors import MixedTensorError, RuleError
 from dtensor_core.testing import kept_mesh, on_threads
 
 
@@ -113,3 +113,103 @@ def test_reductions_of_two_kinds_do_not_wait_in_one_tensor():
     total = DTensor.from_local(local, mesh, [Replicate(), Partial()])
     joined = torch.cat([total, product, product])
     assert torch.equal(joined.full_tensor(), torch.tensor([2.0, 2, 2, 9, 9]))
+
+
+@pytest.mark.parametrize("function", [torch.linalg.svd, torch.linalg.eig])
+@on_threads(2)
+def test_matrices_that_a_decomposition_makes_lie_as_on_one_device(function):
+    x = torch.arange(24.0).reshape(2, 3, 4)[..., :3].square()
+    made = function(distribute_tensor(x, kept_mesh((2,)), [Replicate()]))
+    assert [each.stride() for each in made] == [each.stride() for each in function(x)]
+
+
+@on_threads(2)
+def test_an_empty_product_of_two_types_has_the_type_that_one_device_gives_it():
+    wide, narrow = torch.ones(0, 2, dtype=torch.float64), torch.ones(0, 2)
+    x, y = (distribute_tensor(each, kept_mesh((2,)), [Replicate()]) for each in (wide, narrow))
+    made, expected = (torch.einsum("ab,ab->", *each) for each in ((x, y), (wide, narrow)))
+    assert made.dtype is expected.dtype
+    assert torch.equal(made.full_tensor(), expected)
+
+
+@on_threads(2)
+def test_an_rms_norm_of_cut_rows_is_contiguous():
+    x = torch.arange(20.0).reshape(4, 5).t()
+    normed = F.rms_norm(distribute_tensor(x, kept_mesh((2,)), [Shard(1)]), (4,))
+    assert normed.stride() == (4, 1)
+    torch.testing.assert_close(normed.full_tensor(), F.rms_norm(x, (4,)))
+
+
+@on_threads(2)
+def test_what_a_batch_norm_or_a_list_operator_writes_to_a_view_reaches_its_tensor():
+    def laid(x: torch.Tensor, placement: Replicate | Shard) -> DTensor:
+        return distribute_tensor(x, kept_mesh((2,)), [placement])
+
+    def written(kept: torch.Tensor, x: torch.Tensor, one: torch.Tensor) -> torch.Tensor:
+        F.batch_norm(x, kept.flatten()[:2], kept.flatten()[7:9], training=True)
+        torch.ops.aten._native_batch_norm_legit(
+            x, None, None, kept.flatten()[:2], kept.flatten()[7:9], True, 0.5, 1e-5
+        )
+        torch._foreach_add_([kept.flatten()[3:4], kept.flatten()[10:11]], [one, one])
+        return kept
+
+    kept, x, one = torch.ones(4, 6), torch.arange(8.0).reshape(4, 2), torch.ones(1)
+    expected = written(kept.clone(), x, one)
+    for x_placement in (Replicate(), Shard(0)):
+        made = written(laid(kept, Shard(1)), laid(x, x_placement), laid(one, Replicate()))
+        torch.testing.assert_close(made.full_tensor(), expected)
+
+
+@on_threads(2)
+def test_a_copy_of_a_view_has_shapes_that_no_view_has():
+    x = torch.arange(25.0).reshape(5, 5)
+    spread = distribute_tensor(x, kept_mesh((2,)), [Replicate()]).expand(5, 5, 5)
+    made, expected = (torch.view_copy(each, (25, 5)) for each in (spread, x.expand(5, 5, 5)))
+    assert made.stride() == expected.stride()
+    assert torch.equal(made.full_tensor(), expected)
+
+
+@on_threads(2)
+def test_all_ranks_refuse_to_write_to_a_copied_view_of_an_expanded_tensor():
+    x = distribute_tensor(torch.ones(1, 2), kept_mesh((2,)), [Shard(1)]).expand(2, 2)
+    with pytest.raises(RuleError, match="share a place"):
+        x.diagonal().fill_(1.5)
+
+
+@on_threads(2)
+def test_windows_that_are_copied_can_be_written_and_leave_their_tensor():
+    for placement in (Replicate(), Shard(0), Shard(1)):
+        x = distribute_tensor(torch.ones(4, 5), kept_mesh((2,)), [placement])
+        torch.unfold_copy(x, 1, 3, 1).add_(1)
+        assert torch.equal(x.full_tensor(), torch.ones(4, 5))
+
+
+@on_threads(3)
+def test_infinities_at_the_end_of_what_is_interpolated_stay():
+    x = torch.arange(8.0).reshape(1, 2, 4)
+    x[0, 1, 3] = torch.inf
+    laid = distribute_tensor(x, kept_mesh((3,)), [Shard(2)])
+    made, expected = (F.interpolate(each, 5, mode="linear") for each in (laid, x))
+    torch.testing.assert_close(made.full_tensor(), expected)
+
+
+@on_threads(2)
+def test_gradients_pass_into_what_is_given_for_a_norm():
+    x = torch.arange(9.0).reshape(3, 3)
+    grads = []
+    for laid in (x, distribute_tensor(x, kept_mesh((2,)), [Shard(0)])):
+        leaf = laid.clone().requires_grad_()
+        out = torch.zeros_like(torch.linalg.norm(leaf).detach())
+        torch.linalg.norm(leaf, out=out)
+        out.sum().backward()
+        grads.append(leaf.grad)
+    torch.testing.assert_close(grads[1].full_tensor(), grads[0])
+
+
+@on_threads(2)
+def test_addends_are_left_as_they_are_by_what_fills_a_copy():
+    for fill in (torch.ops.aten.zero.default, lambda x: torch.fill(x, 1.5)):
+        x = DTensor.from_local(torch.ones(4), kept_mesh((2,)), [Partial()])
+        filled = fill(x).full_tensor()
+        assert torch.equal(filled, fill(torch.ones(4)))
+        assert torch.equal(x.full_tensor(), torch.full((4,), 2.0))

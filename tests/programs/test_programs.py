@@ -22,6 +22,7 @@ from dtensor_core.rules import table
 from dtensor_core.rules.row import Row
 from dtensor_core.testing import kept_mesh, run_threads
 from tests.programs import __main__ as command
+from tests.programs import run
 from tests.programs.database import operators
 from tests.programs.generate import OWN, generate
 from tests.programs.given import MEMORIES, Given, placements_of
@@ -168,6 +169,26 @@ def test_a_result_that_lies_otherwise_in_memory_is_seen(monkeypatch):
     monkeypatch.setattr(DTensor, "clone", lambda x: clone(x.contiguous()))
     with pytest.raises(OtherStride, match="stride"):
         check(program)
+
+
+def test_what_follows_from_a_stride_of_torchs_meta_kernels_is_left_out(monkeypatch):
+    program = a_program("a0.double().t()", "v0.clone()", "v1.t().view(-1)")
+    clone = DTensor.clone
+    monkeypatch.setattr(DTensor, "clone", lambda x: clone(x.contiguous()))
+    with pytest.raises(OtherStride, match="stride"):
+        check(program)
+    monkeypatch.setattr(run, "is_meta_stride", lambda *_: True)
+    compared, left_out = check(program)
+    assert compared.targets() == {"v0"}
+    assert left_out == ["torch's meta kernel has other strides"]
+
+
+def test_what_rounding_of_a_result_decides_is_unstable():
+    given = replace(a_program("a0 + a1").given[0], values="exact")
+    made = a_program("a0 * 1", "v0.exp()", "v1.log() - v0", "v2 > 0")
+    program = replace(made, given=(given,), differentiated=())
+    assert is_unstable(program)
+    assert not is_unstable(program.without({"v2"}))
 
 
 def refusing(code: str) -> Program:

@@ -62,13 +62,22 @@ def _fill(call: Call) -> Rule:
             for partial in partials
             if rest or partial.reduce_op in ("sum", "avg", "max", "min")
         ),
-        local=None if rest else _fill_addend,
+        local=None if rest else _fill_addend if call.op._schema.is_mutable else _filled_addend,
     )
 
 
 def _fill_addend(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Zero on every coordinate but the first of an axis that sums."""
     return op if _is_first_addend(inputs[0]) else _zero
+
+
+def _filled_addend(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """The same where the argument is left as it is."""
+    return op if _is_first_addend(inputs[0]) else _zeros
+
+
+def _zeros(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return torch.zeros_like(x)
 
 
 def _masked_fill(call: Call) -> Rule:

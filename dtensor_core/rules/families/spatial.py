@@ -98,13 +98,15 @@ def _windowed(call: Call, dim: int, windows: Windows) -> Rule:
     shape = call.specs[0].shape
     whole = full_operand(shape)
     out = (*whole[:dim], (), *whole[dim + 1 :], ())
+    copies = call.op is aten.unfold_copy.default
 
     def unfolded(count: int) -> Local:
         def local(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             if not count:
                 none = x.narrow(dim, 0, 0).unsqueeze(-1)
                 return none.expand(*none.shape[:-1], windows.reach)
-            return aten.unfold.default(x, dim, windows.reach, windows.step).narrow(dim, 0, count)
+            made = aten.unfold.default(x, dim, windows.reach, windows.step).narrow(dim, 0, count)
+            return made.clone(memory_format=torch.contiguous_format) if copies else made
 
         return local
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+import torch.nn.functional as F
 
 from dtensor_core import DTensor, Replicate, Shard, distribute_tensor
 from dtensor_core.testing import kept_mesh, on_threads
@@ -22,6 +25,15 @@ def leaf(*shape: int) -> DTensor:
         torch.nextafter,
         torch.normal,
         lambda x, y: (x * 1).copysign_(y),
+        lambda x, y: (x * 1).view(-1)[:3].copysign_(y[:1].reshape([])),
+        *(
+            lambda x, y, compare=compare: compare(x * 1, y) + compare(y * 1, 0.5)
+            for compare in (
+                *(torch.Tensor.eq_, torch.Tensor.ne_, torch.Tensor.lt_, torch.Tensor.le_),
+                *(torch.Tensor.gt_, torch.Tensor.ge_),
+            )
+        ),
+        lambda x, y: (x * 1).bernoulli_(y) + torch.poisson(x),
         lambda x, y: x.repeat(0) + y.repeat(0),
         lambda x, y: torch.sgn(x) + torch.sgn(y),
     ],
@@ -74,3 +86,23 @@ def test_what_a_composite_tells_of_no_elements_is_a_dtensor(function):
     made = function(x)
     assert isinstance(made, DTensor)
     assert torch.equal(made.full_tensor(), function(x.full_tensor()))
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        *((getattr(F, f"{way}_pool2d"), (1, 1, 4, 4)) for way in ("max", "avg")),
+        *((getattr(F, f"{way}_pool3d"), (1, 1, 4, 4, 4)) for way in ("max", "avg")),
+        (F.adaptive_max_pool2d, (1, 1, 4, 4)),
+        (F.adaptive_avg_pool2d, (1, 1, 4, 4)),
+        (partial(F.pad, mode="reflect"), (1, 1, 4, 4)),
+        (partial(F.pad, mode="replicate"), (1, 1, 4, 4)),
+    ],
+)
+@on_threads(2)
+def test_second_gradients_of_pools_and_pads_are_dtensors(function, shape):
+    x = leaf(*shape)
+    how = (1, 1, 1, 1) if isinstance(function, partial) else 2
+    (grad,) = torch.autograd.grad(function(x, how).square().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(grad.sum(), x)
+    assert isinstance(second, DTensor)
