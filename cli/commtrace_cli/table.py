@@ -42,15 +42,15 @@ def table(
     What a trace cannot tell is said above the table. `--json` and `--csv` print exact numbers in
     bytes and nanoseconds, all rows and all columns; `--json` also what each column means.
     """
-    from commtrace.analyze import CATALOG
+    from commtrace.analyze import CATALOG, analysis_named
 
     if name is None:
         _list(CATALOG)
         return
-    if name not in CATALOG:
+    analysis = analysis_named(name)
+    if analysis is None:
         raise unknown_name("table", name, CATALOG)
     frames = load_run(trace)
-    analysis = CATALOG[name]
     whole = analysis.function(frames)
     if as_csv:
         write_csv(whole)

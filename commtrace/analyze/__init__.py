@@ -7,8 +7,8 @@ CATALOG["by_kind"].function(frames)
 from __future__ import annotations
 
 from commtrace.analyze.analysis import Analysis
-from commtrace.analyze.catalog import CATALOG
+from commtrace.analyze.catalog import CATALOG, analysis_named
 from commtrace.analyze.frame import Frames, load
 from commtrace.analyze.notices import Notice, notices_of
 
-__all__ = ["CATALOG", "Analysis", "Frames", "Notice", "load", "notices_of"]
+__all__ = ["CATALOG", "Analysis", "Frames", "Notice", "analysis_named", "load", "notices_of"]

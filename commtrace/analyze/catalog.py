@@ -21,14 +21,22 @@ from commtrace.analyze.overlap import OVERLAP
 from commtrace.analyze.rank_waits import RANK_WAITS
 from commtrace.analyze.sizes import SIZES
 from commtrace.analyze.skew import SKEW
-from commtrace.analyze.stragglers import LATECOMERS
+from commtrace.analyze.stragglers import STRAGGLERS
 from commtrace.analyze.wait_states import WAIT_STATES
 
 CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
         *(BY_KIND, BY_PHASE, BY_MODULE, BY_OP, *FLAT, BY_STEP, BY_RANK),
-        *(OVERLAP, BALANCE, WAIT_STATES, RANK_WAITS, SKEW, LATECOMERS, SIZES, MATRIX),
+        *(OVERLAP, BALANCE, WAIT_STATES, RANK_WAITS, SKEW, STRAGGLERS, SIZES, MATRIX),
         *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }
+
+FORMER_NAMES = {"latecomers": "stragglers"}
+"""Names of analyses in earlier versions; scripts that use them go on working."""
+
+
+def analysis_named(name: str) -> Analysis | None:
+    """Analysis of that name, or of that former name; None if there is none."""
+    return CATALOG.get(FORMER_NAMES.get(name, name))

@@ -244,7 +244,7 @@ _STEP_ENDS = {
 }
 _OF_TIMES = ("overlap", "balance", "activity", "timeline", "wait_states", "skew")
 _OF_WAITS = (
-    *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "latecomers", "activity"),
+    *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "stragglers", "activity"),
 )
 
 

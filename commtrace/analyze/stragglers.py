@@ -3,7 +3,7 @@
 A collective is held up by the member that came last, a transfer by the end that came second. The
 *delay* is how long all the others were blocked for it at once: the shortest of their waits, for if
 the last one had come earlier, they would have waited for the next to last. Sums of delays are
-what the run would gain were its latecomers in time. Of each rank the table has the 16 places that
+what the run would gain were its stragglers in time. Of each rank the table has the 16 places that
 delay the others longest.
 """
 
@@ -70,13 +70,13 @@ def held_up(frames: Frames) -> pd.DataFrame:
         others_work_ns=("work", "mean"),
     )
     found = met[met["delay_ns"] > 0].reset_index()
-    found.index = _rows_of_latecomers(frames, found)
+    found.index = _rows_of_stragglers(frames, found)
     found = found[found.index >= 0]
     found["work_ns"] = _since_last_call(frames)[found.index]
     return found.assign(num_ranks=found["num_others"] + 1).sort_index()
 
 
-def _rows_of_latecomers(frames: Frames, found: pd.DataFrame) -> pd.Index:
+def _rows_of_stragglers(frames: Frames, found: pd.DataFrame) -> pd.Index:
     """The row of table `comm` in which each of them came at last."""
     comm = frames.comm
     keys = pd.DataFrame(
@@ -108,7 +108,7 @@ def _since_last_call(frames: Frames) -> pd.Series:
     return (times["issue"] - before).clip(lower=0).reindex(comm.index).astype("float64")
 
 
-def latecomers(frames: Frames) -> pd.DataFrame:
+def stragglers(frames: Frames) -> pd.DataFrame:
     """One row per rank and place, the one that delays the others longest first."""
     events = held_up(frames)
     late = frames.comm.loc[events.index]
@@ -138,10 +138,10 @@ def latecomers(frames: Frames) -> pd.DataFrame:
     return typed(table.groupby("rank").head(MOST_PLACES), COLUMNS)
 
 
-LATECOMERS = Analysis(
-    "latecomers",
-    "Latecomers",
+STRAGGLERS = Analysis(
+    "stragglers",
+    "Stragglers",
     "Who keeps the others waiting, and where in the program?",
-    latecomers,
+    stragglers,
     COLUMNS,
 )

@@ -99,19 +99,18 @@ class Comms:
         """
         import pandas
 
-        from commtrace.analyze import CATALOG, load
+        from commtrace.analyze import CATALOG, analysis_named, load
         from commtrace.schema import TABLES
 
-        if name not in TABLES and name not in CATALOG:
+        analysis = analysis_named(name)
+        if name not in TABLES and analysis is None:
             raise UsageError(
                 f"there is no table {name!r}", attempt=f"one of {', '.join([*TABLES, *CATALOG])}"
             )
         tables = {}
         for run, trace in self._traces().items():
             frames = load(trace)
-            tables[run] = (
-                getattr(frames, name) if name in TABLES else CATALOG[name].function(frames)
-            )
+            tables[run] = analysis.function(frames) if analysis else getattr(frames, name)
         if len(tables) == 1:
             return next(iter(tables.values()))
         whole = pandas.concat([table.assign(run=run) for run, table in tables.items()])

@@ -71,7 +71,7 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
             *("rank", "host", "num_calls", "wire_bytes", "blocked_ns", "share", "wait_ns"),
             *("caused_wait_ns", "num_last"),
         ),
-        "latecomers": (
+        "stragglers": (
             *("rank", "kind", "phase", "module", "source_file", "num_late", "delay_ns"),
             *("max_delay_ns", "worst_step", "worst_call", "work_ns", "others_work_ns"),
         ),

@@ -38,15 +38,15 @@ class Views(ABC):
         It shows its values with units; they are plain numbers. Raises UsageError where there is
         no such table, naming those that there are.
         """
-        from commtrace.analyze import CATALOG
+        from commtrace.analyze import CATALOG, analysis_named
         from commtrace.views.table import Table
 
         frames = self.frames()
         if name in TABLES:
             return Table.of(getattr(frames, name), TABLES[name], frames.start_ns)
-        if name not in CATALOG:
+        analysis = analysis_named(name)
+        if analysis is None:
             raise unknown_name("table", name, [*TABLES, *CATALOG])
-        analysis = CATALOG[name]
         return Table.of(analysis.function(frames), analysis.columns, frames.start_ns)
 
     def findings(self) -> Table:

@@ -56,6 +56,12 @@ def test_csv_and_json_are_the_analysis_itself(
     assert list(document[name]["columns"]) == list(table.columns)
 
 
+def test_a_table_is_found_by_its_former_name(commtrace: Commtrace, run_json: Path) -> None:
+    former = commtrace("table", run_json, "latecomers", "--csv")
+    assert former.code == 0
+    assert former.out == commtrace("table", run_json, "stragglers", "--csv").out
+
+
 def test_a_table_that_does_not_exist_is_refused(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("table", run_json, "by_moon")
     assert (ended.code, ended.out) == (2, "")

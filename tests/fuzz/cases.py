@@ -38,7 +38,7 @@ _TURN = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
 _STRIDE = 11
 
 TABLES = (
-    "by_module", "consistency", "by_rank", "matrix", "skew", "by_step", "overlap", "latecomers",
+    "by_module", "consistency", "by_rank", "matrix", "skew", "by_step", "overlap", "stragglers",
     "wait_states", "activity", "sizes", "by_group", "rank_waits", "facts", "by_source",
 )  # fmt: skip
 ROWS = ("comm", "ops", "groups", "ranks", "steps")

@@ -1,6 +1,6 @@
 """Ranks that keep the others waiting: one that always does, one that once did, and all in turn.
 
-What they cost is the time in which all others waited for them (`latecomers.held_up`), once for each
+What they cost is the time in which all others waited for them (`stragglers.held_up`), once for each
 rank that it concerns. Of n ranks that do alike, each causes 1/n of all delays; a late rank's odds
 are `late_odds` times as high, and its delays are spread over several calls. From where on it is a
 finding is a matter of settings (`commtrace.settings.THRESHOLDS`).

@@ -55,6 +55,7 @@ def test_a_table_is_that_of_the_catalog_or_of_the_trace(run: Run) -> None:
             run.table(name), analysis.function(run), check_frame_type=False
         )
     pd.testing.assert_frame_equal(run.table("comm"), run.comm, check_frame_type=False)
+    pd.testing.assert_frame_equal(run.table("latecomers"), run.table("stragglers"))
     with pytest.raises(UsageError, match=r"no table 'by_modul'\n.*by_kind.*\n  try: by_module$"):
         run.table("by_modul")
 

@@ -18,10 +18,10 @@ from tests.commtrace.analyze.second.told import calls, facts, matrix, sizes
 from tests.commtrace.analyze.second.waited import (
     activity,
     balance,
-    latecomers,
     overlap,
     rank_waits,
     skew,
+    stragglers,
     wait_states,
 )
 
@@ -60,8 +60,8 @@ SECOND: dict[str, Second] = {
     "wait_states": Second(wait_states, ["state", "kind", "mesh_axis"]),
     "rank_waits": Second(rank_waits, ["rank", "state"]),
     "skew": Second(skew, ["group", "kind"]),
-    "latecomers": Second(
-        latecomers,
+    "stragglers": Second(
+        stragglers,
         ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line"],
     ),
     "sizes": Second(sizes, ["kind", "group", "from_bytes"]),

@@ -184,7 +184,7 @@ def work_before(run: Run, call: Any) -> float:
     return float(max(call.issue_ns - max(ends), 0)) if ends else float("nan")
 
 
-def latecomers(run: Run) -> list[dict[str, Any]]:
+def stragglers(run: Run) -> list[dict[str, Any]]:
     """Who was waited for, by place."""
     cells: dict[tuple[Any, ...], list[tuple[Any, list[tuple[Any, int]]]]] = {}
     for last, others in held_up(run):
