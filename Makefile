@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb programs fuzz docs notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-operators opdb programs fuzz docs docs-site notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ demo: $(READY) ## train with tensor parallelism on 4 local ranks, recorded; prin
 test: $(READY) ## all tests; PYTEST_ARGS="-k name" for some, TORCH=2.14.1 with another torch
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: format-check lint types contracts test ## format, lint, types, contracts, tests
+check: format-check lint types contracts docs-site test ## format, lint, types, contracts, site, tests
 
 format-check: $(READY) ## is everything formatted?
 	$(BIN)/ruff format --check .
@@ -53,6 +53,12 @@ types: $(READY) ## pyright
 
 contracts: $(READY) ## which module may import which
 	$(BIN)/lint-imports
+
+docs-site: $(READY) ## the documentation as a site, in build/site; a broken link is an error
+	@if [ -x $(BIN)/mkdocs ]; then \
+		NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && \
+		echo "build/site: $(BIN)/python -m http.server --directory build/site serves it"; \
+	else echo "docs-site left out: MkDocs' plugins need Python 3.11.5 or newer"; fi
 
 format: $(READY) ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix .
