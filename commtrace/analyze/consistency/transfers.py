@@ -2,8 +2,8 @@
 
 Transfers between two ranks are compared in total, not one by one, because tags may let them
 overtake each other. Both directions between two ranks form one problem. The check leaves out ranks
-whose transfers the trace may have lost, receives from any source, and transfers that hang in a
-deadlock, which is a problem of its own.
+whose transfers the trace may have lost, ranks that receive from any source, and transfers that hang
+in a deadlock, which is a problem of its own.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Finding:
         rows: Labels of the calls in table `comm`.
         cost_bytes: Wire bytes that could be saved, summed over all ranks.
         cost_ns: Time that could be saved, summed over all ranks.
-        module: Path of the module, if it is not simply that of all calls.
+        module: Path of the module; by default, the one that all of the calls share.
     """
 
     title: str

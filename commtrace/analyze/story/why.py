@@ -138,7 +138,7 @@ class Reason(Protocol):
 
     @property
     def carries(self) -> str:
-        """The library's own data that is sent; empty for the program's."""
+        """The library's own data that is sent; empty if there is none."""
         ...
 
     @property
