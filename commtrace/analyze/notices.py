@@ -95,7 +95,7 @@ def _left_out(frames: Frames) -> str:
 
 def _cut_short(frames: Frames) -> str:
     short = frames.ranks.loc[~frames.ranks["complete"], "rank"].tolist()
-    if not short or "imported_from" in frames.run:  # what was imported is a part of its run
+    if not short or "imported_from" in frames.run:  # an import covers a part of its run
         return ""
     return (
         f"{_ranks(short)} did not close the recording (killed, crashed, or still running): the "
@@ -170,7 +170,7 @@ def _several_clocks(frames: Frames) -> str:
 
 def _host_clocks(frames: Frames) -> str:
     devices = sorted(set(frames.ranks["device"].astype(object)) - {"", "cpu"})
-    if not devices or "imported_from" in frames.run:  # that has the device's own times
+    if not devices or "imported_from" in frames.run:  # imports have device times
         return ""
     return (
         f"The ranks computed on {', '.join(devices)}: exposed is what blocked the host, for a "

@@ -62,7 +62,7 @@ def held_up(frames: Frames) -> pd.DataFrame:
     transfer = is_transfer(frames)
     if transfer.any():
         of_transfers = waits.index[transfer[waits.index]]
-        waits.loc[of_transfers, "number"] = -1 - of_transfers  # each by itself
+        waits.loc[of_transfers, "number"] = -1 - of_transfers  # each is a group of its own
     met = waits.groupby(["group", "number"], sort=False).agg(
         delay_ns=("wait", "min"),
         wait_ns=("wait", "sum"),

@@ -100,8 +100,10 @@ class Views(ABC):
         return PICTURES[name].draw(self.frames(), **({"theme": usual_theme()} | options))
 
     def flame(self, **options: Any) -> go.Figure:
-        """Draw communication by phase, module, operator and kind; `value` is by default wire
-        bytes.
+        """Draw communication by phase, module, operator and kind, as wide as its `value`.
+
+        By default, `value` is the first of wire bytes, time, exposed time and calls that is not
+        zero.
         """
         return self.picture("flame", **options)
 
@@ -132,5 +134,5 @@ class Views(ABC):
 
         try:
             return card(self.frames())
-        except RecordingError:  # it has not begun
+        except RecordingError:  # the recording has not begun
             return None

@@ -124,7 +124,7 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
         them, they = ("it as a member", "it") if len(ranks) == 1 else ("them as members", "they")
         yield Problem(
             problem="missing rank",
-            is_fault=covered.imported_from != PROFILER,  # of which one may profile any ranks
+            is_fault=covered.imported_from != PROFILER,  # may cover any subset of ranks
             group=names[0],
             mesh_axis=covered.axes.get(names[0], ""),
             ranks=numbers_text(ranks),

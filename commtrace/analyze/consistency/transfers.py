@@ -42,7 +42,7 @@ def unmatched_transfers(
     for column in ("num", "size"):
         uneven = wide[wide[column, SEND] != wide[column, RECV]]
         bad = uneven
-        if covered.imported_from and column == "num":  # what is over by now has met its other end
+        if covered.imported_from and column == "num":  # a completed one has met its other end
             bad = uneven[~_is_over(frames, uneven)]
         pairs: dict[tuple[str, int, int], list[tuple[int, int, pd.Series]]] = {}
         for (group, source, target), row in bad.iterrows():  # type: ignore[misc]
@@ -69,7 +69,7 @@ def _comparable(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
     is_open = pd.MultiIndex.from_frame(ends[["group", "target"]]).isin(
         pd.MultiIndex.from_frame(open_to_all[["group", "target"]])
     )
-    from_dumps = covered.imported_from == FLIGHT_RECORDER  # what they have last is certain
+    from_dumps = covered.imported_from == FLIGHT_RECORDER  # the end of a dump is certain
     cut = covered.ringed if from_dumps else covered.cut
     unsure = covered.unrecorded | cut | covered.dropping
     known = ~(ends["source"].isin(unsure) | ends["target"].isin(unsure))
