@@ -41,7 +41,10 @@ ROOT_NEEDS_EVERYONE = ("reduce", "gather")
 
 
 def end_ns(comm: pd.DataFrame) -> pd.Series:
-    """Return the end of each call: its completion if known, else issue plus blocked time."""
+    """Return the end of each call: its completion if known, else issue plus known duration.
+
+    The known duration is the longer of the call's own and its blocked time.
+    """
     held = comm[["blocked_ns", "call_ns"]].max(axis=1).clip(lower=0)
     return comm["complete_ns"].where(
         comm["complete_ns"] >= comm["issue_ns"], comm["issue_ns"] + held

@@ -124,8 +124,9 @@ def _rooted_sizes(covered: Coverage) -> set[tuple[int, int]]:
 
 
 def rooted_parts(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
-    """Return each member's elements in a gather or scatter (`own`), and the root's for it
-    (`roots`).
+    """Return each member's elements in a gather or scatter, `own`, and the root's for it, `roots`.
+
+    Calls whose sizes are unknown at either end are left out.
     """
     is_gather = calls["kind"] == "gather"
     own = calls["input_shapes"].astype(object).where(is_gather, calls["output_shapes"])

@@ -149,8 +149,9 @@ def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFram
 
 
 def _works(events: pd.DataFrame) -> str:
-    """Describe the time since the previous call of the straggler and of the others, weighted by
-    delay.
+    """Describe the time since the previous call, of the straggler and of the others.
+
+    The means are weighted by delay. The text is empty unless the straggler's time is longer.
     """
     known = events.dropna(subset=["work_ns", "others_work_ns"])
     weights = known["delay_ns"] / (known["delay_ns"].sum() or float("nan"))
