@@ -124,10 +124,9 @@ def _in_columns(parts: pd.DataFrame, max_marks: int) -> pd.DataFrame:
 
 
 def phase_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.DataFrame:
-    """Return one row per series of operators of one phase on one rank: `rank phase start_ns
-    end_ns`.
+    """Return one row per series of operators of one phase on one rank.
 
-    The table is empty if operators were not recorded.
+    Columns: `rank phase start_ns end_ns`. The table is empty if operators were not recorded.
     """
     ops = frames.ops
     outer = ops[(ops["parent"] < 0) & (ops["start_ns"] >= 0)]

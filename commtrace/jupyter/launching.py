@@ -78,7 +78,8 @@ def launch(
     Raises:
         RankError: A rank raised, died or did not finish in time. It has the traceback, and in `run`
             the calls recorded until then.
-        UsageError: The function cannot be copied.
+        LaunchError: The ranks were stopped from outside, or left no recording.
+        UsageError: The function cannot be copied, or `nproc` or `detail` is invalid.
     """
     name = getattr(function, "__name__", type(function).__name__)
     _check(name, nproc, detail)

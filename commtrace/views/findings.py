@@ -60,9 +60,7 @@ class Findings(Table):
         return "\n".join(map(visible, lines + self._not_judged()))
 
     def _not_judged(self) -> list[str]:
-        """Return a sentence on the rules that could not be evaluated, for each kind of missing
-        data.
-        """
+        """Return one sentence per kind of missing data, with the rules that need it."""
         lacks = by_lack(self.attrs[_UNANSWERED])
         return [f"Not judged: {', '.join(names)}. {lack}" for lack, names in lacks.items()]
 
