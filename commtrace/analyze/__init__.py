@@ -1,4 +1,4 @@
-"""From a trace to tables: `load` it, then ask an analysis of the `CATALOG`.
+"""Analyses of a recorded run: `load` a trace, then call an analysis from the `CATALOG`.
 
 frames = load("run.json")
 CATALOG["by_kind"].function(frames)

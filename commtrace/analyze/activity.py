@@ -1,4 +1,4 @@
-"""What each rank does over time: it waits for a peer, transfers, or does something else.
+"""Activity of each rank over time: waiting for a peer, transferring, or anything else.
 
 The intervals of a rank follow each other without gaps from its first call on to the end of its last
 one. Where several threads are blocked at once, the earlier call counts.
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def activity(frames: Frames) -> pd.DataFrame:
-    """One row per interval, by rank and time; a wait that is not known is a transfer."""
+    """Return one row per interval, by rank and time; a wait of unknown length is a transfer."""
     comm = frames.comm
     arrival = arrivals(frames)["arrival_ns"]
     blocked = blocked_intervals(frames).sort_values(["rank", "start", "end"], kind="stable")

@@ -1,9 +1,9 @@
-"""What an analysis is: a question, the function that answers it, and the columns of the answer.
+"""The `Analysis` type: a question, the function that answers it, and the columns of the answer.
 
-Law: the function's table has exactly the listed columns, in order, with the dtypes of their types.
+An analysis' function returns exactly the listed columns, in order, with the dtypes of their types.
 
-Nanoseconds and bytes are exact 64-bit integers, and no sum of them may wrap around: what is summed
-goes through `addable` first, products and squares are taken of floats.
+Nanoseconds and bytes are exact 64-bit integers whose sums must not wrap around. Values are passed
+through `addable` before they are summed; products and squares are computed in floats.
 """
 
 from __future__ import annotations
@@ -19,12 +19,20 @@ from commtrace.schema import Column
 
 _DTYPES = {int: "int64", float: "float64", bool: "bool", str: str}
 _MOST = 2**63 - 1024
-"""The largest integer of 64 bits that is a float as well."""
+"""Largest 64-bit integer that is exactly representable as a float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One question that a run can be asked; `columns` documents the answer, with units."""
+    """One question about a run and the function that answers it.
+
+    Attributes:
+        name: Key in the catalog, also used by the command line.
+        title: Heading shown above the table.
+        question: The question in one sentence.
+        function: Computes the answer from the run's tables.
+        columns: Schema of the answer, with units.
+    """
 
     name: str
     title: str
@@ -34,9 +42,9 @@ class Analysis:
 
 
 def typed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
-    """`table` with exactly these columns and their dtypes, its rows numbered from 0.
+    """Return `table` with exactly these columns and their dtypes, its rows numbered from 0.
 
-    A column that an empty table lacks is added; in a table with rows it is an error.
+    A column missing from an empty table is added; in a table with rows it is an error.
     """
     names = [column.name for column in columns]
     if table.empty:
@@ -55,9 +63,9 @@ def typed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
 
 
 def addable(values: pd.Series) -> pd.Series:
-    """`values` such that no sum of some of them overflows: as floats where integers might.
+    """Return `values` in a dtype in which no partial sum overflows: floats where integers might.
 
-    Floats lose what is below 1e-16 of the sum; a sum of integers past 2**63 would be negative.
+    Floats lose what is below 1e-16 of the sum; a sum of integers beyond 2**63 would wrap around.
     """
     if values.dtype.kind not in "iu" or np.abs(values.to_numpy("float64")).sum() < _MOST:
         return values

@@ -1,16 +1,17 @@
-"""How long each call waited for its peers, and who came last.
+"""Wait and transfer time of each call, and the rank that arrived last.
 
-Nobody can be through before those whom he needs have come (`matching` says which calls are one):
+A call cannot complete before the members it depends on have arrived (`matching` says which calls
+form one collective):
 
     all_reduce, all_gather, reduce_scatter, all_to_all, barrier    needs every member
     broadcast, scatter                                             needs the root
     reduce, gather                                                 the root needs every member
     send, recv                                                     needs the other end
 
-The time that a rank is blocked before the last of these has arrived is *wait*; the rest of its
-blocked time is *transfer*. `wait_states` names the waits. A collective of which a member's call is
-missing, or whose members disagree on its kind or root, and a transfer whose other end is not in
-the trace, have no known wait.
+*Wait* is the time for which a rank is blocked before the last of these arrives; the rest of its
+blocked time is *transfer*. `wait_states` names the waits. The wait is unknown for a collective that
+lacks a member's call or whose members disagree on its kind or root, and for a transfer whose other
+end is not in the trace.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ ROOT_NEEDS_EVERYONE = ("reduce", "gather")
 
 
 def end_ns(comm: pd.DataFrame) -> pd.Series:
-    """When each call was over: its completion, or as long as it is known to have blocked."""
+    """Return the end of each call: its completion if known, else issue plus known duration.
+
+    The known duration is the longer of the call's own and its blocked time.
+    """
     held = comm[["blocked_ns", "call_ns"]].max(axis=1).clip(lower=0)
     return comm["complete_ns"].where(
         comm["complete_ns"] >= comm["issue_ns"], comm["issue_ns"] + held
@@ -49,7 +53,7 @@ def end_ns(comm: pd.DataFrame) -> pd.Series:
 
 @once
 def arrivals(frames: Frames) -> pd.DataFrame:
-    """Wait and transfer of every call, in the order of table `comm`; columns as in `COLUMNS`."""
+    """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
     comm, base = frames.comm, frames.start_ns
     calls = pd.DataFrame(
         {
@@ -101,7 +105,7 @@ def arrivals(frames: Frames) -> pd.DataFrame:
 
 
 def _is_matched(frames: Frames, calls: pd.DataFrame, collective: Any) -> pd.Series:
-    """Whether each member of the group made the call, once, and all made the same one."""
+    """Test whether each member of the group made the call once, with equal kind and root."""
     size = frames.comm["group"].astype(object).map(frames.groups.set_index("name")["size"])
     alike = pd.Series(True, index=calls.index)
     for name in ("kind", "root"):
@@ -114,10 +118,10 @@ def _is_matched(frames: Frames, calls: pd.DataFrame, collective: Any) -> pd.Seri
 
 
 def _blocked_before(comm: pd.DataFrame, issue: pd.Series, arrival: pd.Series) -> pd.Series:
-    """How much of each call's blocked time lies before `arrival`; both on one clock.
+    """Return the part of each call's blocked time before `arrival`; both times are on one clock.
 
-    A rank is blocked in the call, and where that does not account for all of its blocked time,
-    in a wait that ended with the call's completion, but did not begin before the call returned.
+    A rank is blocked in the call itself. Blocked time beyond the call's own duration is attributed
+    to a wait that ended with the call's completion and began no earlier than the call's return.
     """
     in_call = comm[["call_ns", "blocked_ns"]].min(axis=1).clip(lower=0)
     in_wait = (comm["blocked_ns"] - in_call).clip(lower=0)
@@ -129,12 +133,12 @@ def _blocked_before(comm: pd.DataFrame, issue: pd.Series, arrival: pd.Series) ->
 
 
 def _of_root(calls: pd.DataFrame, collective: pd.Series) -> pd.Series:
-    """When the root of each call's collective issued it; nan without a root."""
+    """Return the issue time of the root of each call's collective; nan without a root."""
     roots = calls["rank"] == calls["root"]
     return collective.map(calls.loc[roots, "issue"].groupby(collective[roots]).max())
 
 
 def _latecomer(calls: pd.DataFrame, collective: pd.Series) -> pd.Series:
-    """The member that came last to each call's collective; the lowest of several at once."""
+    """Return the member that arrived last at each call's collective; the lowest rank in a tie."""
     ordered = calls.sort_values(["issue", "rank"], ascending=[False, True])
     return collective.map(ordered.groupby(collective[ordered.index])["rank"].first())

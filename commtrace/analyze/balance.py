@@ -1,4 +1,4 @@
-"""How evenly the ranks' work is spread, step by step, in the terms of POP.
+"""Load balance of the ranks in each step, in the metrics of POP.
 
 A rank's useful time is what it is not blocked for. With its mean and maximum over ranks,
 
@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 def balance(frames: Frames) -> pd.DataFrame:
-    """One row per step, in order."""
+    """Return one row per step, in order."""
     ranks = overlap(frames)
     ranks["useful"] = (ranks["duration_ns"] - ranks["exposed_ns"]).clip(lower=0)
     ordered = ranks.sort_values(["useful", "rank"], ascending=[False, True])

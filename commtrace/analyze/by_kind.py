@@ -1,4 +1,4 @@
-"""Which kinds of communication a run consists of."""
+"""Communication by kind of collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which modules communicate, as a tree.
+"""Communication by module, as a tree.
 
 A module's *inclusive* measures are those of its calls and of all modules below it; its *own* ones
 are of the calls that it made itself, with no module further in (0 where it made none, and no
@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 def by_module(frames: Frames) -> pd.DataFrame:
-    """One row per module that communicates or holds one that does, in the tree's order."""
+    """Return one row per module in which communication happens, in the tree's order."""
     own = totals(frames, ["module"])
     if own.empty:
         return typed(own, COLUMNS)
@@ -75,7 +75,7 @@ BY_MODULE = Analysis(
 
 
 def parts(path: str) -> list[str]:
-    """The names along a module's path; none for the whole run.
+    """Return the names along a module's path; none for the whole run.
 
     >>> parts("layers.0.attention")
     ['layers', '0', 'attention']
@@ -84,7 +84,7 @@ def parts(path: str) -> list[str]:
 
 
 def ancestors(path: str) -> list[str]:
-    """The paths from the whole run down to `path` itself.
+    """Return the paths from the whole run down to `path` itself.
 
     >>> ancestors("layers.0")
     ['', 'layers', 'layers.0']
@@ -94,7 +94,7 @@ def ancestors(path: str) -> list[str]:
 
 
 def natural_key(path: str) -> list[list[tuple[int, int, str]]]:
-    """A sort key that puts `layers.2` before `layers.10` and a module before those inside it."""
+    """Return a sort key that puts `layers.2` before `layers.10`, and modules before submodules."""
     return [
         [(0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in _pieces(name)]
         for name in parts(path)
@@ -106,7 +106,7 @@ def _pieces(name: str) -> Iterable[str]:
 
 
 def _classes(frames: Frames) -> dict[str, str]:
-    """The class of each module that a call or an operator named."""
+    """Return the class name of each module for which a call or an operator recorded one."""
     classes: dict[str, str] = {}
     for table in (frames.ops, frames.comm):
         named = table[["module", "module_class"]].drop_duplicates()

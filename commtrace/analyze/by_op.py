@@ -1,4 +1,4 @@
-"""Which operators needed communication, and of what kind."""
+"""Communication by operator and kind of collective."""
 
 from __future__ import annotations
 

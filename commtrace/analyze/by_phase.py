@@ -1,4 +1,4 @@
-"""In which phase of training a run communicates."""
+"""Communication by phase of training."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The flat tables by where a call was made and in which group: one column or a few, one row each.
+"""Flat tables by place of a call or by its group: one row per value of one or a few columns.
 
-All share the measures of `measures`; `FLAT` is the list.
+All of them share the measures of `measures`; `FLAT` lists them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _flat(name: str, title: str, question: str, keys: tuple[Column, ...]) -> Ana
 
 def _table(columns: tuple[Column, ...]) -> Callable[[Frames], pd.DataFrame]:
     def table(frames: Frames) -> pd.DataFrame:
-        """One row per value of the keys, the one that blocks longest first."""
+        """Return one row per value of the keys, the longest blocking first."""
         return table_by(with_group_facts(frames), columns)
 
     return table

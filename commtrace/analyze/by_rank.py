@@ -1,4 +1,4 @@
-"""What each rank did, how long it waited for others, and how long others waited for it.
+"""Activity of each rank, its wait for others, and the wait it causes.
 
 Counts, sizes and times are the rank's own. A rank that comes late to a collective blocks the
 others, while it is blocked least itself: `caused_wait_ns` is the wait of the other members of
@@ -35,7 +35,7 @@ _SUMMED = ["payload_bytes", "wire_bytes", "blocked_ns"]
 
 
 def by_rank(frames: Frames) -> pd.DataFrame:
-    """One row per recorded rank, in order."""
+    """Return one row per recorded rank, in order."""
     comm = frames.comm
     ranks = frames.ranks.set_index("rank")
     index = ranks.index.union(comm["rank"].unique()).sort_values()

@@ -1,4 +1,4 @@
-"""How much of each step is communication.
+"""Share of each step that is communication.
 
 Step -1 is what was recorded outside of steps: building the model, distributing its weights, and
 everything in a program that marks no steps. The measures are those of `measures`, means over ranks;
@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 def by_step(frames: Frames) -> pd.DataFrame:
-    """One row per step in order, first what is outside of steps where that communicates."""
+    """Return one row per step, in order; calls outside of steps come first, if there are any."""
     num_ranks = max(frames.num_ranks, 1)
     sums = totals(frames, ["step"])
     duration = steps_ns(frames).groupby(frames.steps["step"]).sum() / num_ranks

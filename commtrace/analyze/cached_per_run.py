@@ -1,4 +1,4 @@
-"""What several analyses ask of the same run is computed once, and forgotten with the run."""
+"""Per-run cache of intermediate results that several analyses share; it is dropped with the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def once(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
-    """`function`, which gives the same object again for the same run: change it nowhere."""
+    """Cache the result of `function` per run; callers share the result and must not modify it."""
     answers: WeakKeyDictionary[Frames, T] = WeakKeyDictionary()
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""The single calls, with what is worked out for each."""
+"""Single calls, with the values that the analyses derive for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every analysis by name: what the command line, the page, notebooks and tests choose from."""
+"""All analyses by name: the catalog that the command line, the page, notebooks and tests use."""
 
 from __future__ import annotations
 

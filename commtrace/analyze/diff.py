@@ -1,4 +1,4 @@
-"""What changed from one run to another, by module, operator, kind, group and phase.
+"""Changes between two runs, by module, operator, kind, group and phase.
 
 Numbers are what one rank does: means over each run's ranks. Where both runs mark steps, what
 happens in steps is counted per step (`scope` "step"), so that runs of different length compare;
@@ -20,7 +20,7 @@ from commtrace.schema import Column
 KEYS = ("scope", "module", "op", "kind", "group", "phase")
 MEASURED = {"calls": "", "payload_bytes": "bytes", "wire_bytes": "bytes", "blocked_ns": "ns"}
 METRICS = {"calls": "calls", "bytes": "wire_bytes", "time": "blocked_ns"}
-"""What an increase can be looked for in, and the measure that it is of."""
+"""Metrics that can be checked for an increase, and the measure that each refers to."""
 
 ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"
 _ORDER = (ADDED, REMOVED, CHANGED, SAME)
@@ -48,13 +48,16 @@ COLUMNS = (
 
 
 def diff(before: Frames, after: Frames) -> pd.DataFrame:
-    """One row per place that communicates in either run: added, removed, changed, then the same."""
+    """Return one row per place that communicates in either run.
+
+    Added places come first, then removed, changed and unchanged ones.
+    """
     (table,) = compare_all((before, after))
     return table
 
 
 def compare_all(runs: Sequence[Frames]) -> list[pd.DataFrame]:
-    """`diff` of the first run and each later one, all counted alike."""
+    """Return `diff` of the first run and each later one, all normalized in the same way."""
     per_step = in_steps_of_all(runs)
     first, *others = (_sums(frames, per_step) for frames in runs)
     return [compare(first, each) for each in others]
@@ -66,7 +69,7 @@ def in_steps_of_all(runs: Sequence[Frames]) -> bool:
 
 
 def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-    """`diff` of two runs' measures (columns `MEASURED`) by place (index `KEYS`)."""
+    """Return `diff` of two runs' measures (columns `MEASURED`) by place (index `KEYS`)."""
     table = first.add_suffix("_before").join(second.add_suffix("_after"), how="outer")
     is_old = table["calls_before"].notna()
     is_new = table["calls_after"].notna()
@@ -93,7 +96,14 @@ def _sums(frames: Frames, per_step: bool) -> pd.DataFrame:
 
 
 def per_rank(frames: Frames, comm: pd.DataFrame, by: Sequence[str], per_step: bool) -> pd.DataFrame:
-    """Measures of one rank over `comm`, by scope and columns: `MEASURED`, nan if unknown."""
+    """Return the measures of one rank over `comm`, by scope and `by`: `MEASURED`, nan if unknown.
+
+    Args:
+        frames: The run, for its numbers of ranks and steps.
+        comm: The calls to sum up, a part of table `comm` or all of it.
+        by: Columns of `comm` to group by, besides `scope`.
+        per_step: Count calls within steps per step (`scope` "step"), not over the run.
+    """
     in_step = (comm["step"] >= 0) & per_step
     num_steps = max(frames.steps["step"].nunique(), 1)
     weight = (1.0 / max(frames.num_ranks, 1)) / in_step.map({True: num_steps, False: 1})
@@ -108,7 +118,13 @@ def per_rank(frames: Frames, comm: pd.DataFrame, by: Sequence[str], per_step: bo
 def increases(
     table: pd.DataFrame, metric: str, tolerance: float = 0.0
 ) -> dict[str, tuple[float, float]]:
-    """By scope, the sums before and after of a metric that grew by more than a part of itself."""
+    """Return, by scope, the sums before and after of a metric that grew.
+
+    Args:
+        table: A table of `diff`.
+        metric: A key of `METRICS`.
+        tolerance: Growth that is accepted, as a fraction of the value before.
+    """
     measure = METRICS[metric]
     sums = table.groupby("scope")[[f"{measure}_before", f"{measure}_after"]].sum(min_count=1)
     return {
@@ -119,7 +135,7 @@ def increases(
 
 
 def differences_of_runs(*runs: Frames) -> list[str]:
-    """Sentences on what makes runs hard to compare."""
+    """Return sentences about properties that make the runs hard to compare."""
     told = []
     sizes = [str(frames.num_ranks) for frames in runs]
     if len(set(sizes)) > 1:
@@ -149,7 +165,7 @@ _NOT_KNOWN = {"wire_bytes": "the bytes sent", "blocked_ns": "the time blocked"}
 
 
 def _itself(frames: Frames) -> pd.DataFrame:
-    """A run compared with itself: what an analysis of one run can say."""
+    """Compare a run with itself, so that a difference can be listed like an analysis of one run."""
     return diff(frames, frames)
 
 

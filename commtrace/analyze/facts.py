@@ -1,4 +1,4 @@
-"""What is known about a run as a whole."""
+"""Facts about a run as a whole."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The tables of a trace as DataFrames: what every analysis is handed.
+"""The tables of a trace as DataFrames: the input of every analysis.
 
-A trace, or the path of one, comes in; `Frames` goes out, with every table and column of the schema
-present even where nothing was recorded. Dtypes follow the schema:
+`load` takes a trace or the path of one and returns `Frames`, in which every table and column of the
+schema is present even where nothing was recorded. Dtypes follow the schema:
 
     int -> int64    float -> float64    bool -> bool    str -> category
 
-Half of a pair of surrogates, which no file and no terminal can have, becomes an escape.
+A lone surrogate, which can be written neither to a file nor to a terminal, becomes an escape.
 """
 
 from __future__ import annotations
@@ -27,11 +27,17 @@ from commtrace.tracefile import StringColumn, Trace, read_trace
 DTYPES: dict[type, str] = {int: "int64", float: "float64", bool: "bool", str: "category"}
 
 
-@dataclass(frozen=True, eq=False)  # without slots, for what is known of a run to be kept with it
+@dataclass(frozen=True, eq=False)  # without slots: cached properties and weak references need it
 class Frames:
-    """One run: `run` holds facts about it, the others are the tables of the schema.
+    """One run as DataFrames.
 
-    `settings` are those of the project that looks at it: thresholds of findings, and muted ones.
+    Attributes:
+        run: Facts about the run, by name.
+        path: File that the trace was read from, if any.
+        settings: Settings of the project in which the run is analysed: thresholds of findings, and
+            the findings that are muted.
+
+    The other attributes are the tables of the schema.
     """
 
     run: Mapping[str, Any]
@@ -46,26 +52,27 @@ class Frames:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks were recorded, which can be fewer than ran."""
+        """Number of recorded ranks, which can be smaller than the number of ranks that ran."""
         return len(self.ranks) or int(self.comm["rank"].nunique())
 
     @cached_property
     def start_ns(self) -> int:
-        """When the first rank began; 0 in a trace without any event."""
+        """Start of the first rank, in Unix ns; 0 in a trace without any event."""
         starts = [self.ranks["start_ns"], self.comm["issue_ns"], self.ops["start_ns"]]
         known = [column[column >= 0].min() for column in starts if (column >= 0).any()]
         return int(min(known, default=0))
 
     @cached_property
     def timed_steps(self) -> pd.DataFrame:
-        """The rows of table `steps` of which beginning and end are known."""
+        """Rows of table `steps` whose start and end are both known."""
         return self.steps[(self.steps["start_ns"] >= 0) & (self.steps["end_ns"] >= 0)]
 
 
 def load(source: Path | str | Trace | Frames, settings: Settings = DEFAULTS) -> Frames:
-    """The tables of a trace, given by its path or already read.
+    """Return the tables of a trace, given by its path or already read.
 
-    Raises a TraceError where the path holds none.
+    Raises:
+        TraceError: The path holds no trace.
     """
     if isinstance(source, Frames):
         return source
@@ -76,7 +83,7 @@ def load(source: Path | str | Trace | Frames, settings: Settings = DEFAULTS) -> 
 
 
 def _encodable_fact(value: Any) -> Any:
-    """A fact of the run, with texts that a file can have."""
+    """Return a fact of the run with all of its text encodable as UTF-8."""
     if isinstance(value, list):
         return [_encodable_fact(each) for each in value]
     return encodable(value) if isinstance(value, str) else value
@@ -101,7 +108,7 @@ def _series(values: Sequence[Any], of_type: type) -> Any:
 
 
 def _categorical(column: StringColumn) -> Any:
-    """The strings that the column uses, of all those that the trace stores, in sorted order."""
+    """Convert to a categorical of the strings that occur in the column, in sorted order."""
     codes = np.asarray(column.codes, dtype="int64")
     used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings))).tolist()
     texts = {code: encodable(str(column.strings[code])) for code in used}

@@ -1,8 +1,8 @@
-"""Several runs side by side, the first of them the baseline: what grew, by module, kind and line.
+"""Growth across several runs, the first of which is the baseline, by module, kind and line.
 
-Numbers are what one rank does, as in `commtrace.analyze.diff`: means over each run's ranks, and,
-where all runs mark steps, per step for what happens in steps (`scope` "step"). A size or time that
-a run does not know is nan; what a run does not do at all is 0.
+Numbers are those of one rank, as in `commtrace.analyze.diff`: means over each run's ranks, and, if
+all runs mark steps, per step for calls within steps (`scope` "step"). A size or time that a run
+does not know is nan; a place at which a run does not communicate counts 0.
 
     baseline    2 ranks, layers.0 10 calls    layers.1 10 calls
     candidate   4 ranks, layers.0 10 calls    layers.1 12 calls
@@ -28,9 +28,13 @@ _LINE = [*_FUNCTION, "source_line"]
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """One place in all runs: `values` has a number of each run for each measure.
+    """One place across all runs.
 
-    `detail` says more of the place: a line's function, and its number where that moved.
+    Attributes:
+        name: The place: a module's path, a kind, or a line.
+        detail: Function of a line, and its numbers in other runs if they differ.
+        scope: "step" if values are per step, else "run".
+        values: For each measure, one number per run.
     """
 
     name: str
@@ -39,26 +43,26 @@ class Grown:
     values: dict[str, tuple[float, ...]]
 
     def growth(self, measure: str) -> float:
-        """The largest change from the baseline, with its sign; 0 where none is known."""
+        """Return the largest change from the baseline, with its sign; 0 if none is known."""
         first, *others = self.values[measure]
         known = [value - first for value in others if value == value and first == first]
         return max(known, key=abs, default=0.0)
 
 
 def totals(runs: Sequence[Frames]) -> list[Grown]:
-    """Everything that the runs communicate: in a step, and outside of steps."""
+    """Return all communication of the runs: one row within steps, and one outside of steps."""
     return _grown([table.assign(place="").set_index("place", append=True) for table in _sums(runs)])
 
 
 def by_kind(runs: Sequence[Frames]) -> list[Grown]:
-    """Growth by kind of communication."""
+    """Return growth by kind of communication."""
     return _grown(_sums(runs, "kind"))
 
 
 def by_module(runs: Sequence[Frames]) -> list[Grown]:
-    """Growth by module, each with all that is inside of it.
+    """Return growth by module, each including its submodules.
 
-    A module whose numbers are those of one that it contains is left out.
+    A module is left out if one of its submodules has the same numbers.
     """
     rows = _grown([_inclusive(table) for table in _sums(runs, "module")])
     inner: dict[tuple[str, str], set[str]] = {}
@@ -69,10 +73,11 @@ def by_module(runs: Sequence[Frames]) -> list[Grown]:
 
 
 def by_line(runs: Sequence[Frames]) -> list[Grown]:
-    """Growth by line of the program.
+    """Return growth by line of the program.
 
-    Where a function communicates from as many lines in every run, the first is compared with the
-    first and so on, for an edit above moves them all; else lines are compared by number.
+    If a function communicates from the same number of lines in every run, lines are matched by
+    their order within the function, so that an edit above them does not matter. Otherwise they are
+    matched by line number.
     """
     sums = _sums(runs, *_LINE)
     lines = [_lines(table) for table in sums]
@@ -90,7 +95,7 @@ def by_line(runs: Sequence[Frames]) -> list[Grown]:
 
 
 def _inclusive(table: pd.DataFrame) -> pd.DataFrame:
-    """Sums by module, each with those of the modules inside of it."""
+    """Return sums by module, each including its submodules."""
     flat = table.reset_index()
     flat["module"] = [ancestors(path)[1:] or [""] for path in flat["module"]]
     by_path = flat.explode("module").groupby(["scope", "module"])
@@ -98,26 +103,26 @@ def _inclusive(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lines(table: pd.DataFrame) -> pd.DataFrame:
-    """The lines that communicate, in order."""
+    """Return the lines that communicate, in order."""
     lines = table.index.to_frame(index=False)[_LINE]
     return lines.drop_duplicates().sort_values(_LINE, ignore_index=True)
 
 
 def _with_key(lines: pd.DataFrame, moved: pd.Index) -> pd.DataFrame:
-    """The lines, each with what it is compared by: its place in its function, or its number."""
+    """Add the key that lines are matched by: position within the function, or line number."""
     is_moved = pd.MultiIndex.from_frame(lines[_FUNCTION]).isin(moved)
     place = -1 - lines.groupby(_FUNCTION).cumcount()
     return lines.assign(key=place.where(is_moved, lines["source_line"]))
 
 
 def _numbers_by_key(lines: pd.DataFrame) -> dict[Any, int]:
-    """The number of each line by what it is compared by."""
+    """Return the line number for each key of `_with_key`."""
     keys = lines[[*_FUNCTION, "key"]].itertuples(index=False, name=None)
     return dict(zip(keys, lines["source_line"].tolist(), strict=True))
 
 
 def _line_text(place: tuple[Any, ...], told: Sequence[Mapping[Any, Any]]) -> tuple[str, str]:
-    """A line as `train.py:42`, with its function and its number where that is another later."""
+    """Format a line as `train.py:42`, with its function and its differing numbers in other runs."""
     file, function = str(place[0]), str(place[1])
     if not file:
         return "(line not known)", ""
@@ -128,7 +133,7 @@ def _line_text(place: tuple[Any, ...], told: Sequence[Mapping[Any, Any]]) -> tup
 
 
 def _sums(runs: Sequence[Frames], *by: str) -> list[pd.DataFrame]:
-    """Of each run what one rank does, by scope and columns of its calls."""
+    """Return each run's measures of one rank, by scope and columns of its calls."""
     per_step = in_steps_of_all(runs)
     return [per_rank(frames, frames.comm, by, per_step) for frames in runs]
 
@@ -136,7 +141,7 @@ def _sums(runs: Sequence[Frames], *by: str) -> list[pd.DataFrame]:
 def _grown(
     sums: Sequence[pd.DataFrame], text: Callable[[tuple[Any, ...]], tuple[str, str]] | None = None
 ) -> list[Grown]:
-    """Rows of the places that any run has, the largest growth in bytes, calls or time first."""
+    """Return one row per place of any run, the largest growth in bytes, calls or time first."""
     places = list(dict.fromkeys(place for table in sums for place in table.index))
     aligned = []
     for table in sums:

@@ -1,6 +1,6 @@
-"""When each rank was blocked, and how long anything of a set of intervals lasted.
+"""Intervals in which ranks were blocked or communicated, and their total length.
 
-Times count from the start of the run, so that they are exact as floats, too.
+Times count from the start of the run, so that they are exact in floats, too.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from commtrace.analyze.frame import Frames
 
 
 def blocked_intervals(frames: Frames) -> pd.DataFrame:
-    """`row rank step start end` of each stretch in which a call blocked its rank.
+    """Return `row rank step start end` of each interval in which a call blocked its rank.
 
-    That is in the call, and where this does not account for all of it, in a wait that ended with
-    the call's completion, but did not begin before the call returned.
+    A rank is blocked in the call itself. Blocked time beyond the call's own duration is attributed
+    to a wait that ended with the call's completion and began no earlier than the call's return.
     """
     comm = frames.comm
     known = comm[(comm["issue_ns"] >= 0) & (comm["blocked_ns"] > 0)]
@@ -34,7 +34,7 @@ def blocked_intervals(frames: Frames) -> pd.DataFrame:
 
 
 def spans(frames: Frames) -> pd.DataFrame:
-    """`row rank step start end` of each call, from issue to completion."""
+    """Return `row rank step start end` of each call, from issue to completion."""
     comm = frames.comm
     known = comm[comm["issue_ns"] >= 0]
     return pd.DataFrame(
@@ -49,7 +49,7 @@ def spans(frames: Frames) -> pd.DataFrame:
 
 
 def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """The intervals, those that touch joined into one: `start` and `end` for each value of `by`."""
+    """Merge intervals that touch or overlap: `start` and `end` for each value of `by`."""
     ordered = intervals.sort_values([*by, "start", "end"], kind="stable")
     keys = ordered.groupby(by, sort=False).ngroup().to_numpy()
     start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
@@ -65,11 +65,11 @@ def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def reached_by(end: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The latest end so far among the rows of the same key."""
+    """Return the latest end so far among the rows with the same key."""
     return pd.Series(end).groupby(keys, sort=False).cummax().to_numpy()
 
 
 def lasting(intervals: pd.DataFrame, by: list[str]) -> pd.Series:
-    """How long anything of the intervals lasted, for each value of `by`."""
+    """Return the length of the union of the intervals, for each value of `by`."""
     joined = merged(intervals, by)
     return (joined["end"] - joined["start"]).groupby([joined[name] for name in by]).sum()

@@ -1,9 +1,9 @@
-"""Which calls of different ranks belong together.
+"""Matching of calls across ranks.
 
-The members of a group make the same collectives in the same order, so those with equal group and
-`number` are one collective. Point-to-point calls count in `seq` too, though only two ranks make
-them; a collective's number leaves out those before it. A transfer is the nth send and the nth recv
-between the same two ranks on one group:
+The members of a group issue the same collectives in the same order, so calls with equal group and
+`number` form one collective. Point-to-point calls count in `seq` too, although only two ranks make
+them; a collective's number does not count the transfers before it. A transfer is the nth send and
+the nth recv between the same two ranks on one group:
 
     rank 0    all_reduce 0    send to 1 (0)       all_reduce 1
     rank 1    all_reduce 0    recv from 0 (0)     all_reduce 1
@@ -23,14 +23,15 @@ NONE = -1
 
 
 def is_transfer(frames: Frames) -> pd.Series:
-    """Which calls are point-to-point."""
+    """Return a mask of the calls that are point-to-point."""
     return frames.comm["kind"].isin(TRANSFERS)
 
 
 def numbers(frames: Frames) -> pd.Series:
-    """The number of each call among its group's collectives; -1 of a transfer, or not known.
+    """Return each call's number among its group's collectives; -1 for transfers and if unknown.
 
-    It is not known after calls of the rank that the trace has lost, in a group with transfers.
+    In a group with transfers, it is unknown for all calls that a rank made after calls that the
+    trace has lost.
     """
     comm, transfer = frames.comm, is_transfer(frames)
     if not transfer.any():
@@ -49,7 +50,7 @@ def numbers(frames: Frames) -> pd.Series:
 
 
 def partners(frames: Frames) -> pd.Series:
-    """The row of table `comm` with the other end of each transfer; -1 where there is none."""
+    """Return the row of table `comm` with the other end of each transfer; -1 if there is none."""
     comm = frames.comm
     found = pd.Series(NONE, index=comm.index, dtype="int64", name="partner")
     known = is_transfer(frames) & (comm["peer"] >= 0)
@@ -64,7 +65,7 @@ def partners(frames: Frames) -> pd.Series:
 
 
 def _ends(transfers: pd.DataFrame) -> pd.DataFrame:
-    """Of each transfer its group, kind, source, target, and which of these it is, from 0."""
+    """Return group, kind, source and target of each transfer, and its number among equal ones."""
     is_send = transfers["kind"] == SEND
     ends = pd.DataFrame(
         {
@@ -80,13 +81,13 @@ def _ends(transfers: pd.DataFrame) -> pd.DataFrame:
 
 
 def mesh_axes(frames: Frames, groups: pd.Series) -> pd.Series:
-    """The axis of the DeviceMesh that owns each of these groups; empty where none is known."""
+    """Return the axis of the DeviceMesh that owns each of these groups; empty if none is known."""
     axes = frames.groups.set_index("name")["mesh_axis"].astype(object)
     return groups.astype(object).map(axes).astype(object).fillna("")
 
 
 def members(frames: Frames) -> pd.DataFrame:
-    """One row per member of each group: `group`, `rank` and `position` in it."""
+    """Return one row per member of each group: `group`, `rank` and `position` in it."""
     groups = frames.groups[frames.groups["ranks"].astype(object) != ""]
     lists = groups["ranks"].astype(object).str.split(",")
     table = pd.DataFrame({"group": groups["name"].astype(object), "rank": lists}).explode("rank")

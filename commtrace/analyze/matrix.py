@@ -1,4 +1,4 @@
-"""How many bytes go from which rank to which: point-to-point as they are, collectives as a ring.
+"""Bytes sent from each rank to each other: point-to-point as recorded, collectives as rings.
 
 A rank sends what the ring algorithm makes it send (`wire_bytes`) to the next rank of the group; an
 all-to-all sends each other member an equal part of it, and a scatter and a gather go between the
@@ -26,7 +26,7 @@ SPREAD = ("all_to_all", "scatter")
 
 
 def matrix(frames: Frames) -> pd.DataFrame:
-    """One row per pair of ranks of which one sends to the other, by source and target."""
+    """Return one row per pair of ranks of which one sends to the other, by source and target."""
     comm = frames.comm[frames.comm["wire_bytes"] > 0]
     sums = pd.DataFrame(
         {
@@ -58,7 +58,7 @@ def matrix(frames: Frames) -> pd.DataFrame:
 
 
 def _next_in_ring(towards: pd.DataFrame) -> pd.DataFrame:
-    """Of each member of each group, the one that stands behind it."""
+    """Return the successor of each member in its group's ring."""
     place = (towards["position"] + 1) % towards["num"]
     behind = towards[["group", "position", "rank"]].rename(columns={"rank": "target"})
     ahead = towards.assign(source=towards["rank"], position=place)[["group", "position", "source"]]

@@ -42,32 +42,33 @@ MEASURES = (
 
 
 def recorded_ns(frames: Frames) -> pd.Series:
-    """How long each rank was recorded, by rank."""
+    """Return the recorded time of each rank in ns, indexed by rank."""
     return _lasted(frames.ranks.set_index("rank"))
 
 
 def steps_ns(frames: Frames) -> pd.Series:
-    """Durations of the rows of table `steps`, in ns."""
+    """Return the durations of the rows of table `steps`, in ns."""
     return _lasted(frames.steps)
 
 
 def _lasted(spans: pd.DataFrame) -> pd.Series:
-    """The time from start to end; 0 where one of them is not known."""
+    """Return the time from start to end; 0 if one of them is unknown."""
     start, end = spans["start_ns"], spans["end_ns"]
     return addable((end - start).where((start >= 0) & (end >= start), 0))
 
 
 def counted_ns(frames: Frames) -> int:
-    """The time of all ranks that costs are parts of: that of steps, or where none are marked all
-    that was recorded.
+    """Return the time over all ranks that costs are fractions of, in ns.
+
+    It is the time of all steps; if no steps are marked, the recorded time.
     """
     return int(steps_ns(frames).sum() or recorded_ns(frames).sum())
 
 
 def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
-    """Sums over all ranks of what the measures are made of, for each value of the columns `by`.
+    """Return the sums over all ranks that the measures are computed from, by the columns `by`.
 
-    Sums add up: a caller may add rows of this table before `measures` makes ratios of them.
+    The sums are additive: a caller may add rows before `measures` forms their ratios.
     """
     comm = frames.comm
     payload = _known(comm["payload_bytes"])
@@ -94,7 +95,7 @@ def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
 
 
 def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
-    """The columns `MEASURES` of summed-up `totals`, with the same index."""
+    """Return the columns `MEASURES` of summed `totals`, with the same index."""
     num_ranks = max(frames.num_ranks, 1)
     rank_steps = len(frames.steps[["rank", "step"]].drop_duplicates())
     in_steps = steps_ns(frames).sum()
@@ -116,7 +117,7 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
 
 
 def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:
-    """One row for each value of the columns before `MEASURES`, the most blocking first."""
+    """Return one row per value of the columns before `MEASURES`, the longest blocking first."""
     by = [column.name for column in columns if column not in MEASURES]
     table = typed(measures(frames, totals(frames, by)).reset_index(), columns)
     return table.sort_values(
@@ -125,7 +126,7 @@ def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:
 
 
 def with_group_facts(frames: Frames) -> Frames:
-    """`frames` whose table `comm` also has `mesh_axis` and `group_size` of each call's group."""
+    """Return `frames` with `mesh_axis` and `group_size` of each call's group in table `comm`."""
     groups = frames.groups.set_index("name")
     names = frames.comm["group"].cat.categories
     axis = groups["mesh_axis"].astype(object).reindex(names).fillna("").tolist()
@@ -150,7 +151,7 @@ def _known(column: pd.Series) -> pd.Series:
 
 
 def _bus_factor(frames: Frames) -> pd.Series:
-    """The busbw factor of each call; nan for a kind or a group that is not known."""
+    """Return the busbw factor of each call; nan if the kind or the group is unknown."""
     kind, group = (frames.comm[name].astype("category").cat for name in ("kind", "group"))
     sizes = frames.groups.drop_duplicates("name").set_index("name")["size"]
     of_group = sizes.reindex(group.categories).fillna(-1).astype("int64").tolist()

@@ -1,8 +1,8 @@
-"""What a trace cannot tell, and why: sentences for where a table or picture is empty or partial.
+"""Notices: sentences that explain why a table or picture is empty or partial.
 
-A frame comes in, notices go out, each naming the analyses and pictures that it limits. `RULES` is
-the list, and `MINOR_RULES` that of what is told beside the table or picture only; a rule is a
-function that returns a sentence, or nothing where all is well.
+`notices_of` takes a run and returns notices, each naming the analyses and pictures it limits.
+`RULES` lists the rules, and `MINOR_RULES` those shown only beside the table or picture they
+limit. A rule is a function that returns a sentence, or an empty text if nothing is lacking.
 """
 
 from __future__ import annotations
@@ -26,12 +26,17 @@ Rule = Callable[[Frames], str]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing that a trace cannot tell; `limits` names analyses, pictures or EVERYTHING."""
+    """One limitation of a trace.
+
+    Attributes:
+        limits: Names of the analyses and pictures that it limits, or EVERYTHING.
+        text: The limitation in a sentence.
+    """
 
     limits: tuple[str, ...]
     text: str
     is_minor: bool = False
-    """Of interest only to who looks at what it limits."""
+    """Relevant only to readers of the tables and pictures that it limits."""
 
 
 def _no_calls(frames: Frames) -> str:
@@ -90,7 +95,7 @@ def _left_out(frames: Frames) -> str:
 
 def _cut_short(frames: Frames) -> str:
     short = frames.ranks.loc[~frames.ranks["complete"], "rank"].tolist()
-    if not short or "imported_from" in frames.run:  # what was imported is a part of its run
+    if not short or "imported_from" in frames.run:  # an import covers a part of its run
         return ""
     return (
         f"{_ranks(short)} did not close the recording (killed, crashed, or still running): the "
@@ -109,7 +114,7 @@ def _dropped(frames: Frames) -> str:
 
 
 def _unless_imported(frames: Frames, advice: str) -> str:
-    """What to do about it, where it was recorded here."""
+    """Return the advice, unless the trace was imported from another tool."""
     return "" if "imported_from" in frames.run else advice
 
 
@@ -165,7 +170,7 @@ def _several_clocks(frames: Frames) -> str:
 
 def _host_clocks(frames: Frames) -> str:
     devices = sorted(set(frames.ranks["device"].astype(object)) - {"", "cpu"})
-    if not devices or "imported_from" in frames.run:  # that has the device's own times
+    if not devices or "imported_from" in frames.run:  # imports have device times
         return ""
     return (
         f"The ranks computed on {', '.join(devices)}: exposed is what blocked the host, for a "
@@ -186,7 +191,7 @@ def _unseen_waits(frames: Frames) -> str:
 
 
 def _none_of(column: str, text: str) -> Rule:
-    """The rule that a column of table `comm` tells something."""
+    """Return a rule that fires if no call has a known value in a column of table `comm`."""
 
     def rule(frames: Frames) -> str:
         values = frames.comm[column]
@@ -285,7 +290,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
 
 
 def notices_of(frames: Frames) -> list[Notice]:
-    """Everything that this trace cannot tell, the gravest first."""
+    """Return every limitation of this trace, the gravest first."""
     return [
         Notice(limits, text, is_minor)
         for rules, is_minor in ((RULES, False), (MINOR_RULES, True))
@@ -295,7 +300,7 @@ def notices_of(frames: Frames) -> list[Notice]:
 
 
 def notices_on(name: str, all_notices: list[Notice]) -> list[str]:
-    """The sentences that limit one analysis or picture."""
+    """Return the sentences that limit one analysis or picture."""
     return [
         notice.text
         for notice in all_notices

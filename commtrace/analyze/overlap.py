@@ -1,4 +1,4 @@
-"""How much communication each rank's work hides, step by step.
+"""Exposed and overlapped communication of each rank, step by step.
 
 Communication is under way from issue to completion of any call. *Exposed* is the time in which it
 blocks the rank, so that nothing else goes on; the rest is *overlapped* by what the rank does
@@ -32,7 +32,7 @@ COLUMNS = (
 
 
 def overlap(frames: Frames) -> pd.DataFrame:
-    """One row per step and rank."""
+    """Return one row per step and rank."""
     by = ["step", "rank"]
     under_way = spans(frames)
     is_known = frames.comm.loc[under_way["row"], "blocked_ns"].to_numpy() >= 0

@@ -1,4 +1,4 @@
-"""What each rank waits for, by the names of `wait_states`, beside what it spends on transfer.
+"""Wait states of each rank, by the names of `wait_states`, beside its transfer time.
 
 The three times add up to what the rank was blocked: before its peers had come, after that, and in
 calls of which the trace cannot tell (a peer's call is missing, or no time is known).
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def rank_waits(frames: Frames) -> pd.DataFrame:
-    """One row per rank and state, in the order of ranks and of `STATES`."""
+    """Return one row per rank and state, in the order of ranks and of `STATES`."""
     comm, arrived = frames.comm, arrivals(frames)
     known = arrived["wait_ns"] >= 0
     order = {state: place for place, state in enumerate(dict.fromkeys([*STATES.values(), OTHER]))}

@@ -1,9 +1,9 @@
-"""Some rows and columns of a table, as somebody asks for them in words.
+"""Selection of rows and columns of a table by conditions in text form.
 
     select(frames.comm, COMM, where=["kind=all_reduce", "payload_bytes>1000"], columns=["rank"])
 
-A condition is a column, a comparison and a value: `=`, `!=`, `<`, `<=`, `>`, `>=` compare as the
-column's type does, `~` looks for a text within it. All of several must hold.
+A condition is a column, a comparison and a value. `=`, `!=`, `<`, `<=`, `>`, `>=` compare by the
+column's type; `~` searches for a substring. Several conditions must all hold.
 """
 
 from __future__ import annotations
@@ -42,11 +42,16 @@ def select(
     where: Sequence[str] = (),
     columns: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The rows of `table` for which every condition holds, and of these the columns named.
+    """Return the rows of `table` for which every condition holds, and of these the named columns.
 
-    `known` are the table's columns. Without names, all of them.
+    Args:
+        table: The table to select from.
+        known: The table's columns.
+        where: Conditions, as described above.
+        columns: Names of the columns to return; all if empty.
 
-    Raises UsageError for a column that there is not, and for what is no condition.
+    Raises:
+        UsageError: A column does not exist, or a condition cannot be parsed.
     """
     by_name = {column.name: column for column in known}
     holds = pd.Series(True, index=table.index)
@@ -58,7 +63,7 @@ def select(
 
 
 def hints(table: pd.DataFrame, known: Sequence[Column], where: Sequence[str]) -> list[str]:
-    """A sentence on each condition that holds for no row: which values its column has."""
+    """Return a sentence for each condition that holds for no row, naming the values that occur."""
     by_name = {column.name: column for column in known}
     if table.empty:
         return []
@@ -102,7 +107,7 @@ def _holds(table: pd.DataFrame, by_name: dict[str, Column], text: str) -> pd.Ser
 
 
 def _parsed(text: str) -> tuple[str, str, str]:
-    """A condition's column, comparison and value."""
+    """Split a condition into column, comparison and value."""
     matched = _CONDITION.fullmatch(text)
     if matched is None:
         raise UsageError(

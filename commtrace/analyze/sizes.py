@@ -1,4 +1,4 @@
-"""How large messages are: a histogram in powers of two, by kind and group.
+"""Message sizes: a histogram in powers of two, by kind and group.
 
 A row holds the calls with a payload from `from_bytes` up to, but not including, twice that; the
 row of 0 holds those that carry nothing. Counts and sums are of all ranks.
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def sizes(frames: Frames) -> pd.DataFrame:
-    """One row per kind, group and power of two that occurs; calls of unknown size are left out."""
+    """Return one row per kind, group and power of two; calls of unknown size are left out."""
     comm = frames.comm[frames.comm["payload_bytes"] >= 0]
     payload = comm["payload_bytes"]
     parts = pd.DataFrame(
@@ -45,7 +45,7 @@ def sizes(frames: Frames) -> pd.DataFrame:
 
 
 def _power_below(payload: np.ndarray) -> np.ndarray:
-    """The largest power of two up to each of some sizes, 0 of 0."""
+    """Return the largest power of two not above each size; 0 for 0."""
     _, exponent = np.frexp(payload.astype("float64"))  # rounded, perhaps up to the next power
     power = np.int64(1) << np.clip(exponent - 1, 0, 62).astype("int64")
     return np.where(payload > 0, np.where(power > payload, power >> 1, power), 0)

@@ -1,4 +1,4 @@
-"""How far apart the members of a group arrive, and who comes last how often.
+"""Arrival skew of each group's members, and the rank that arrives last most often.
 
 The skew of a collective is the time from its first member's arrival to its last one's. Counted are
 collectives that all members of the group made and are in the trace, each once.
@@ -31,7 +31,7 @@ _BY = ["group", "kind"]
 
 
 def skew(frames: Frames) -> pd.DataFrame:
-    """One row per group and kind, the one with the most waiting first."""
+    """Return one row per group and kind, the longest total wait first."""
     comm, arrived = frames.comm, arrivals(frames)
     calls = pd.DataFrame(
         {

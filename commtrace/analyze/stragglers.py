@@ -1,4 +1,4 @@
-"""Who keeps the others waiting, and where in the program.
+"""Stragglers: ranks that keep the others waiting, and the places at which they do.
 
 A collective is held up by the member that came last, a transfer by the end that came second. The
 *delay* is how long all the others were blocked for it at once: the shortest of their waits, for if
@@ -43,10 +43,11 @@ _BY = ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_li
 
 @once
 def held_up(frames: Frames) -> pd.DataFrame:
-    """One row per call to which a rank came last and was waited for, with that call's row as index.
+    """Return one row per delayed call: the row of the straggler's call is the index.
 
-    `delay_ns` and `wait_ns` are as in the table, `num_ranks` are those that it concerns, `number`
-    says which of its group's collectives it is, and `work_ns` and `others_work_ns` are of this one.
+    Columns are `delay_ns` and `wait_ns` as in the table of `latecomers`; `num_ranks`, the number of
+    ranks involved; `number`, the collective's number in its group; and `work_ns` and
+    `others_work_ns` of this one call.
     """
     comm, arrived = frames.comm, arrivals(frames)
     waits = pd.DataFrame(
@@ -61,7 +62,7 @@ def held_up(frames: Frames) -> pd.DataFrame:
     transfer = is_transfer(frames)
     if transfer.any():
         of_transfers = waits.index[transfer[waits.index]]
-        waits.loc[of_transfers, "number"] = -1 - of_transfers  # each by itself
+        waits.loc[of_transfers, "number"] = -1 - of_transfers  # each is a group of its own
     met = waits.groupby(["group", "number"], sort=False).agg(
         delay_ns=("wait", "min"),
         wait_ns=("wait", "sum"),
@@ -77,7 +78,7 @@ def held_up(frames: Frames) -> pd.DataFrame:
 
 
 def _rows_of_stragglers(frames: Frames, found: pd.DataFrame) -> pd.Index:
-    """The row of table `comm` in which each of them came at last."""
+    """Return the row of table `comm` that holds the last arrival at each of the calls found."""
     comm = frames.comm
     keys = pd.DataFrame(
         {"group": comm["group"].cat.codes, "number": numbers(frames), "last": comm["rank"]}
@@ -93,7 +94,7 @@ def _rows_of_stragglers(frames: Frames, found: pd.DataFrame) -> pd.Index:
 
 
 def _since_last_call(frames: Frames) -> pd.Series:
-    """How long before each call the calls before it on its rank were over; nan of the first."""
+    """Return the ns from the end of the rank's preceding calls to each call; nan for the first."""
     comm = frames.comm
     times = pd.DataFrame(
         {
@@ -109,7 +110,7 @@ def _since_last_call(frames: Frames) -> pd.Series:
 
 
 def stragglers(frames: Frames) -> pd.DataFrame:
-    """One row per rank and place, the one that delays the others longest first."""
+    """Return one row per rank and place, the longest delay first."""
     events = held_up(frames)
     late = frames.comm.loc[events.index]
     text = late[["kind", "phase", "module", "source_file"]].astype(object)

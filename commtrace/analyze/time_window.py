@@ -1,9 +1,9 @@
-"""A part of a run: the frames of a stretch of time, or of some of its steps.
+"""Parts of a run: the frames of a time window, or of some of its steps.
 
-A collective is in it with all of its members or not at all, so that waits stay known: where any
-member touches the stretch. The recorded time of a rank, and that of a step, becomes what it has of
-the stretch, so that shares are of that. Whether the ranks fit together cannot be told from a part:
-that is asked of the whole run.
+A collective is included with all of its members or not at all, so that waits stay known: it is
+included if any member's call touches the window. The recorded time of ranks and steps is clipped to
+the window, so that shares refer to it. Consistency across ranks cannot be judged from a part; it is
+checked on the whole run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from commtrace.units import text_of_duration
 
 
 def within(frames: Frames, window_ns: tuple[int, int]) -> Frames:
-    """What touches the time from the first to the second, in nanoseconds since the run began.
+    """Return the part of the run that touches a time window, in ns since the start of the run.
 
-    Raises UsageError where nothing was recorded then.
+    Raises:
+        UsageError: No communication was recorded in the window.
     """
     start = frames.start_ns
     first, last = window_ns[0] + start, window_ns[1] + start
@@ -42,9 +43,10 @@ def within(frames: Frames, window_ns: tuple[int, int]) -> Frames:
 
 
 def window_of_steps(frames: Frames, first: int, last: int) -> tuple[int, int]:
-    """When the steps from `first` to `last` begin and end, in nanoseconds since the run began.
+    """Return start and end of the steps from `first` to `last`, in ns since the start of the run.
 
-    Raises UsageError where none of them was marked.
+    Raises:
+        UsageError: None of these steps was marked.
     """
     steps = frames.timed_steps
     chosen = steps[steps["step"].between(first, last)]
@@ -60,9 +62,10 @@ def window_of_steps(frames: Frames, first: int, last: int) -> tuple[int, int]:
 
 
 def of_steps(frames: Frames, first: int, last: int) -> Frames:
-    """The steps from `first` to `last`, both included.
+    """Return the part of the run in the steps from `first` to `last`, both included.
 
-    Raises UsageError where none of them was marked.
+    Raises:
+        UsageError: None of these steps was marked.
     """
     begins, ends = (edge + frames.start_ns for edge in window_of_steps(frames, first, last))
     chosen = frames.steps[frames.steps["step"].between(first, last)]
@@ -72,7 +75,7 @@ def of_steps(frames: Frames, first: int, last: int) -> Frames:
 
 
 def _whole_collectives(frames: Frames, touches: pd.Series) -> pd.Series:
-    """Also the other members of what touches the window, and the other ends of transfers."""
+    """Extend the mask to all members of its collectives and to both ends of its transfers."""
     group = frames.comm["group"].cat.codes
     number = numbers(frames)
     key = pd.Series(
@@ -105,9 +108,10 @@ def _part(frames: Frames, kept: pd.Series, first: int, last: int, asked: str) ->
 
 
 def _renumbered(frames: Frames, kept: pd.Series) -> pd.Series:
-    """The calls' numbers in their groups; from 0 where transfers count in them, too.
+    """Return the calls' `seq` in their groups, counted anew from 0 in groups with transfers.
 
-    `matching` tells collectives from transfers there by counting, which must not miss any.
+    `matching` separates collectives from transfers in such groups by counting, so there must be no
+    gaps.
     """
     comm = frames.comm
     sent = is_transfer(frames)

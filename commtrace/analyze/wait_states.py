@@ -1,4 +1,4 @@
-"""The waits by their names in the literature (Scalasca), and who causes them.
+"""Wait states by their names in the literature (Scalasca), and the ranks that cause them.
 
 Each is the blocked time of a call of these kinds before somebody came:
 
@@ -53,7 +53,7 @@ _BY = ["state", "kind", "mesh_axis"]
 
 
 def wait_states(frames: Frames) -> pd.DataFrame:
-    """One row per state, kind and mesh axis, the longest wait first."""
+    """Return one row per state, kind and mesh axis, the longest wait first."""
     comm, arrived = frames.comm, arrivals(frames)
     kind = comm["kind"].astype(object)
     calls = pd.DataFrame(

@@ -1,8 +1,8 @@
-"""A trace in the formats of other tools; docs/exchange.md says what becomes of each column.
+"""Exporters to other tools' formats; docs/exchange.md describes the mapping of each column.
 
     export(frames, Path("run.perfetto.json.gz"), to="perfetto")
 
-`FORMATS` is the table of them.
+`FORMATS` is the table of formats.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ FORMATS: dict[str, Callable[[Frames, Path], None]] = {
     "csv": write_csv_tables,
     "parquet": write_parquet_tables,
 }
-"""By name, what writes it."""
+"""Writers of the formats, by name."""
 
 
 def export(frames: Frames, path: Path, *, to: str) -> Path:
-    """Write a run in another format to `path`, and return that.
+    """Write a run in another format to `path`, and return the path.
 
-    Raises UsageError for a format that does not exist, and where Parquet has nobody to write it;
-    OutputError where the path cannot be written.
+    Raises:
+        UsageError: There is no such format, or Parquet is asked for and pyarrow is not installed.
+        OutputError: The path cannot be written.
     """
     if to not in FORMATS:
         raise UsageError(

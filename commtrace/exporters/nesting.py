@@ -1,7 +1,7 @@
-"""What a thread of a rank runs, as slices that nest: phase, modules by their paths, operators.
+"""Nested slices of a rank's thread: phase, modules by path, operators.
 
-A module lasts from the first to the last of the operators in it that follow each other. Nothing
-reaches beyond what it is in: clocks that tick twice at once could else make two slices overlap.
+A module's slice lasts from the first to the last of consecutive operators in it. Slices are clipped
+to their parents, because a coarse clock could otherwise make two of them overlap.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COLUMNS = ("start_ns", "duration_ns", "op", "level", "phase", "module", "module
 
 @dataclass(slots=True)
 class Slice:
-    """One stretch of time; `told` are its arguments."""
+    """One named interval; `told` holds its arguments."""
 
     start: int
     end: int
@@ -28,19 +28,20 @@ class Slice:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What it says, apart from when."""
+        """Content of the slice without its times."""
         return self.name, self.category, self.told
 
 
 def host_slices(ops: pd.DataFrame, base: int) -> Iterator[Slice]:
-    """The slices of one thread's operators, times counted from `base`; outer ones need not come
-    first.
+    """Yield the slices of one thread's operators, with times relative to `base`.
+
+    A parent does not necessarily precede its children.
     """
     ordered = ops.assign(minus=-ops["duration_ns"]).sort_values(
         ["start_ns", "minus", "id"], kind="stable"
     )
-    around: list[tuple[str, Slice]] = []  # phase and modules that are open
-    running: list[int] = []  # ends of the operators that are
+    around: list[tuple[str, Slice]] = []  # open phase and modules
+    running: list[int] = []  # ends of open operators
     for start, duration, op, level, phase, module, of_class, number, _ in zip(
         *(ordered[name].tolist() for name in _COLUMNS), strict=True
     ):
@@ -63,7 +64,7 @@ def host_slices(ops: pd.DataFrame, base: int) -> Iterator[Slice]:
 def _entered(
     around: list[tuple[str, Slice]], phase: str, module: str, of_class: str, number: int, at: int
 ) -> Iterator[Slice]:
-    """Leave the modules that an operator is not in, which are then complete, and enter its own."""
+    """Close and yield the modules that an operator is not in, then open its own."""
     path = ([phase] if phase else []) + (module.split(".") if module else [])
     keys = [".".join(path[: depth + 1]) for depth in range(len(path))]
     if keys and module:

@@ -1,16 +1,16 @@
-"""A trace for Perfetto (ui.perfetto.dev) and chrome://tracing, in the Trace Event Format.
+"""Exporter for Perfetto (ui.perfetto.dev) and chrome://tracing, in the Trace Event Format.
 
-Each rank is a process. Slices of one track must nest, or the viewer drops them, so that calls which
-overlap have tracks of their own:
+Each rank is a process. The viewer drops slices of one track that do not nest, so overlapping calls
+are placed on separate tracks:
 
     steps                  the marked steps
     thread 7               phase, modules (from the first to the last of their operators), operators
     communication, 2, ...  each call from issue to completion; in it, its wait, and for whom
     bytes in flight        payload of the calls under way
 
-An arrow joins the calls that are one collective, in the order in which ranks came to it, and each
-send with its recv. Times are µs since the start of the run. Of a million calls events are never in
-memory all at once.
+Arrows connect the calls of one collective, in order of arrival, and each send with its recv. Times
+are µs since the start of the run. Events are streamed, so that memory stays bounded for millions of
+calls.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from commtrace.atomic_write import whole
 from commtrace.exporters.nesting import Slice, host_slices
 
 STEPS, HOST, COMMUNICATION = 1, 1000, 100_000
-"""First number of the tracks of each sort; a rank's threads and lanes follow."""
+"""First track number of each sort; a rank's threads and lanes follow."""
 
 _FLOW = "matched"
 
 
 def write_perfetto(frames: Frames, path: Path) -> None:
-    """Write the trace to `path`, compressed where its name ends in `.gz`."""
+    """Write the trace to `path`, compressed if its name ends in `.gz`."""
     with whole(path) as unfinished, _opened(unfinished) as stream:
         stream.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         first = True
@@ -57,7 +57,7 @@ def _opened(path: Path) -> IO[str]:
 
 
 def events(frames: Frames) -> Iterator[str]:
-    """Every event as the text of a JSON object."""
+    """Yield every event as the text of a JSON object."""
     calls = _calls(frames)
     lanes = _lanes(calls)
     yield from _names(frames, calls, lanes)
@@ -68,7 +68,7 @@ def events(frames: Frames) -> Iterator[str]:
 
 
 def _us(ns: int) -> str:
-    """Nanoseconds as µs, exact to the last digit."""
+    """Format nanoseconds as µs, without rounding."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 
@@ -77,10 +77,11 @@ def _dumped(**fields: Any) -> str:
 
 
 def _calls(frames: Frames) -> pd.DataFrame:
-    """Of each call with a known issue `row rank start end wait last is_open`, ranks in order.
+    """Return the calls with a known issue, by rank.
 
-    A call whose end is not known lasts as long as it is known to have, one that never returned
-    until the recording's end.
+    Columns: `row rank start end arrival wait last payload is_open`. A call of unknown end lasts as
+    long as it is known to have lasted; a call that never returned lasts until the end of the
+    recording.
     """
     comm, base = frames.comm, frames.start_ns
     arrived = arrivals(frames)
@@ -104,7 +105,7 @@ def _calls(frames: Frames) -> pd.DataFrame:
 
 
 def _lanes(calls: pd.DataFrame) -> np.ndarray:
-    """The lane of each call within its rank: the lowest that is free when it starts."""
+    """Return each call's lane within its rank: the lowest that is free when it starts."""
     lanes = np.zeros(len(calls), dtype=np.int64)
     rank_before, busy, free, num = None, [], [], 0
     for place, (rank, start, end) in enumerate(
@@ -119,7 +120,7 @@ def _lanes(calls: pd.DataFrame) -> np.ndarray:
         else:
             lane, num = num, num + 1
         lanes[place] = lane
-        # What takes no time still has a place of its own, for slices at one instant do not nest.
+        # A call without duration still occupies its lane: slices at one instant do not nest.
         heappush(busy, (max(end, start + 1), lane))
     return lanes
 
@@ -175,7 +176,7 @@ def _steps(frames: Frames) -> Iterator[str]:
 
 
 def _host(frames: Frames) -> Iterator[str]:
-    """Phases, modules and operators of each thread."""
+    """Yield the phases, modules and operators of each thread."""
     rests: dict[Any, str] = {}
     for rank in sorted(frames.ops["rank"].unique().tolist()):
         of_rank = frames.ops[frames.ops["rank"] == rank]
@@ -198,16 +199,16 @@ _TOLD = (
     "op", "source_file", "source_line", "source_function", "reason", "argument", "source_spec",
     "target_spec", "carries", "parameters",
 )  # fmt: skip
-"""The columns of table `comm` that a call's slice tells; what differs from call to call follows."""
+"""Columns of table `comm` in a call's slice; values that differ from call to call are appended."""
 
 
 def _sites(frames: Frames) -> tuple[np.ndarray, list[str]]:
-    """For each call the number of its site, and the text of each: name, category and arguments."""
+    """Return the number of each call's site, and each site's text: name, category, arguments."""
     comm = frames.comm
     axes = frames.groups.set_index("name")["mesh_axis"].astype(object).to_dict()
     columns = ["kind", *_TOLD]
     codes = np.zeros(len(comm), dtype=np.int64)
-    for name in columns:  # numbers of rows that are alike so far; they stay below the rows' number
+    for name in columns:  # refactorized each time, so that codes stay below the number of rows
         values = comm[name]
         own = (
             values.cat.codes.to_numpy().astype(np.int64)
@@ -259,7 +260,7 @@ def _communication(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> It
 
 
 def _arrows(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> Iterator[str]:
-    """Flows: `s` at the first of the calls that belong together, `t` at others, `f` at the last."""
+    """Yield flows: `s` at the first call of a collective, `t` at the next ones, `f` at the last."""
     rows = calls["row"].to_numpy()
     table = pd.DataFrame(
         {
@@ -288,7 +289,7 @@ def _arrows(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> Iterator[
 
 
 def _transfers(frames: Frames, table: pd.DataFrame, number: int) -> Iterator[str]:
-    """An arrow from each send to its recv; none where clocks have it arrive after its end."""
+    """Yield an arrow from each send to its recv, unless clocks place it after the recv's end."""
     if not is_transfer(frames).any():
         return
     partner = partners(frames).to_numpy()
@@ -314,7 +315,7 @@ def _arrow(kind: str, number: int, rank: int, at: int, lane: int) -> str:
 
 
 def _in_flight(calls: pd.DataFrame) -> Iterator[str]:
-    """Payload under way on each rank, whenever it changes."""
+    """Yield the payload in flight on each rank, whenever it changes."""
     known = calls[(calls["payload"] > 0) & (calls["end"] > calls["start"])]
     for rank, of_rank in known.groupby("rank", sort=True):
         payload = of_rank["payload"].to_numpy()

@@ -1,8 +1,8 @@
-"""A trace for speedscope (speedscope.app): where the time and the bytes of communication go.
+"""Exporter for speedscope (speedscope.app): time and bytes of communication by place.
 
-One weighted profile of each rank, in which a stack is phase, modules, operator and call, and weighs
-as long as the call blocked the rank, in the order of time; and one of all ranks together, in which
-it weighs what was sent. Left-heavy and sandwich views then add up by place in the program.
+Each rank has a weighted profile in order of time. A stack is phase, modules, operator and call,
+weighted by the time for which the call blocked the rank. One more profile covers all ranks,
+weighted by the bytes sent. Left-heavy and sandwich views then add up by place in the program.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write_speedscope(frames: Frames, path: Path) -> None:
 
 
 def speedscope_document(frames: Frames) -> dict[str, Any]:
-    """The document, by speedscope's schema."""
+    """Return the document, following speedscope's schema."""
     stacks, listed = _stacks(frames)
     comm = frames.comm.assign(site=stacks)
     profiles = []
@@ -52,7 +52,7 @@ def speedscope_document(frames: Frames) -> dict[str, Any]:
 
 
 class _Listed:
-    """Frames, each listed once, and stacks of their numbers, outermost first."""
+    """Distinct frames, and stacks of their numbers, outermost first."""
 
     def __init__(self) -> None:
         self.frames: list[dict[str, Any]] = []
@@ -60,7 +60,7 @@ class _Listed:
         self._numbers: dict[tuple[str, str, int], int] = {}
 
     def number(self, name: str, file: str = "", line: int = -1) -> int:
-        """The number of a frame."""
+        """Return the number of a frame, adding it if it is new."""
         key = name, file, line
         if key not in self._numbers:
             self._numbers[key] = len(self.frames)
@@ -71,7 +71,7 @@ class _Listed:
 
 
 def _stacks(frames: Frames) -> tuple[np.ndarray, _Listed]:
-    """For each call the number of its stack, and all stacks."""
+    """Return the number of each call's stack, and all stacks."""
     comm, listed = frames.comm, _Listed()
     axes = frames.groups.set_index("name")["mesh_axis"].astype(object).to_dict()
     plain = comm[_PLACE].astype(
@@ -91,7 +91,7 @@ def _stacks(frames: Frames) -> tuple[np.ndarray, _Listed]:
 
 
 def _runs(sites: pd.Series, weights: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """What follows itself, joined; without what weighs nothing."""
+    """Merge consecutive equal sites, after dropping those without weight."""
     number, weight = sites.to_numpy(), weights.to_numpy()
     number, weight = number[weight > 0], weight[weight > 0]
     if not len(number):

@@ -1,9 +1,9 @@
-"""CSV whose texts stay texts in a spreadsheet, which takes `=1+1` in a cell for a formula.
+"""CSV that is safe in spreadsheets, which interpret a cell like `=1+1` as a formula.
 
-A text whose first visible character is one of `= + - @` (or their full-width forms), or that begins
-with a tab or a line break, gets an apostrophe before it; so does one that has such an apostrophe
-already, so that taking one away gives the text back. Numbers stay as they are: -1 is -1. Every CSV
-that commtrace writes has passed `cell`.
+An apostrophe is put before a text whose first visible character is one of `= + - @` (or their
+full-width forms), or that begins with a tab or a line break. It is also put before a text that has
+such an apostrophe already, so that removing one restores the text. Numbers stay unchanged: -1 is
+-1. All CSV that commtrace writes passes through `cell`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 10_000
 
 
 def cell(value: Any) -> Any:
-    """A value as a field of CSV: a text that looks like a formula with an apostrophe before it.
+    """Return a value as a CSV field: text that looks like a formula gets an apostrophe before it.
 
     >>> cell("=SUM(A1)"), cell("layers.0"), cell(-1)
     ("'=SUM(A1)", 'layers.0', -1)
@@ -37,7 +37,7 @@ def cell(value: Any) -> Any:
 
 
 def text_of_cell(field: str) -> str:
-    """The text that `cell` made this field of.
+    """Return the text from which `cell` made this field.
 
     >>> text_of_cell("'=SUM(A1)"), text_of_cell("it's")
     ('=SUM(A1)', "it's")
@@ -46,10 +46,10 @@ def text_of_cell(field: str) -> str:
 
 
 def write_csv_rows(stream: TextIO, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Write a heading and rows, each value as `cell` has it.
+    """Write a heading and rows, each value passed through `cell`.
 
-    Rows with a carriage return in them have all of their texts in quotes, for Python's csv leaves
-    it bare, where a reader begins a new row.
+    If a batch of rows contains a carriage return, all of its texts are quoted: Python's csv module
+    does not quote it, but readers take it for the end of a row.
     """
     plain = csv.writer(stream, lineterminator="\n")
     quoting = csv.writer(stream, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
@@ -62,7 +62,7 @@ def write_csv_rows(stream: TextIO, names: Sequence[str], rows: Iterable[Sequence
 
 
 def csv_text(table: pd.DataFrame) -> str:
-    """A table as CSV; what is missing is an empty field."""
+    """Return a table as CSV; missing values are empty fields."""
     stream = io.StringIO()
     columns = [table[name].astype(object).where(table[name].notna(), "") for name in table]
     rows = zip(*(each.tolist() for each in columns), strict=True)

@@ -1,11 +1,11 @@
-"""The tables of a trace as a folder of files, one of each table, for any other program.
+"""Exporter of a trace's tables to a folder, one file per table, for any other program.
 
     run-csv/comm.csv ops.csv groups.csv ranks.csv steps.csv    the tables, in the schema's columns
     run-csv/columns.csv                                        unit and meaning of each column
     run-csv/facts.csv                                          what is known of the run as a whole
 
-What is not known is an empty field in CSV and null in Parquet. Parquet has units and meanings as
-metadata of its columns, too; it needs pyarrow, which nothing else here does.
+An unknown value is an empty field in CSV and null in Parquet. Parquet also stores units and
+meanings as metadata of its columns; it requires pyarrow, which nothing else here does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def _fields(values: pd.Series, column: Column) -> list[Any]:
 def write_parquet_tables(frames: Frames, folder: Path) -> None:
     """Write each table as Parquet into `folder`.
 
-    Raises UsageError where pyarrow is not installed.
+    Raises:
+        UsageError: pyarrow is not installed.
     """
     try:
         import pyarrow as pa  # pyright: ignore[reportMissingImports]

@@ -1,4 +1,4 @@
-"""Pictures of a run: functions of its tables that return plotly figures and show nothing."""
+"""Figures of a run: functions that take its tables and return plotly figures, and show nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where communication comes from: phase -> module -> operator -> kind, as a flame graph.
+"""Flame graph of communication: phase -> module -> operator -> kind.
 
-`flame_nodes` makes the tree as a table; `flame` draws it. Its size follows the model, not the
-number of events, and what is smaller than `SMALLEST` of the whole is left blank.
+`flame_nodes` computes the tree as a table; `flame` draws it. Its size depends on the model, not on
+the number of events. Nodes smaller than `SMALLEST` of the total are left out.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VALUES: dict[str, str] = {
 
 SMALLEST = 1 / 4000
 PATH_BAR = 32
-"""Pixels above the blocks for the bar that leads back out of a zoomed one."""
+"""Height in pixels of the path bar above the blocks, which leads back out of a zoomed block."""
 NO_MODULE = "(outside of modules)"
 
 _KEYS = ["phase", "module", "module_class", "op", "kind"]
@@ -53,7 +53,7 @@ _ROLE_ORDER = {_PHASE: 0, _OP: 1, _KIND: 1, _MODULE: 2}
 
 @once
 def flame_nodes(frames: Frames) -> pd.DataFrame:
-    """The nodes of the tree, each before its children.
+    """Return the nodes of the tree, each before its children.
 
     Columns: `id` and `parent` (numbers, -1 above the root), `role` (run, phase, module, op, kind),
     `name` (module path, class of the root module, operator or kind), `phase`, and `VALUES`,
@@ -89,10 +89,10 @@ def flame_nodes(frames: Frames) -> pd.DataFrame:
 
 
 def _places(phase: str, module: str, module_class: str, op: str, kind: str) -> list[_Place]:
-    """Every node that a call counts for, from the whole run to the call's kind.
+    """Return every node that a call counts towards, from the whole run to the call's kind.
 
-    The root module has no path, so it goes by its class. What no operator needed stands right in
-    its module.
+    The root module has no path, so its class stands for it. A call without an operator is placed
+    directly under its module.
     """
     steps = [
         (_PHASE, phase),
@@ -118,13 +118,22 @@ def flame(
     title: str = "",
     because: str = "",
 ) -> go.Figure:
-    """The flame graph of a run: widths by `value`, of one phase or (by default) of all.
+    """Draw the flame graph of a run.
 
-    `value` is one of `VALUES`, by default the first that is not zero. A click zooms into a node;
-    the bar on top leads back. The layout's `meta` says which node each phase is, so that a page can
-    switch between them. `because` says why, where there is nothing to draw.
+    A click zooms into a node; the bar on top leads back. The layout's `meta` has the node of each
+    phase, so that a page can switch between them.
 
-    Raises UsageError where there is no such value, or the phase does not communicate.
+    Args:
+        frames: The run.
+        value: Measure that determines the widths, one of `VALUES`; by default, the first that is
+            not zero.
+        phase: Phase to draw; all by default.
+        theme: Colours, by name or as a theme.
+        title: Heading; none by default.
+        because: Reason shown if there is nothing to draw.
+
+    Raises:
+        UsageError: There is no such value, or the phase does not communicate.
     """
     theme = theme_of(theme)
     if value and value not in VALUES:
@@ -175,7 +184,7 @@ def _blocks(nodes: pd.DataFrame, value: str, level: int, num_ranks: int, theme: 
 
 
 def _add_legend(figure: Any, nodes: pd.DataFrame, theme: Theme) -> None:
-    """A line for each kind, below."""
+    """Add a legend of the kinds below the blocks."""
     kinds = nodes.loc[nodes["role"] == _KIND, "name"].drop_duplicates()
     figure.add_traces([legend_entry(plain(kind), {"color": theme.kind(kind)}) for kind in kinds])
     figure.update_layout(
@@ -189,20 +198,21 @@ def _add_legend(figure: Any, nodes: pd.DataFrame, theme: Theme) -> None:
 
 
 def first_value(nodes: pd.DataFrame) -> str:
-    """The first of `VALUES` that is not zero."""
+    """Return the first of `VALUES` that is not zero."""
     return next((value for value in VALUES if nodes[value].max() > 0), next(iter(VALUES)))
 
 
 def _levels(nodes: pd.DataFrame) -> dict[str, int]:
-    """The node of each phase."""
+    """Return the node of each phase."""
     by_phase = nodes[nodes["role"] == _PHASE]
     return dict(zip(by_phase["name"].tolist(), by_phase["id"].tolist(), strict=True))
 
 
 def level_of(nodes: pd.DataFrame, phase: str = "") -> int:
-    """The node of a phase; of no phase, that of the whole run.
+    """Return the node of a phase; by default, that of the whole run.
 
-    Raises UsageError where the phase does not communicate.
+    Raises:
+        UsageError: The phase does not communicate.
     """
     levels = _levels(nodes)
     if phase and phase not in levels:
@@ -215,7 +225,7 @@ def level_of(nodes: pd.DataFrame, phase: str = "") -> int:
 
 
 def _lacking(nodes: pd.DataFrame, value: str, level: int) -> str:
-    """What there is not to be drawn; empty where there is something."""
+    """Return a sentence if there is nothing to draw; else ""."""
     if nodes.empty:
         return "No communication is in this trace"
     if nodes[value].iloc[level] <= 0:
@@ -224,7 +234,7 @@ def _lacking(nodes: pd.DataFrame, value: str, level: int) -> str:
 
 
 def flame_height(nodes: pd.DataFrame) -> int:
-    """A height in pixels at which the deepest branch has readable rows."""
+    """Return a height in pixels at which the deepest branch has readable rows."""
     if nodes.empty:
         return 120
     depth: dict[int, int] = {-1: 0}
@@ -234,7 +244,7 @@ def flame_height(nodes: pd.DataFrame) -> int:
 
 
 def block_names(nodes: pd.DataFrame) -> list[str]:
-    """The name of each block as it is, not made safe for a picture."""
+    """Return the name of each block, unescaped."""
     return [_name(*named) for named in zip(nodes["role"], nodes["name"], strict=True)]
 
 
@@ -251,13 +261,13 @@ def _label(role: str, name: str) -> str:
 
 
 def _short(path: str) -> str:
-    """The last name of a path, with the one before it where it is a number."""
+    """Return the last name of a path, preceded by its parent's if it is a number."""
     names = parts(path)
     return ".".join(names[-2:] if names[-1].isdigit() else names[-1:])
 
 
 def _paths(nodes: pd.DataFrame) -> list[str]:
-    """The names on the way to each block, its own included; empty for the whole and the phases."""
+    """Return the names from the phase to each block; empty for the whole run and for phases."""
     paths: list[list[str]] = []
     for parent, name in zip(nodes["parent"], block_names(nodes), strict=True):
         paths.append([*(paths[parent] if parent > 0 else []), name])

@@ -1,7 +1,7 @@
-"""Text for pictures: names from a trace made safe, and lines of a hover label.
+"""Text in figures: escaped names from a trace, and lines of hover labels.
 
-plotly reads labels and hover texts as a small HTML, so a name is escaped before it gets there, and
-one that never ends is cut in the middle, where names differ least.
+plotly interprets labels and hover texts as a subset of HTML, so names are escaped. Names that are
+too long are shortened in the middle, where they differ least.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", "\r
 
 
 def plain(text: str, *, longest: int = LONGEST) -> str:
-    """`text` such that plotly shows it literally, at most `longest` characters of it.
+    """Escape `text` so that plotly shows it literally, and shorten it to `longest` characters.
 
     Control and bidirectional characters are made visible; a line break becomes a blank.
 
@@ -33,15 +33,15 @@ def plain(text: str, *, longest: int = LONGEST) -> str:
 
 
 def wrapped(text: str) -> str:
-    """`text` as `plain` has it, in lines of at most `WIDTH` characters."""
+    """Escape `text` like `plain`, in at most `MOST_LINES` lines of at most `WIDTH` characters."""
     return lines(plain(line) for line in textwrap.wrap(text, WIDTH)[:MOST_LINES])
 
 
 def lines(parts: Iterable[str]) -> str:
-    """The parts that are not empty, one below the other."""
+    """Join the parts that are not empty, one per line."""
     return "<br>".join(part for part in parts if part)
 
 
 def bold(text: str) -> str:
-    """`text`, which must be safe already, in bold."""
+    """Format `text`, which must be escaped already, in bold."""
     return f"<b>{text}</b>"

@@ -1,7 +1,7 @@
-"""How many bytes go from which rank to which, as a map: a row per sender, a column per receiver.
+"""Bytes from rank to rank as a heat map: one row per sender, one column per receiver.
 
-Above `MAX_SIDE` ranks a cell stands for a block of neighbours: a map of a thousand ranks has a
-million cells, which neither a browser nor an eye can tell apart.
+Above `MAX_SIDE` ranks, a cell stands for a block of adjacent ranks: neither a browser nor a reader
+can handle the million cells of a thousand ranks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from commtrace.units import text_of_bytes
 
 MAX_SIDE = 128
 MOST_TEXTS = 10
-"""Up to so many ranks, a cell's bytes are written into it."""
+"""Largest number of ranks for which the bytes are written into the cells."""
 LOG_FROM = 50
-"""How many times the least the most must be for colours to follow the logarithm."""
+"""Ratio of the largest to the smallest amount above which the colour scale is logarithmic."""
 
 _LEAST_PIXELS, _CELL_PIXELS, _MOST_PIXELS = 300, 22, 560
 
@@ -33,10 +33,17 @@ def matrix(
     title: str = "",
     because: str = "",
 ) -> go.Figure:
-    """The map of the analysis `matrix`, of `num_ranks` ranks or of as many as it names.
+    """Draw the heat map of the analysis `matrix`.
 
-    A cell is what the rank of its row sends to the rank of its column, all through the run; no
-    colour is nothing. `because` says why, where there is nothing at all.
+    A cell shows the bytes that the rank of its row sends to the rank of its column over the whole
+    run; an uncoloured cell means none.
+
+    Args:
+        table: The table of the analysis.
+        num_ranks: Number of ranks; by default, up to the highest rank in the table.
+        theme: Colours, by name or as a theme.
+        title: Heading; none by default.
+        because: Reason shown if there is nothing to draw.
     """
     theme = theme_of(theme)
     if table.empty:
@@ -64,7 +71,7 @@ def matrix(
 
 
 def _cells(table: pd.DataFrame, size: int, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes and the calls of each pair of blocks of ranks."""
+    """Return the bytes and the calls of each pair of blocks of ranks."""
     side = -(-size // block)
     place = (table["source"] // block).to_numpy(), (table["target"] // block).to_numpy()
     sent, calls = np.zeros((side, side)), np.zeros((side, side), dtype="int64")
@@ -79,7 +86,7 @@ def _is_log(sent: np.ndarray) -> bool:
 
 
 def _scaled(sent: np.ndarray) -> np.ndarray:
-    """What the colour follows: bytes, or their logarithm, which is 0 where nothing is sent."""
+    """Return the values for the colour scale: bytes, or their logarithm with 0 for no bytes."""
     if not _is_log(sent):
         return sent
     return np.log10(sent, out=np.zeros_like(sent), where=sent > 0)
@@ -119,7 +126,7 @@ def _layout(theme: Theme, sent: np.ndarray, labels: list[str], block: int) -> go
 
 
 def _colour_range(sent: np.ndarray) -> dict[str, float]:
-    """Colours begin at nothing, so that equal amounts have equal colours, or at a power of ten."""
+    """Return the range of the colour scale, from 0 or, if logarithmic, from a power of ten."""
     most = float(sent.max())
     if not _is_log(sent):
         return {"cmin": 0.0, "cmax": most}
@@ -141,7 +148,7 @@ def _colour_bar(theme: Theme, sent: np.ndarray) -> dict[str, object]:
         "x": 0,
         "xanchor": "left",
         "xpad": 0,
-        "yanchor": "top",  # plotly 7.1 moves the figure's title for a bar that stands on its place
+        "yanchor": "top",  # plotly 7.1 moves the figure's title if a bar overlaps it
         "ypad": 0,
         "tickvals": values,
         "ticktext": texts,

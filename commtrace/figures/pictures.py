@@ -1,7 +1,7 @@
-"""Every picture by name, with its question: what the command line, the page and notebooks draw.
+"""All pictures by name, with their questions: the list for the command line, page and notebooks.
 
-`PICTURES[name].draw(frames)` asks the picture's analysis and draws the answer. Who has the answer
-already calls the picture's own function with it.
+`PICTURES[name].draw(frames)` runs the picture's analysis and draws the result. Callers that have
+the result already call the picture's own function.
 """
 
 from __future__ import annotations
@@ -33,9 +33,15 @@ def _size(frames: Frames) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture; `analysis` is the one that it draws, empty where it draws the run itself.
+    """One picture of a run.
 
-    `facts` are what its function is told of the run besides.
+    Attributes:
+        name: Key in `PICTURES`.
+        title: Heading of the figure.
+        question: The question it answers.
+        function: Draws the figure.
+        analysis: Analysis whose table it draws; empty if it draws the frames themselves.
+        facts: Returns keyword arguments of `function` that are taken from the run.
     """
 
     name: str
@@ -46,9 +52,9 @@ class Picture:
     facts: Callable[[Frames], dict[str, Any]] = _no_facts
 
     def draw(self, frames: Frames, *, theme: Theme | str = LIGHT, **more: Any) -> go.Figure:
-        """The picture of a run, with its title; or of what the run lacks for it.
+        """Draw the picture of a run with its title, or a note of what the run lacks for it.
 
-        `more` goes to the picture's function.
+        `more` is passed on to the picture's function.
         """
         subject = CATALOG[self.analysis].function(frames) if self.analysis else frames
         limits = notices_on(self.analysis or self.name, notices_of(frames))

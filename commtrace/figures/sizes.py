@@ -1,4 +1,4 @@
-"""How large messages are: a bar for each power of two, stacked by kind."""
+"""Histogram of message sizes: one bar per power of two, stacked by kind."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ VALUES: dict[str, tuple[str, str]] = {
     "payload_bytes": ("payload of all ranks", "B"),
     "blocked_ns": ("exposed time of all ranks", "s"),
 }
-"""What the bars may be as high as: the axis' title, and its unit."""
+"""Measures that the bars can show: title of the axis, and its unit."""
 
 _HEIGHT = 320
 MOST_TICKS = 10
-"""Powers of two that are written below the bars, so that they stand upright in half a page."""
+"""Largest number of tick labels, so that they fit upright in half a page's width."""
 
 
 def sizes(
@@ -32,12 +32,19 @@ def sizes(
     title: str = "",
     because: str = "",
 ) -> go.Figure:
-    """The histogram of the analysis `sizes`, with bars as high as `value`, one of `VALUES`.
+    """Draw the histogram of the analysis `sizes`.
 
-    Powers of two between the least and the greatest that occur have a place, even an empty one.
-    `because` says why, where there is nothing at all.
+    The axis includes every power of two between the smallest and the largest, even if it is empty.
 
-    Raises UsageError where there is no such value.
+    Args:
+        table: The table of the analysis.
+        value: Measure that the bars show, one of `VALUES`.
+        theme: Colours, by name or as a theme.
+        title: Heading; none by default.
+        because: Reason shown if there is nothing to draw.
+
+    Raises:
+        UsageError: There is no such value.
     """
     theme = theme_of(theme)
     if value not in VALUES:
@@ -68,7 +75,7 @@ def sizes(
 
 
 def _places(table: pd.DataFrame) -> dict[int, int]:
-    """Where each power of two stands; 0 stands to the left of all."""
+    """Return the position of each power of two on the axis; 0 is leftmost."""
     some = table.loc[table["from_bytes"] > 0, "from_bytes"]
     powers = (
         range(int(some.min()).bit_length() - 1, int(some.max()).bit_length()) if len(some) else ()
@@ -101,7 +108,7 @@ def _layout(theme: Theme, places: dict[int, int], value: str) -> go.Layout:
 
 
 def text_of_power(size: int) -> str:
-    """A power of two as people who think in powers of two write it.
+    """Format a power of two in binary units.
 
     >>> text_of_power(2048)
     '2 KiB'

@@ -1,8 +1,8 @@
-"""What the timeline draws, as tables: calls in lanes, or shares of time where there are too many.
+"""Tables that the timeline draws: calls in lanes, or shares of time if there are too many calls.
 
-A million calls cannot be drawn one by one, nor be told apart on a screen. `marks` therefore draws
-each call of a run, or of a window of it, while they are few; where they are many, it cuts the time
-into columns and tells for each rank which share of a column is spent in which kind of call.
+A million calls can neither be drawn one by one nor be distinguished on a screen. `marks` therefore
+returns each call of a run, or of a time window, as long as they are few. Otherwise, it divides the
+time into columns and returns the share of each column that a rank spends in each kind of call.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ WAIT, TRANSFER = "wait", "transfer"
 
 
 def call_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.DataFrame:
-    """One row per call that touches the window.
+    """Return one row per call that touches the window.
 
-    Columns: `row` (in table `comm`), `rank`, `kind`, `lane` (calls of a rank that overlap lie in
-    different ones), `start_ns`, `ready_ns` (when the last peer arrived; the start, where that is
-    not known or nobody was waited for), `end_ns`.
+    Columns: `row` (in table `comm`), `rank`, `kind`, `lane` (overlapping calls of a rank are in
+    different lanes), `start_ns`, `ready_ns` (arrival of the last peer; the start if it is unknown
+    or there was no wait), `end_ns`.
     """
     comm = frames.comm
     arrived = arrivals(frames)["arrival_ns"]
@@ -45,7 +45,7 @@ def call_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.D
 
 
 def lanes(rank: pd.Series, start_ns: pd.Series, end_ns: pd.Series) -> np.ndarray:
-    """The lowest lane of its rank in which each span meets no earlier one."""
+    """Return, for each span, the lowest lane of its rank in which it overlaps no earlier span."""
     spans = pd.DataFrame({"rank": rank.to_numpy(), "start": start_ns.to_numpy()})
     spans = spans.assign(end=end_ns.to_numpy()).sort_values(["rank", "start"], kind="stable")
     found = np.zeros(len(spans), dtype="int64")
@@ -64,11 +64,11 @@ def lanes(rank: pd.Series, start_ns: pd.Series, end_ns: pd.Series) -> np.ndarray
 
 
 def marks(spans: pd.DataFrame, max_marks: int) -> tuple[pd.DataFrame, bool]:
-    """What to draw of the spans, at most about `max_marks` marks, and whether each is one call.
+    """Return at most about `max_marks` marks for the spans, and whether each mark is one call.
 
-    Columns: `row` (in table `comm`, -1 for several), `rank`, `kind`, `part` (wait, before the last
-    peer arrived, or transfer), `start_ns`, `end_ns`, `busy_ns` and `num_calls` in between, and, as
-    parts of the height that the rank has, `top` and `height`.
+    Columns: `row` (in table `comm`, -1 for several calls), `rank`, `kind`, `part` (wait, before the
+    last peer arrived, or transfer), `start_ns`, `end_ns`, `busy_ns` and `num_calls` in between, and
+    `top` and `height` as fractions of the rank's height.
     """
     waits, transfers = spans[spans["ready_ns"] > spans["start_ns"]], spans
     parts = pd.concat(
@@ -93,9 +93,9 @@ def marks(spans: pd.DataFrame, max_marks: int) -> tuple[pd.DataFrame, bool]:
 
 
 def _in_columns(parts: pd.DataFrame, max_marks: int) -> pd.DataFrame:
-    """One mark for each column of time, rank, kind and part, as high as its share of the column.
+    """Return one mark per time column, rank, kind and part, as high as its share of the column.
 
-    A call counts where it begins; calls that overlap share the height.
+    A call is counted in the column in which it begins; overlapping calls share the height.
     """
     by = ["rank", "kind", "part"]
     num_columns = max(max_marks // len(parts[by].drop_duplicates()), 1)
@@ -124,9 +124,9 @@ def _in_columns(parts: pd.DataFrame, max_marks: int) -> pd.DataFrame:
 
 
 def phase_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.DataFrame:
-    """One row per stretch of operators of one phase on one rank: `rank phase start_ns end_ns`.
+    """Return one row per series of operators of one phase on one rank.
 
-    Empty where operators were not recorded.
+    Columns: `rank phase start_ns end_ns`. The table is empty if operators were not recorded.
     """
     ops = frames.ops
     outer = ops[(ops["parent"] < 0) & (ops["start_ns"] >= 0)]

@@ -1,6 +1,6 @@
-"""What the time of each step goes to: exposed communication, overlapped communication, the rest.
+"""Time of each step: exposed communication, overlapped communication, and the rest.
 
-Above `MAX_BARS` steps, a bar is the mean of several that follow each other.
+Above `MAX_BARS` steps, a bar is the mean of several consecutive steps.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ PARTS: dict[str, tuple[str, str]] = {
     "overlapped": ("overlapped communication", "the rank works meanwhile"),
     "working": ("no communication", "the rank works"),
 }
-"""What a bar is made of, from below: the legend's words, and what it means."""
+"""Parts of a bar, from the bottom: the legend's text, and its meaning."""
 
 OUTLIER = 4
-"""A bar so many times as high as the middle one is cut off, so that the others can be told."""
+"""Multiple of the median height above which a bar is cut off, so that the others stay readable."""
 
 MOST_NOTES = 8
 
 _HEIGHT = 320
 _NOTE_WIDTH, _NOTE_PIXELS = 0.13, 16
-"""The part of the picture's width that a note of a height takes, and the pixels of its line."""
+"""Width of a height's note as a fraction of the figure's, and its line height in pixels."""
 _EDGE = 0.12
 
 
 def steps(
     table: pd.DataFrame, *, theme: Theme | str = LIGHT, title: str = "", because: str = ""
 ) -> go.Figure:
-    """The bars of the analysis `overlap`: of each step the mean over ranks.
+    """Draw the bars of the analysis `overlap`: the mean over ranks for each step.
 
-    What is outside of steps is drawn where there are no steps. `because` says why, where there is
-    nothing at all.
+    Time outside of steps is drawn only if there are no steps. `because` is the reason shown if
+    there is nothing to draw.
     """
     theme = theme_of(theme)
     inside = table[table["step"] >= 0]
@@ -67,10 +67,10 @@ def steps(
 
 
 def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
-    """A row per bar: `first` and `last` step, and means over its steps and ranks in nanoseconds.
+    """Return one row per bar: `first` and `last` step, and means over its steps and ranks, in ns.
 
-    Columns besides: `exposed`, `overlapped`, `working`, `lasts` (their sum), and the rank with the
-    most exposed communication, `worst_rank`, with its `worst_exposed`.
+    The other columns are `exposed`, `overlapped`, `working`, `lasts` (their sum), `worst_rank` (the
+    rank with the most exposed communication) and its `worst_exposed`.
     """
     first_step = table["step"].min() if len(table) else 0
     num_steps = int(table["step"].max() - first_step) + 1 if len(table) else 0
@@ -122,7 +122,7 @@ def _layout(theme: Theme, drawn: pd.DataFrame) -> go.Layout:
 
 
 def _cut_off(figure: go.Figure, drawn: pd.DataFrame, theme: Theme) -> None:
-    """End the axis above the bars that are no outliers, and say how high the others are."""
+    """End the axis above the bars that are no outliers, and annotate the height of the others."""
     is_outlier = drawn["lasts"] > OUTLIER * drawn["lasts"].median()
     if not is_outlier.any():
         return
@@ -133,7 +133,7 @@ def _cut_off(figure: go.Figure, drawn: pd.DataFrame, theme: Theme) -> None:
     for bar in drawn[is_outlier].nlargest(MOST_NOTES, "lasts").itertuples(index=False):
         middle = (bar.first + bar.last) / 2
         place = (middle - low) / (high - low)
-        # Beside each other they would cover each other, and at an edge the labels of the axis.
+        # Adjacent notes would overlap, and notes at an edge would cover the axis labels.
         rows_down = sum(abs(place - other) < _NOTE_WIDTH for other in noted)
         noted.append(place)
         figure.add_annotation(

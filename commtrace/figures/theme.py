@@ -1,10 +1,10 @@
-"""Colours of all pictures and of the page, in a light and a dark theme.
+"""Colours of all figures and of the page, in a light and a dark theme.
 
-Each kind of communication has one colour. The six in `MAIN_KINDS`, which a picture may well hold
-together, stay apart for people who see no red, no green or no blue; every colour of a kind has a
-contrast of 3:1 to the surface it is drawn on. The two themes name the same things, and within one
-theme no colour is used for two things, so a drawn picture can be recoloured from one to the other
-by looking its colours up (`recolouring`).
+Each kind of communication has one colour. The six in `MAIN_KINDS`, which are likely to occur in one
+figure, remain distinguishable with protanopia, deuteranopia and tritanopia. Every colour of a kind
+has a contrast of 3:1 to the surface it is drawn on. Both themes have the same entries, and within a
+theme no colour is used for two things, so a figure can be recoloured by looking its colours up
+(`recolouring`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ SANS = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', A
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """`modules` alternate with depth; `phases` are drawn faintly behind what happens in them.
+    """Colours of one theme.
 
-    `uses` are what time is spent on, wait states by their names included; `scale` is for amounts,
-    from little to much.
+    Attributes:
+        modules: Colours of modules at even and odd depth.
+        kinds: Colours of the kinds of communication.
+        phases: Faint background colours of phases.
+        uses: Colours of uses of time, among them the wait states by name.
+        scale: Colours for amounts, from low to high.
     """
 
     name: str
@@ -46,15 +50,15 @@ class Theme:
     scale: tuple[str, ...]
 
     def kind(self, kind: str) -> str:
-        """The colour of a kind; kinds that have none of their own share that of `other`."""
+        """Return the colour of a kind; kinds without one have that of `other`."""
         return self.kinds.get(kind, self.kinds["other"])
 
     def phase(self, phase: str) -> str:
-        """The colour of a phase."""
+        """Return the colour of a phase; phases without one have that of `other`."""
         return self.phases.get(phase, self.phases["other"])
 
     def use(self, use: str) -> str:
-        """The colour of what time is spent on; what has none of its own is not known."""
+        """Return the colour of a use of time; uses without one have that of `not known`."""
         return self.uses.get(use, self.uses["not known"])
 
 
@@ -152,7 +156,7 @@ THEMES: dict[str, Theme] = {theme.name: theme for theme in (LIGHT, DARK)}
 
 
 def theme_of(theme: Theme | str) -> Theme:
-    """A theme given by name or as itself.
+    """Return a theme given by name or as itself.
 
     >>> theme_of("dark").name
     'dark'
@@ -161,7 +165,7 @@ def theme_of(theme: Theme | str) -> Theme:
 
 
 def readable_on(colour: str) -> str:
-    """Black or white, whichever is easier to read on a colour.
+    """Return black or white, whichever is more readable on a colour.
 
     >>> readable_on("#ffcc00")
     '#000000'
@@ -170,9 +174,9 @@ def readable_on(colour: str) -> str:
 
 
 def readable_anywhere(colours: Iterable[str]) -> str:
-    """The one of the colours that is easiest to read on black and on white alike.
+    """Return the colour whose contrast to black and to white is most even.
 
-    A terminal does not tell which of them it is.
+    It is meant for terminals, whose background colour is unknown.
 
     >>> readable_anywhere(["#ffcc00", "#777777"])
     '#777777'
@@ -182,7 +186,7 @@ def readable_anywhere(colours: Iterable[str]) -> str:
 
 _MIDDLE_RATIO = math.sqrt(0.05 * 1.05)
 _MIDDLE = _MIDDLE_RATIO - 0.05
-"""The luminance that has the same contrast to black and to white."""
+"""Luminance that has the same contrast to black and to white."""
 
 
 def _luminance(colour: str) -> float:
@@ -203,13 +207,13 @@ LEGEND = {
     "traceorder": "normal",
     "bgcolor": "rgba(0,0,0,0)",
 }
-"""A legend in a row above the picture."""
+"""Horizontal legend above the figure."""
 
 LEGEND_PIXELS = 28
 
 
 def legend_entry(name: str, marker: dict[str, Any], **more: Any) -> go.Bar:
-    """A trace that is nothing but its line in the legend."""
+    """Return a trace without data that only adds an entry to the legend."""
     return go.Bar(
         name=name,
         x=[None],
@@ -223,7 +227,7 @@ def legend_entry(name: str, marker: dict[str, Any], **more: Any) -> go.Bar:
 
 
 def recolouring(source: Theme, target: Theme) -> dict[str, str]:
-    """Each colour of `source` with the colour that stands for the same thing in `target`."""
+    """Map each colour of `source` to the colour with the same role in `target`."""
     pairs: dict[str, str] = {}
     for field in fields(Theme):
         before, after = getattr(source, field.name), getattr(target, field.name)
@@ -237,7 +241,10 @@ def recolouring(source: Theme, target: Theme) -> dict[str, str]:
 
 
 def layout(theme: Theme, **more: object) -> go.Layout:
-    """What all pictures share: fonts, colours, margins, hover labels; `more` goes on top."""
+    """Return the layout that all figures share: fonts, colours, margins, hover labels.
+
+    `more` overrides it.
+    """
     axis = {
         "gridcolor": theme.grid,
         "linecolor": theme.grid,
@@ -270,7 +277,7 @@ TITLE_PIXELS = 34
 
 
 def titled(made: go.Layout, title: str) -> go.Layout:
-    """The layout, of known height, with a title in room of its own; as it is, without one."""
+    """Add a title to a layout of known height, with extra room for it; without one, do nothing."""
     if not title:
         return made
     given: Any = made
@@ -291,7 +298,7 @@ def titled(made: go.Layout, title: str) -> go.Layout:
 
 
 def empty(theme: Theme, *, title: str, what: str, because: str = "") -> go.Figure:
-    """A picture that says what is not there to be drawn, and why."""
+    """Return a figure that states what is missing, and why."""
     made = titled(layout(theme, height=EMPTY_PIXELS), title)
     made.update(
         xaxis={"visible": False},

@@ -1,9 +1,10 @@
-"""When each rank communicated: rank x lane over time, coloured by kind.
+"""Timeline of communication: ranks and lanes over time, coloured by kind.
 
-Behind a rank's calls lies the phase that it was in; a call's hatched part is the wait for the last
-peer. All calls of a kind are one trace, so a kind can be switched off, and the number of traces
-does not grow with the number of calls. Above `max_marks` the share of time by kind is drawn, and
-phases, too short to be seen then, not at all; a window shows single calls again.
+The background of a rank's row shows its phase; the hatched part of a call is its wait for the last
+peer. All calls of a kind form one trace, so that a kind can be switched off and the number of
+traces does not grow with the number of calls. Above `max_marks` marks, shares of time by kind are
+drawn instead of calls, and phases are left out if there are more than that, too; a time window
+shows single calls again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _ROW_PIXELS = 46
 _LEAST_ROW_PIXELS = 15
 _MOST_PIXELS = 1000
 _BAND = 0.58
-"""The part of a rank's row that its calls take; its phase takes the row."""
+"""Fraction of a rank's row that its calls take; its phase fills the row."""
 _MILLISECOND = 1_000_000
 
 
@@ -56,14 +57,23 @@ def timeline(
     title: str = "",
     because: str = "",
 ) -> go.Figure:
-    """The timeline of a run, or of a window of it, in milliseconds since its first rank began.
+    """Draw the timeline of a run, or of a window of it, in ms since the start of the run.
 
-    `window_ns` is (first, last) since then; `ranks` are those to draw, by default all. A bar's
-    `customdata` is the call's row in table `comm`, or -1 where it stands for several calls; a
-    trace's `meta` names its part, and its kind. The layout's `meta` says whether calls are drawn
-    one by one. `because` says why, where there is nothing to draw.
+    The `customdata` of a bar is the call's row in table `comm`, or -1 if it stands for several
+    calls. The `meta` of a trace has its part and its kind. The layout's `meta` says whether calls
+    are drawn one by one.
 
-    Raises UsageError where the run has no such rank.
+    Args:
+        frames: The run.
+        window_ns: First and last instant, in ns since the start of the run; all by default.
+        ranks: Ranks to draw; all by default.
+        max_marks: Number of marks above which shares of time are drawn.
+        theme: Colours, by name or as a theme.
+        title: Heading; none by default.
+        because: Reason shown if there is nothing to draw.
+
+    Raises:
+        UsageError: The run has no such rank.
     """
     theme = theme_of(theme)
     start = frames.start_ns
@@ -103,7 +113,7 @@ def timeline(
 
 
 def _add_legend(figure: Any, theme: Theme) -> None:
-    """A line for each kind, for waiting, and for each phase; a kind's switches its waits, too."""
+    """Add legend entries for waiting, for phases and for kinds; a kind's toggles its waits, too."""
     has_wait = False
     for trace in figure.data:
         part = trace.meta["part"]
@@ -122,9 +132,10 @@ def _add_legend(figure: Any, theme: Theme) -> None:
 
 
 def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
-    """The ranks of a run in order, or those of them that are asked for.
+    """Return the ranks of a run in order, or those of them that are asked for.
 
-    Raises UsageError where the run has no such rank.
+    Raises:
+        UsageError: The run has no such rank.
     """
     known = sorted({*frames.ranks["rank"].tolist(), *frames.comm["rank"].tolist()})
     if ranks is None:
@@ -140,7 +151,7 @@ def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
 
 
 def timeline_layout(frames: Frames, ranks: Sequence[int], theme: Theme) -> go.Layout:
-    """The layout of a timeline: a row per rank, in the order given, and one for steps above."""
+    """Return the layout of a timeline: one row per rank, in the given order, and steps above."""
     row = max(min(_ROW_PIXELS, _MOST_PIXELS / max(len(ranks), 1)), _LEAST_ROW_PIXELS)
     made = layout(
         theme,
@@ -182,7 +193,7 @@ def _bars(
     height: Any,
     **more: Any,
 ) -> go.Bar:
-    """Horizontal bars from `start_ns` to `end_ns` of each row."""
+    """Return horizontal bars from `start_ns` to `end_ns` of each row."""
     return go.Bar(
         name=name,
         orientation="h",
@@ -224,7 +235,7 @@ def _phase_bars(
 
 
 def _step_bars(frames: Frames, start_ns: int, theme: Theme) -> list[go.Bar]:
-    """The steps of the first rank that marked any, above the ranks."""
+    """Return the steps of the first rank that marked any, as bars above the ranks."""
     steps = frames.timed_steps.sort_values(["rank", "step"])
     if steps.empty:
         return []
@@ -255,7 +266,7 @@ def _step_bars(frames: Frames, start_ns: int, theme: Theme) -> list[go.Bar]:
 def _call_bars(
     frames: Frames, drawn: pd.DataFrame, rows: dict[int, int], start_ns: int, theme: Theme
 ) -> list[go.Bar]:
-    """A trace per kind for the transfers, and one, hatched, for the waits that came before them."""
+    """Return a trace per kind for transfers, and a hatched one for the waits before them."""
     drawn = drawn.assign(
         y=drawn["rank"].map(rows) + _BAND * (drawn["top"] + drawn["height"] / 2 - 0.5),
         height=_BAND * drawn["height"],
@@ -307,7 +318,7 @@ def _share_text(mark: Any) -> str:
 
 
 def call_text(call: Call) -> str:
-    """What the timeline says of one call, a row of the analysis `calls`: lines of safe HTML."""
+    """Describe one call, a row of the analysis `calls`, in lines of escaped HTML."""
     return lines(
         (
             f"{bold(plain(call['kind']))} on rank {call['rank']}, call {call['id']}",

@@ -1,6 +1,6 @@
-"""What each rank is blocked by: waits by their names, hatched, and transfer, side by side.
+"""Blocked time of each rank: waits by wait state, hatched, and transfer, stacked.
 
-Above `MAX_RANKS` ranks, those that are blocked longest are drawn.
+Above `MAX_RANKS` ranks, only those blocked longest are drawn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATTERNS: dict[str, str] = {
     "Late Sender": "|",
     "Late Receiver": "+",
 }
-"""How each wait is hatched, so that they are told apart without colours, too."""
+"""Hatching of each wait state, so that they are distinguishable without colours."""
 
 _ROW_PIXELS, _LEAST_ROW_PIXELS, _MOST_PIXELS = 34, 11, 900
 
@@ -33,9 +33,9 @@ _ROW_PIXELS, _LEAST_ROW_PIXELS, _MOST_PIXELS = 34, 11, 900
 def waits(
     table: pd.DataFrame, *, theme: Theme | str = LIGHT, title: str = "", because: str = ""
 ) -> go.Figure:
-    """The bars of the analysis `rank_waits`: of each rank the time that it is blocked.
+    """Draw the bars of the analysis `rank_waits`: the blocked time of each rank.
 
-    `because` says why, where there is nothing at all.
+    `because` is the reason shown if there is nothing to draw.
     """
     theme = theme_of(theme)
     parts = wait_parts(table)
@@ -68,9 +68,9 @@ def waits(
 
 
 def wait_parts(table: pd.DataFrame) -> pd.DataFrame:
-    """A row for each part of a rank's bar: `rank part lasts_ns num_calls num_waits`.
+    """Return one row per part of a rank's bar: `rank part lasts_ns num_calls num_waits`.
 
-    A part is a wait state, `TRANSFER` or `UNKNOWN`; those that take no time are left out.
+    A part is a wait state, `TRANSFER` or `UNKNOWN`; parts without any time are left out.
     """
     by_part = (
         table.assign(part=table["state"], lasts_ns=table["wait_ns"]),

@@ -1,4 +1,4 @@
-"""In a notebook: record a cell, and run a function of the notebook on several ranks.
+"""Notebook integration: record a cell, or run a function of the notebook on several ranks.
 
 %load_ext commtrace
 
@@ -18,7 +18,7 @@ __all__ = ["Launched", "launch", "load_ipython_extension"]
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext commtrace` does: the magic `%%commtrace` is there."""
+    """Register the magic `%%commtrace`; IPython calls this for `%load_ext commtrace`."""
     from commtrace.jupyter.magic import CommtraceMagics
 
     shell.register_magics(CommtraceMagics)

@@ -1,10 +1,10 @@
-"""`commtrace.launch`: a function of this process on several ranks of this machine, recorded.
+"""`commtrace.launch`: run a function of this process on several local ranks, recorded.
 
     run = commtrace.launch(train, nproc=4)
     run.values[0], run.output[0], run.timeline()
 
-What comes back is the run, as `commtrace.load` would give it, with what the ranks returned and what
-they printed. A rank that raises, dies or does not end in time is an error that says where it was.
+It returns the run, as `commtrace.load` would, with the values that the ranks returned and their
+output. If a rank raises, dies or does not finish in time, the error has its traceback.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Launched(Run):
-    """A run of `launch`: `values` are what the ranks returned, `output` what each printed."""
+    """A run of `launch`.
+
+    Attributes:
+        values: The ranks' return values, by rank.
+        output: The ranks' printed output, by rank.
+    """
 
     values: tuple[Any, ...] = ()
     output: tuple[str, ...] = ()
@@ -52,14 +57,29 @@ def launch(
 ) -> Launched:
     """Call `function(*args, **kwargs)` on `nproc` ranks of this machine, each of them recorded.
 
-    The function may be one of a notebook's cell; it is copied to the ranks with the variables that
-    it uses, and what it returns is copied back. Each rank is a process with RANK and WORLD_SIZE as
-    under torchrun, and a process group of `backend`; None leaves making one to the function. What
-    ranks print is printed while they do, behind their number. `path` is a run file to write;
-    `detail` and `stacks` are those of `record`. `timeout_s` bounds the whole call of a rank.
+    Each rank is a process with RANK and WORLD_SIZE as under torchrun. The ranks' output is printed
+    as it arrives, prefixed with the rank.
 
-    Raises RankError where a rank raises, dies or is not done in time, with its traceback and in
-    `run` what was recorded until then; UsageError where the function cannot be copied.
+    Args:
+        function: Function to call, possibly defined in a notebook's cell. It is copied to the ranks
+            with the variables that it uses; its return value is copied back.
+        nproc: Number of ranks.
+        args: Positional arguments of the function.
+        kwargs: Keyword arguments of the function.
+        path: Run file to write; none by default.
+        detail: As for `record`.
+        stacks: As for `record`.
+        backend: Backend of the process group; None leaves its creation to the function.
+        timeout_s: Limit on the duration of a rank's whole call, in seconds.
+
+    Returns:
+        The run, with the ranks' return values and output.
+
+    Raises:
+        RankError: A rank raised, died or did not finish in time. It has the traceback, and in `run`
+            the calls recorded until then.
+        LaunchError: The ranks were stopped from outside, or left no recording.
+        UsageError: The function cannot be copied, or `nproc` or `detail` is invalid.
     """
     name = getattr(function, "__name__", type(function).__name__)
     _check(name, nproc, detail)
@@ -98,7 +118,7 @@ def _check(name: str, nproc: int, detail: str) -> None:
 
 
 def _trace(folder: Path, path: Path | str | None) -> Trace | None:
-    """What was recorded, also as a file where one is asked for; None if no rank came so far."""
+    """Return the recorded trace, also written to `path` if given; None if there is none."""
     try:
         trace = with_cells(read_spools(folder))
     except EmptyTraceError:
@@ -128,7 +148,7 @@ def _error(
 
 
 def _last_error(traceback: str) -> str:
-    """The first line of the error that a traceback ends with."""
+    """Return the last line of a traceback that is not indented: the error."""
     lines = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
     return lines[-1] if lines else ""
 
@@ -139,7 +159,7 @@ def _who(result: LaunchResult) -> str:
 
 
 def _told(stuck: Mapping[int, Stack]) -> str:
-    """Where ranks stood, those that stood in the same place together."""
+    """Format the stacks of stuck ranks, grouping ranks with equal stacks."""
     places: dict[tuple[Any, ...], list[int]] = {}
     for rank, stack in sorted(stuck.items()):
         places.setdefault(tuple(map(tuple, stack)), []).append(rank)

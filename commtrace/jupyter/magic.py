@@ -1,7 +1,7 @@
-"""`%%commtrace`: what a cell communicates, shown below it.
+"""The magic `%%commtrace`: records the communication of a cell and shows it below.
 
-The cell runs in the notebook's namespace as it would by itself: its last expression is shown, its
-errors are the cell's, and nothing is left behind by either.
+The cell runs in the notebook's namespace as it would without the magic: its last expression is
+displayed, its errors are its own, and neither leaves anything behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from commtrace.views.run import load
 
 @magics_class
 class CommtraceMagics(Magics):
-    """The magics of `%load_ext commtrace`."""
+    """The magics that `%load_ext commtrace` registers."""
 
     @magic_arguments()
     @argument("name", nargs="?", default="", help="variable that the run is kept in")
@@ -72,7 +72,7 @@ class CommtraceMagics(Magics):
         return self.shell
 
     def _compiled(self, cell: str) -> Any:
-        """The cell as a function without arguments, its lines numbered as in the notebook."""
+        """Return the cell as a function without arguments, with the notebook's line numbers."""
         shell = self._shell
         blank = itertools.takewhile(lambda line: not line.strip(), cell.splitlines())
         source = "\n" * (1 + len(list(blank))) + shell.transform_cell(cell)
@@ -91,7 +91,7 @@ class CommtraceMagics(Magics):
 
 
 def _number_of_cell(shell: Any) -> int:
-    """The number of the cell that is running: its frame is below; releases count it differently."""
+    """Return the number of the running cell, from its frame: releases count it differently."""
     frame = sys._getframe()
     while frame is not None:
         label = shell.compile.format_code_name(frame.f_code.co_filename)

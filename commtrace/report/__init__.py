@@ -1,4 +1,4 @@
-"""A run as a page, or several compared: one HTML file that opens offline and asks for nothing."""
+"""Reports: one HTML file for a run, or for a comparison of several; it works offline."""
 
 from __future__ import annotations
 

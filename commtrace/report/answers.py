@@ -1,4 +1,4 @@
-"""The analyses of one run, each computed once, when it is first asked for."""
+"""Lazy cache of the analyses of one run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze.findings import together
 
 OF_THE_WHOLE = ("consistency",)
-"""What a part of a run cannot tell: a call outside of it is not a missing one."""
+"""Analyses that are meaningless for a part of a run: a call outside of it is not a missing one."""
 
 
 class Answers:
-    """`answers["by_kind"]` is that analysis of `frames`; some are of `whole`, where it is given."""
+    """Results of the analyses of `frames` by name: `answers["by_kind"]`.
+
+    Those in `OF_THE_WHOLE` are computed for `whole`, the complete run, if it is given.
+    """
 
     def __init__(self, frames: Frames, whole: Frames | None = None) -> None:
         self.frames = frames
@@ -29,5 +32,5 @@ class Answers:
 
     @cached_property
     def findings(self) -> pd.DataFrame:
-        """What could be better, alike findings as one."""
+        """The findings, similar ones combined."""
         return together(self["findings"])

@@ -1,4 +1,4 @@
-"""Facts that the panel of a call shows besides the columns of the call, for the page's script.
+"""Facts shown in the panel of a call in addition to its columns, for the page's script.
 
 Each is stored once for all calls that share it: a group's members, a layout in words, a finding,
 the source lines around a place, the operators around a call.
@@ -23,11 +23,11 @@ from commtrace.units import KINDS, busbw_factor
 
 MAX_FINDINGS = 1000
 MAX_DEPTH = 32
-"""Operators around a call that are named, at most."""
+"""Largest number of enclosing operators that are named for a call."""
 
 
 def call_facts(answers: Answers, sites: pd.DataFrame) -> dict[str, Any]:
-    """The facts by name; `sites` are those of `call_store`."""
+    """Return the facts by name; `sites` are those of `call_store`."""
     frames = answers.frames
     specs = {*sites["source_spec"], *sites["target_spec"]} - {""}
     return {
@@ -46,7 +46,7 @@ def call_facts(answers: Answers, sites: pd.DataFrame) -> dict[str, Any]:
 
 
 def _group(frames: Frames, row: Mapping[Any, Any]) -> dict[str, Any]:
-    """A group's members, its names, and what its bus bandwidth is of the algorithm's, by kind."""
+    """Return a group's members, its names, and its factors from algbw to busbw, by kind."""
     ranks = [int(rank) for rank in str(row["ranks"]).split(",") if rank.isdigit()]
     kinds = [kind for kind in frames.comm["kind"].unique() if kind in KINDS]
     return {
@@ -57,7 +57,7 @@ def _group(frames: Frames, row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _findings(answers: Answers) -> list[dict[str, Any]]:
-    """Text of each finding, and the number of the card that shows it, from 0; -1 without one."""
+    """Return the text of each finding, and the number of its card, from 0; -1 without a card."""
     said, same = ["rule", "title", "advice"], ["rule", "advice", "source"]
     shown = answers.findings.head(MAX_CARDS)[same].itertuples(index=False, name=None)
     cards = {key: card for card, key in enumerate(shown)}
@@ -71,16 +71,16 @@ def _findings(answers: Answers) -> list[dict[str, Any]]:
 
 
 def _sources(frames: Frames) -> list[dict[str, Any]]:
-    """The rows of table `sources`, no more of them than a recording has."""
+    """Return the rows of table `sources`, limited to the size that a recording has at most."""
     sizes = frames.sources["text"].astype(object).str.len().astype("int64").cumsum()
     kept = frames.sources[(sizes <= MAX_CHARACTERS).to_numpy()]
     return kept.astype(object).to_dict("records")
 
 
 def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
-    """For each call of table `comm` the number of its set of findings, and these sets.
+    """Return the number of each call's set of findings, and these sets.
 
-    A set is a list of numbers of `told`, the first `MAX_FINDINGS` of which count.
+    A set is a list of positions in `told`, of which the first `MAX_FINDINGS` are considered.
     """
     position = pd.Series(np.arange(len(frames.comm)), index=frames.comm.index)
     counted = [position[each.rows].to_numpy() for _, each, _ in told(frames)[:MAX_FINDINGS]]
@@ -97,7 +97,7 @@ def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
 
 
 def operators_around(frames: Frames) -> np.ndarray:
-    """For each call the operators that it happened in, the outermost first, by newlines."""
+    """Return the operators around each call, the outermost first, separated by newlines."""
     ops, comm = frames.ops, frames.comm
     if ops.empty or comm.empty:
         return np.full(len(comm), "", dtype=object)
@@ -110,7 +110,7 @@ def operators_around(frames: Frames) -> np.ndarray:
         )
 
     first = rows(comm["rank"], comm["op_id"])
-    begun, starts = np.unique(first, return_inverse=True)  # the chain of an operator is made once
+    begun, starts = np.unique(first, return_inverse=True)  # one chain per operator
     parent = rows(ops["rank"], ops["parent"])
     names = ops["op"].astype(object).to_numpy()
     chains = []
@@ -124,7 +124,7 @@ def operators_around(frames: Frames) -> np.ndarray:
 
 
 def unknown_of_sites(frames: Frames, sites: pd.DataFrame) -> list[str]:
-    """For each site the sentences that say which parts of the reason are not known, by newlines."""
+    """Return sentences on the unknown parts of each site's reason, separated by newlines."""
     reasons = sites[["op", "source_spec", "carries", "candidates"]].astype(object)
     said: dict[Any, str] = {}
     found = []

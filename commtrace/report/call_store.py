@@ -1,16 +1,16 @@
-"""All calls of a run, small enough for a page: what repeats stored once, the rest as bytes.
+"""All calls of a run, packed for a page: shared values are stored once, the rest as bytes.
 
-Calls that a program makes again and again differ in their times and numbers only. What they share
-is a *site*, a row of a table like the others of the page; what is a call's own is a column of
-integers, of which the page carries the difference from what it mostly is:
+Repeated calls of a program differ only in their times and numbers. The values they share form a
+*site*, a row of a table like the others of the page. Each call's own values are columns of
+integers, stored as differences from a predicted value:
 
     issue_ns       from the call before on its rank      call_ns, wait_ns    itself
     number         from seq                              partner_id          from id
     blocked_ns     from call_ns                          complete_ns         from issue_ns + call_ns
     transfer_ns    from blocked_ns - wait_ns             ready_ns            from issue_ns + wait_ns
 
-A million calls take some five megabytes. Where their times take more than `MAX_BYTES`, they are
-rounded, as little as will do; the page says to what (`resolution_ns`).
+A million calls take about five megabytes. If the body exceeds `MAX_BYTES`, times are rounded to the
+finest resolution that fits; the page states it (`resolution_ns`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ RESOLUTIONS_NS = (1, 100, 1000, 10_000, 100_000)
 
 _NUMBERS = ("rank", "id", "seq", "step", "module_call", "op_id", "thread", "last_rank", "lane")
 _MET = ("number", "partner_id", "found")
-"""Identity of a call's peers: the number of its collective in the group, or its partner's id (its
-own, where it is no transfer); and which findings count it in, a number of `finding_sets`."""
+"""Identity of a call's peers, and its findings.
+
+`number` is the collective's number in its group; `partner_id` the id of a transfer's other end, or
+the call's own; `found` the number of its set of findings in `finding_sets`.
+"""
 _NEAR: dict[str, tuple[tuple[str, int], ...]] = {
     "number": (("seq", 1),),
     "partner_id": (("id", 1),),
@@ -54,24 +57,30 @@ _TIMES: dict[str, tuple[tuple[str, int], ...]] = {
     "transfer_ns": (("blocked_ns", 1), ("wait_ns", -1)),
 }
 _IN_SERIES = ("id", "seq", "step", "module_call", "op_id", "thread", "issue_ns")
-"""Columns whose difference from the call before on the same rank is carried."""
+"""Columns stored as differences from the preceding call on the same rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallStore:
-    """`head` is JSON for the page's script, `body` the integers of all columns."""
+    """Packed calls.
+
+    Attributes:
+        head: Description of the columns, as JSON for the page's script.
+        body: The integers of all columns, compressed.
+        sites: Table of the values that calls share.
+    """
 
     head: dict[str, Any]
     body: bytes
     sites: pd.DataFrame
 
     def packed(self) -> str:
-        """The body as text for the page."""
+        """Return the body in base64 for the page."""
         return base64.b64encode(self.body).decode()
 
 
 def call_store(frames: Frames) -> CallStore:
-    """The calls of a run by rank and time, with their lanes, waits and ends."""
+    """Pack the calls of a run, by rank and time, with their lanes, waits and ends."""
     found, finding_sets = findings_of_calls(frames)
     frames = with_group_facts(frames)
     order = np.lexsort((frames.comm["issue_ns"], frames.comm["rank"]))
@@ -98,7 +107,7 @@ def call_store(frames: Frames) -> CallStore:
 
 
 def _own(frames: Frames) -> dict[str, np.ndarray]:
-    """What each call has of its own; times count from the start of the run, -1 is not known."""
+    """Return the values of single calls; times count from the start of the run, -1 is unknown."""
     comm, arrived, start = frames.comm, arrivals(frames), frames.start_ns
 
     def since_start(instant: pd.Series) -> np.ndarray:
@@ -122,7 +131,7 @@ def _own(frames: Frames) -> dict[str, np.ndarray]:
 
 
 def _partner_ids(frames: Frames) -> np.ndarray:
-    """The id of the other end of each transfer, -1 where there is none; of others, their own."""
+    """Return the id of each transfer's other end, -1 if none; for other calls, their own id."""
     ids = frames.comm["id"].to_numpy()
     if not is_transfer(frames).any():
         return ids
@@ -132,7 +141,7 @@ def _partner_ids(frames: Frames) -> np.ndarray:
 
 
 def _sites(comm: pd.DataFrame) -> tuple[np.ndarray, pd.DataFrame]:
-    """The number of each call's site, and the sites: what the calls have besides `_own`."""
+    """Return the number of each call's site, and the table of sites: all columns beyond `_own`."""
     own = {*_NUMBERS, *_TIMES}
     names = [column.name for column in COLUMNS if column.name not in own] + ["operators"]
     key = np.zeros(len(comm), dtype="int64")
@@ -157,7 +166,7 @@ def _rounded(values: np.ndarray, resolution: int) -> np.ndarray:
 
 
 def _encoded(name: str, columns: dict[str, np.ndarray]) -> tuple[dict[str, Any], bytes]:
-    """How a column is decoded, and its bytes: zigzag, all lowest bytes first, then the next."""
+    """Return a column's decoding description, and its bytes: zigzag, lowest byte plane first."""
     terms: Sequence[tuple[str, int]] = _TIMES.get(name) or _NEAR.get(name, ())
     values = columns[name].astype("int64")
     for other, sign in terms:

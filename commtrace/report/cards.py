@@ -1,7 +1,7 @@
-"""What the page says first: findings, and what does not fit together, each with its evidence.
+"""Cards at the top of the page: findings, and consistency problems, each with its evidence.
 
 A card is one finding, or one problem of the consistency check. Its `evidence` are calls, `rank:id`,
-that the timeline shows and marks.
+which the timeline shows and marks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ MAX_CARDS = 100
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One of them; `facts` are short texts of where it is and what it costs."""
+    """One finding or problem.
+
+    Attributes:
+        saves: Time and bytes that could be saved, as text.
+        share: Share of the run's time, as text.
+        facts: Short texts on place and extent.
+        evidence: Calls as `rank:id`, separated by commas.
+        is_fault: It is a fault of the program.
+    """
 
     name: str
     title: str
@@ -38,7 +46,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class ConsistencySummary:
-    """Whether the ranks fit together, in a word and in a sentence; `cards` are the problems."""
+    """Result of the consistency check, in a word and in a sentence; `cards` are the problems."""
 
     word: str
     text: str
@@ -48,19 +56,19 @@ class ConsistencySummary:
 
 
 def finding_cards(answers: Answers) -> list[Card]:
-    """The findings, the one that costs most first, `MAX_CARDS` at most."""
+    """Return the findings as cards, the costliest first, at most `MAX_CARDS`."""
     table = answers.findings.head(MAX_CARDS)
     of_what = "of its steps" if len(answers.frames.steps) else "of its time"
     return [_finding(row, of_what) for row in table.to_dict("records")]
 
 
 def not_judged(answers: Answers) -> dict[str, list[str]]:
-    """By what the trace lacks, the rules that could not be asked for want of it."""
+    """Return the rules that could not be evaluated, grouped by the data that the trace lacks."""
     return by_lack(unanswered(answers.frames))
 
 
 def verdict(answers: Answers) -> ConsistencySummary:
-    """What the consistency check says of the whole run."""
+    """Summarize the consistency check of the whole run."""
     whole, problems = answers.whole, answers["consistency"]
     num_faults = int(problems["is_fault"].sum())
     num_open = len(problems) - num_faults
@@ -122,7 +130,7 @@ def _problem(row: Mapping[Any, Any], evidence: str) -> Card:
 
 
 def _evidence(frames: Frames, problems: pd.DataFrame) -> list[str]:
-    """For each problem with a collective, the calls that it is made of."""
+    """Return the calls of each problem that is about one collective."""
     comm, number = frames.comm, numbers(frames)
     group = comm["group"].astype(object)
     asked = set(zip(problems["group"], problems["number"], strict=True))

@@ -1,8 +1,8 @@
-"""One HTML file out of several runs: what grew from the baseline, and their flame graphs.
+"""Comparison page: one HTML file that shows growth from a baseline, and the runs' flame graphs.
 
-Runs come in, the first of them the baseline; a page goes out that needs no network. Its tables are
-those of `commtrace.analyze.growth`, its flame graphs have one scale, and blocks of later runs are
-coloured by their growth.
+The first run is the baseline. The page needs no network. Its tables are those of
+`commtrace.analyze.growth`. Its flame graphs share one scale, and blocks of later runs are coloured
+by their growth.
 """
 
 from __future__ import annotations
@@ -37,15 +37,19 @@ TABLES: dict[str, Callable[[Sequence[Frames]], list[Grown]]] = {
     "line": by_line,
 }
 MAX_ROWS = 2_000
-"""A table has no more rows; they are those that grew or shrank most."""
+"""Largest number of rows of a table; the rows that grew least are left out."""
 
 
 def write_diff(runs: Sequence[Frames], path: Path | str, *, labels: Sequence[str] = ()) -> Path:
-    """Write the page that compares runs to `path`, whole or not at all, and return the path.
+    """Write the page that compares runs to `path` atomically, and return the path.
 
-    The first run is the baseline. `labels` are names of the runs, by default those of their files.
+    Args:
+        runs: The runs, the first of which is the baseline.
+        path: File to write.
+        labels: Names of the runs; by default, those of their files.
 
-    Raises OutputError where the path cannot be written.
+    Raises:
+        OutputError: The path cannot be written.
     """
     path = Path(path)
     text = render_diff(runs, labels or labels_of([frames.path for frames in runs]))
@@ -55,7 +59,7 @@ def write_diff(runs: Sequence[Frames], path: Path | str, *, labels: Sequence[str
 
 
 def labels_of(paths: Sequence[Path | None]) -> list[str]:
-    """Names that tell runs apart: of their files, or their whole paths where those are equal."""
+    """Return distinct names of runs: file names, or full paths if file names are equal."""
     names = [path.name if path else "a run" for path in paths]
     if len(set(names)) < len(names):
         names = [str(path) if path else "a run" for path in paths]
@@ -68,7 +72,7 @@ def labels_of(paths: Sequence[Path | None]) -> list[str]:
 
 
 def render_diff(runs: Sequence[Frames], labels: Sequence[str]) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     per_step = in_steps_of_all(runs)
     made = {name: table(runs) for name, table in TABLES.items()}
     data = {
@@ -109,7 +113,7 @@ def _row(row: Grown) -> dict[str, Any]:
 
 
 def _about(frames: Frames, label: str) -> dict[str, str]:
-    """A run in a line: its program, how many ranks and steps, how long, which torch."""
+    """Describe a run: its program, numbers of ranks and steps, duration, version of torch."""
     lasted = recorded_ns(frames)
     facts = [
         counted(frames.num_ranks, "rank"),
@@ -125,7 +129,7 @@ def _about(frames: Frames, label: str) -> dict[str, str]:
 
 
 def _flames(runs: Sequence[Frames], per_step: bool) -> list[dict[str, Any]]:
-    """Of each run its flame graph, values of what one rank does, and the baseline's nodes."""
+    """Return each run's flame graph, its values per rank, and the baseline's matching nodes."""
     nodes = [flame_nodes(frames) for frames in runs]
     first = {place: number for number, place in enumerate(_places(nodes[0]))}
     return [
@@ -139,7 +143,7 @@ def _flames(runs: Sequence[Frames], per_step: bool) -> list[dict[str, Any]]:
 
 
 def _places(nodes: pd.DataFrame) -> list[tuple[tuple[str, str], ...]]:
-    """Of each node its way from the root."""
+    """Return the path of each node from the root."""
     ways: dict[int, tuple[tuple[str, str], ...]] = {-1: ()}
     columns = (nodes[name] for name in ("id", "parent", "role", "name"))
     for number, parent, role, name in zip(*columns, strict=True):

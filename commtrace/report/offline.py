@@ -1,9 +1,9 @@
-"""An HTML file that opens without a network: a template with everything it needs inside.
+"""Offline HTML pages: templates with all of their scripts, styles and data embedded.
 
-What the scripts read and plotly.js (whole, for none of its smaller bundles draws an icicle) travel
-deflated (`packed`) and are unpacked by the browser; plotly.js and our own script are each named by
-their hash in the page's content policy, which allows nothing else to run and nothing to be fetched,
-so that even a name that slipped through escaping could do no harm.
+The data of the scripts and plotly.js (the full bundle, because no smaller one draws icicles) are
+embedded compressed (`packed`) and unpacked by the browser. The page's content security policy
+allows only plotly.js and our own script, each by its hash, and no network access, so that even a
+name that escaped escaping could do no harm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from commtrace.escaping import visible_value
 def offline_page(
     template: str, *, style: str, scripts: Sequence[str], data: Mapping[str, Any], **shown: Any
 ) -> str:
-    """A template that extends `offline.html`, with what it shows, its scripts and their `data`."""
+    """Render a template that extends `offline.html`, with its values, scripts and their `data`."""
     environment = Environment(
         loader=PackageLoader("commtrace.report"),
         autoescape=True,
@@ -47,12 +47,12 @@ def offline_page(
 
 
 def source(name: str) -> str:
-    """The text of a script or a style sheet."""
+    """Return the text of a script or a style sheet."""
     return (files("commtrace.report") / "templates" / name).read_text("utf-8")
 
 
 def packed(text: str) -> str:
-    """`text`, deflated and in base64: the same for the same text.
+    """Compress `text` with gzip and encode it in base64, deterministically.
 
     >>> gzip.decompress(base64.b64decode(packed("a text"))).decode()
     'a text'
@@ -61,7 +61,7 @@ def packed(text: str) -> str:
 
 
 def content_policy(*scripts: str) -> str:
-    """A policy under which nothing but these scripts runs, and nothing is loaded from anywhere."""
+    """Return a content security policy that allows only these scripts, and loads nothing."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
     allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
     return (
@@ -71,5 +71,5 @@ def content_policy(*scripts: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has for a number of numpy."""
+    """Convert a NumPy number for JSON."""
     return value.item()

@@ -1,4 +1,4 @@
-"""One HTML file out of a run: what it says, its tables, all calls, and its figures."""
+"""Report of one run: an HTML file with its findings, tables, calls and figures."""
 
 from __future__ import annotations
 
@@ -44,13 +44,17 @@ def write_report(
     window_ns: tuple[int, int] | None = None,
     steps: tuple[int, int] | None = None,
 ) -> Path:
-    """Write the page of a run to `path`, whole or not at all, and return the path.
+    """Write the page of a run to `path` atomically, and return the path.
 
-    Of a part of the run, where a window (nanoseconds since the run began) or steps (the first and
-    the last one) are given.
+    Args:
+        source: A run, a trace, or the path of one.
+        path: File to write.
+        window_ns: Restricts the page to a time window, in ns since the start of the run.
+        steps: Restricts the page to steps, from the first to the last, both included.
 
-    Raises a TraceError where `source` is the path of something that is no trace, UsageError where
-    there is no such part.
+    Raises:
+        TraceError: `source` is a path that holds no trace.
+        UsageError: The run has no such part.
     """
     path = Path(path)
     text = render_page(load(source), window_ns=window_ns, steps=steps)
@@ -65,7 +69,7 @@ def render_page(
     window_ns: tuple[int, int] | None = None,
     steps: tuple[int, int] | None = None,
 ) -> str:
-    """The page of a run, or of a part of it, as HTML."""
+    """Return the page of a run, or of a part of it, as HTML."""
     frames = run
     if steps is not None:
         frames = of_steps(frames, *steps)
@@ -106,15 +110,15 @@ def render_page(
 
 
 PATTERNS = ("steps", "waits", "sizes", "matrix")
-"""The pictures that are drawn beside each other, each of one table."""
+"""Pictures arranged in columns, each drawn from one table."""
 
 
 HEAD_PIXELS = 100
-"""What the title of a picture takes, and the gap below it."""
+"""Height of a picture's title and of the gap below it."""
 
 
 def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> dict[str, Any]:
-    """What the page's script reads: tables, figures in light colours, and how to recolour them."""
+    """Return the data of the page's script: tables, figures in light colours, and a recolouring."""
     frames = answers.frames
     nodes = flame_nodes(frames)
     made = tables(answers, store)
@@ -133,7 +137,7 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
 
 
 def fingerprint(frames: Frames, store: CallStore) -> str:
-    """A short text by which an address tells for which run, or part of one, it was made."""
+    """Return a short hash of a run, or of a part of one, that the page's addresses carry."""
     facts = [frames.run.get(name) for name in ("command", "created", "part")]
     about = json.dumps([facts, store.head["num_rows"]], default=str).encode()
     return hashlib.sha256(about + store.body).hexdigest()[:8]
@@ -147,7 +151,7 @@ def _pattern(answers: Answers, name: str, all_notices: list[Notice]) -> dict[str
 
 
 def _in_columns(figures: dict[str, Any]) -> list[list[Picture]]:
-    """The patterns in two columns, each below what is shortest so far."""
+    """Arrange the patterns in two columns, each under the column that is shorter so far."""
     columns: list[list[Picture]] = [[], []]
     heights = [0, 0]
     for name, figure in figures.items():
@@ -162,12 +166,12 @@ def _title(frames: Frames) -> str:
 
 
 def _kinds(answers: Answers) -> list[tuple[str, str]]:
-    """The kinds of a run, the most blocking first, each with the name of its colour."""
+    """Return the kinds of a run, the longest blocking first, each with the name of its colour."""
     kinds = answers["by_kind"]["kind"]
     return [(kind, kind if kind in LIGHT.kinds else "other") for kind in kinds]
 
 
 def _phases(table: pd.DataFrame) -> list[str]:
-    """The known phases that occur in a table, in the order of a step."""
+    """Return the known phases that occur in a table, in the order of a step."""
     present = set(table["phase"].astype(object))
     return [phase for phase in PHASES if phase in present]

@@ -1,8 +1,8 @@
-"""One picture as a file: a page of its own that needs no network, or what plotly can write.
+"""A single picture as a file: a self-contained page, or a format that plotly can write.
 
 .html            opens anywhere, in light and dark
 .json            plotly's figure, for other programs
-.png .svg .pdf   as they are drawn, with the package kaleido
+.png .svg .pdf   static images, with the package kaleido
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ WIDTH_PIXELS = 1400
 
 
 def check_format(path: Path) -> None:
-    """Refuse a picture that cannot be written, before any work is done.
+    """Reject a path whose format cannot be written, before any work is done.
 
-    Raises UsageError where its suffix is none of `FORMATS`, or needs a package that is not there.
+    Raises:
+        UsageError: The suffix is none of `FORMATS`, or needs a package that is not installed.
     """
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
@@ -53,9 +54,10 @@ def check_format(path: Path) -> None:
 
 
 def write_flame(frames: Frames, path: Path, *, value: str = "", phase: str = "") -> None:
-    """Write the flame graph of a run; on the page, its measure can be chosen.
+    """Write the flame graph of a run; on an HTML page, its measure can be chosen.
 
-    Raises UsageError where the format cannot be written, or the phase does not communicate.
+    Raises:
+        UsageError: The format cannot be written, or the phase does not communicate.
     """
     figure = PICTURES["flame"].draw(frames, value=value, phase=phase)
     nodes = flame_nodes(frames)
@@ -81,7 +83,8 @@ def write_timeline(
 ) -> None:
     """Write the timeline of a run, or of a part of it.
 
-    Raises UsageError where the format cannot be written, or the run has no such rank.
+    Raises:
+        UsageError: The format cannot be written, or the run has no such rank.
     """
     figure: Any = PICTURES["timeline"].draw(frames, window_ns=window_ns, ranks=ranks)
     note = "Drag over a stretch to zoom in, double-click to zoom out; point at a call to read it."
@@ -102,12 +105,18 @@ def write_picture(
     measures: Mapping[str, Sequence[float]] | None = None,
     chosen: str = "",
 ) -> None:
-    """Write a figure in light colours to `path`, whole or not at all, in the suffix's format.
+    """Write a figure in light colours to `path` atomically, in the format of its suffix.
 
-    `about` are lines above it, `note` one below; `measures`, on a page, by their titles, are
-    values that its first trace may have instead, of which `chosen` is drawn.
+    Args:
+        figure: The figure.
+        path: File to write.
+        about: Lines above the figure, on an HTML page.
+        note: Line below the figure, on an HTML page.
+        measures: By title, alternative values of the first trace that an HTML page offers.
+        chosen: Title of the measure that is drawn.
 
-    Raises UsageError where the format cannot be written.
+    Raises:
+        UsageError: The format cannot be written.
     """
     check_format(path)
     write = _WRITERS.get(path.suffix.lower(), _write_drawn)
@@ -117,7 +126,7 @@ def write_picture(
 
 
 def _about(frames: Frames, name: str) -> list[str]:
-    """The run's command, and what it lacks for the picture."""
+    """Return the run's command, and the run's limitations for the picture."""
     command = str(frames.run.get("command") or (frames.path.name if frames.path else ""))
     return [command, *notices_on(name, notices_of(frames))]
 

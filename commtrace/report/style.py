@@ -1,4 +1,4 @@
-"""Style sheets: the colours of both themes as variables, then the hand-written rules."""
+"""Style sheets: the colours of both themes as CSS variables, followed by the hand-written rules."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ _OF_THE_PAGE = {
     "good": ("#1c7a4a", "#5fcf95"),
     "bad": ("#b3401f", "#f0926b"),
 }
-"""What no picture has: in light, and in dark."""
+"""Values that figures do not need: for the light theme, and for the dark one."""
 
 
 def style_sheet() -> str:
-    """All CSS of the page; the system's theme holds until `data-theme` on the root says another."""
+    """Return all CSS of the page.
+
+    The system's theme applies unless the root's `data-theme` sets one.
+    """
     light, dark = (
         f"{_variables(page_colours(theme))} color-scheme: {theme.name};" for theme in (LIGHT, DARK)
     )
@@ -38,7 +41,7 @@ def style_sheet() -> str:
 
 
 def picture_style() -> str:
-    """All CSS of a picture's page; the script says which theme holds."""
+    """Return all CSS of a picture's page; the script sets the theme."""
     return "\n".join(
         [
             f":root {{ {_variables(_colours(LIGHT))} color-scheme: light; }}",
@@ -49,7 +52,7 @@ def picture_style() -> str:
 
 
 def diff_style() -> str:
-    """All CSS of the page that compares runs; the script says which theme holds."""
+    """Return all CSS of the comparison page; the script sets the theme."""
     light, dark = _variables(_colours(LIGHT)), _variables(_colours(DARK))
     own = [
         "".join(f" --{name}: {_OF_THE_PAGE[name][place]};" for name in ("good", "bad"))
@@ -67,7 +70,7 @@ def diff_style() -> str:
 
 
 def page_colours(theme: Theme) -> dict[str, str]:
-    """The colours of a theme by the names that the page's style sheet has for them."""
+    """Return the colours of a theme by their variables in the page's style sheet."""
     place = (LIGHT, DARK).index(theme)
     own = {name: values[place] for name, values in _OF_THE_PAGE.items()}
     return _colours(theme) | own

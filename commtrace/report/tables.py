@@ -1,12 +1,12 @@
-"""The tables of the page, in the form that its script takes them.
+"""Tables of the page, in the form that its script reads.
 
     {"name", "title", "question", "columns": [{"name", "title", "unit", "type", "meaning"}],
      "shown": [names], "num_rows", "num_left_out", "topic",
      "data": {column: [values]} or, for text, {column: {"strings", "codes"}}}
 
-The table of calls has the sites of `call_store` for data, and its head as `store`.
-A point in time becomes nanoseconds since the run began, for a browser's numbers are exact to 2**53
-only; what is not known becomes null.
+The table of calls has the sites of `call_store` as data, and its head as `store`. An instant
+becomes ns since the start of the run, because JavaScript numbers are exact only up to 2**53; an
+unknown value becomes null.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ SHOWN: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
 }
-"""By what they tell of, the tables of the page, each with the columns that it shows."""
+"""Tables of the page by topic, each with the columns that it shows."""
 
 ADDED_TO_CALLS = ("operators", "unknown")
-"""Texts of the sites that are no columns of the analysis: see `call_facts`."""
+"""Texts of the sites that are not columns of the analysis: see `call_facts`."""
 
 TITLES: dict[str, str] = {
     "kind": "Kind",
@@ -166,7 +166,7 @@ TITLES: dict[str, str] = {
 
 
 def tables(answers: Answers, store: CallStore) -> list[dict[str, Any]]:
-    """Every table of the page, with at most `MAX_ROWS` rows, but for the calls: all of these."""
+    """Return every table of the page, with at most `MAX_ROWS` rows; the table of calls has all."""
     return [
         {"topic": topic} | _table(answers, CATALOG[name], shown, store)
         for topic, of_topic in SHOWN.items()
@@ -224,6 +224,6 @@ def _values(values: pd.Series, column: Column, frames: Frames) -> Any:
 
 
 def _texts(values: pd.Series) -> dict[str, list[Any]]:
-    """Texts, each stored once."""
+    """Return texts with each distinct one stored once."""
     codes, strings = pd.factorize(values.astype(object))
     return {"strings": strings.tolist(), "codes": codes.tolist()}

@@ -1,4 +1,4 @@
-"""The numbers at the top of the page: each a title, a value, and what it is of."""
+"""Tiles at the top of the page: each a title, a value, and a note."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ NOT_KNOWN = "–"
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One number; `share`, where it is not nan, is drawn as a meter from 0 to 1.
+    """One number.
 
-    `target` is the section that tells more; `mood` colours what is good or bad.
+    Attributes:
+        title: Its name.
+        value: The number as text.
+        note: Its reference or scope.
+        share: Drawn as a meter from 0 to 1, unless nan.
+        target: Section of the page with details.
+        mood: "good" or "bad", which determines its colour; else empty.
     """
 
     title: str
@@ -32,17 +38,17 @@ class Tile:
 
     @property
     def percent(self) -> float:
-        """The meter's length in percent; 0 without one."""
+        """Length of the meter in percent; 0 without one."""
         return 0.0 if math.isnan(self.share) else round(100 * min(max(self.share, 0.0), 1.0), 1)
 
     @property
     def has_meter(self) -> bool:
-        """Whether there is a share to draw."""
+        """True if there is a share to draw."""
         return not math.isnan(self.share)
 
 
 def tiles(answers: Answers, found: ConsistencySummary) -> list[Tile]:
-    """The tiles of a run, in order; `found` is what the consistency check says."""
+    """Return the tiles of a run, in order; `found` is the summary of the consistency check."""
     frames, ranks, steps = answers.frames, answers["by_rank"], answers["by_step"]
     return [
         _bytes(ranks),
@@ -56,7 +62,7 @@ def tiles(answers: Answers, found: ConsistencySummary) -> list[Tile]:
 
 
 def extent(answers: Answers) -> list[str]:
-    """How large the run is, in short texts: ranks, hosts, steps."""
+    """Describe the size of the run in short texts: ranks and hosts, steps."""
     return [_ranks(answers.frames, answers["by_rank"]), _steps(answers["by_step"])]
 
 

@@ -1,4 +1,4 @@
-"""What the page's timeline is made of besides the calls: rows, phases, steps, and its layout."""
+"""Data of the page's timeline besides the calls: rows, phases, steps, and layout."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ MAX_PHASES = 60_000
 
 
 def stretches(frames: Frames, origin_ns: int = 0) -> dict[str, Any]:
-    """Times in nanoseconds since the frames begin, which is `origin_ns` after the run did.
+    """Return the data, with times in ns since the start of `frames`.
 
-    Of more than `MAX_PHASES` phases the page carries none.
+    That start is `origin_ns` after the start of the run. If there are more than `MAX_PHASES`
+    phases, all of them are left out.
     """
     start = frames.start_ns
     ranks = ranks_of(frames)
@@ -43,7 +44,7 @@ def stretches(frames: Frames, origin_ns: int = 0) -> dict[str, Any]:
 
 
 def _edges(frames: Frames) -> tuple[int, int]:
-    """When the first thing begins that is drawn, and when the last one ends."""
+    """Return the start of the first drawn item and the end of the last one."""
     comm = frames.comm[frames.comm["issue_ns"] >= 0]
     begins = [comm["issue_ns"].min(), frames.timed_steps["start_ns"].min()]
     ends = [end_ns(comm).max(), frames.timed_steps["end_ns"].max()]
@@ -53,7 +54,7 @@ def _edges(frames: Frames) -> tuple[int, int]:
 
 
 def _steps(frames: Frames, start: int) -> dict[str, list[int]]:
-    """The steps of the first rank that marked any."""
+    """Return the steps of the first rank that marked any."""
     steps = frames.timed_steps.sort_values(["rank", "step"])
     steps = steps[steps["rank"] == steps["rank"].min()]
     return {"step": steps["step"].tolist(), **_times(steps, start)}

@@ -1,4 +1,4 @@
-"""A run in a few lines, for a notebook's cell (`card`) and as text (`summary`)."""
+"""Summary of a run, as HTML for a notebook's cell (`card`) and as text (`summary`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS = {
 _OF_STEPS = {"share_of_steps": "of the steps"}
 _OF_RUN = {"share": "of the run"}
 _MOST_CALLS = 200_000
-"""What asks every rule and every rank is left to methods above it, for a cell to be shown soon."""
+"""Number of calls above which the tiles, which need every rule and rank, are left out for speed."""
 
 _METHODS = "flame(), timeline(), matrix(), table(name), findings(), explain(call), report(path)"
 
@@ -53,7 +53,7 @@ _TEMPLATE = """
 
 
 def card(frames: Frames) -> str:
-    """What one sees of a run at first: its facts, the numbers of all, and its kinds."""
+    """Return an overview of a run as HTML: its facts, its key numbers, and its kinds."""
     return html(
         _TEMPLATE,
         name=_name(frames),
@@ -67,7 +67,7 @@ def card(frames: Frames) -> str:
 
 
 def summary(frames: Frames) -> str:
-    """The same as text."""
+    """Return an overview of a run as text: its facts, and its kinds."""
     table = [tuple(_columns(frames).values()), *_kinds(frames)]
     widths = [max(map(len, texts)) for texts in zip(*table, strict=True)]
     return "\n".join(
@@ -88,7 +88,7 @@ def summary(frames: Frames) -> str:
 
 
 def _tiles(frames: Frames) -> list[Tile]:
-    """The page's tiles, those that say something."""
+    """Return the page's tiles that have a known value."""
     if len(frames.comm) > _MOST_CALLS:
         return []
     answers = Answers(frames)
@@ -108,12 +108,12 @@ def _about(frames: Frames) -> str:
 
 
 def _notices(frames: Frames) -> list[str]:
-    """What limits all that can be asked of the run; the rest is said where it matters."""
+    """Return the notices that limit everything; the others appear beside what they limit."""
     return [notice.text for notice in notices_of(frames) if EVERYTHING in notice.limits]
 
 
 def _columns(frames: Frames) -> dict[str, str]:
-    """The columns of the table of kinds, and their headings."""
+    """Return the columns of the table of kinds, and their headings."""
     return _KINDS | (_OF_STEPS if len(frames.steps) else _OF_RUN)
 
 

@@ -1,4 +1,4 @@
-"""Lines of cells by what a reader of the notebook calls them: `In[3]` instead of a made-up file."""
+"""Names of notebook cells in source locations: `In[3]` instead of a generated file name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COLUMNS = (("comm", "source_file"), ("comm", "stack"), ("sources", "file"))
 
 
 def names_of_cells() -> dict[str, str]:
-    """The names of cells that ran in this process by their files' names; none outside IPython."""
+    """Return the names of cells that ran in this process, by file name; none outside of IPython."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None:
@@ -22,14 +22,14 @@ def names_of_cells() -> dict[str, str]:
 
 
 def with_names(text: str, names: dict[str, str]) -> str:
-    """A text, such as a traceback, with the names of cells in place of their files."""
+    """Replace the file names of cells in a text, such as a traceback, by the cells' names."""
     for file, name in names.items():
         text = text.replace(file, name)
     return text
 
 
 def with_cells(trace: Trace) -> Trace:
-    """The trace with the names of cells in place of their files."""
+    """Replace the file names of cells in a trace by the cells' names."""
     names = names_of_cells()
     tables = {name: dict(trace.tables[name]) for name, _ in _COLUMNS}
     for name, column in _COLUMNS:

@@ -1,4 +1,4 @@
-"""One call's story, which shows itself: where, why, what was considered, what was sent."""
+"""Display of one call's story: its place, its reason, the candidates, and its payload."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _TEMPLATE = """
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """`story` has everything as values."""
+    """A story that displays itself; `story` has all values."""
 
     story: Story
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """What is known of the call, a line each: its name and its text."""
+        """Yield the known facts of the call, each as a name and a text."""
         story, why, where = self.story, self.story.why, self.story.where
         place = f"{where.source_file}:{where.source_line}" if where.source_file else ""
         yield "where", "  ".join(filter(None, [place, where.text.strip()]))

@@ -1,4 +1,4 @@
-"""The table of findings, which shows itself as a list of sentences."""
+"""Table of findings that displays itself as a list of sentences."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _TEMPLATE = """
 
 
 class Findings(Table):
-    """One row per finding; choosing rows or columns gives an ordinary table."""
+    """One row per finding; a selection of rows or columns is an ordinary table."""
 
     @classmethod
     def of_run(cls, table: pd.DataFrame, frames: Frames) -> Findings:
-        """The findings of a run, with what it could not be asked."""
+        """Return the findings of a run, with the rules that it cannot answer."""
         found = cls.of(table, CATALOG["findings"].columns, frames.start_ns)
         found.attrs[_UNANSWERED] = unanswered(frames)
         return found
@@ -60,12 +60,12 @@ class Findings(Table):
         return "\n".join(map(visible, lines + self._not_judged()))
 
     def _not_judged(self) -> list[str]:
-        """What could not be asked of the run, by what it lacks."""
+        """Return one sentence per kind of missing data, with the rules that need it."""
         lacks = by_lack(self.attrs[_UNANSWERED])
         return [f"Not judged: {', '.join(names)}. {lack}" for lack, names in lacks.items()]
 
     def _rows(self) -> list[dict[Any, Any]]:
-        """The findings, alike ones as one."""
+        """Return the findings, similar ones combined."""
         return together(pd.DataFrame(self)).to_dict("records")
 
     def _heading(self) -> str:
@@ -74,7 +74,7 @@ class Findings(Table):
 
 
 def _cost(row: Mapping[Any, Any]) -> str:
-    """What a rank could save."""
+    """Format the possible saving per rank."""
     costs = [text_of_duration(row["cost_ns"])] if row["cost_ns"] > 0 else []
     costs += [text_of_bytes(row["cost_bytes"])] if row["cost_bytes"] > 0 else []
     return f"could save {' and '.join(costs)}" if costs else ""

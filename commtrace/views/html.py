@@ -1,7 +1,7 @@
-"""HTML for a notebook's cell: it takes text and colours of the page around, light or dark.
+"""HTML for a notebook's cell, which inherits text and colours of the page, light or dark.
 
-Everything that comes from a trace is escaped by the template, and its control characters are made
-visible; the result holds no script.
+The template escapes everything that comes from a trace and makes control characters visible. The
+result contains no script.
 """
 
 from __future__ import annotations
@@ -44,6 +44,6 @@ _ENVIRONMENT = Environment(
 
 
 def html(template: str, **values: Any) -> str:
-    """The template, filled in, with its style."""
+    """Fill in the template, and wrap it with its style."""
     body = _ENVIRONMENT.from_string(template).render(**values)
     return f'{_STYLE}\n<div class="commtrace">\n{body}\n</div>'

@@ -1,4 +1,4 @@
-"""A trace that was loaded: the frames that analyses take, with the methods to look at them."""
+"""Loaded runs: the frames that analyses take, with the methods to view them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from commtrace.views.views import Views
 
 
 class Run(Views, Frames):
-    """One run: `run` holds facts about it; comm, ops, groups, ranks, steps, sources are tables."""
+    """One run; `run` holds facts; comm, ops, groups, ranks, steps, sources are tables."""
 
     __slots__ = ()
 
     def frames(self) -> Run:
-        """The tables of the trace: itself."""
+        """Return the tables of the trace: the run itself."""
         return self
 
     def __repr__(self) -> str:
@@ -29,16 +29,18 @@ class Run(Views, Frames):
 
 
 def load(source: Path | str | Trace | Frames) -> Run:
-    """The run in a trace, given by its path or already read.
+    """Load the run in a trace, given by its path or already read.
 
-    Its findings are those that the settings of the current folder leave.
+    The settings of the current folder determine its findings.
 
-    Raises a TraceError where the path holds none, and SettingsError for a mistake in the settings.
+    Raises:
+        TraceError: The path holds no trace.
+        SettingsError: There is a mistake in the settings.
     """
     frames = load_frames(source, settings_of())
     return frames if isinstance(frames, Run) else Run(**fields_of(frames))
 
 
 def fields_of(frames: Frames) -> dict[str, Any]:
-    """The tables and facts of a run by name."""
+    """Return the tables and facts of a run by name."""
     return {field.name: getattr(frames, field.name) for field in fields(Frames)}

@@ -1,8 +1,8 @@
-"""A table that shows its numbers with units.
+"""Table that displays its numbers with units.
 
-It is a DataFrame of plain numbers, and what is made of it by choosing rows and columns shows itself
-alike. A column's unit says how a value looks (`commtrace.units.text_of_value`); a point in time is
-shown from the run's start.
+It is a DataFrame of plain numbers; selections of its rows and columns display themselves in the
+same way. The unit of a column determines the format of its values
+(`commtrace.units.text_of_value`); instants are shown relative to the start of the run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNITS, _START = "commtrace_units", "commtrace_start_ns"
 
 
 class Table(pd.DataFrame):
-    """The table; units of its columns are in `attrs`, where pandas keeps them through a choice."""
+    """A DataFrame with units, kept in `attrs`, which pandas preserves when selecting."""
 
     @property
     def _constructor(self) -> Any:
@@ -29,13 +29,13 @@ class Table(pd.DataFrame):
 
     @classmethod
     def of(cls, frame: pd.DataFrame, columns: Sequence[Column], start_ns: int = 0) -> Any:
-        """The rows of `frame`, with what is known of its columns."""
+        """Return the rows of `frame` as a table with the units of `columns`."""
         table = cls(frame.copy(deep=False))
         table.attrs = {_UNITS: {each.name: each.unit for each in columns}, _START: start_ns}
         return table
 
     def shown(self) -> pd.DataFrame:
-        """The rows as texts; integer columns that hold what is not known show a dash."""
+        """Return the rows as texts; unknown values in integer columns become a dash."""
         texts = {name: self._texts(name) for name in self.columns}
         return pd.DataFrame(texts, index=self.index)
 
@@ -43,7 +43,7 @@ class Table(pd.DataFrame):
         values, unit = self[name], self.attrs.get(_UNITS, {}).get(name)
         if not isinstance(values, pd.Series):
             return values
-        if unit is None:  # a column that somebody has added
+        if unit is None:  # a column added by the user
             return [visible(each) if isinstance(each, str) else each for each in values.tolist()]
         if unit == INSTANT:
             unit, values = "ns", (values - self.attrs[_START]).where(values >= 0, math.nan)
@@ -58,7 +58,7 @@ class Table(pd.DataFrame):
         return repr(self._few())
 
     def _few(self) -> pd.DataFrame:
-        """What fits: of a long table only the rows at both ends are put into words."""
+        """Return the rows as texts; of a long table, only those at both ends."""
         most = pd.get_option("display.max_rows") or len(self)
         if len(self) <= most:
             return Table.shown(self)

@@ -1,4 +1,4 @@
-"""The theme of pictures that a notebook shows, unless it is told one."""
+"""Default theme of pictures in notebooks."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from commtrace.figures.theme import DARK, LIGHT, Theme
 
 
 def usual_theme() -> Theme:
-    """Dark where plotly's default template is: `plotly.io.templates.default = "plotly_dark"`."""
+    """Return the dark theme if plotly's default template is dark, such as "plotly_dark"."""
     return DARK if "dark" in str(plotly.io.templates.default or "") else LIGHT

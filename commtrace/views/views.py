@@ -1,7 +1,7 @@
-"""What can be asked of a run, wherever it is: a trace that was loaded, or a recording.
+"""Methods to view a run, shared by loaded traces and recordings.
 
-The methods look up what they need when they are called: a recording that nobody looks at loads
-neither pandas nor plotly.
+The methods import their dependencies when they are called: recording alone loads neither pandas nor
+plotly.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ if TYPE_CHECKING:
 
 
 class Views(ABC):
-    """The methods; `frames()` gives what they look at."""
+    """Mixin with the methods; `frames()` returns the tables they show."""
 
     __slots__ = ()
 
     @abstractmethod
     def frames(self) -> Frames:
-        """The tables of the trace."""
+        """Return the tables of the trace."""
 
     def table(self, name: str) -> Table:
-        """A table by name: comm, ops, groups, ranks, steps, sources, or an analysis.
+        """Return a table by name: comm, ops, groups, ranks, steps, sources, or an analysis.
 
-        An analysis goes by its name, such as by_module.
+        An analysis goes by its name, such as by_module. The table displays its values with units;
+        they are plain numbers.
 
-        It shows its values with units; they are plain numbers. Raises UsageError where there is
-        no such table, naming those that there are.
+        Raises:
+            UsageError: There is no such table; the error lists those that exist.
         """
         from commtrace.analyze import CATALOG, analysis_named
         from commtrace.views.table import Table
@@ -50,7 +51,7 @@ class Views(ABC):
         return Table.of(analysis.function(frames), analysis.columns, frames.start_ns)
 
     def findings(self) -> Table:
-        """What could be better, what it would save and how, the most expensive first."""
+        """Return avoidable communication with its cost and a remedy, the costliest first."""
         from commtrace.analyze import CATALOG
         from commtrace.views.findings import Findings
 
@@ -58,9 +59,10 @@ class Views(ABC):
         return Findings.of_run(CATALOG["findings"].function(frames), frames)
 
     def explain(self, call: str) -> Explained:
-        """The story of one call: `0:92` is call 92 of rank 0; `longest` blocks longest.
+        """Explain one call: `0:92` is call 92 of rank 0, `longest` the one that blocks longest.
 
-        Raises UsageError where there is no such call.
+        Raises:
+            UsageError: There is no such call.
         """
         from commtrace.analyze.story import explain, find_call
         from commtrace.views.explained import Explained
@@ -69,10 +71,13 @@ class Views(ABC):
         return Explained(explain(frames, find_call(frames, call)))
 
     def diff(self, after: Views | Frames | Path | str) -> Table:
-        """Changes from this run to another, by module, operator, kind, group and phase.
+        """Return the changes from this run to another, by module, operator, kind, group and phase.
 
-        The other run is a recording, a loaded run or the path of a trace. Raises a TraceError
-        where the path holds none.
+        Args:
+            after: A recording, a loaded run or the path of a trace.
+
+        Raises:
+            TraceError: The path holds no trace.
         """
         from commtrace.analyze import load
         from commtrace.analyze.diff import COLUMNS, diff
@@ -82,10 +87,10 @@ class Views(ABC):
         return Table.of(diff(self.frames(), other), COLUMNS)
 
     def picture(self, name: str, **options: Any) -> go.Figure:
-        """A picture by name: flame, timeline, steps, waits, sizes or matrix.
+        """Draw a picture by name: flame, timeline, steps, waits, sizes or matrix.
 
-        Options are those of its function in `commtrace.figures`. It is dark where `theme` says so,
-        or where plotly's default template is a dark one.
+        Options are those of its function in `commtrace.figures`. The dark theme is used if `theme`
+        asks for it, or by default if plotly's default template is dark.
         """
         from commtrace.figures import PICTURES
         from commtrace.views.theme import usual_theme
@@ -95,23 +100,27 @@ class Views(ABC):
         return PICTURES[name].draw(self.frames(), **({"theme": usual_theme()} | options))
 
     def flame(self, **options: Any) -> go.Figure:
-        """Which module communicates: phase, module, operator and kind by `value`, wire bytes."""
+        """Draw communication by phase, module, operator and kind, as wide as its `value`.
+
+        By default, `value` is the first of wire bytes, time, exposed time and calls that is not
+        zero.
+        """
         return self.picture("flame", **options)
 
     def timeline(self, **options: Any) -> go.Figure:
-        """When each rank communicates, and who waits."""
+        """Draw the communication and the waits of each rank over time."""
         return self.picture("timeline", **options)
 
     def matrix(self, **options: Any) -> go.Figure:
-        """How many bytes each rank sends to each other one."""
+        """Draw the bytes that each rank sends to each other one."""
         return self.picture("matrix", **options)
 
     def sizes(self, **options: Any) -> go.Figure:
-        """How large the messages of each kind are."""
+        """Draw the sizes of the messages of each kind."""
         return self.picture("sizes", **options)
 
     def waits(self, **options: Any) -> go.Figure:
-        """How long each rank is blocked, by waiting and by transfer."""
+        """Draw the time for which each rank is blocked, by waiting and by transfer."""
         return self.picture("waits", **options)
 
     def report(self, path: Path | str) -> Path:
@@ -125,5 +134,5 @@ class Views(ABC):
 
         try:
             return card(self.frames())
-        except RecordingError:  # it has not begun
+        except RecordingError:  # the recording has not begun
             return None

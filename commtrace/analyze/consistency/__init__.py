@@ -1,4 +1,4 @@
-"""Whether all ranks made the same calls in an order that can end: the analysis `consistency`."""
+"""The analysis `consistency`: all ranks make the same calls, in an order that cannot deadlock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Who never came to a call that others of the group made, and what the recording lost.
+"""Ranks missing from a collective that others of the group made, and calls lost by the recording.
 
-Only recorded ranks can be said not to have come. A rank that left no recording is a problem of its
-own; where calls were dropped by the memory bound, or a recording was cut off although the call
-that it lacks went through, the trace has lost them, which is no fault of the program.
+Only recorded ranks can be reported as missing from a call. A rank without a recording is a problem
+of its own. The trace has lost calls, which is no fault of the program, if they were dropped at the
+memory bound, or if a recording was cut off although the call missing from it went through.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from commtrace.units import counted, text_of_ranks
 class Absence:
     """The first call of a group that some of its recorded members did not make.
 
-    `lost` are those of them whose call the recording may have lost.
+    Attributes:
+        present: Ranks that made the call.
+        absent: Ranks without it.
+        lost: Those of `absent` whose call the recording may have lost.
     """
 
     group: str
@@ -30,7 +33,7 @@ class Absence:
 
 
 def absences(covered: Coverage) -> list[Absence]:
-    """One for each group whose members did not all come equally far."""
+    """Return one absence for each group whose members did not make equally many calls."""
     reached = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
     furthest = reached.groupby("group")["last"].agg(["min", "max"])
     found = []
@@ -55,7 +58,7 @@ def absences(covered: Coverage) -> list[Absence]:
 
 
 def _next_after(covered: Coverage, group: str, number: int) -> int:
-    """The first call of a group after one that the trace has; rings may have lost some between."""
+    """Return the group's next call in the trace after `number`; ring buffers can leave gaps."""
     calls = covered.calls
     later = calls.loc[(calls["group"] == group) & (calls["number"] > number), "number"]
     return int(later.min())
@@ -70,7 +73,7 @@ def _went_through(covered: Coverage, group: str, number: int) -> bool:
 def missing_calls(
     covered: Coverage, absent: list[Absence], waits_in: Mapping[int, str]
 ) -> Iterator[Problem]:
-    """The absences that are faults; `waits_in` says what a rank is known to hang in."""
+    """Yield the absences that are faults; `waits_in` maps ranks to the call they hang in."""
     for each in absent:
         missing = sorted(set(each.absent) - set(each.lost))
         if not missing:
@@ -112,7 +115,7 @@ def missing_calls(
 
 
 def missing_ranks(covered: Coverage) -> Iterator[Problem]:
-    """Members that left no recording at all; those of the same groups together."""
+    """Yield members without a recording, one problem for all that share the same groups."""
     rows = covered.reached[covered.reached["rank"].isin(covered.unrecorded)]
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank, groups in rows.groupby("rank")["group"]:
@@ -121,7 +124,7 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
         them, they = ("it as a member", "it") if len(ranks) == 1 else ("them as members", "they")
         yield Problem(
             problem="missing rank",
-            is_fault=covered.imported_from != PROFILER,  # of which one may profile any ranks
+            is_fault=covered.imported_from != PROFILER,  # may cover any subset of ranks
             group=names[0],
             mesh_axis=covered.axes.get(names[0], ""),
             ranks=numbers_text(ranks),
@@ -133,15 +136,15 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
 
 
 def _at_the_start(ranks: Iterable[int]) -> str:
-    """Ranks as a sentence begins with them."""
+    """Format ranks for the start of a sentence."""
     text = text_of_ranks(ranks)
     return text[0].upper() + text[1:]
 
 
 def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
-    """Lost calls of the trace: gaps in a rank's numbers, or calls after its last one.
+    """Yield calls lost by the trace: gaps in a rank's numbers, or calls after its last one.
 
-    Ranks that have lost as many for the same reason are one problem.
+    Ranks that have lost equally many calls for the same reason form one problem.
     """
     reached = covered.reached
     gaps = reached[reached["last"] + 1 > reached["count"]]
@@ -179,7 +182,7 @@ def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
 
 
 def not_compared(covered: Coverage) -> Iterator[Problem]:
-    """Collectives whose number is not known, so that nobody can say whose belong together."""
+    """Yield the collectives of unknown number, which cannot be matched across ranks."""
     if not covered.unnumbered:
         return
     num = sum(covered.unnumbered.values())

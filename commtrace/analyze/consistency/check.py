@@ -1,4 +1,4 @@
-"""All that can be said of whether the ranks of a run fit together, as one table.
+"""Consistency check across the ranks of a run, as one table.
 
 The order of the trace's ranks and rows plays no part. An empty table says that every call was met
 by its peers with equal kind, reduction, root, type and size, and in an order that can end.
@@ -33,7 +33,7 @@ from commtrace.analyze.frame import Frames
 
 
 def consistency(frames: Frames) -> pd.DataFrame:
-    """One row per problem: faults first, the earliest of them first; empty where all is well."""
+    """Return one row per problem: faults first, the earliest first; empty if there are none."""
     covered = coverage(frames)
     absent = absences(covered)
     differing = {group: number for group, number in first_disagreements(covered).values()}

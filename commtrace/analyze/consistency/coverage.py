@@ -1,7 +1,7 @@
-"""How far each member of each group got, and what of it the trace has.
+"""Progress of each member of each group, and the part of it that the trace covers.
 
-A rank's number proves that it made all calls before it: what lies between is lost, not missing.
-Only a call after a rank's last one may never have been made.
+A call's number proves that its rank made all calls before it, so a gap means lost calls, not
+missing ones. Only calls after a rank's last one may never have been made.
 """
 
 from __future__ import annotations
@@ -15,18 +15,25 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import is_transfer, members, numbers
 
 PROFILER, FLIGHT_RECORDER = "torch.profiler", "flight recorder"
-"""What a trace that was imported from there says of itself in `imported_from`."""
+"""Values of `imported_from` in traces imported from these tools."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coverage:
-    """`calls` are the collectives with a known number, with that; `reached` is of each member of a
-    group in which somebody called: `group rank position last count`, -1 and 0 of who never did.
+    """The collectives that can be compared, and the limits of that comparison.
 
-    `unrecorded` ranks left nothing, `cut` ones did not close their recording, `dropping` ones went
-    beyond the memory bound; of `unsure` (group, rank) some collectives have no known number, of
-    `unnumbered` ranks that many have none at all. Of `ringed` ranks a flight recorder has lost the
-    first calls. `imported_from` names the tool that another tool's trace is of.
+    Attributes:
+        calls: Collectives with a known number, in an added column `number`.
+        reached: One row per member of each group that communicated: `group rank position last
+            count`, where `last` is -1 and `count` 0 for members without a call.
+        axes: Mesh axis of each group.
+        unrecorded: Ranks without a recording.
+        cut: Ranks that did not close their recording.
+        dropping: Ranks that exceeded the memory bound.
+        unsure: (group, rank) pairs in which some collectives have no known number.
+        unnumbered: By rank, how many collectives have no sequence number at all.
+        ringed: Ranks whose first calls a flight recorder's ring buffer has lost.
+        imported_from: The tool that an imported trace comes from; else empty.
     """
 
     calls: pd.DataFrame
@@ -42,7 +49,7 @@ class Coverage:
 
 
 def coverage(frames: Frames) -> Coverage:
-    """What there is to compare."""
+    """Return the collectives of a run that can be compared across ranks."""
     number = numbers(frames)
     collective = ~is_transfer(frames) & (frames.comm["seq"] >= 0)
     known = collective & (number >= 0)
@@ -83,5 +90,5 @@ def _ringed(frames: Frames) -> frozenset[int]:
 
 
 def source_of(call: pd.Series) -> str:
-    """The user's line of a call: `train.py:42`; empty where it is not known."""
+    """Return the user's line of a call: `train.py:42`; empty if unknown."""
     return f"{call['source_file']}:{call['source_line']}" if call["source_file"] else ""

@@ -1,4 +1,4 @@
-"""The shortest circle of a graph that passes one of its nodes."""
+"""Shortest cycle of a directed graph through a given node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 def shortest_circle(start: Node, following: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """The nodes from `start` on the shortest way back to it; none if there is no way.
+    """Return the nodes of the shortest cycle through `start`, which comes first; empty if none.
 
     >>> shortest_circle(0, {0: [1, 2], 1: [2], 2: [0]}.__getitem__)
     [0, 2]

@@ -1,14 +1,14 @@
-"""The first call of each group at which its members do not do the same.
+"""The first call of each group in which its members disagree.
 
-Compared is what has to be equal: the kind, the reduction, the root, the element type, and the
+These properties have to be equal: the kind, the reduction, the root, the element type, and the
 payload, which `docs/bytes.md` defines so that it is equal on all members even of an uneven
-all-gather. Where ranks may send different amounts the law is another one:
+all-gather. If ranks may send different amounts, another law applies:
 
     all_to_all         all that is sent is received
-    gather, scatter    what a member sends (receives) is what the root has room for (sends)
+    gather, scatter    a member sends (receives) as much as the root has room for (sends)
 
-What a trace does not know agrees with everything. A call is blamed on those who differ from what
-most members did; where no majority is, on nobody.
+An unknown value agrees with everything. Ranks that differ from the majority are to blame; without
+a majority, nobody is.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ KIND = "kind"
 FIELDS = (KIND, "reduce_op", "root", "dtype", "size")
 UNEVEN = ("all_to_all", "gather", "scatter")
 _MOST_ELEMENTS = 2**63
-"""No tensor has as many."""
+"""Exclusive upper bound on the number of elements of a tensor."""
 _WORDS = {"reduce_op": "reduction", "dtype": "element type"}
 
 Key = tuple[str, int]
 
 
 def first_disagreements(covered: Coverage) -> dict[str, Key]:
-    """For each group with one, the (group, number) of the first call that its members differ in."""
+    """Return, by group, the (group, number) of the first call in which its members disagree."""
     calls = _comparable(covered)
     differs = _rooted_sizes(covered) | _exchanged_sizes(covered)
     key = [calls["group"], calls["number"]]
@@ -52,7 +52,7 @@ def first_disagreements(covered: Coverage) -> dict[str, Key]:
 
 
 def disagreements(covered: Coverage) -> Iterator[Problem]:
-    """One problem for each field that differs in the first call of a group where one does."""
+    """Yield one problem for each field that differs in a group's first call with a disagreement."""
     for group, number in first_disagreements(covered).values():
         calls = covered.calls
         here = calls[(calls["group"] == group) & (calls["number"].isin([number, number + 1]))]
@@ -60,7 +60,7 @@ def disagreements(covered: Coverage) -> Iterator[Problem]:
 
 
 def _comparable(covered: Coverage) -> pd.DataFrame:
-    """Each call's fields as numbers, nan where they are not known or need not be equal."""
+    """Return each call's fields as numbers; nan if unknown or not required to be equal."""
     calls = covered.calls
     fields = {
         name: calls[name].cat.codes.astype("float64").where(calls[name] != "")
@@ -75,7 +75,7 @@ def _comparable(covered: Coverage) -> pd.DataFrame:
 
 @cache
 def _numels(shapes: str) -> tuple[int, ...]:
-    """How many elements each of the tensors of a text like `[8,16];[4]` has."""
+    """Return the number of elements of each tensor in a text like `[8,16];[4]`."""
     found = []
     for shape in filter(None, shapes.split(";")):
         sizes = [int(size) for size in shape.strip("[]").split(",") if size]
@@ -84,14 +84,14 @@ def _numels(shapes: str) -> tuple[int, ...]:
 
 
 def _totals(shapes: pd.Series) -> pd.Series:
-    """How many elements all tensors of each row have; nan where that is not known."""
+    """Return the number of elements of all tensors of each row; nan if unknown."""
     totals = {text: sum(_numels(text)) for text in shapes.unique() if text}
     known = {text: float(total) for text, total in totals.items() if total < _MOST_ELEMENTS}
     return shapes.astype(object).map(known).astype("float64")
 
 
 def _exchanged_sizes(covered: Coverage) -> set[tuple[int, int]]:
-    """The all-to-alls of which not all that is sent is received."""
+    """Return the all-to-alls that send and receive different totals."""
     calls = covered.calls[covered.calls["kind"] == "all_to_all"]
     if calls.empty:
         return set()
@@ -111,7 +111,7 @@ def _exchanged_sizes(covered: Coverage) -> set[tuple[int, int]]:
 
 
 def _rooted_sizes(covered: Coverage) -> set[tuple[int, int]]:
-    """The gathers and scatters of which a member's part is not what the root makes of it."""
+    """Return the gathers and scatters in which a member's part differs from the root's."""
     calls = covered.calls[covered.calls["kind"].isin(["gather", "scatter"])]
     if calls.empty:
         return set()
@@ -124,7 +124,10 @@ def _rooted_sizes(covered: Coverage) -> set[tuple[int, int]]:
 
 
 def rooted_parts(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
-    """Of each member's gather or scatter: its elements, and those that the root has for it."""
+    """Return each member's elements in a gather or scatter, `own`, and the root's for it, `roots`.
+
+    Calls whose sizes are unknown at either end are left out.
+    """
     is_gather = calls["kind"] == "gather"
     own = calls["input_shapes"].astype(object).where(is_gather, calls["output_shapes"])
     lists = calls["output_shapes"].astype(object).where(is_gather, calls["input_shapes"])
@@ -249,7 +252,7 @@ _SIGNATURE = [KIND, "reduce_op", "root", "dtype", "payload_bytes"]
 
 
 def _slipped(here: pd.DataFrame, number: int, blamed: list[int], usual: list[int]) -> str:
-    """What it looks like, where the calls of those to blame are those of the others, one off."""
+    """Return a hint if the blamed ranks' calls are those of the others shifted by one; else ""."""
 
     def made(rank: int, which: int) -> tuple[object, ...]:
         rows = here[(here["rank"] == rank) & (here["number"] == which)]

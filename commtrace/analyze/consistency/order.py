@@ -1,14 +1,16 @@
-"""Calls of different groups that ranks make in orders which together have no beginning.
+"""Crossed orders: collectives of different groups that ranks issue in cyclic order.
 
-Every thread of a rank says of its collectives which came before which. A circle in that relation,
+Every thread of a rank issues its collectives in an order. A cycle in the union of these orders,
 
     rank 0    all_reduce of tp, then all_gather of dp
     rank 1    all_gather of dp, then all_reduce of tp
 
-deadlocks where the calls block, and can deadlock where they share a device, even if this run came
-through. Most circles can be excluded at a glance: give each call a place, and no circle is without
-a step backward. Only calls whose places a step backward spans can be in one, whatever places these
-are; numbers that ranks count alike, or the time when the last member came, leave but few.
+deadlocks if the calls block, and can deadlock if they share a device, even if this run completed.
+
+Most calls are excluded cheaply. Give each call a place: every cycle then has a backward step, and
+only calls whose places lie within the span of a backward step can be part of a cycle. This holds
+for any choice of places; those by call id, which ranks count alike, and by the last member's
+arrival leave few calls.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ from commtrace.analyze.consistency.problem import Problem, call_text, numbers_te
 from commtrace.units import text_of_ranks
 
 Edges = dict[int, dict[int, list[int]]]
-"""For each call, those that come right after it, and on which ranks."""
+"""For each call, its direct successors, and the ranks on which they follow it."""
 
 
 def crossed_orders(covered: Coverage, until: dict[str, int]) -> Iterator[Problem]:
-    """One problem for each set of groups whose calls are crossed, at the first place.
+    """Yield one problem for each set of groups with crossed calls, at the first such place.
 
-    From the number in `until` on, a group's calls are not comparable and left out.
+    Args:
+        covered: The collectives to compare.
+        until: By group, the number from which on its calls are not comparable; they are left out.
     """
     calls = covered.calls
     limit = calls["group"].astype(object).map(until) if until else pd.Series(np.nan, calls.index)
@@ -56,7 +60,7 @@ def crossed_orders(covered: Coverage, until: dict[str, int]) -> Iterator[Problem
 
 
 def _backward_edges(calls: pd.DataFrame, node: pd.Series) -> Edges:
-    """The steps from call to call that a circle can consist of."""
+    """Return the edges between calls that can be part of a cycle."""
     ordered = calls[["rank", "thread", "id"]].assign(node=node)
     ordered = ordered.sort_values(["rank", "thread", "id"], kind="stable")
     same = (ordered[["rank", "thread"]] == ordered[["rank", "thread"]].shift(-1)).all(axis=1)
@@ -79,14 +83,14 @@ def _backward_edges(calls: pd.DataFrame, node: pd.Series) -> Edges:
 
 
 def _covered_by(values: np.ndarray, lows: np.ndarray, highs: np.ndarray) -> np.ndarray:
-    """Which values lie in one of the closed intervals."""
+    """Return a mask of the values that lie in one of the closed intervals."""
     begun = np.searchsorted(np.sort(lows), values, side="right")
     ended = np.searchsorted(np.sort(highs), values, side="left")
     return begun > ended
 
 
 def _knots(edges: Edges) -> list[list[int]]:
-    """The sets of calls in which each comes before each (Tarjan's algorithm, without recursion)."""
+    """Return the strongly connected components of several calls (iterative Tarjan algorithm)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
@@ -125,7 +129,7 @@ def _knots(edges: Edges) -> list[list[int]]:
 
 
 def _turns(edges: Edges, circle: list[int]) -> list[tuple[int, int, int]]:
-    """The circle as (from, to, rank), where steps that one rank makes in a row are one."""
+    """Return the cycle as (from, to, rank), merging consecutive steps that one rank makes."""
     turns: list[tuple[int, int, int]] = []
     common: set[int] = set()
     for at, then in zip(circle, [*circle[1:], circle[0]], strict=True):
@@ -178,7 +182,7 @@ def _problem(
 
 
 def _minority(here: pd.DataFrame, turns: list[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
-    """Of two crossed calls, the ranks that make them in the rarer order, and the others."""
+    """Split the ranks that make two crossed calls into those of the rarer order, and the others."""
     if len(turns) != 2:
         return [], []
     a, b = turns[0][:2]

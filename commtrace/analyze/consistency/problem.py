@@ -1,4 +1,4 @@
-"""One thing that is wrong, or that could not be checked: a row of the table `consistency`."""
+"""The `Problem` type: one fault, or one gap in the check; a row of the table `consistency`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The fields are the columns, in order."""
+    """One row of the table; the fields are `COLUMNS`, in order."""
 
     problem: str
     is_fault: bool
@@ -39,16 +39,16 @@ class Problem:
     at_ns: int = -1
 
     def row(self) -> tuple[object, ...]:
-        """The values of the columns."""
+        """Return the values of the columns."""
         return astuple(self)
 
 
 def numbers_text(ranks: Iterable[int]) -> str:
-    """Ranks as a program reads them: `0,1,3`."""
+    """Format ranks for programs: `0,1,3`."""
     return ",".join(str(int(rank)) for rank in sorted(ranks))
 
 
 def call_text(kind: str, number: int, group: str, mesh_axis: str) -> str:
-    """One collective, as a person names it: `all_reduce 17 of tp (group 3)`."""
+    """Format one collective for people: `all_reduce 17 of tp (group 3)`."""
     where = f"{mesh_axis} (group {group})" if mesh_axis else f"group {group}"
     return f"{kind} {number} of {where}"

@@ -1,9 +1,9 @@
-"""Whether what one rank sends another one receives: as many times, and as much.
+"""Point-to-point consistency: sends and receives between two ranks match in number and size.
 
-Transfers between two ranks are compared as a whole, not one by one, for tags may let them overtake
-each other; both directions between them are one problem. Nothing is said of ranks whose transfers
-the trace may have lost, of those that receive from whoever comes, nor of transfers that hang in a
-deadlock, which is a problem of its own.
+Transfers between two ranks are compared in total, not one by one, because tags may let them
+overtake each other. Both directions between two ranks form one problem. The check leaves out ranks
+whose transfers the trace may have lost, ranks that receive from any source, and transfers that hang
+in a deadlock, which is a problem of its own.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _BY = ["group", "source", "target"]
 def unmatched_transfers(
     frames: Frames, covered: Coverage, in_deadlock: Container[int] = ()
 ) -> Iterator[Problem]:
-    """One problem for each pair of ranks and group where both ends differ.
+    """Yield one problem for each pair of ranks and group in which both ends differ.
 
-    `in_deadlock` are rows of calls that a deadlock explains.
+    `in_deadlock` holds the rows of calls that a deadlock explains.
     """
     transfers = frames.comm[is_transfer(frames)]
     transfers = transfers[[row not in in_deadlock for row in transfers.index]]
@@ -42,7 +42,7 @@ def unmatched_transfers(
     for column in ("num", "size"):
         uneven = wide[wide[column, SEND] != wide[column, RECV]]
         bad = uneven
-        if covered.imported_from and column == "num":  # what is over by now has met its other end
+        if covered.imported_from and column == "num":  # a completed one has met its other end
             bad = uneven[~_is_over(frames, uneven)]
         pairs: dict[tuple[str, int, int], list[tuple[int, int, pd.Series]]] = {}
         for (group, source, target), row in bad.iterrows():  # type: ignore[misc]
@@ -69,7 +69,7 @@ def _comparable(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
     is_open = pd.MultiIndex.from_frame(ends[["group", "target"]]).isin(
         pd.MultiIndex.from_frame(open_to_all[["group", "target"]])
     )
-    from_dumps = covered.imported_from == FLIGHT_RECORDER  # what they have last is certain
+    from_dumps = covered.imported_from == FLIGHT_RECORDER  # the end of a dump is certain
     cut = covered.ringed if from_dumps else covered.cut
     unsure = covered.unrecorded | cut | covered.dropping
     known = ~(ends["source"].isin(unsure) | ends["target"].isin(unsure))
@@ -77,7 +77,7 @@ def _comparable(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
 
 
 def _is_over(frames: Frames, uneven: pd.DataFrame) -> pd.Series:
-    """Of pairs with more transfers at one end, whether the last one there has completed."""
+    """Return, by uneven pair, whether the last transfer at the end with more has completed."""
     more_sent = uneven["num", SEND] > uneven["num", RECV]
     rows = uneven["row", SEND].where(more_sent, uneven["row", RECV])
     complete = frames.comm["complete_ns"].reindex(rows) >= 0

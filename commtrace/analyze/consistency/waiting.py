@@ -1,8 +1,9 @@
-"""Who hangs in which call, and circles of ranks that wait for each other.
+"""Hanging ranks, and deadlock cycles of ranks that wait for each other.
 
-A rank hangs in the last call of a thread where that has not completed; it waits for the members
-that never came to it, and in a transfer for the other end that never was. A circle in who waits for
-whom is a deadlock: none of its ranks can go on, each having come to its calls in another order.
+A rank hangs in the last call of a thread if that call has not completed. In a collective it waits
+for the members that never arrived, in a transfer for the other end that was never issued. A cycle
+of such waits is a deadlock: none of its ranks can proceed, because they issued their calls in
+different orders.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One rank that hangs in a call, for others; `group` and `number` of a collective only.
+    """One rank that hangs in a call, waiting for others.
 
-    `row` is that call's in table `comm`.
+    Attributes:
+        row: The call's row in table `comm`.
+        others: Ranks it waits for.
+        group: Group of a collective; empty for a transfer.
+        number: The collective's number in its group; -1 for a transfer.
     """
 
     rank: int
@@ -38,7 +43,7 @@ class Wait:
 
 
 def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait]:
-    """Every rank that hangs in a call to which somebody else did not come."""
+    """Return every rank that hangs in a call at which others did not arrive."""
     comm = frames.comm
     last = comm.sort_values("id").groupby(["rank", "thread"], sort=False).tail(1)
     hanging = last[last["complete_ns"] < 0]
@@ -84,7 +89,7 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
 
 
 def circles(all_waits: list[Wait]) -> list[list[Wait]]:
-    """Shortest circles of waits, each rank in one of them at most; a rank waits for the next."""
+    """Return disjoint shortest deadlock cycles; in each, a rank waits for the next."""
     of_rank: dict[int, list[Wait]] = {}
     for wait in all_waits:
         of_rank.setdefault(wait.rank, []).append(wait)
@@ -100,7 +105,7 @@ def circles(all_waits: list[Wait]) -> list[list[Wait]]:
 
 
 def _circle_from(start: Wait, of_rank: dict[int, list[Wait]]) -> list[Wait]:
-    """The shortest way along waits from a rank back to itself; empty if there is none."""
+    """Return the shortest cycle of waits through a rank; empty if there is none."""
 
     def following(wait: Wait) -> Iterator[Wait]:
         for other in wait.others:
@@ -110,7 +115,7 @@ def _circle_from(start: Wait, of_rank: dict[int, list[Wait]]) -> list[Wait]:
 
 
 def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:
-    """One problem for each circle; nobody is to blame alone."""
+    """Yield one problem for each deadlock cycle."""
     for circle in found:
         links = [
             f"rank {wait.rank} waits in {wait.text} for rank {circle[(i + 1) % len(circle)].rank}"
@@ -132,15 +137,15 @@ def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:
 
 
 def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
-    """The collectives whose absences are but the deadlocks seen from one side."""
+    """Return the collectives whose absences are explained by these deadlock cycles."""
     return {(wait.group, wait.number) for circle in found for wait in circle}
 
 
 def rows_of(found: list[list[Wait]]) -> set[int]:
-    """The calls that circles are made of; a transfer in one lacks its other end for that reason."""
+    """Return the rows of the calls in deadlock cycles; a transfer there lacks its other end."""
     return {wait.row for circle in found for wait in circle}
 
 
 def hangs_in(all_waits: list[Wait]) -> dict[int, str]:
-    """By rank, the call that it hangs in."""
+    """Return the call that each rank hangs in, by rank."""
     return {wait.rank: wait.text for wait in reversed(all_waits)}

@@ -1,4 +1,4 @@
-"""What could be better in a run: the rules, and their findings as a table.
+"""Findings: the rules for avoidable communication, and their results as a table.
 
 Costs are estimates of what could be saved, as one rank has it: the mean over ranks. A rule that a
 trace cannot answer says what the trace lacks (`unanswered`), so that an empty result is not
@@ -49,7 +49,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings(frames: Frames) -> pd.DataFrame:
-    """One row per finding, the one that costs most time first."""
+    """Return one row per finding, the largest cost in time first."""
     rows = [row for _, _, row in told(frames)]
     table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     by = ["cost_ns", "cost_bytes", "rule", "title"]
@@ -58,7 +58,7 @@ def findings(frames: Frames) -> pd.DataFrame:
 
 @once
 def _judged(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]]:
-    """All findings of the rules that this trace can answer: rule, finding, row, why it is muted."""
+    """Return all findings this trace can answer: rule, finding, row, and the reason if muted."""
     if error := unknown_rules(frames.settings, [rule.name for rule in RULES]):
         raise error
     lacking = unanswered(frames)
@@ -73,18 +73,18 @@ def _judged(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]]:
 
 
 def told(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any]]]:
-    """Each finding that is not muted, with its rule and its row in the table."""
+    """Return each finding that is not muted, with its rule and its row in the table."""
     return [(rule, finding, row) for rule, finding, row, reason in _judged(frames) if not reason]
 
 
 def muted(frames: Frames) -> dict[tuple[str, str], int]:
-    """Number of findings that the settings mute, by rule and reason."""
+    """Count the findings that the settings mute, by rule and reason."""
     return Counter((rule.name, reason) for rule, _, _, reason in _judged(frames) if reason)
 
 
 @once
 def unanswered(frames: Frames) -> dict[str, str]:
-    """By name of a rule that this trace cannot answer, what it lacks."""
+    """Return the rules that this trace cannot answer, by name, with what it lacks."""
     told = {rule.name: rule.lacks(frames) for rule in RULES}
     return {name: lack for name, lack in told.items() if lack}
 

@@ -1,4 +1,4 @@
-"""One thing that could be better: what it is, how it is known, what it costs and what to do."""
+"""The `Finding` and `Rule` types, and helpers that rules share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,16 @@ MAX_EVIDENCE = 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding; `rows` are labels of table `comm`, costs are sums over all ranks."""
+    """One finding of a rule.
+
+    Attributes:
+        title: The observation, in a sentence.
+        advice: The suggested remedy.
+        rows: Labels of the calls in table `comm`.
+        cost_bytes: Wire bytes that could be saved, summed over all ranks.
+        cost_ns: Time that could be saved, summed over all ranks.
+        module: Path of the module; by default, the one that all of the calls share.
+    """
 
     title: str
     advice: str
@@ -51,7 +60,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`find` looks; `lacks` says in a sentence what a trace would need for it, "" if it has it."""
+    """One kind of avoidable communication.
+
+    Attributes:
+        name: Name in tables and settings.
+        about: Short description.
+        find: Returns the findings of a run.
+        lacks: Returns a sentence about data that the rule needs and the trace lacks; "" if none.
+    """
 
     name: str
     about: str
@@ -60,7 +76,7 @@ class Rule:
 
 
 def lacks_steps(frames: Frames) -> str:
-    """The lack of a rule about steps in a trace in which none were marked, nor found."""
+    """Return a sentence if the trace has no steps, neither marked nor detected; else ""."""
     if len(frames.steps) or not len(frames.comm) or (frames.comm["step"] >= 0).any():
         return ""
     if "imported_from" in frames.run:
@@ -72,7 +88,7 @@ def lacks_steps(frames: Frames) -> str:
 
 
 def lacks_several_steps(frames: Frames) -> str:
-    """The same, where a recording that marks no step does not do for one either."""
+    """Return a sentence if the trace has no steps, or counts the recording as one step; else ""."""
     if len(frames.comm) and frames.run.get(STEPS_FROM) == RECORDING:
         return (
             "The recording counts as one step, for none was marked and no optimizer of torch "
@@ -82,7 +98,7 @@ def lacks_several_steps(frames: Frames) -> str:
 
 
 def lacks_layouts(frames: Frames) -> str:
-    """Whether any call says between which layouts it goes."""
+    """Return a sentence if no call recorded its source and target layouts; else ""."""
     if not len(frames.comm) or (frames.comm["source_spec"] != "").any():
         return ""
     return (
@@ -92,7 +108,7 @@ def lacks_layouts(frames: Frames) -> str:
 
 
 def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]:
-    """A finding as a row of the table."""
+    """Return a finding as a row of the table."""
     num_ranks = max(frames.num_ranks, 1)
     rows = frames.comm.loc[finding.rows].sort_values(["id", "rank"])
     first = rows.iloc[0]
@@ -118,25 +134,26 @@ def table_row(frames: Frames, rule: Rule, finding: Finding) -> dict[str, object]
 
 
 def _common(values: pd.Series) -> str:
-    """The value of all of them, else nothing."""
+    """Return the value that all of them share, or "" if they differ."""
     return str(values.iloc[0]) if values.nunique() == 1 else ""
 
 
 def known(values: pd.Series) -> pd.Series:
-    """Numbers, of which those that are not known count nothing."""
+    """Return the numbers as floats, unknown ones as 0."""
     return values.clip(lower=0).astype("float64")
 
 
 def transfer(frames: Frames, rows: pd.DataFrame) -> pd.Series:
-    """How long calls block, but for the time before their peers come, where that is known.
+    """Return the blocked time of calls without the wait for their peers, where that is known.
 
-    Without the call, who is late is waited for at the next one.
+    The wait is not counted as a saving: without the call, a late rank would be waited for at the
+    next one.
     """
     moved = arrivals(frames).loc[rows.index, "transfer_ns"]
     return known(moved.where(moved >= 0, rows["blocked_ns"]))
 
 
 def per_rank(frames: Frames, num: float) -> str:
-    """A count over all ranks as one rank has it: `12` or `0.5`."""
+    """Format a count over all ranks as the mean per rank: `12` or `0.5`."""
     each = num / max(frames.num_ranks, 1)
     return f"{each:,.0f}" if each == round(each) else f"{each:,.2f}"

@@ -1,7 +1,8 @@
-"""Findings that are alike, as one: what a rule finds at one line in 80 layers is said once.
+"""Grouping of similar findings: one entry for a line that 80 layers share.
 
-The table of findings comes in, and goes out with the same columns and fewer rows: those of one rule
-with one advice at one line become one, with the costs of all, in the words of the costliest.
+Takes the table of findings and returns one with the same columns and fewer rows. Findings of one
+rule with one advice at one line are combined; the row has their total costs and the title of the
+costliest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MOST_NAMED = 3
 
 
 def together(table: pd.DataFrame) -> pd.DataFrame:
-    """The findings, alike ones as one, the one that costs most time first."""
+    """Combine similar findings into one row each, the largest cost in time first."""
     rows = [_united(rows) for _, rows in table.groupby(_SAME, sort=False)]
     united = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     united = united.astype(table.dtypes)
@@ -29,7 +30,7 @@ def together(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_lack(unanswered: Mapping[str, str]) -> dict[str, list[str]]:
-    """By what they lack, the rules that a trace cannot answer."""
+    """Group the rules that a trace cannot answer by the data they lack."""
     told: dict[str, list[str]] = {}
     for name, lack in unanswered.items():
         told.setdefault(lack, []).append(name)
@@ -51,7 +52,7 @@ def _united(rows: pd.DataFrame) -> dict[Any, Any]:
 
 
 def _likewise(rows: pd.DataFrame) -> str:
-    """Where else it is so."""
+    """Name the other places of a combined finding."""
     others = [module for module in rows["module"].iloc[1:].unique() if module]
     num_others = len(rows) - 1
     if len(others) == num_others and rows["module"].is_unique:

@@ -1,4 +1,4 @@
-"""What a layout's text says, `f32[4,64,256] dp:S(0) tp:P(sum)`: type, global shape, placements."""
+"""Parser for layouts in text form, `f32[4,64,256] dp:S(0) tp:P(sum)`: dtype, shape, placements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ _ITEM_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A parsed text; `placements` by mesh axis, `S(0)`, `R`, `P(sum)`."""
+    """A parsed layout.
+
+    Attributes:
+        dtype: Short name of the element type: `f32`.
+        shape: Global shape.
+        placements: Pairs of mesh axis and placement: `S(0)`, `R`, `P(sum)`.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -33,21 +39,21 @@ class Layout:
 
     @property
     def num_bytes(self) -> int:
-        """The size of the whole tensor; 0 where the type is not known."""
+        """Size of the global tensor; 0 if the dtype is unknown."""
         return prod(self.shape) * _ITEM_BYTES.get(self.dtype, 0)
 
     @property
     def is_replicated(self) -> bool:
-        """Whether every rank has all of it."""
+        """True if the tensor is replicated along every mesh axis."""
         return all(placement == "R" for _, placement in self.placements)
 
     def on(self, axis: str) -> str:
-        """The placement along a mesh axis; empty where the layout has no such axis."""
+        """Return the placement along a mesh axis; empty if the layout has no such axis."""
         return dict(self.placements).get(axis, "")
 
     @property
     def sharded(self) -> dict[str, int]:
-        """The dimension that each axis cuts."""
+        """The sharded dimension of each mesh axis along which the tensor is sharded."""
         return {
             axis: int(placement[2:-1])
             for axis, placement in self.placements
@@ -57,7 +63,7 @@ class Layout:
 
 @cache
 def layout(text: str) -> Layout | None:
-    """The layout that a text tells; None where it tells none.
+    """Parse a layout; None if the text is not one.
 
     >>> layout("f32[8,16] tp:S(1)").sharded
     {'tp': 1}

@@ -1,4 +1,4 @@
-"""Gradients that are reduced more than once a step: after each pass, or by two who do not know."""
+"""Gradients reduced more than once a step: after each pass, or by two independent parties."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _again(frames: Frames, rows: pd.DataFrame, title: str, advice: str) -> Findi
 
 
 def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFrame:
-    """The all-reduces at one line that, in their step, have the bytes that gradients have."""
+    """Return all-reduces that, by line and step, total as many bytes as the step's gradients."""
     others = calls[
         (calls["kind"] == "all_reduce") & (calls["carries"] == "") & (calls["phase"] != "forward")
     ]

@@ -1,4 +1,4 @@
-"""Communication that was done before: parameters and layouts that are gathered again and again."""
+"""Repeated communication: parameters and layouts that are gathered again."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _times(number: str) -> str:
 
 
 def _parameters_again(frames: Frames) -> pd.Index:
-    """The gathers of parameters that the same step has gathered before."""
+    """Return gathers of parameters that the same step has gathered before."""
     comm = frames.comm
     gathers = comm[
         (comm["kind"] == "all_gather")
@@ -84,9 +84,9 @@ def _parameters_again(frames: Frames) -> pd.Index:
 
 
 def _tensors_again(frames: Frames) -> pd.Index:
-    """The gathers to which all recorded members bring what they last brought to one and the same.
+    """Return gathers to which every recorded member sends the tensor of one same earlier gather.
 
-    What changed on one member has to be gathered again by all.
+    If a tensor has changed on one member, all members have to gather it again.
     """
     number = numbers(frames)
     gathers = frames.comm[(frames.comm["kind"] == "all_gather") & (number >= 0)]
@@ -107,7 +107,7 @@ def _few(names: str) -> str:
 
 
 def lacks_identity(frames: Frames) -> str:
-    """Whether any gather says what it sends: by number, or by its parameters' names."""
+    """Return a sentence if no gather identifies its input, by tensor or parameters; else ""."""
     gathers = frames.comm[frames.comm["kind"] == "all_gather"]
     if gathers.empty or (gathers["sent_id"] >= 0).any():
         return ""
@@ -121,7 +121,7 @@ def lacks_identity(frames: Frames) -> str:
 
 
 def _announced(frames: Frames) -> pd.DataFrame:
-    """The calls that told their layouts, each with the call before it on its rank and group."""
+    """Return the calls with known layouts, each with the preceding call on its rank and group."""
     comm = frames.comm[(frames.comm["source_spec"] != "") & (frames.comm["target_spec"] != "")]
     comm = comm.sort_values(["rank", "group", "id"])
     by = comm.groupby(_CALLS, observed=True, sort=False)

@@ -1,9 +1,9 @@
-"""Ranks that keep the others waiting: one that always does, one that once did, and all in turn.
+"""Stragglers: a rank that is always late, a rank that stalled once, and ranks late in turn.
 
-What they cost is the time in which all others waited for them (`stragglers.held_up`), once for each
-rank that it concerns. Of n ranks that do alike, each causes 1/n of all delays; a late rank's odds
-are `late_odds` times as high, and its delays are spread over several calls. From where on it is a
-finding is a matter of settings (`commtrace.settings.THRESHOLDS`).
+The cost is the time in which all others waited (`held_up` of `commtrace.analyze.stragglers`),
+multiplied by the number of ranks involved. If n ranks behave alike, each causes 1/n of all delays.
+A rank counts as late if its odds are `late_odds` times as high and its delays are spread over
+several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def uneven_work(frames: Frames) -> list[Finding]:
 
 
 def _delays(frames: Frames) -> pd.DataFrame:
-    """The collectives that were held up, in steps where these are marked, with what that cost."""
+    """Return the delayed collectives, within steps if these are marked, with their cost."""
     events = held_up(frames)
     if len(frames.steps):
         events = events[frames.comm.loc[events.index, "step"] >= 0]
@@ -119,7 +119,7 @@ def _always_late(frames: Frames, events: pd.DataFrame) -> list[int]:
 
 
 def _stalled(frames: Frames, events: pd.DataFrame) -> pd.DataFrame:
-    """The delays that stand out; what comes first in a run or a group is late for good reasons."""
+    """Return delays that stand out; the first step and each group's first call are excluded."""
     first = frames.steps["step"].min() if frames.steps["step"].nunique() > 1 else -1
     usual = events["delay_ns"].median()
     return events[
@@ -136,9 +136,9 @@ def _least_cost(frames: Frames, share: str) -> float:
 
 
 def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """The place that costs most, as people say it, and the events there.
+    """Return the costliest place in words, and the events there.
 
-    `all_gather in forward of layers.0 (train.py:7)`
+    The words are like `all_gather in forward of layers.0 (train.py:7)`.
     """
     calls = frames.comm.loc[events.index, _PLACE]
     number = calls.groupby(_PLACE, observed=True, sort=False).ngroup()
@@ -149,11 +149,14 @@ def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFram
 
 
 def _works(events: pd.DataFrame) -> str:
-    """What the late rank does before these calls, and the others do; by how long they delay."""
+    """Describe the time since the previous call, of the straggler and of the others.
+
+    The means are weighted by delay. The text is empty unless the straggler's time is longer.
+    """
     known = events.dropna(subset=["work_ns", "others_work_ns"])
     weights = known["delay_ns"] / (known["delay_ns"].sum() or float("nan"))
     own, others = ((known[name] * weights).sum() for name in ("work_ns", "others_work_ns"))
-    if not own > others:  # what is not known is neither
+    if not own > others:  # nan compares false
         return ""
     return (
         f", to which it comes {text_of_duration(own)} after its last call and the others "
@@ -166,7 +169,7 @@ def _times(num: int) -> str:
 
 
 def lacks_waits(frames: Frames) -> str:
-    """Whether arrivals can be compared."""
+    """Return a sentence if no wait is known, so that arrivals cannot be compared; else ""."""
     if not len(frames.comm) or (arrivals(frames)["wait_ns"] >= 0).any():
         return ""
     return "No collective could be matched across its ranks, so nobody is known to be late."

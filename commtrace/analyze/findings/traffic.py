@@ -1,4 +1,4 @@
-"""How messages travel: too small, in too wide a type, for nobody's sake, or padded."""
+"""Inefficient messages: too small, of too wide a type, unneeded, or padded."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _TOGETHER = {
     "activations": "Cut the batch into fewer microbatches, or the model into larger stages.",
     "": "Send them together: coalesced or in buckets, or less often.",
 }
-"""Advice by what is carried."""
+"""Advice by the data that is carried."""
 
 
 def unneeded_flags(frames: Frames) -> list[Finding]:
@@ -87,6 +87,7 @@ def unneeded_flags(frames: Frames) -> list[Finding]:
 
 
 def _lacks_logs(frames: Frames) -> str:
+    """Return a sentence if DistributedDataParallel has not logged whether parameters are unused."""
     flags = frames.comm[frames.comm["carries"] == "flags"]
     if flags.empty or (flags["reason"] != "").any():
         return ""
@@ -100,7 +101,7 @@ def _lacks_sizes_or_steps(frames: Frames) -> str:
 
 
 def _top(module: str) -> str:
-    """The part of a path that a block of a model has: `layers.0` of `layers.0.attention.wq`."""
+    """Return the block of a model that a path is in: `layers.0` of `layers.0.attention.wq`."""
     return ".".join(module.split(".")[:2])
 
 
@@ -131,7 +132,7 @@ def wide_types(frames: Frames) -> list[Finding]:
 
 
 def lacks_half(frames: Frames) -> str:
-    """Whether anything of 16 bits was sent."""
+    """Return a sentence if nothing of a 16-bit type was sent; else ""."""
     if not len(frames.comm) or frames.comm["dtype"].isin(HALF).any():
         return ""
     return (
@@ -169,7 +170,7 @@ def replicated_operators(frames: Frames) -> list[Finding]:
 
 
 def in_module(comm: pd.DataFrame) -> pd.Series:
-    """Which calls a module made; the root one has no path, but a class."""
+    """Return a mask of the calls made in a module; the root module has no path, but a class."""
     return (comm["module"] != "") | (comm["module_class"] != "")
 
 
@@ -195,7 +196,7 @@ def outside_modules(frames: Frames) -> list[Finding]:
 
 
 def lacks_modules(frames: Frames) -> str:
-    """Whether modules were tracked."""
+    """Return a sentence if no call was made in a module; else ""."""
     if not len(frames.comm) or in_module(frames.comm).any():
         return ""
     return "No call happened inside of a module, or modules were not tracked while recording."

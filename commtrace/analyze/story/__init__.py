@@ -1,10 +1,11 @@
-"""One communication call's story: where it stands, why it was needed, what it sent, who was late.
+"""Explanation of one communication call: its place, its reason, its payload, and its peers.
 
     story = explain(frames, find_call(frames, "0:92"))
     story.why.source_spec, story.peers[-1].rank
 
-`find_call` says which row of table `comm` is meant, `explain` tells about it. What a trace does not
-know of the call is in `story.unknown`, with the reason, and nowhere guessed.
+`find_call` resolves text to a row of table `comm`; `explain` collects all that is known about it.
+Anything that the trace does not know about the call is listed in `story.unknown`, with the reason;
+nothing is guessed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who else was part of a call, when they came, and whether they made the same call."""
+"""Peers of a call: the other members' calls, their arrival, and their disagreements with it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ _ALIKE = ("kind", "reduce_op", "root", "dtype")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One rank's call of the collective, or one end of a transfer; -1 is not known.
+    """One rank's call of the collective, or one end of a transfer; -1 stands for unknown.
 
-    `after_ns` counts from the first arrival. `differs` names what it calls another thing than
-    the call that is explained.
+    Attributes:
+        after_ns: Arrival, in ns since the first arrival.
+        is_this: It is the call being explained.
+        is_last: It arrived last.
+        differs: Properties in which it disagrees with the call being explained, with its values.
     """
 
     rank: int
@@ -36,9 +39,13 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """All that made the call, by arrival; `number` counts the group's collectives, -1 if unknown.
+    """All calls of one collective or transfer.
 
-    `waited_for` is the rank whose arrival ended this call's wait, -1 where that is not known.
+    Attributes:
+        number: The collective's number in its group; -1 if unknown.
+        peers: The calls, by arrival.
+        waited_for: Rank whose arrival ended this call's wait; -1 if unknown.
+        missing_ranks: Ranks the call needs whose call is not in the trace.
     """
 
     number: int
@@ -48,7 +55,7 @@ class Meeting:
 
 
 def meeting(frames: Frames, call: pd.Series) -> Meeting:
-    """Who met in a row of table `comm`."""
+    """Return the calls that form one collective or transfer with a row of table `comm`."""
     same_group = frames.comm["group"] == call["group"]
     part = replace(frames, comm=frames.comm[same_group])  # calls meet in their group only
     label: Any = call.name
@@ -86,21 +93,21 @@ def meeting(frames: Frames, call: pd.Series) -> Meeting:
 
 
 def _wanted(frames: Frames, call: pd.Series) -> tuple[int, ...]:
-    """The ranks that the call needs: its group's members, or the two ends of a transfer."""
+    """Return the ranks that the call needs: its group's members, or both ends of a transfer."""
     if call["kind"] in TRANSFERS:
         return tuple(int(rank) for rank in (call["rank"], call["peer"]) if rank >= 0)
     return ranks_of(frames, str(call["group"]))
 
 
 def ranks_of(frames: Frames, group: str) -> tuple[int, ...]:
-    """The members of a group, in group order; empty where they are not known."""
+    """Return the members of a group, in group order; empty if unknown."""
     rows = frames.groups[frames.groups["name"] == group]
     listed = str(rows["ranks"].iloc[0]) if len(rows) else ""
     return tuple(int(rank) for rank in listed.split(",") if rank)
 
 
 def _differences(call: pd.Series, row: pd.Series) -> str:
-    """What a peer's call has another value of: `dtype bfloat16`."""
+    """List the properties in which a peer's call differs, with its values: `dtype bfloat16`."""
     if call["kind"] in TRANSFERS:
         return ""
     return ", ".join(f"{name} {row[name]}" for name in _ALIKE if row[name] != call[name])

@@ -1,4 +1,4 @@
-"""Which call is meant: text of a user comes in, a row of table `comm` goes out.
+"""Selection of one call: resolves a user's text to a row of table `comm`.
 
 0:92       call 92 of rank 0
 92         call 92 of the lowest rank that has one
@@ -18,15 +18,16 @@ NAMED = {
     "longest": ("blocked_ns", "the call that blocked its rank longest"),
     "biggest": ("payload_bytes", "the call with the largest payload"),
 }
-"""Calls that have a name: the column that they are first in, and what that means."""
+"""Named calls: the column in which each has the largest value, and its description."""
 
 _ID = re.compile(r"(?:(?P<rank>\d{1,9}):)?(?P<id>\d{1,18})")
 
 
 def find_call(frames: Frames, text: str) -> pd.Series:
-    """The row of table `comm` that `text` names.
+    """Return the row of table `comm` that `text` names.
 
-    Raises UsageError where there is no such call.
+    Raises:
+        UsageError: There is no such call, or `text` cannot be parsed.
     """
     comm = frames.comm
     if text in NAMED:
@@ -57,7 +58,7 @@ def _first_by(comm: pd.DataFrame, column: str, text: str) -> pd.Series:
 
 
 def _what_there_is(comm: pd.DataFrame, rank: str | None) -> str:
-    """The ids of the rank that was asked for, or else of all."""
+    """Describe the ids of the rank that was asked for, or of all ranks."""
     ids = comm["id"] if rank is None else comm.loc[comm["rank"] == int(rank), "id"]
     if len(ids):
         whose = "ids" if rank is None else f"ids of rank {rank} are"

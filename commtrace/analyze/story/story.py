@@ -1,4 +1,4 @@
-"""What is known about one call, as one value; `explain` puts it together."""
+"""The `Story` of one call: everything known about it as one value, assembled by `explain`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,12 @@ NO_PEERS = "its peers' calls are not in the trace, differ from it, or have no ti
 class Where:
     """Location of the call in the program.
 
-    `lines` are its source line, whose text without indent is `text`, and the ones around it: as
-    they were when recorded, else (`are_recorded` is False) as the file has them now.
+    Attributes:
+        text: The source line without indentation.
+        lines: The source line and those around it.
+        are_recorded: `lines` are as they were when recorded; otherwise, as the file is now.
+
+    The other attributes are columns of table `comm`.
     """
 
     source_file: str
@@ -61,10 +65,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """When and how long; -1 and nan are not known.
+    """Times of the call; -1 and nan stand for unknown.
 
-    `wait_ns` and `transfer_ns` are `blocked_ns`, before and after the last peer came; `hidden_ns`
-    is the time under way in which the rank was not blocked.
+    Attributes:
+        after_start_ns: Issue, since the start of the run.
+        lasted_ns: From issue to completion.
+        call_ns: Duration of the call itself.
+        blocked_ns: Time for which the call blocked its rank.
+        hidden_ns: Time in flight in which the rank was not blocked.
+        wait_ns: Part of `blocked_ns` before the last peer arrived.
+        transfer_ns: Part of `blocked_ns` after the last peer arrived.
+        waited_for: Rank whose arrival ended the wait.
     """
 
     after_start_ns: int
@@ -90,7 +101,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything known about a call; `unknown` says what is not, and why."""
+    """Everything known about a call; `unknown` lists what is not known, with the reason."""
 
     rank: int
     id: int
@@ -119,7 +130,7 @@ class Story:
 
 
 def explain(frames: Frames, call: pd.Series) -> Story:
-    """The story of a row of table `comm`, as `find_call` gives it."""
+    """Return the story of a row of table `comm`, as returned by `find_call`."""
     told, met, group = why(frames, call), meeting(frames, call), _group(frames, call)
     time = _time(frames, call, met, len(group.ranks))
     unknown = what_is_unknown(frames, told) | _unknown_of_time(call, time, met)
@@ -181,9 +192,9 @@ def _where(frames: Frames, call: pd.Series) -> Where:
 
 
 def _lines_now(frames: Frames, file: str, line: int) -> tuple[SourceLine, ...]:
-    """The lines as the file has them now; a relative path is looked for here and beside the trace.
+    """Read the lines from the file as it is now; empty if it has no such line.
 
-    Empty where there is no such line.
+    A relative path is looked up in the working directory and beside the trace.
     """
     if not file or line < 1:
         return ()
@@ -237,7 +248,7 @@ def _unknown_of_time(call: pd.Series, time: Time, met: Meeting) -> dict[str, str
 
 
 def _num_alike(frames: Frames, call: pd.Series) -> int:
-    """How many calls of its rank were made for the same operator at the same place."""
+    """Count the calls of its rank made for the same operator at the same place."""
     comm = frames.comm
     same = comm["rank"] == call["rank"]
     for name in ("source_file", "source_line", "module", "phase", "op", "kind", "group"):
@@ -246,7 +257,7 @@ def _num_alike(frames: Frames, call: pd.Series) -> int:
 
 
 def _findings(frames: Frames, call: pd.Series) -> tuple[Suggestion, ...]:
-    """What could be better about it: the findings that count it in."""
+    """Return the findings that include the call."""
     return tuple(
         Suggestion(rule.name, finding.title, finding.advice)
         for rule, finding, _ in told_findings(frames)

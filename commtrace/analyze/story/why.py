@@ -1,7 +1,7 @@
-"""Why a call was needed: the operator, what it needed, what else was considered, in which steps.
+"""Reason of a call: the operator, the layout it needed, the candidates, and the steps.
 
-An operator on distributed tensors needs an argument in another layout; going there takes one
-redistribution, of one step or several, each of them a call:
+An operator on distributed tensors needs an argument in another layout. One redistribution takes
+it there, in one step or several, each of them a call:
 
     aten.mm.default needs self f32[8,16] dp:S(0) tp:S(1) -> f32[8,16] dp:S(0) tp:R
         considered  tp: R, S(1) -> S(1)  100 us (chosen)    tp: S(1), S(0) -> P(sum)  200 us
@@ -28,7 +28,7 @@ BY_NAME = {
     "tensor came.",
     "distribute_tensor": "Nothing else was considered: the program asked for this layout by name.",
 }
-"""What stands in place of candidates where a program asks for a layout itself."""
+"""Sentences shown instead of candidates for operators that ask for a layout explicitly."""
 
 _NOTE = re.compile(r": \w+ on \S+ \((.+)\)$")
 _NOT_TOLD = "What else was considered is not known: only dtensor_core tells."
@@ -42,7 +42,7 @@ _TERMS = {"sum": "summed", "avg": "averaged", "product": "multiplied"}
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator that the call happened in."""
+    """An operator during which the call was made."""
 
     id: int
     op: str
@@ -53,7 +53,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to do the operator along one mesh axis: layouts of arguments -> layouts of results."""
+    """A strategy for the operator along one mesh axis: argument layouts -> result layouts."""
 
     axis: str
     layouts: str
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of the redistribution that the call is part of."""
+    """One call of the redistribution that the explained call belongs to."""
 
     id: int
     kind: str
@@ -75,11 +75,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The reason of a call; empty text where the trace has none.
+    """The reason of a call; text is empty if the trace has none.
 
-    `note` is what the sentence adds to operator, argument, layouts and step.
-    `operators` are those that it happened in, the outermost first; `source_words` and
-    `target_words` say what the layouts mean.
+    Attributes:
+        sentence: The reason as recorded.
+        note: Its trailing remark, beyond operator, argument, layouts and step.
+        operators: Operators during which the call was made, the outermost first.
+        source_spec: Layout before the redistribution; `source_words` describes it in words.
+        target_spec: Layout after the redistribution; `target_words` describes it in words.
+        candidates: Strategies considered for the operator.
+        steps: All calls of the redistribution.
+        carries: Data of a library that is sent, such as gradients.
+        parameters: Names of the parameters concerned.
     """
 
     sentence: str
@@ -98,7 +105,7 @@ class Why:
 
 
 def why(frames: Frames, call: pd.Series) -> Why:
-    """The reason of a row of table `comm`."""
+    """Return the reason of a row of table `comm`."""
     return Why(
         sentence=str(call["reason"]),
         note=note_in(str(call["reason"])),
@@ -117,7 +124,7 @@ def why(frames: Frames, call: pd.Series) -> Why:
 
 
 class Reason(Protocol):
-    """The part of `Why` that decides what is unknown."""
+    """The part of `Why` that decides which parts are unknown."""
 
     @property
     def op(self) -> str:
@@ -126,22 +133,22 @@ class Reason(Protocol):
 
     @property
     def source_spec(self) -> str:
-        """The layout before."""
+        """The layout before the redistribution."""
         ...
 
     @property
     def carries(self) -> str:
-        """The library's own data that is sent, if it is."""
+        """The library's own data that is sent; empty if there is none."""
         ...
 
     @property
     def candidates(self) -> Any:
-        """The layouts that were considered; empty where they are not known."""
+        """The candidates that were considered; empty if unknown."""
         ...
 
 
 def what_is_unknown(frames: Frames, told: Reason) -> dict[str, str]:
-    """The parts of the reason that the trace does not have, each with the cause of that."""
+    """Return the parts of the reason that the trace lacks, each with an explanation."""
     if not told.op:
         return {"operator": _why_no_operator(frames, told)}
     if not told.source_spec:
@@ -171,13 +178,13 @@ def _why_no_operator(frames: Frames, told: Reason) -> str:
 
 
 def note_in(sentence: str) -> str:
-    """What a reason adds in parentheses at its end; mostly nothing."""
+    """Return the remark in parentheses at the end of a reason; usually empty."""
     found = _NOTE.search(sentence)
     return found[1] if found else ""
 
 
 def words_of(spec: str) -> str:
-    """What a layout's text means; empty where it has none.
+    """Describe a layout's text in words; empty if it cannot be parsed.
 
     >>> words_of("f32[8,16] dp:S(0) tp:R")
     'dim 0 cut over dp, whole on each rank of tp'
@@ -202,7 +209,7 @@ def _words(axis: str, placement: str) -> str:
 
 
 def candidates_in(text: str) -> tuple[Candidate, ...]:
-    """The candidates of a call, as stored in its column: the first of each axis was chosen."""
+    """Parse the candidates column of a call; the first of each axis was chosen."""
     found: list[Candidate] = []
     axes: set[str] = set()
     for described, cost in json.loads(text or "[]"):
@@ -235,7 +242,7 @@ def _operators(frames: Frames, call: pd.Series) -> tuple[Operator, ...]:
 
 
 def _steps(frames: Frames, call: pd.Series) -> tuple[Step, ...]:
-    """The calls of one redistribution: next to each other, for the same reason, one a group."""
+    """Return the calls of one redistribution: adjacent, of one reason, at most one per group."""
     if not call["source_spec"]:
         return ()
     of_rank = frames.comm[frames.comm["rank"] == call["rank"]]
