@@ -96,8 +96,7 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
 
 
 def _rank_told(dump: Mapping[str, Any]) -> int:
-    """Return the rank that a dump states, or that its transfers imply: `send 1->0` is group rank 1.
-    """
+    """Return the rank that a dump states, or its transfers imply: `send 1->0` is group rank 1."""
     if is_int(dump.get("rank")):
         return dump["rank"]
     members = {str(name): ranks_listed(about) for name, about in _config(dump).items()}

@@ -130,8 +130,7 @@ def decode(
 
 
 def require_rows(rows: Any, num_columns: int, allowance: Allowance, place: str) -> int:
-    """Return the number of rows that a file claims, after charging their memory to the allowance.
-    """
+    """Return the number of rows that a file claims; charge their memory to the allowance."""
     if not is_int(rows) or rows < 0:
         raise DamageError(f"rows: {_cut(rows)}, which is no number of rows", place)
     allowance.take(8 * rows * num_columns, f"{rows:,} rows", place)
@@ -184,7 +183,7 @@ def _integer(description: Description, name: str, of_type: type | None = None) -
     is_flag = type(value) is bool and of_type in (bool, None)
     if not is_flag and type(value) is not int:
         raise DamageError(f"{name}: {_cut(value)}, which is no integer")
-    return int(value)  # it is one by now
+    return int(value)  # type: ignore[arg-type] - it is one by now
 
 
 def _planes(alike: Any) -> Sequence[int]:

@@ -61,8 +61,7 @@ def generations(ranks: Sequence[Tables]) -> list[dict[str, int]]:
 
 
 def _made_again(ranks: Sequence[Tables]) -> list[list[_Stretch]]:
-    """Return the calls by group and rank, for names under which some rank created several groups.
-    """
+    """Return the calls by group and rank, for names that some rank gave to several groups."""
     again = {
         base
         for tables in ranks

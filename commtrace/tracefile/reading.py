@@ -299,8 +299,7 @@ def is_int(value: Any) -> TypeGuard[int]:
 
 
 def distinct(strings: list[str]) -> list[str]:
-    """Return `strings`; raise DamageError for duplicates, since columns compare strings by index.
-    """
+    """Return `strings`; raise DamageError for duplicates: columns compare strings by index."""
     if len(set(strings)) < len(strings):
         twice = next(each for each, num in Counter(strings).items() if num > 1)
         raise DamageError(f"{twice[:60]!r} twice", "strings")

@@ -52,8 +52,7 @@ class Snippets:
         self._num_characters = 0
 
     def add(self, file: str, line: int, lines: Sequence[str]) -> bool:
-        """Keep line number `line` of `lines` and its neighbours; return False if nothing was added.
-        """
+        """Keep line number `line` of `lines` and its neighbours; False if nothing was added."""
         first, last = max(line - MARGIN, 1), min(line + MARGIN, len(lines))
         if not 1 <= line <= len(lines):
             return False

@@ -67,8 +67,7 @@ OUTSTANDING = "outstanding"
 """Pseudo-table: calls in progress when the batch was written, as rows of table `comm`."""
 
 FOUND_STEPS = "found_steps"
-"""Pseudo-table: steps found rather than marked, as rows of table `steps` prefixed by their source.
-"""
+"""Pseudo-table: steps found rather than marked, as rows of table `steps` after their source."""
 
 STEP_SOURCES = ("optimizer", "profiler", "scheduler")
 """Sources of found steps, in order of precedence."""

@@ -125,8 +125,7 @@ class RunFile:
         self._folder: SpoolFolder
 
     def open(self, rank: int) -> BinaryIO:
-        """Create the rank's file in the folder of spools; remove leftovers of an earlier program.
-        """
+        """Create the rank's file in the folder of spools; remove those of an earlier program."""
         if self.path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "a folder of that name", str(self.path))
         key = self.path.absolute(), rank
@@ -138,8 +137,7 @@ class RunFile:
         return self._folder.open(rank)
 
     def close(self, rank: int, num_ranks: int) -> None:
-        """On rank 0, wait for the ranks that still record, then merge all spools and remove them.
-        """
+        """On rank 0, wait for ranks that still record, then merge all spools and remove them."""
         self._folder.close(rank, num_ranks)
         if rank == 0:
             folder = self._folder.folder
