@@ -7,10 +7,10 @@ rank has issued it. With `d` to be added to the times of B,
     completed on A >= issued on B + d        and        completed on B + d >= issued on A
 
 for every collective that both took part in, identified by its number in its group. Transfers are
-not counted, since only two ranks make them. The tightest two bounds enclose `d`. The estimate is their
-midpoint, or 0, the wall clocks' own answer, if 0 is within bounds that are looser than wall clocks
-are assumed to agree. Bounds that cross show clock drift; the midpoint is then off by as much as they
-overlap.
+not counted, since only two ranks make them. The tightest two bounds enclose `d`. The estimate is
+their midpoint, or 0, the wall clocks' own answer, if 0 is within bounds looser than wall clocks
+are assumed to agree. Bounds that cross show clock drift: the midpoint is then off by as much as
+they overlap.
 """
 
 from __future__ import annotations
