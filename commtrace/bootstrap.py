@@ -174,8 +174,7 @@ def _leave_failure(folder: Path, rank: int, exit_code: int, text: str) -> None:
 
 
 def _traceback_of_script(error: Exception) -> str:
-    """Format the traceback without our own frames and those that lead to the script's first line.
-    """
+    """Format the traceback without commtrace's frames and those that start the script."""
     whole = traceback.TracebackException.from_exception(error)
     each: traceback.TracebackException | None = whole
     while each is not None:

@@ -65,7 +65,7 @@ class LaunchResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every rank succeeded."""
+        """True if every rank succeeded."""
         return self.exit_code == 0
 
 

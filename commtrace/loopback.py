@@ -64,7 +64,7 @@ def meet_on_loopback(folder: Path, on_meeting: Callable[[], None]) -> None:
     """
     rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
     make = rendezvous.TCPStore
-    make = make.args[0] if isinstance(make, functools.partial) else make  # a fork inherits its parent's
+    make = make.args[0] if isinstance(make, functools.partial) else make  # that of a forking parent
     rendezvous.TCPStore = functools.partial(_store, make, folder, on_meeting)
 
 

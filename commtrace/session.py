@@ -314,7 +314,7 @@ class Recording(Views, Decorator):
 
     @property
     def is_on(self) -> bool:
-        """Whether the recording is on."""
+        """True while the recording is on."""
         return bool(self._depth)
 
     @contextlib.contextmanager

@@ -151,8 +151,7 @@ class CommDebugMode:
             unfinished.write_text(text, encoding="utf-8")
 
     def generate_json_dump(self, file_name: str | Path | None = None, noise_level: int = 3) -> None:
-        """Write the module tree as JSON, by default `comm_mode_log.json`, with one file per rank.
-        """
+        """Write the module tree as JSON, by default `comm_mode_log.json`; one file per rank."""
         path = Path(file_name or _own_name("comm_mode_log", "json"))
         level = _noise(noise_level)
         tree = as_json(self._modules(), self.comm_module_counts, self._operators(), level)

@@ -182,8 +182,7 @@ def nearest_first(all_claims: Sequence[Sequence[Claim]]) -> list[Claim]:
 
 
 def _quantity(name: str) -> tuple[str | None, str]:
-    """Return the quantity that an argument bounds, and the comparison; None if it bounds nothing.
-    """
+    """Return the quantity that an argument bounds and the comparison; None if it bounds nothing."""
     for prefix, comparison in _BOUNDS.items():
         plain = name.removeprefix(prefix)
         if plain != name:

@@ -121,8 +121,7 @@ class Comms:
         return whole.reset_index(drop=True)
 
     def expect(self, **arguments: Any) -> None:
-        """Raise ExpectationError unless the communication so far meets the marker-style arguments.
-        """
+        """Raise ExpectationError unless the calls so far meet `arguments`, those of the marker."""
         __tracebackhide__ = True
         self._expect(arguments, self._found(), "comms.expect")
 

@@ -40,8 +40,7 @@ def _no_note() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A redistribution of torch's DTensor; a user's own has `operator` "redistribute".
-    """
+    """A redistribution of torch's DTensor; `operator` is `redistribute` if the user's own."""
 
     operator: str
     argument: str
