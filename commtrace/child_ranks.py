@@ -50,8 +50,7 @@ class Launch:
 
     Attributes:
         pids: process ids from the process that the launcher started, through its descendants, to
-            this
-            process.
+            this process.
     """
 
     folder: Path

@@ -85,8 +85,7 @@ def run_script(
 
     Raises:
         UsageError: there is no such script, no ranks were requested, or each of several processes
-            would
-            start ranks of its own.
+            would start ranks of its own.
     """
     script = Path(script)
     _check(script, nproc)

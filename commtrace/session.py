@@ -70,18 +70,14 @@ def record(
         path: the run file to write (an existing one is replaced); None keeps the recording in
             memory.
         detail: "op" (operators too) or "collective" (communication only, for long runs); the
-            default is
-            set in pyproject.toml, or else "op".
+            default is set in pyproject.toml, or else "op".
         stacks: record the whole Python stack of each call, not only the user's line.
         max_calls: bound on the calls kept; ten times as many operators are kept, and further ones
-            are
-            only counted. By default there is no bound for a file, and two million in memory.
+            are only counted. By default there is no bound for a file, and two million in memory.
         merge_timeout_s: time that rank 0 waits at the end for ranks still recording; a rank without
-            a
-            spool is named in the file.
+            a spool is named in the file.
         libraries: packages whose lines do not count as the user's own, besides installed ones and
-            those
-            named in pyproject.toml.
+            those named in pyproject.toml.
 
     Raises:
         UsageError: the detail is unknown, the path names no file, or a setting is invalid.
@@ -102,9 +98,7 @@ def record(
 
 
 def record_launched(folder: Path, detail: str, *, stacks: bool) -> Recording:
-    """Return the recording of a whole process, for `commtrace run`: a spool in `folder`, merged
-    later.
-    """
+    """Return the recording of a whole process, for `commtrace run`: a spool, merged later."""
     return _recorded_whole(SpoolFolder(folder), detail, stacks)
 
 

@@ -43,8 +43,7 @@ class Kind:
     Attributes:
         busbw_factor: factor of payload / time, by group size.
         share: part of the payload that a rank sends, by group size n and the rank's distance behind
-            the
-            root in the ring (0 is the root itself).
+            the root in the ring (0 is the root itself).
     """
 
     busbw_factor: Callable[[int], Fraction]

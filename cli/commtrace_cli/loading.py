@@ -17,8 +17,7 @@ def load_run(path: Path) -> Frames:
 
     Raises:
         TraceError: it is not a trace, or is empty and was interrupted, so that it says nothing
-            about
-            the run.
+            about the run.
     """
     settings = settings_of()
     with working(f"reading {path}"):

@@ -131,8 +131,7 @@ class CommDebugMode:
 
         Args:
             noise_level: 0 shows the counts of each module; 1 adds classes, parameters and operators
-                on
-                DTensors; 2 adds operators on plain tensors; 3 adds trivial operators.
+                on DTensors; 2 adds operators on plain tensors; 3 adds trivial operators.
         """
         level = _noise(noise_level)
         text = table(self._modules(), self.comm_module_counts, self._operators(), level)

@@ -1,5 +1,4 @@
-"""Importer of dumps of torch's flight recorder, written by its watchdog when a collective times
-out.
+"""Importer of flight-recorder dumps, which torch's watchdog writes when a collective times out.
 
     {"version": "2.10", "entries": [entry, ...],
      "pg_config": {name: {"name": ..., "desc": ..., "ranks": "[0, 1]"}}}

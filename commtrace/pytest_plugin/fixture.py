@@ -95,8 +95,7 @@ class Comms:
         return _one_of(by_rank, rank, "total")
 
     def table(self, name: str = "comm") -> pandas.DataFrame:
-        """Return a table of all ranks: comm, ops, groups, ranks, steps, sources, or an analysis by
-        name.
+        """Return a table of all ranks: comm, ops, groups, ranks, steps, sources, or an analysis.
 
         If the test ran ranks several times, column `run` distinguishes the runs.
         """

@@ -145,8 +145,7 @@ class Verdict:
             pytest.fail(text, pytrace=False)
 
     def _failure(self, found: Observed) -> CommtraceError | None:
-        """Return the first failure; an incomplete recording comes first, since it casts doubt on
-        the rest.
+        """Return the first failure; an incomplete recording comes first, as all else depends on it.
         """
         plan = self._plan
         for blindness in self.recorded.blindness() if plan.must_be_seen else ():

@@ -98,9 +98,7 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
 
 
 def is_heard(buffer: Sink) -> bool:
-    """Return whether `buffer` receives current calls, tested with a call that reaches no other
-    rank.
-    """
+    """Return whether `buffer` receives calls now, tested with a call that reaches no other rank."""
     if buffer not in RECORDER.buffers:
         return False
     witness = SelfCheck()

@@ -322,9 +322,7 @@ class Buffer:
             raise
 
     def _lose(self, tables: Mapping[str, Any], numbers: Mapping[str, Sequence[int]]) -> None:
-        """Count the entries that could not be written; requeue the few that later batches depend
-        on.
-        """
+        """Count the entries that could not be written; requeue those that later batches need."""
         self.num_dropped += len(numbers["comm"]) // len(NUMBERS["comm"])
         self.num_ops_dropped += len(numbers["ops"]) // _SPAN_WIDTH
         for row in tables["groups"]:

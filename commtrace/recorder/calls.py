@@ -66,9 +66,7 @@ class Request:
         self.is_shared = False
 
     def identity(self) -> Any:
-        """Return a key that is equal for requests with equal columns; costly objects enter by
-        identity.
-        """
+        """Return a key, equal if all columns are equal; costly objects enter by identity."""
         if self.is_shared:
             return id(self)
         return (
@@ -147,9 +145,7 @@ class Call:
         )  # fmt: skip
 
     def held(self) -> Any:
-        """Return the object that must live as long as the site; code and operators stay alive
-        anyway.
-        """
+        """Return the object that must outlive the site; code and operators live on anyway."""
         return self.request
 
     def numbers(self, epoch: int, step: int, numbering: Numbering) -> tuple[int, ...]:
@@ -346,9 +342,7 @@ def _read_tensors(request: Request, argument: Any, is_payload: bool) -> Shapes:
 
 
 def _kept_bytes(request: Request, args: Sequence[Any]) -> int:
-    """Return the bytes a rank sends to itself in an all-to-all; -1 if all ranks get the same
-    amount.
-    """
+    """Return the bytes a rank sends to itself in an all-to-all; -1 if all ranks get the same."""
     signature, own = request.signature, request.group.group_rank
     if signature.split is not None:
         split = args[signature.split]
@@ -399,9 +393,7 @@ _REDUCE_OPS: dict[int, str] = (
 
 
 def _reduce_op_name(reduce_op: Any) -> str:
-    """Return the name of a reduction: functional operators pass it, c10d wraps it in a
-    ScriptObject.
-    """
+    """Return the name of a reduction, given by name or wrapped by c10d in a ScriptObject."""
     if isinstance(reduce_op, str):
         return reduce_op
     try:

@@ -231,8 +231,7 @@ class Locator:
         sent: Sequence[torch.Size],
         dtype: torch.dtype | None,
     ) -> tuple[ModuleCall | None, Attribution | None]:
-        """Attribute a message sent from C++ when a gradient is ready; it belongs to no single
-        parameter.
+        """Attribute a message that C++ sends when a gradient is ready; it has no single parameter.
 
         Without a parameter, the message was deferred to the end of the backward pass. Integer
         payloads are not gradients but flags: the parameters that the pass has used.

@@ -241,9 +241,7 @@ class ModuleTracker:
         return call
 
     def owner_of(self, part: Any) -> ModuleCall | None:
-        """Return the latest call of the module that owns a parameter, or of the module `part`
-        itself.
-        """
+        """Return the latest call of the owner of a parameter, or of module `part` itself."""
         known = self._owners.get(id(part))
         if known is None or known[0]() is not part:
             self._num_strangers += 1
@@ -290,8 +288,7 @@ class ModuleTracker:
         return (unit[0], unit[1] + 1) if is_ahead else unit
 
     def call_of_stage(self, module: nn.Module, name: str, *, is_ahead: bool) -> ModuleCall:
-        """Return the next or latest call of a pipeline stage; `name` is its path unless it is the
-        first.
+        """Return a pipeline stage's next or latest call; `name` is its path unless it is the first.
         """
         known = self._outside.children.get(id(module))
         if known is None or known.module() is not module:

@@ -126,8 +126,8 @@ class OperatorMode(TorchDispatchMode):
                 keep(span)
 
     def _give_way(self, op: Any, args: Any, kwargs: Any, state: ThreadState) -> Any:
-        """Run an operator of a tensor subclass below this mode, so that its local operators are
-        seen.
+        """Run an operator of a tensor subclass below this mode, which then sees its local
+        operators.
         """
         _push(self)
         try:

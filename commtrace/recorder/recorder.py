@@ -171,9 +171,7 @@ class Recorder:
             return None
 
     def runs_in_cpp(self, tensor: Any, group: Any) -> bool:
-        """Return whether a functional collective runs no Python: a plain CPU tensor and a C++
-        backend.
-        """
+        """Return whether a functional collective runs no Python: plain CPU tensor, C++ backend."""
         if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.is_complex():
             return False
         try:
@@ -277,8 +275,8 @@ class Recorder:
                 sleep(_POLL_S)
 
     def returned_functional(self, calls: Sequence[Call], result: Any) -> None:
-        """Handle the return of a functional collective that issued `calls`; its result needs a
-        wait.
+        """Handle the return of a functional collective that issued `calls`; its result is waited
+        for.
         """
         try:
             tensors = tensors_of(result)

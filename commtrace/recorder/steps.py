@@ -72,9 +72,7 @@ class StepFinder:
         return known is not None or any(each() is None for each in self._seen.values())
 
     def rest(self) -> tuple[int, int] | None:
-        """End the step in progress at its last call and begin the next one there; None if it is
-        empty.
-        """
+        """Return the step in progress, up to its last call, and begin the next one there."""
         if not self._seen:
             return None
         found = self._begin, self._last

@@ -1,5 +1,4 @@
-"""Module paths without the names that wrappers insert, so that a module keeps its name when
-wrapped.
+"""Module paths without wrapper names, so that a wrapped module keeps its name.
 
     FullyShardedDataParallel    _fsdp_wrapped_module.wq                 wq
     torch.compile               layers.0._orig_mod.wq                   layers.0.wq

@@ -57,8 +57,7 @@ def align(spools: Sequence[Spool], names: Sequence[Names] = ()) -> list[Alignmen
     Args:
         spools: the spools of all ranks.
         names: for each spool the common names of its groups; by default a name means the same group
-            on
-            all ranks.
+            on all ranks.
     """
     names = names or [{}] * len(spools)
     own = [_offset_within_system(spool, spools) for spool in spools]

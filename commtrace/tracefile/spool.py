@@ -340,9 +340,7 @@ class _Builder:
             position = self._add_table(name, table, blobs, position)
 
     def _add_table(self, name: str, table: dict[str, Any], blobs: bytes, position: int) -> int:
-        """Append a table's columns, whose bytes begin at `position`; return the end of the last
-        one.
-        """
+        """Append a table's columns, whose bytes begin at `position`; return the end of the last."""
         rows = require_rows(table.get("rows"), len(_TABLES[name]), self._allowance, name)
         described = _part(table, "columns", dict)
         for column in _TABLES[name]:
