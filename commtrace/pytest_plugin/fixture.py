@@ -201,7 +201,7 @@ def said_of(name: str, arguments: dict[str, Any]) -> str:
 
 
 def saved(traces: dict[str, Trace], path: Path) -> list[Path]:
-    """Write traces to run files; skip the test's own process if it did not communicate."""
+    """Write traces to run files, except those without communication, unless all lack it."""
     from commtrace.tracefile import write_trace
 
     make_folder(path.parent)

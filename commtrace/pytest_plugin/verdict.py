@@ -145,8 +145,7 @@ class Verdict:
             pytest.fail(text, pytrace=False)
 
     def _failure(self, found: Observed) -> CommtraceError | None:
-        """Return the first failure; an incomplete recording comes first, as all else depends on it.
-        """
+        """Return the first failure; blindness comes first, since it puts all else in doubt."""
         plan = self._plan
         for blindness in self.recorded.blindness() if plan.must_be_seen else ():
             if not plan.claims or blindness.concerns(plan.claims):

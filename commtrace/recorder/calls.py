@@ -398,5 +398,5 @@ def _reduce_op_name(reduce_op: Any) -> str:
         return reduce_op
     try:
         return _REDUCE_OPS.get(reduce_op._get_method("op")(), "")
-    except (AttributeError, RuntimeError):  # not unwrappable before torch 2.11
+    except (AttributeError, RuntimeError):  # not readable before torch 2.11
         return ""

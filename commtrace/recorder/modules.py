@@ -288,8 +288,7 @@ class ModuleTracker:
         return (unit[0], unit[1] + 1) if is_ahead else unit
 
     def call_of_stage(self, module: nn.Module, name: str, *, is_ahead: bool) -> ModuleCall:
-        """Return a pipeline stage's next or latest call; `name` is its path unless it is the first.
-        """
+        """Return a stage's next or latest call; `name` is its path unless it is the first."""
         known = self._outside.children.get(id(module))
         if known is None or known.module() is not module:
             known = self._find(None, module, name)

@@ -27,8 +27,7 @@ Tables = Mapping[str, Mapping[str, ColumnValues]]
 
 @dataclass(slots=True)
 class _Stretch:
-    """Period of a rank's calls on one of the groups of a name; `place` indexes the rank's tables.
-    """
+    """Period of a rank's calls on one group of a name; `place` indexes the rank's tables."""
 
     place: int
     name: str

@@ -78,8 +78,7 @@ def _num_steps(spool: Spool) -> int:
 
 
 def _is_marked(spool: Spool) -> bool:
-    """Return whether the program has marked a step; a single one of the recording does not count.
-    """
+    """Return whether the program has marked a step; the recording as a step does not count."""
     num_steps = _num_steps(spool)
     is_whole: Any = spool.facts.get("is_one_step", False)
     return num_steps > 1 or (num_steps == 1 and not is_whole)
