@@ -45,7 +45,15 @@ MAY_BE_NEGATIVE = ("step",)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; `unit` is empty for names and counts."""
+    """One column of a table.
+
+    Attributes:
+        unit: the unit; empty for names and counts.
+        meaning: the description in docs/trace-format.md.
+        since: format version that introduced it.
+        least: smallest valid integer.
+        most: largest valid integer; 0 selects the default of the unit.
+    """
 
     name: str
     type: type

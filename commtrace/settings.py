@@ -1,7 +1,7 @@
 """Settings of a project, from `[tool.commtrace]` of its pyproject.toml.
 
     [tool.commtrace]
-    detail = "collective"                 # what is recorded where nobody says: "op" or "collective"
+    detail = "collective"                 # default detail: "op" or "collective"
     libraries = ["my_trainer"]            # packages whose lines are not the user's own
     own_packages = ["my_model"]           # installed packages whose lines are
 
@@ -10,7 +10,7 @@
 
     [[tool.commtrace.muted]]              # findings that are known, and meant
     rule = "outside_modules"
-    module = "head.*"                     # and source = "train.py:*"; patterns, "*" where left out
+    module = "head.*"                     # and source = "train.py:*"; patterns, "*" by default
     reason = "the loss is averaged by hand"
 
 The file is the nearest one in the current folder or above it. A mistake in the table is a

@@ -100,6 +100,12 @@ KINDS: dict[str, Kind] = {
 def wire_bytes(kind: str, payload_bytes: int, size: int, *, distance: int = 0) -> int:
     """Return the bytes that one rank of a ring must send, rounded up.
 
+    Args:
+        kind: a key of `KINDS`.
+        payload_bytes: payload of the call.
+        size: number of ranks in the group.
+        distance: position of the rank behind the root in the ring, for rooted kinds.
+
     >>> wire_bytes("all_reduce", 1000, 4)
     1500
     """

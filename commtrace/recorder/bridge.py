@@ -47,7 +47,7 @@ def let_issue(issuer: Callable[..., Any] | None) -> None:
 
 
 def let_begin_ranks(looker: Callable[..., Any] | None) -> None:
-    """Set the function that dtensor_core's test harness calls to run ranks; None resets it."""
+    """Set the context around the runs of dtensor_core's test harness; None resets it."""
     observe: Any = None
     with contextlib.suppress(ImportError):
         observe = importlib.import_module("dtensor_core.observe")

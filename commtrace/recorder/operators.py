@@ -56,7 +56,7 @@ class OperatorMode(TorchDispatchMode):
 
     @property
     def sees_groups(self) -> bool:
-        """Return whether no sink needs functional operators in place of direct group queries."""
+        """True if collectives may be called on groups directly, without functional operators."""
         return not self.recorder.wants_layouts
 
     @classmethod

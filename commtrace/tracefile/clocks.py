@@ -48,7 +48,7 @@ class Alignment:
 
 
 Names = Mapping[str, str]
-"""Common names of groups, by the rank's own name where they differ."""
+"""Common names of groups, by the rank's own names that differ."""
 
 
 def align(spools: Sequence[Spool], names: Sequence[Names] = ()) -> list[Alignment]:

@@ -1,6 +1,6 @@
 """Writer and reader of run.json, the file of a finished run.
 
-    {"format": "commtrace", "version": 1, "run": {facts}, "strings": [each string once],
+    {"format": "commtrace", "version": 3, "run": {facts}, "strings": [each string once],
      "tables": {"comm": {"rows": n, "columns": {"rank": column, ...}}, ...}}
 
 A column is its description (see `encoding`), with its bytes under `data`: deflated, then base64.

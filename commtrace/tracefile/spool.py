@@ -217,7 +217,14 @@ def _encode_numbers(
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """Recording of one rank; `is_torn` means that its last batch was cut off."""
+    """Recording of one rank.
+
+    Attributes:
+        facts: facts of all batches merged.
+        tables: column values by table and column.
+        is_torn: the last batch was cut off.
+        path: the file, None in memory.
+    """
 
     facts: dict[str, Any]
     tables: dict[str, dict[str, ColumnValues]]

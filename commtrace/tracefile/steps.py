@@ -43,7 +43,7 @@ def steps_from(spools: Sequence[Spool]) -> str:
 
 
 def with_steps_from(source: str, spool: Spool) -> Spool:
-    """Return a spool whose steps, calls and operators follow the steps of a source."""
+    """Return a spool with the steps of a source, also in its calls and operators."""
     if source not in STEP_SOURCES:
         return spool
     found = _found(spool)

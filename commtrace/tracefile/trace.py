@@ -54,10 +54,15 @@ Table = Mapping[str, ColumnValues]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One run: facts in `run`, column values in `tables[table][column]`.
+    """One run in memory.
 
-    Every table and column of the schema is present, empty if nothing was recorded. `version` is the
-    format version of the file.
+    Every table and column of the schema is present, empty if nothing was recorded.
+
+    Attributes:
+        run: facts about the run.
+        tables: column values by table and column.
+        path: the file or folder it was read from, None in memory.
+        version: format version of the file.
     """
 
     run: Mapping[str, Any]
