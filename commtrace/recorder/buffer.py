@@ -79,14 +79,7 @@ class Sink(Protocol):
         ...
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
-        """Receive a call that may end a step.
-
-        Args:
-            source: the source of the step, see `steps`.
-            thing: the object that stepped.
-            at: time of the call.
-            begin: earliest start of the first step.
-        """
+        """Receive a call at time `at` that may end a step (see `steps`), all after `begin`."""
         ...
 
 

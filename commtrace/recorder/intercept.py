@@ -214,7 +214,7 @@ def _straight(recorder: Recorder, name: str, signature: Signature, pass_on: Kern
     """Return a kernel that records a functional collective itself, once its c10d operator is known.
 
     The c10d operator below it then skips its own kernel, which is the largest single cost here. To
-    that end our dispatch key is excluded on the way down, and the CPU key, which it would select
+    that end our dispatch key is excluded on the way down, and the CPU key, which its kernel selects
     for new tensors, is included. Applies only to plain CPU tensors in groups that run no Python.
     """
     usual = _functional(recorder, name, signature, pass_on)

@@ -208,7 +208,7 @@ HARNESSES = {
     f"{_TESTING}.distributed._tensor.common_dtensor": ("destroy_pg",),
     f"{_TESTING}.common_distributed": ("run_subtests", "wrapper"),
     f"{_TESTING}.common_fsdp": ("_run", "setUp", "tearDown", "wrapper"),
-    f"{_TESTING}.distributed.checkpoint_utils": ("wrapper",),  # with_temp_dir
+    f"{_TESTING}.distributed.checkpoint_utils": ("wrapper",),  # with_temp_dir agrees on a folder
 }
 """Functions of test harnesses that communicate on their own behalf, around the test's body."""
 

@@ -47,12 +47,10 @@ ModuleCall = tuple["Place", int]
 
 
 class Place:
-    """A module as reached by one path.
+    """A module as reached by one path; `num_calls` counts its calls from 0.
 
-    Attributes:
-        num_calls: number of calls so far; calls are numbered from 0.
-        plain: the path without wrapper names, as in rows.
-        parts: places below the outermost module by path, shared by all of them.
+    `plain` is the path without wrapper names, as in rows. `parts` are the places below the outermost
+    module by path, shared by all of them.
     """
 
     __slots__ = (
@@ -228,8 +226,7 @@ class ModuleTracker:
     def call_that_made(self, node: Any, state: ThreadState) -> ModuleCall | None:
         """Return the forward module call that made an autograd node; None if none did.
 
-        `state` is the current thread's, which may work on behalf of the thread that called
-        backward.
+        `state` is the current thread's, which may work for the thread that called backward.
         """
         seqs, calls = self._marks(state.backward.caller or state)
         seq = node._sequence_nr()
@@ -252,10 +249,7 @@ class ModuleTracker:
         return (known[1], known[1].num_calls - 1) if known else None
 
     def wrapper_of(self, place: Place | None, cls: type[nn.Module]) -> Place | None:
-        """Return the innermost module of class `cls` that encloses a place.
-
-        Without a place, returns the outermost module of that class if there is exactly one.
-        """
+        """Return the innermost `cls` module around a place; without one, the only outermost one."""
         if place is None:
             found = [root for _, root in self._roots if isinstance(root.module(), cls)]
             return found[0] if len(found) == 1 else None
@@ -272,13 +266,8 @@ class ModuleTracker:
     ) -> ModuleCall | None:
         """Return the call that a library communicates for: `inner` if it is a call of the unit.
 
-        Otherwise the unit's next call if `is_ahead`, else its latest; `inner` if the unit is
-        unknown.
-
-        Args:
-            modules: the modules of the unit.
-            inner: the module call in progress.
-            is_ahead: the communication precedes the call, as in prefetching.
+        Otherwise the unit's next call if it `is_ahead`, as in prefetching, else its latest; `inner`
+        if the unit is unknown.
         """
         if inner is not None and inner[0].module() in modules:
             return inner
@@ -403,7 +392,7 @@ def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable
 def call_around(
     frame: FrameType | None, end: FrameType | None, inner: ModuleCall | None
 ) -> ModuleCall | None:
-    """Return the module call in progress just below the frames from `frame` up to `end`."""
+    """Return the module call in progress around the frames from `frame` up to `end`."""
     while frame is not end and frame is not None:
         if frame.f_code.co_name == _FOLLOWING and frame.f_globals is globals():
             inner = frame.f_locals["outer"]
