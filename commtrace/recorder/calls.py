@@ -36,8 +36,8 @@ Shapes = tuple[torch.Size, ...]
 class Request:
     """Argument values of a call; shared by all calls that one announcement object announces.
 
-    `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are ranks
-    within the group, -1 if none.
+    `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
+    ranks within the group, -1 if none.
     """
 
     __slots__ = (

@@ -49,8 +49,8 @@ ModuleCall = tuple["Place", int]
 class Place:
     """A module as reached by one path; `num_calls` counts its calls from 0.
 
-    `plain` is the path without wrapper names, as in rows. `parts` are the places below the outermost
-    module by path, shared by all of them.
+    `plain` is the path without wrapper names, as in rows. `parts` are the places below the
+    outermost module by path, shared by all of them.
     """
 
     __slots__ = (

@@ -126,9 +126,7 @@ class OperatorMode(TorchDispatchMode):
                 keep(span)
 
     def _give_way(self, op: Any, args: Any, kwargs: Any, state: ThreadState) -> Any:
-        """Run an operator of a tensor subclass below this mode, which then sees its local
-        operators.
-        """
+        """Run a tensor subclass's operator below this mode, which then sees its local operators."""
         _push(self)
         try:
             state.is_passing = True

@@ -275,9 +275,7 @@ class Recorder:
                 sleep(_POLL_S)
 
     def returned_functional(self, calls: Sequence[Call], result: Any) -> None:
-        """Handle the return of a functional collective that issued `calls`; its result is waited
-        for.
-        """
+        """Handle the return of a functional collective that issued `calls`: expect waits for it."""
         try:
             tensors = tensors_of(result)
             if len(calls) != len(tensors):
