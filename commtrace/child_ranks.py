@@ -65,7 +65,7 @@ class Launch:
             unfinished.write_text(str(num_others), encoding="ascii")
 
     def others_wanted(self) -> list[int]:
-        """Return the number of ranks that each ancestor with a group must still start."""
+        """Return the number of ranks that each ancestor with a group must start for it."""
         paths = [self.folder / f"{pid}{_GROUP_SUFFIX}" for pid in self.pids[:-1]]
         return [int(path.read_text(encoding="ascii")) for path in paths if path.exists()]
 
