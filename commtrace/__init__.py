@@ -3,8 +3,8 @@
     with commtrace.record("run.json") as recording:
         train()
 
-Names are looked up on first use, so that recording loads no plotting library, and reading a trace
-does not load torch, which need not even be installed.
+Names are imported on first use, so that recording loads no plotting library, and reading a trace
+does not load torch, which need not be installed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Writing a file whole or not at all, and the error where that cannot be done.
+"""Atomic writing of output files, and the errors of writing.
 
-Every file that commtrace leaves for a user (a run, a page, a picture, an export, a baseline) is
-written through `whole`. Who may read it is said in `permissions`. What the system refuses becomes
-an `OutputError`.
+Every file that commtrace writes for a user (a run, a page, a picture, an export, a baseline) is
+written through `whole`. `permissions` decides who may read it. Errors of the operating system
+become an `OutputError`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REFUSALS: dict[int, tuple[str, str, str]] = {
     errno.EFBIG: ("a limit on the size of files", _WHOLE, "`ulimit -f unlimited`"),
     errno.ENAMETOOLONG: ("a name that is too long for the file system", "", "a shorter one"),
 }
-"""By the system's error: what was found, why that cannot be, and what to try."""
+"""By errno: what was found, why it fails, and what to try."""
 
 _DEVICE = (
     "something that is neither a file nor a folder",
@@ -45,14 +45,17 @@ _DEVICE = (
 def whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path; atomically rename it to `path` on success, else leave nothing.
 
-    It is in the same folder, ends alike, and exists already, with the permissions of the file. A
-    link is followed. Raises OutputError for what the system refuses.
+    The temporary file is in the same folder, has the same suffix, and already exists with the final
+    permissions. A symbolic link is followed.
+
+    Raises:
+        OutputError: the operating system refused an operation.
     """
     check_writable(path)
     place = Path(os.path.realpath(path))
     unfinished = place.with_name(f".{os.getpid()}.{place.name}")
     try:
-        unfinished.unlink(missing_ok=True)  # of a process that had this number and was killed
+        unfinished.unlink(missing_ok=True)  # left by a killed process with the same id
         os.close(opener(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         try:
             yield unfinished
@@ -67,9 +70,10 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse what cannot be written: a folder, a device, something in a folder that is not there.
+    """Refuse a path that cannot be written: a folder, a device, or a missing folder.
 
-    Raises OutputError.
+    Raises:
+        OutputError: the path cannot be written.
     """
     try:
         if path.is_dir():
@@ -89,16 +93,17 @@ def check_writable(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for output, and those above it; existing ones stay as they are.
+    """Create a folder for output and its parents; existing ones are left unchanged.
 
-    Raises OutputError.
+    Raises:
+        OutputError: the folder cannot be created.
     """
     missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
     try:
         for each in reversed(missing):
             try:
                 each.mkdir(mode=allowed_in(each.parent))
-            except FileExistsError:  # another process was faster, or it is a file
+            except FileExistsError:  # created by another process, or it is a file
                 if not each.is_dir():
                     raise
     except OSError as error:
@@ -106,7 +111,7 @@ def make_folder(folder: Path) -> None:
 
 
 def output_error(path: Path | str, error: OSError) -> OutputError:
-    """The error in four parts for what the system said about a file to be written."""
+    """Return the four-part error for an OSError on an output file."""
     said = (error.strerror or str(error)).lower()
     parts = _REFUSALS.get(error.errno or 0, (said, "", "another path"))
     if error.errno == errno.ENOENT and Path(path).parent.is_dir():

@@ -1,12 +1,12 @@
-"""What a rank that the launcher starts executes: a script or a function, under a recording.
+"""Entry point of a rank that the launcher starts: runs a script or a function under a recording.
 
     python -m commtrace.bootstrap SCRIPT [ARGS]
-    python -m commtrace.bootstrap --call NAME       what `shipping.pack` has left with the spools
+    python -m commtrace.bootstrap --call NAME       what `pickling.pack` has left with the spools
 
-The script finds itself as if started directly: `__main__`, `sys.argv`, `sys.path`. If it raises,
-the recording is closed first, then the traceback, from the script's own first line on, is left in
-the folder of the spools for the launcher to tell once; this process prints nothing. A rank of a
-function can be asked where it stands.
+The script runs as if started directly: `__main__`, `sys.argv`, `sys.path`. If it raises, the
+recording is closed first. The traceback, starting at the script's own first frame, is then left in
+the folder of the spools, for the launcher to print once; this process prints nothing. A rank of a
+function registers with the watchdog.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _RUNPY = {runpy.__file__, "<frozen runpy>"}
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a rank ended that did not end well; no traceback where it chose its exit code itself."""
+    """Failure of a rank; `traceback` is empty if the rank chose its exit code itself."""
 
     time_ns: int
     rank: int
@@ -60,7 +60,7 @@ class Failure:
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """How ranks of the run in `folder` failed, the earliest first."""
+    """Return the failures of the ranks of the run in `folder`, earliest first."""
     found = [
         Failure(**json.loads(path.read_text(encoding="utf-8")))
         for path in folder.glob(f"*{_FAILURE_SUFFIX}")
@@ -71,7 +71,7 @@ def read_failures(folder: Path) -> list[Failure]:
 def main() -> None:
     """Run the script, or call the function, named on the command line."""
     die_with_parent()
-    # Whole lines at once: the ranks share one output, and no line shall run into another.
+    # Line-buffered, since ranks share one output and lines must not run into each other.
     sys.stdout.reconfigure(  # pyright: ignore[reportAttributeAccessIssue]
         line_buffering=True, write_through=False
     )
@@ -97,7 +97,7 @@ def main() -> None:
     except Exception as error:
         _leave_failure(folder, rank, 1, _traceback_of_script(error))
         sys.exit(1)
-    finally:  # after a failure is told, since it makes the other ranks fail
+    finally:  # after the failure is noted, since closing makes the other ranks fail
         close_gloo()
 
 
@@ -109,7 +109,7 @@ def _recorded(folder: Path, detail: str, stacks: bool) -> Recording:
 
 @contextlib.contextmanager
 def _aborting_tells(folder: Path, rank: int) -> Iterator[None]:
-    """Say that C++ ends the process, should it do so in the body: before its peers lose it."""
+    """Note an abort by C++ during the body, before the peers lose the rank."""
     from commtrace.recorder.terminate_handler import forget_words, say_before_abort
 
     tell = functools.partial(_leave_failure, folder, rank, _ABORTED, "")
@@ -127,7 +127,7 @@ def _run_script() -> None:
 
 
 def _call(folder: Path, rank: int) -> None:
-    """Call the function that was sent, and leave what it returns."""
+    """Call the function that was sent, and store its result."""
     for stream in (sys.stdout, sys.stderr):
         _redirect(stream, output_path(folder, rank, stream.name.strip("<>")))
     come_under(folder, rank)
@@ -138,19 +138,19 @@ def _call(folder: Path, rank: int) -> None:
 
 
 def output_path(folder: Path, rank: int, name: str) -> Path:
-    """Where a rank of a function prints: `name` is stdout or stderr."""
+    """Return the file that a rank of a function prints to; `name` is stdout or stderr."""
     return folder / f"rank-{rank:05d}.{name}"
 
 
 def _redirect(stream: TextIO, path: Path) -> None:
-    """Let what is printed to `stream`, also by extensions, go to a file."""
+    """Redirect `stream`, including output of extensions, to a file."""
     stream.flush()
     with open(path, "wb", opener=opener) as file:
         os.dup2(file.fileno(), stream.fileno())
 
 
 def _begin_group(backend: str) -> None:
-    """Make the process group, which a function that makes its own then gets."""
+    """Create the process group; a function that creates its own then gets this one."""
     import torch.distributed as dist
 
     make = dist.init_process_group
@@ -174,7 +174,7 @@ def _leave_failure(folder: Path, rank: int, exit_code: int, text: str) -> None:
 
 
 def _traceback_of_script(error: Exception) -> str:
-    """The traceback without our own frames and those that lead to the script's first line."""
+    """Format the traceback without commtrace's frames and those that start the script."""
     whole = traceback.TracebackException.from_exception(error)
     each: traceback.TracebackException | None = whole
     while each is not None:
@@ -186,7 +186,7 @@ def _traceback_of_script(error: Exception) -> str:
 
 
 def is_own(filename: str) -> bool:
-    """Whether a file is ours, or one by which Python came to run us."""
+    """Return whether a file belongs to commtrace, or to the modules by which Python runs it."""
     return filename in _RUNPY or Path(filename).is_relative_to(_PACKAGE)
 
 

@@ -1,11 +1,11 @@
-"""Ranks that a launched script starts by itself, with `multiprocessing` or torch's `spawn`.
+"""Ranks that a launched script starts itself, with `multiprocessing` or torch's `spawn`.
 
-A process that the script starts becomes a rank when it makes a default process group: from then on
-it is recorded, beside the process that has started it. One that makes none, such as a worker of a
-DataLoader, is left alone, and so is one whose parent has a group that is complete without it: that
-of the child serves something else, a checkpoint for instance. Where the launcher has started
-several processes, each of which would start ranks of its own, the run is refused. Programs that
-the script starts are noted.
+A process that the script starts becomes a rank when it creates a default process group; from then
+on it is recorded, beside its parent. A process without one, such as a DataLoader worker, is
+ignored. So is one whose parent has a group that is complete without it, since the child's group
+then serves another purpose, such as a checkpoint. If the launcher started several processes, each
+of which would start ranks of its own, the run is refused. Programs that the script starts are
+noted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GROUP_SUFFIX = ".group"
 _PROGRAMS_NAME = "programs"
 _ALONE_SUFFIX, _MEETING_SUFFIX = ".alone", ".meeting"
 _STARTERS = ("python", "pypy", "torchrun", "accelerate", "deepspeed", "horovodrun", "mpi", "ray")
-_HELPER = "compile_worker"  # torch starts it by itself
+_HELPER = "compile_worker"  # started by torch itself
 _SHOWN_LETTERS = 80
 _TIME_TO_BE_ENDED_S = 60.0
 _TIME_TO_JOIN_S = 2.0
@@ -48,8 +48,9 @@ _POLL_INTERVAL_S = 0.05
 class Launch:
     """A process of a launch of `num_ranks`, recorded into `folder`.
 
-    `pids` are the numbers of the process that the launcher has started, of one that this has
-    started, and so on, up to the process that is meant.
+    Attributes:
+        pids: process ids from the process that the launcher started, through its descendants, to
+            this process.
     """
 
     folder: Path
@@ -59,36 +60,36 @@ class Launch:
     pids: tuple[int, ...]
 
     def note_group(self, num_others: int = 0) -> None:
-        """Leave word that it has a default process group, of which it has to start some others."""
+        """Note that this process has a default group, and how many ranks it must start for it."""
         with whole(self.path(_GROUP_SUFFIX)) as unfinished:
             unfinished.write_text(str(num_others), encoding="ascii")
 
     def others_wanted(self) -> list[int]:
-        """Number of others that each process above it that has a group has to start for it."""
+        """Return the number of ranks that each ancestor with a group must start for it."""
         paths = [self.folder / f"{pid}{_GROUP_SUFFIX}" for pid in self.pids[:-1]]
         return [int(path.read_text(encoding="ascii")) for path in paths if path.exists()]
 
     def note_program(self, text: str) -> None:
-        """Leave word of a program that it starts."""
+        """Note a program that this process starts."""
         with open(self.folder / _PROGRAMS_NAME, "a", encoding="utf-8", opener=opener) as file:
             file.write(f"{text}\n")
 
     def path(self, suffix: str) -> Path:
-        """The place of a note of this process."""
+        """Return the path of a note of this process."""
         return self.folder / f"{self.pids[-1]}{suffix}"
 
     def forget(self, suffix: str) -> None:
-        """Take back a note."""
+        """Remove a note."""
         self.path(suffix).unlink(missing_ok=True)
 
 
 def num_with_group(folder: Path) -> int:
-    """Number of recordable processes that have made a default process group."""
+    """Return the number of recordable processes that have created a default process group."""
     return len(list(folder.glob(f"*{_GROUP_SUFFIX}")))
 
 
 def programs(folder: Path) -> list[str]:
-    """The programs that processes of a launch have started and that may have had ranks."""
+    """Return the programs started by processes of a launch that may have had ranks."""
     with contextlib.suppress(FileNotFoundError):
         lines = (folder / _PROGRAMS_NAME).read_text(encoding="utf-8").splitlines()
         return list(dict.fromkeys(lines))
@@ -96,9 +97,9 @@ def programs(folder: Path) -> list[str]:
 
 
 def refusal(folder: Path, *, is_over: bool) -> UsageError | None:
-    """The error of a process that is a rank of its own in a launch of several; None without one.
+    """Return the error of a process that forms ranks of its own in a launch of several, or None.
 
-    While the launch is not over, one whose parent may yet join its group has no error.
+    While the launch is running, a process whose parent may still join its group has no error.
     """
     for path in folder.glob(f"*{_ALONE_SUFFIX}"):
         if is_over or time.time() - path.stat().st_mtime > _TIME_TO_JOIN_S:
@@ -109,7 +110,7 @@ def refusal(folder: Path, *, is_over: bool) -> UsageError | None:
 
 
 def watch_children(launch: Launch) -> None:
-    """See to the processes that this one, which is to be recorded already, starts from now on."""
+    """Handle the processes that this process starts from now on; it must already be recorded."""
     _watch_starts(launch)
     _when_loaded(lambda: _prepare(launch.folder, lambda: _note_launched(launch), lambda: None))
 
@@ -147,7 +148,7 @@ def _noted_init(popen: Any, args: Any, *rest: Any, **options: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """The `run` of a process that is about to start; `launch` is that of the one that starts it."""
+    """`run` of a process about to start; `launch` is that of its parent."""
 
     launch: Launch
     process: BaseProcess
@@ -168,9 +169,12 @@ class _Child:
 
 
 def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
-    """Record this process until the end of `stack`, where it is a rank of the run.
+    """Record this process until the end of `stack`, if it is a rank of the run.
 
-    Where it can be none it waits to be ended by the launcher, and raises UsageError if it isn't.
+    If it cannot be one, it waits to be ended by the launcher.
+
+    Raises:
+        UsageError: the launcher has not ended it.
     """
     wanted = launch.others_wanted()
     if not wanted and launch.num_ranks > 1:
@@ -187,7 +191,7 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
 
 
 def _await_parent(launch: Launch) -> list[int]:
-    """`others_wanted` of a parent that makes the same group just now."""
+    """Wait for `others_wanted` of a parent that is creating the same group."""
     error = _leave_refusal(launch, _ALONE_SUFFIX)
     until = time.monotonic() + _TIME_TO_BE_ENDED_S
     while not (wanted := launch.others_wanted()):
@@ -199,7 +203,7 @@ def _await_parent(launch: Launch) -> list[int]:
 
 
 def _note_meeting(launch: Launch) -> None:
-    """Leave a refusal for the case that this process's group cannot be made."""
+    """Leave a refusal in case this process's group cannot be created."""
     if launch.num_ranks > 1 and not launch.others_wanted():
         _leave_refusal(launch, _MEETING_SUFFIX)
 
@@ -217,14 +221,14 @@ def _leave_refusal(launch: Launch, suffix: str) -> UsageError:
 
 
 def close_gloo() -> None:
-    """Destroy a gloo group that the script has left: now and then its threads abort the exit."""
+    """Destroy a leftover gloo group, whose threads occasionally abort the exit."""
     distributed = sys.modules.get("torch.distributed")
     if distributed and distributed.is_initialized() and distributed.get_backend() == "gloo":
         distributed.destroy_process_group()
 
 
 def _starter(args: Any) -> str:
-    """A command that may start ranks, in short; empty for others, and for torch's own helpers."""
+    """Return a shortened command that may start ranks; empty for others and torch's helpers."""
     words = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
     text = " ".join(os.fsdecode(word) for word in words)
     name = os.path.basename((text.split() or [""])[0])
@@ -234,11 +238,11 @@ def _starter(args: Any) -> str:
 
 
 def _prepare(folder: Path, on_group: Callable[[], None], on_meeting: Callable[[], None]) -> None:
-    """Once torch's process groups are there: keep them to loopback, and tell of the first one."""
+    """Keep torch's process groups on loopback, and call `on_group` for the first one."""
     meet_on_loopback(folder, on_meeting)
     c10d: Any = sys.modules[_C10D]
     update = c10d._update_default_pg
-    update = getattr(update, "before", update)  # a forked process has its parent's
+    update = getattr(update, "before", update)  # a forked process has its parent's wrapper
     pid = os.getpid()
 
     def told_update(group: Any) -> None:
@@ -252,7 +256,7 @@ def _prepare(folder: Path, on_group: Callable[[], None], on_meeting: Callable[[]
 
 
 def _when_loaded(prepare: Callable[[], None]) -> None:
-    """Call `prepare` when torch's process groups are imported: now, if they are already."""
+    """Call `prepare` once torch's process groups are imported, or now if they are."""
     if _C10D in sys.modules:
         prepare()
     else:
@@ -260,7 +264,7 @@ def _when_loaded(prepare: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the module of process groups as others do, and calls a function when it has run."""
+    """Import hook that calls a function once the module of process groups has run."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
@@ -268,7 +272,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's own specification, with a loader that calls the function."""
+        """Return the module's own spec, with a loader that calls the function."""
         if fullname != _C10D:
             return None
         sys.meta_path.remove(self)

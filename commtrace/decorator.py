@@ -1,7 +1,7 @@
-"""Context managers that can stand above functions too: also above coroutines and generators.
+"""Context managers that also decorate functions, including coroutines and generators.
 
-`contextlib.ContextDecorator` ends with the call, which of these only makes an object: nothing of
-what they do would happen in the context.
+`contextlib.ContextDecorator` exits when the call returns, which for coroutines and generators only
+creates an object: their bodies would run outside the context.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Decorator(contextlib.ContextDecorator):
-    """A context manager; each call of a function runs in the one that `_recreate_cm` gives."""
+    """Context manager; each call of a decorated function runs in the one from `_recreate_cm`."""
 
     def _recreate_cm(self) -> Any:
         return self
 
     def __call__(self, function: _Function) -> _Function:
-        """Record each call of a function; of a coroutine and a generator, until it has ended.
+        """Record each call of a function; of a coroutine or a generator, until it ends.
 
-        Raises UsageError for an asynchronous generator.
+        Raises:
+            UsageError: the function is an asynchronous generator.
         """
         if inspect.isasyncgenfunction(function):
             raise UsageError(

@@ -1,8 +1,8 @@
-"""Every error that commtrace raises for something a user can cause.
+"""Exceptions for every error that a user can cause.
 
-Each class carries the exit code that the command line ends with. A text has four parts: what was
-asked, what was found, why that does not work, what to try; a part with nothing to say is left out.
-Names in it are made visible (`escaping`), and none of them can look like a line of its own.
+Each class has the exit code of the command line. A message has up to four parts: what was asked,
+what was found, why that does not work, what to try. Names in it are made visible (`escaping`), and
+none of them can imitate a line of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commtrace.escaping import visible
 
 
 class CommtraceError(Exception):
-    """The family: `except CommtraceError` catches whatever this package refuses to do."""
+    """Base class of commtrace's errors."""
 
     exit_code = 1
 
@@ -38,13 +38,13 @@ def _indented(text: str, width: int) -> str:
 
 
 class UsageError(CommtraceError):
-    """An argument that cannot be met: no such script, no ranks, a detail that does not exist."""
+    """An argument that cannot be used: a missing script, no ranks, an unknown detail."""
 
     exit_code = 2
 
 
 class SettingsError(UsageError):
-    """A setting in pyproject.toml that there is not, or that has no sense."""
+    """An unknown or invalid setting in pyproject.toml."""
 
 
 class OutputError(UsageError, OSError):
@@ -52,7 +52,7 @@ class OutputError(UsageError, OSError):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that is none of `known`, with the one that was meant perhaps."""
+    """Return the error for an unknown name, with the closest known one as suggestion."""
     names = list(known)
     return UsageError(
         f"no {kind} {name!r}",
@@ -62,13 +62,13 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 class MissingTorchError(CommtraceError, ImportError):
-    """Recording was asked for where torch is not installed; reading and reporting do without."""
+    """Recording was requested without torch; reading and reporting do not need it."""
 
     exit_code = 2
 
 
 def require_torch(purpose: str) -> None:
-    """Raise MissingTorchError if torch is not installed, in which case `purpose` cannot be met."""
+    """Raise MissingTorchError if torch is not installed, which `purpose` needs."""
     if find_spec("torch") is None:
         raise MissingTorchError(
             f"{purpose} needs torch, which is not installed",
@@ -77,27 +77,27 @@ def require_torch(purpose: str) -> None:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """The one of the known names that was meant perhaps."""
+    """Return the known name closest to `name`, or "one of them"."""
     close = get_close_matches(name, list(known), n=1, cutoff=0.7)
     return close[0] if close else "one of them"
 
 
 class TraceError(CommtraceError):
-    """A trace that cannot be read; the subclasses say in which way."""
+    """A trace that cannot be read; the subclasses say why."""
 
     exit_code = 3
 
 
 class NotATraceError(TraceError):
-    """The file is something else."""
+    """The file is not a trace."""
 
 
 class TruncatedTraceError(TraceError):
-    """The file begins as a trace and ends too early, or was changed since it was written."""
+    """The file begins as a trace but is incomplete, or was changed since it was written."""
 
 
 class UnbegunSpoolError(TruncatedTraceError):
-    """A spool whose process ended before its first batch was whole: it says nothing."""
+    """A spool whose process ended before its first batch was complete; it has no content."""
 
 
 class OversizedTraceError(TraceError):
@@ -105,27 +105,33 @@ class OversizedTraceError(TraceError):
 
 
 class InvalidTraceError(TraceError):
-    """The file is whole, but values in it cannot be: a negative duration, a rank told twice."""
+    """The file is complete but has impossible values: a negative duration, a duplicate rank."""
 
 
 class NewerTraceError(TraceError):
-    """The file was written by a later commtrace, in a format that this one does not know."""
+    """The file was written by a later commtrace, in an unknown format version."""
 
 
 class EmptyTraceError(TraceError):
-    """There is nothing in it: an empty file, or a folder without spools."""
+    """The trace is empty: an empty file, or a folder without spools."""
 
 
 class RecordingError(CommtraceError):
-    """Recording cannot start or go on."""
+    """Recording cannot start or continue."""
 
 
 class LaunchError(CommtraceError):
-    """The ranks could not be started or did not come to an end."""
+    """The ranks could not be started or did not finish."""
 
 
 class RankError(LaunchError):
-    """A rank failed: `rank`, its `traceback`, and `run`, what was recorded until then, or None."""
+    """A rank failed.
+
+    Attributes:
+        rank: the rank.
+        traceback: its traceback.
+        run: the run recorded until then, or None.
+    """
 
     def __init__(
         self, asked: str, *, rank: int, traceback: str, found: str, run: Any = None
@@ -140,5 +146,5 @@ class RankError(LaunchError):
         return "\n".join([super().__str__(), *lines])
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: where the rank was, and not how it was started."""
+        """Return the lines that IPython shows: the rank's traceback, not the launcher's."""
         return str(self).splitlines()

@@ -1,9 +1,8 @@
-"""Untrusted text made safe to show: control and bidirectional characters become visible.
+"""Escaping of untrusted text: control and bidirectional characters become visible.
 
-Names in a trace, file names and command lines may hold anything: `ESC ] 0 ;` sets a terminal's
-title, U+202E turns the rest of a line around. Everything that commtrace prints for people, and
-every text of its pages and errors, passes `visible` on the way. What is meant for programs (JSON,
-CSV into a pipe or a file) does not.
+Names in a trace, file names and command lines may contain anything: `ESC ] 0 ;` sets a terminal's
+title, U+202E reverses the rest of a line. All output for people, and all text in pages and errors,
+passes `visible`. Output for programs (JSON, CSV into a pipe or a file) does not.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from typing import Any
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    r"""`text` with its unprintable characters as Python's escapes, except for those in `keep`.
+    r"""Return `text` with unprintable characters as Python escapes, except for those in `keep`.
 
-    Unprintable are control and format characters (among them everything bidirectional or of zero
-    width), line and paragraph separators, surrogates, and blanks other than the space.
+    Unprintable are control and format characters (including all bidirectional and zero-width ones),
+    line and paragraph separators, surrogates, and blanks other than the space.
 
     >>> print(visible("run\x1b]0;owned\x07 \u202eevil"))
     run\x1b]0;owned\x07 \u202eevil
@@ -28,7 +27,7 @@ def visible(text: str, *, keep: str = "") -> str:
 
 
 def encodable(text: str) -> str:
-    r"""`text` with what UTF-8 cannot encode, half of a pair of surrogates, as an escape.
+    r"""Return `text` with lone surrogates, which UTF-8 cannot encode, as escapes.
 
     >>> print(encodable("a\ud800"))
     a\ud800
@@ -37,5 +36,5 @@ def encodable(text: str) -> str:
 
 
 def visible_value(value: Any) -> Any:
-    """A value that a template shows: a text made visible, line breaks kept; others as they are."""
+    """Make a template value visible if it is text, keeping line breaks; return others unchanged."""
     return visible(value, keep="\n\t") if type(value) is str else value

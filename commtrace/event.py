@@ -1,7 +1,7 @@
-"""One row of each table, as a tuple whose fields are the columns of the schema, in order.
+"""One row of each table, as a named tuple with the schema's columns in order.
 
-The recorder makes them, the trace file writes them; nothing in between has to name a column. A
-field that is not given holds the value that says "not known".
+The recorder creates them and the trace file writes them; no code in between names a column. Omitted
+fields hold the value for "not known".
 
     CommEvent(rank=0, id=7, kind="all_reduce").payload_bytes == -1
 """

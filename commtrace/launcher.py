@@ -1,14 +1,14 @@
-"""Starts ranks of a script or a function on this machine, each one recorded.
+"""Launcher of ranks of a script or a function on this machine, each one recorded.
 
     result = run_script("train.py", ["--steps", "3"], nproc=4, spool_folder=folder)
     merge_spools(folder, "run.json")
 
-Each rank is a process that runs `commtrace.bootstrap`, which records into the folder. It finds the
-variables that torchrun sets, and an address on loopback at which rank 0 hosts the store of the
-process group. When a rank fails the others are stopped, and the result names the rank that failed
-first, with its traceback; what was recorded until then is in the folder. Ranks do not outlive the
-process that started them. `commtrace run` starts scripts, `commtrace.launch` functions; what ranks
-of a function print is labelled, and they have a watchdog.
+Each rank is a process that runs `commtrace.bootstrap`, which records into the folder. It gets the
+variables that torchrun sets, and a loopback address at which rank 0 hosts the store of the process
+group. When a rank fails, the others are stopped. The result names the rank that failed first, with
+its traceback, and the folder holds everything recorded until then. Ranks do not outlive the process
+that started them. `commtrace run` starts scripts, `commtrace.launch` functions; the output of ranks
+of a function is labelled, and they have a watchdog.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ _STOPPING_SIGNALS = (signal.SIGTERM, signal.SIGABRT)
 
 @dataclass(frozen=True, slots=True)
 class LaunchResult:
-    """How a run ended; `failed_rank` is None and `traceback` empty if all ranks went well.
+    """Outcome of a run.
 
-    `exit_code` is what a shell would report of the rank that failed first: 128 + n for one that
-    died of signal n. `traceback` is empty where it did not fail by an exception. `stuck` has where
-    each rank stood that the watchdog ended, and `output`, of a function, what each rank printed.
+    Attributes:
+        exit_code: that of the rank that failed first, as a shell reports it: 128 + n for signal n.
+        failed_rank: None if all ranks succeeded.
+        traceback: empty if the rank did not fail by an exception.
+        stuck: stacks of the ranks that the watchdog ended.
+        output: of a function, the output of each rank.
     """
 
     exit_code: int
@@ -62,7 +65,7 @@ class LaunchResult:
 
     @property
     def ok(self) -> bool:
-        """Whether every rank ended well."""
+        """True if every rank succeeded."""
         return self.exit_code == 0
 
 
@@ -77,11 +80,12 @@ def run_script(
 ) -> LaunchResult:
     """Run `script` on `nproc` ranks of this machine and record each into `spool_folder`.
 
-    Call it from the main thread: it handles the signals that ask this process to end. Output of
-    the ranks goes where this process's does.
+    Call it from the main thread, since it handles the signals that ask this process to end. The
+    ranks' output goes to this process's output.
 
-    Raises UsageError if there is no such script, no ranks were asked for, or each of several would
-    start ranks of its own.
+    Raises:
+        UsageError: there is no such script, no ranks were requested, or each of several processes
+            would start ranks of its own.
     """
     script = Path(script)
     _check(script, nproc)
@@ -100,11 +104,20 @@ def run_function(
     backend: str | None = "gloo",
     timeout_s: float | None = None,
 ) -> LaunchResult:
-    """Call what `shipping.pack` has packed, known as `name`, on `nproc` ranks, each recorded.
+    """Call the function that `pickling.pack` has packed on `nproc` ranks, each recorded.
 
-    What they return is in `spool_folder` too, for `shipping.results`. What they print is printed
-    here while they do, behind the number of the rank. Each has a process group of `backend`, None
-    for none. All ranks are ended when one is not done after `timeout_s`.
+    Their results are stored in `spool_folder`, for `pickling.results`. Their output is printed here
+    while they run, prefixed with the rank.
+
+    Args:
+        parcel: the packed call.
+        name: name of the function in messages.
+        nproc: number of ranks.
+        spool_folder: the folder for spools and results.
+        detail: "op" or "collective".
+        stacks: record the whole Python stack of each call.
+        backend: backend of each rank's process group, None for none.
+        timeout_s: end all ranks if one runs longer than this.
     """
     folder = Path(spool_folder)
     make_folder(folder)
@@ -128,7 +141,7 @@ def _variables(folder: Path | str, nproc: int, detail: str, stacks: bool) -> dic
 
 
 def _environment(rank: int, nproc: int, port: int) -> dict[str, str]:
-    """The variables that torchrun would set for a rank of one host."""
+    """Return the variables that torchrun would set for a rank on a single host."""
     in_group = {"RANK": rank, "WORLD_SIZE": nproc}
     return {
         **{f"{of}{name}": str(n) for name, n in in_group.items() for of in ("", "LOCAL_", "ROLE_")},
@@ -158,7 +171,7 @@ def _check(script: Path, nproc: int) -> None:
 
 
 def _with_this_package(paths: str) -> str:
-    """The paths, and the one that this package was found in, for ranks to find it too."""
+    """Append the path of this package to PYTHONPATH entries, so that ranks find it."""
     own = str(Path(__file__).parents[1])
     return os.pathsep.join(dict.fromkeys(filter(None, [*paths.split(os.pathsep), own])))
 
@@ -195,7 +208,7 @@ def _launch(
 
 @contextlib.contextmanager
 def _printed(folder: Path, nproc: int) -> Iterator[None]:
-    """Print here what ranks print, in the body, line by line behind the number of the rank."""
+    """Print the ranks' output during the body, line by line, prefixed with the rank."""
     from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
     labels = {rank: f"[rank {rank}] " for rank in range(nproc)}
@@ -213,7 +226,7 @@ def _printed(folder: Path, nproc: int) -> Iterator[None]:
 
 
 def _output(folder: Path, nproc: int) -> tuple[str, ...]:
-    """What each rank has printed: its standard output, then its errors."""
+    """Return the output of each rank: its standard output, then its standard error."""
     paths = [
         [output_path(folder, rank, name) for name in ("stdout", "stderr")] for rank in range(nproc)
     ]
@@ -224,10 +237,10 @@ def _output(folder: Path, nproc: int) -> tuple[str, ...]:
 
 
 def _failure(ended: Ended, spool_folder: Path, verdict: TimeoutReport) -> LaunchResult:
-    """The rank that failed first.
+    """Return the result of the rank that failed first.
 
-    Others fail because of it, and the launcher stops the rest. A rank that died without a word has
-    left no time behind; it goes before those that raised, for a crash is what makes peers raise.
+    Others fail because of it, and the launcher stops the rest. A rank that died without a note has
+    left no time; it precedes those that raised, since a crash is what makes peers raise.
     """
     left = read_failures(spool_folder)
     if verdict.stacks and not (left and left[0].time_ns < verdict.time_ns):
@@ -248,5 +261,5 @@ def _failure(ended: Ended, spool_folder: Path, verdict: TimeoutReport) -> Launch
 
 
 def _shell_code(exit_code: int) -> int:
-    """What a shell reports of a process: 128 + n of one that died of signal n."""
+    """Return the exit code as a shell reports it: 128 + n for a process killed by signal n."""
     return exit_code if exit_code > 0 else _SIGNAL_EXIT_CODE - exit_code

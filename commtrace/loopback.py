@@ -1,12 +1,12 @@
-"""Stores of process groups that listen on loopback only, for the ranks that the launcher starts.
+"""Process-group stores that listen on loopback only, for the ranks that the launcher starts.
 
-By `env://` or `tcp://`, ranks meet at a TCPStore of rank 0, which c10d has listen on every network
-interface of the machine, without authentication. Where the address asked for is a loopback one,
-the store is given a socket that is bound to it.
+With `env://` or `tcp://`, ranks meet at a TCPStore of rank 0, which c10d lets listen on every
+network interface, without authentication. If the requested address is a loopback one, the store is
+given a socket bound to it.
 
-A program may destroy its default group and make it again. A rank that is ahead of rank 0 would then
-meet at the store of the group before, which is about to be closed. So rank 0 notes in a file each
-time that it hosts one, and a rank waits for its turn before it connects.
+A program may destroy its default group and create it again. A rank ahead of rank 0 would then join
+the previous group's store, which is about to be closed. So rank 0 notes in a file each time that it
+hosts one, and a rank waits for its turn before it connects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INTERFACES = ("lo", "lo0")
 
 ADDRESS = "127.0.0.1"
 INTERFACE_VARIABLES = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}
-"""The variables by which gloo, NCCL and tensorpipe choose the interface to listen on."""
+"""Variables by which gloo, NCCL and tensorpipe select the interface to listen on."""
 
 _num_joined: Counter[tuple[int, int]] = Counter()
 _num_shared: Counter[int] = Counter()
@@ -43,22 +43,24 @@ os.register_at_fork(after_in_child=_num_joined.clear)
 
 
 def interface() -> str:
-    """The name of the loopback interface; empty where it cannot be found."""
+    """Return the name of the loopback interface; empty if it cannot be found."""
     names = {name for _, name in socket.if_nameindex()}
     return next((name for name in _INTERFACES if name in names), "")
 
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """Keep a port of the loopback address from being given to others; ranks can listen on it."""
+    """Reserve a loopback port, on which ranks can listen."""
     with _bound(ADDRESS, 0) as kept:
         yield kept.getsockname()[1]
 
 
 def meet_on_loopback(folder: Path, on_meeting: Callable[[], None]) -> None:
-    """Host the stores of this process's groups on loopback; `folder` is shared by the ranks.
+    """Host the stores of this process's groups on loopback.
 
-    `on_meeting` is called before a store is hosted or joined.
+    Args:
+        folder: a folder shared by the ranks.
+        on_meeting: called before a store is hosted or joined.
     """
     rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
     make = rendezvous.TCPStore
@@ -69,22 +71,22 @@ def meet_on_loopback(folder: Path, on_meeting: Callable[[], None]) -> None:
 def _store(
     make: Any, folder: Path, on_meeting: Callable[[], None], *args: Any, **kwargs: Any
 ) -> Any:
-    """The store that torch asks for, hosted or joined."""
+    """Create the store that torch asks for, hosted or joined."""
     on_meeting()
     asked = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
     address = _loopback_address(asked["host_name"], asked["port"])
-    if not (address and asked.get("multi_tenant")):  # as for a process group
+    if not (address and asked.get("multi_tenant")):  # requested for a process group
         return make(**asked)
     meet = _hosted if asked["is_master"] else _joined
     return meet(make, folder, address, asked)
 
 
 def _hosted(make: Any, folder: Path, address: str, asked: dict[str, Any]) -> Any:
-    """A store of this process; where an earlier one still is in use, a part of that one."""
+    """Host a store, or use a part of an earlier one that is still in use."""
     port = asked["port"]
     try:
         listening = _bound(address, port)
-    except OSError:  # its own, or else torch says who has the port
+    except OSError:  # its own; otherwise torch reports the owner of the port
         listening, _num_shared[port] = None, _num_shared[port] + 1
     else:
         _num_shared[port] = 0
@@ -101,7 +103,7 @@ def _joined(make: Any, folder: Path, address: str, asked: dict[str, Any]) -> Any
 
 
 def _part(store: Any, number: int) -> Any:
-    """The part of a store that no earlier group has written to."""
+    """Return the part of a store that no earlier group has written to."""
     prefixed: Any = sys.modules["torch.distributed"].PrefixStore
     return prefixed(f"again-{number}", store) if number else store
 
@@ -119,7 +121,7 @@ def _bound(address: str, port: int) -> socket.socket:
 
 
 def _loopback_address(host: str, port: int) -> str:
-    """The loopback address that a host's name stands for; empty if it stands for others too."""
+    """Return the loopback address that a host name resolves to; empty if others are among them."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
@@ -133,7 +135,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _turns(folder: Path, port: int) -> dict[str, list[int]]:
-    """By the number of ranks, which part of the store each group in turn has; empty if none has."""
+    """Return by number of ranks the store part of each group in turn; empty if none is noted."""
     with contextlib.suppress(OSError):
         return json.loads(_path(folder, port).read_text(encoding="ascii"))
     return {}
@@ -153,7 +155,7 @@ def _path(folder: Path, port: int) -> Path:
 def _await_turn(folder: Path, address: str, asked: dict[str, Any]) -> int:
     """Wait until rank 0 has hosted as often as this process joins; return the part to join.
 
-    Do not wait for a process that is none of the launcher's.
+    Do not wait for a process that the launcher did not start.
     """
     key = asked["port"], asked["world_size"]
     _num_joined[key] += 1

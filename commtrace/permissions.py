@@ -27,12 +27,12 @@ _DEFAULT_LIST = "system.posix_acl_default"
 
 
 def opener(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file that may have to be made: the `opener` to give to `open`."""
+    """Open a file, creating it with the permissions of this module: the `opener` for `open`."""
     return os.open(path, flags | os.O_CLOEXEC, allowed_in(Path(path).parent) & _READ_WRITE)
 
 
 def allowed_in(folder: Path) -> int:
-    """The permissions of a new folder in `folder`; the umask takes from them when it is made."""
+    """Return the permissions of a new folder in `folder`; the umask still applies."""
     if _has_default_list(folder):
         return _ALL
     mode = folder.stat().st_mode
@@ -41,7 +41,7 @@ def allowed_in(folder: Path) -> int:
 
 
 def keep_permissions(before: Path, after: Path) -> None:
-    """Give a file the permissions of the one that it replaces, where that is one's own."""
+    """Give a file the permissions of the file it replaces, if the user owns that."""
     with contextlib.suppress(FileNotFoundError):
         there = before.lstat()
         if stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid():
@@ -51,5 +51,5 @@ def keep_permissions(before: Path, after: Path) -> None:
 def _has_default_list(folder: Path) -> bool:
     try:
         return bool(os.getxattr(folder, _DEFAULT_LIST))
-    except (OSError, AttributeError):  # it has none; the system has none
+    except (OSError, AttributeError):  # no such list, or no support for them
         return False

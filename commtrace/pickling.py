@@ -1,13 +1,13 @@
-"""A function of this process, called by others: how it gets there, and what it returns gets back.
+"""Transport of a function to rank processes, and of its results back.
 
     parcel = pack(train, (model,), {})              in the process that has it
     call = unpack(parcel)                           in a rank
     keep_result(folder, rank, call())               in a rank
     results(folder, num_ranks)                      in the process that has it
 
-A function that a module has goes by its name. One of a notebook, of a script or of another function
-goes by its value, with the variables and classes it uses, which takes the package cloudpickle. The
-lines of cells go with it, for tracebacks.
+A function of an importable module is pickled by name. One of a notebook, of a script or nested in
+another function is pickled by value, with the variables and classes it uses, which needs the
+package cloudpickle. The source lines of notebook cells are included, for tracebacks.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _RESULT_SUFFIX = ".result"
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-    """A call of `function`, for `unpack` in another process of this machine.
+    """Pack a call of `function`, for `unpack` in another process of this machine.
 
-    Raises UsageError where the function, or something that it uses, cannot go there.
+    Raises:
+        UsageError: the function, or something that it uses, cannot be pickled.
     """
     name = getattr(function, "__qualname__", repr(function))
     try:
         call = _pickler().dumps(functools.partial(function, *args, **kwargs))
-    except Exception as error:  # what is pickled raises what it likes
+    except Exception as error:  # pickling can raise anything
         raise UsageError(
             f"cannot send {name} to the ranks",
             found=f"{type(error).__name__}: {error}",
@@ -49,9 +50,10 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def unpack(parcel: bytes) -> Callable[[], Any]:
-    """The call that was packed. It finds the modules that can be found where it comes from.
+    """Return the packed call, and extend `sys.path` by that of the sending process.
 
-    Raises LaunchError where it uses what only that process has.
+    Raises:
+        LaunchError: the call uses something that only the sending process has.
     """
     paths, lines, call = pickle.loads(parcel)
     sys.path[:] = list(dict.fromkeys([*paths, *sys.path]))
@@ -68,9 +70,10 @@ def unpack(parcel: bytes) -> Callable[[], Any]:
 
 
 def keep_result(folder: Path, rank: int, value: Any) -> None:
-    """Leave what a rank returns in `folder`, for `results`.
+    """Store the result of a rank in `folder`, for `results`.
 
-    Raises LaunchError where it cannot leave this process.
+    Raises:
+        LaunchError: the result cannot be pickled.
     """
     try:
         packed = _pickler().dumps(value)
@@ -80,9 +83,10 @@ def keep_result(folder: Path, rank: int, value: Any) -> None:
 
 
 def results(folder: Path, num_ranks: int) -> tuple[Any, ...]:
-    """What each rank returned, by rank; None of one that ended by `sys.exit()`.
+    """Return the result of each rank, in order; None for a rank that ended by `sys.exit()`.
 
-    Raises LaunchError where one of them cannot be made again in this process.
+    Raises:
+        LaunchError: a result cannot be unpickled in this process.
     """
     values = []
     for rank in range(num_ranks):
@@ -103,9 +107,10 @@ def write_own(path: Path, data: bytes) -> None:
 
 
 def read_own(path: Path) -> bytes:
-    """A pickle that can only be this user's: to read one is to run what it says.
+    """Read a pickle that only this user can have written, since loading one runs its code.
 
-    Raises LaunchError where somebody else owns the file or its folder, or can write there.
+    Raises:
+        LaunchError: somebody else owns the file or its folder, or can write to it.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         for each in (os.fstat(file.fileno()), path.parent.stat()):
@@ -128,7 +133,7 @@ def _no_way_back(rank: int, what: str, error: Exception) -> LaunchError:
 
 
 def _pickler() -> ModuleType:
-    """Cloudpickle where it is installed: it knows what to do with functions that no module has."""
+    """Return cloudpickle if installed, which handles functions outside modules, else pickle."""
     try:
         return importlib.import_module("cloudpickle")
     except ImportError:
@@ -142,12 +147,12 @@ def _advice() -> str:
 
 
 def _paths() -> list[str]:
-    """Where this process finds modules, for a process that may be started elsewhere."""
+    """Return this process's module search path in absolute form."""
     return [os.path.abspath(path or os.curdir) for path in sys.path]
 
 
 def _lines_of_cells() -> dict[str, list[str]]:
-    """The lines of what no file holds: cells of a notebook, by the names that tracebacks use."""
+    """Return the source lines of notebook cells, by the file names in tracebacks."""
     return {
         filename: entry[2]
         for filename, entry in list(linecache.cache.items())

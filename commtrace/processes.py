@@ -1,12 +1,12 @@
-"""Rank processes: started together, watched, and ended together.
+"""Rank processes: started, watched and ended together.
 
     ended = run_ranks([sys.executable, "-m", "train"], environments, is_over=lambda: False)
     ended.exit_codes[3], ended.failed_first
 
-When one fails the others are ended, after a moment in which they can write what they called. Each
-rank leads a process group, so that what it has started is ended with it. The launcher imports no
-torch and opens no socket for this. In a rank, `die_with_parent` and `watch_parent` see to it that
-no process outlives the one that has started it.
+When one fails the others are ended, after a short time in which they can write their calls. Each
+rank leads a process group, so that its children end with it. The launcher imports no torch and
+opens no socket for this. In a rank, `die_with_parent` and `watch_parent` ensure that no process
+outlives its parent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 _POLL_INTERVAL_S = 0.05
-_LAST_WORDS_S = 0.4  # what a rank has called is in its spool a quarter of a second later
+_LAST_WORDS_S = 0.4  # a rank's calls are in its spool a quarter of a second later
 _GRACE_S = 30.0
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
@@ -35,9 +35,10 @@ Process = subprocess.Popen[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Exit codes by rank, negative for a signal, and the ranks that had failed by themselves.
+    """Exit codes by rank, negative for a signal, and the ranks that failed on their own.
 
-    `signal` is the one by which this process was asked to end the ranks; 0 if none came.
+    Attributes:
+        signal: the signal by which this process was asked to end the ranks, 0 if none.
     """
 
     exit_codes: Mapping[int, int]
@@ -51,12 +52,13 @@ def run_ranks(
     *,
     is_over: Callable[[], bool],
 ) -> Ended:
-    """Run `command` once in each of the environments, one a rank, until all have ended.
+    """Run `command` in each of the environments, one per rank, until all have ended.
 
-    All are ended when one fails, when `is_over` says so, and when this process is asked to end,
-    which it notices if it is called from the main thread.
+    All are ended when one fails, when `is_over` returns true, or when this process is asked to end,
+    which it notices if called from the main thread.
 
-    Raises OSError where a process cannot be started; none is left then.
+    Raises:
+        OSError: a process cannot be started; none is left running.
     """
     processes: list[Process] = []
     with _signals() as received:
@@ -79,7 +81,7 @@ def run_ranks(
 def _watch(
     processes: Sequence[Process], received: Sequence[int], is_over: Callable[[], bool]
 ) -> list[int]:
-    """Wait until all have ended, or there is a reason to end them; return the ranks that failed."""
+    """Wait until all have ended or must be ended; return the ranks that failed."""
     while not received and not is_over():
         failed = [rank for rank, each in enumerate(processes) if each.poll()]
         if failed or all(map(_has_ended, processes)):
@@ -93,7 +95,7 @@ def _has_ended(process: Process) -> bool:
 
 
 def _end(processes: Sequence[Process], number: int, received: Sequence[int]) -> None:
-    """Send a signal to all, and kill what is left when the grace or the patience is over."""
+    """Send a signal to all; kill those left after the grace period or a second request."""
     asked = len(received)
     for each in processes:
         if not _has_ended(each):
@@ -103,7 +105,7 @@ def _end(processes: Sequence[Process], number: int, received: Sequence[int]) -> 
         if time.monotonic() > until or len(received) > asked:
             break
         time.sleep(_POLL_INTERVAL_S)
-    for each in processes:  # also of one that has ended: what it has started
+    for each in processes:  # including the children of one that has ended
         _send(each, signal.SIGKILL)
 
 
@@ -133,7 +135,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 def die_with_parent() -> None:
-    """End when the process does that has started this one, however it ends."""
+    """End this process when its parent ends, however it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
@@ -141,7 +143,7 @@ def die_with_parent() -> None:
 
 
 def watch_parent() -> None:
-    """`die_with_parent` within a second, where the parent's thread may end before the parent."""
+    """Like `die_with_parent`, within a second, for parents whose thread may end before them."""
     threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
 
 

@@ -1,14 +1,14 @@
-"""The columns of every table in a trace, their unit, type, meaning and first version.
+"""Columns of every table in a trace: unit, type, meaning and first format version.
 
-Everything that names a column takes it from here: the recorder's events, the trace file, the
-DataFrames of the reader, and docs/trace-format.md. A duration is in `ns`; a point in time is in
-`unix ns`: nanoseconds of the recording host's monotonic clock, shifted once at the start so that
-they count from the Unix epoch, and aligned between ranks in a finished run (table `ranks`).
+All names of columns come from here: the recorder's events, the trace file, the DataFrames of the
+reader, and docs/trace-format.md. A duration is in `ns`. A point in time is in `unix ns`:
+nanoseconds of the recording host's monotonic clock, shifted once at the start to count from the
+Unix epoch, and aligned between ranks in a finished run (table `ranks`).
 
-Law: a table is a tuple of `Column`; a column's type is one of `int`, `float`, `bool`, `str`, and
-the value that stands for "not known" or "does not apply" is `Column.missing`. Integers lie between
-`least` and `most`. `UNIQUE`, `ORDERED` and `REFERENCES` relate columns to each other; a trace that
-is read is held to all of this (`commtrace/tracefile/validate.py`).
+Law: a table is a tuple of `Column`. A column's type is one of `int`, `float`, `bool`, `str`, and
+`Column.missing` is its value for "not known" or "does not apply". Integers lie between `least` and
+`most`. `UNIQUE`, `ORDERED` and `REFERENCES` relate columns to each other. A trace is validated
+against all of this when it is read (`commtrace/tracefile/validate.py`).
 """
 
 from __future__ import annotations
@@ -22,30 +22,38 @@ INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
 
 MOST_INSTANT_NS = (1 << 62) - 1
-"""The last point in time, of the year 2116: two of them add up to 64 bits."""
+"""Last point in time, in the year 2116; the sum of two fits into 64 bits."""
 
 MAX_RANKS = 1 << 18
-"""Ranks are numbered below this; a larger number in a file is damage, or no rank."""
+"""Upper bound of rank numbers; a larger number in a file is damage, or no rank."""
 
 _MOST = {INSTANT: MOST_INSTANT_NS, "ns": 1 << 58, "bytes": 1 << 58, "": MOST_INSTANT_NS}
-"""The largest integers by unit: nine years, and a quarter of an exabyte in one call."""
+"""Largest integers by unit: nine years, and a quarter of an exabyte in one call."""
 
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
-"""The parts of a training step, in the order of a step."""
+"""Parts of a training step, in order."""
 
 HARNESS = "harness"
-"""Value of `carries` for what a known test harness communicates around the body of a test."""
+"""Value of `carries` for communication of a known test harness around the body of a test."""
 ALL_USED = "find_unused_parameters=True, and no parameter was unused"
 SOME_UNUSED = "find_unused_parameters=True, and some parameters were unused"
-"""Reasons of a call that carries flags, where DistributedDataParallel has logged it."""
+"""Notes on calls that carry flags, if DistributedDataParallel has logged them."""
 
 MAY_BE_NEGATIVE = ("step",)
-"""Integer columns in which -1 is a value; elsewhere it is what is not known."""
+"""Integer columns in which -1 is a value; elsewhere it means unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: `unit` is empty for names and counts without a unit."""
+    """One column of a table.
+
+    Attributes:
+        unit: the unit; empty for names and counts.
+        meaning: the description in docs/trace-format.md.
+        since: format version that introduced it.
+        least: smallest valid integer.
+        most: largest valid integer; 0 selects the default of the unit.
+    """
 
     name: str
     type: type
@@ -63,12 +71,12 @@ class Column:
 
     @property
     def missing(self) -> int | float | bool | str:
-        """The value that says "not known": -1, nan, False or the empty string."""
+        """Value for "not known": -1, nan, False or the empty string."""
         return {int: -1, float: float("nan"), bool: False, str: ""}[self.type]
 
 
 def _where(subject: str) -> tuple[Column, ...]:
-    """The columns that say where in the program something happened."""
+    """Return the columns that locate an event in the program."""
     return (
         Column("step", int, "", f"step that {subject} belongs to, counted from 0 by `rec.step()`"),
         Column("phase", str, "", "forward, backward, recompute, optimizer or other", form="phase"),
@@ -206,7 +214,7 @@ FORMS: dict[str, str] = {
     "ranks": r"(?:\d{1,9}(?:,\d{1,9})*)?",
     "candidates": r"(?:\[.*\])?",
 }
-"""Regular expressions for strings that are read on: phases, shapes, ranks, layouts as JSON."""
+"""Regular expressions of strings that are parsed: phases, shapes, ranks, layouts as JSON."""
 
 UNIQUE: dict[str, tuple[str, ...]] = {
     "comm": ("rank", "id"),
@@ -216,7 +224,7 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "steps": ("rank", "step"),
     "sources": ("file", "line"),
 }
-"""Columns that tell the rows of a table apart, where all of them are known."""
+"""Columns that identify a row of a table, if all of them are known."""
 
 ORDERED: tuple[tuple[str, str, str], ...] = (
     ("comm", "issue_ns", "complete_ns"),
@@ -224,7 +232,7 @@ ORDERED: tuple[tuple[str, str, str], ...] = (
     ("steps", "start_ns", "end_ns"),
     ("ops", "parent", "id"),
 )
-"""Table and two columns, the first of which is not above the second where both are known."""
+"""Table and two columns, of which the first is not above the second if both are known."""
 
 REFERENCES: tuple[tuple[str, str, str, str], ...] = (("comm", "group", "groups", "name"),)
-"""Table and column whose values, where known, are those of another table's column."""
+"""Table and column whose known values must occur in another table's column."""

@@ -1,4 +1,4 @@
-"""`commtrace.record(...)`: what a program calls to have its communication recorded.
+"""`commtrace.record(...)`: the entry point for recording a program's communication.
 
     with commtrace.record("run.json") as recording:
         for batch in batches:
@@ -6,12 +6,12 @@
             recording.step()
 
 Without a path the recording stays in memory: `recording.counts()`, `.table()`, `.save(path)`. With
-one, each rank writes a spool while it runs, at least once a second, and rank 0 joins them into the
-file when the recording ends. In a process that `commtrace run` started, a recording is in force
-from the first line on; a recording that the script makes there adds its steps and regions to that
-one and writes no file of its own. What happens outside of it belongs to no step.
+one, each rank writes a spool while it runs, at least once a second, and rank 0 merges the spools
+into the file when the recording ends. In a process that `commtrace run` started, everything is
+recorded from the first line on. A recording that the script makes there adds its steps and regions
+to that one and writes no file of its own; events outside it belong to no step.
 
-The file is a few lines longer than others: `Recording` is one class that people read as a whole.
+The file is a few lines longer than others: `Recording` is one class that is best read as a whole.
 """
 
 from __future__ import annotations
@@ -64,19 +64,23 @@ def record(
     merge_timeout_s: float = 30.0,
     libraries: Sequence[str] = (),
 ) -> Recording:
-    """A recording, to be used in a `with` statement or as a decorator.
+    """Return a recording, to be used in a `with` statement or as a decorator.
 
-    `path` is the run file to write (an existing one is replaced); None keeps the recording in
-    memory. `detail` is "op" (operators too) or "collective" (communication only, for long runs);
-    the default is what pyproject.toml sets, or else "op".
-    With `stacks` each call has the whole Python stack, not the user's line only.
-    `max_calls` bounds the number of calls kept, and ten times as many operators; further ones are
-    counted only. The default is no bound for a file and two million in memory. Rank 0 waits up to
-    `merge_timeout_s` at the end for other ranks that are still recording; a rank without a spool
-    is named in the file. `libraries` are packages whose lines do not count as the user's own,
-    besides those that are installed and those that pyproject.toml names.
+    Args:
+        path: the run file to write (an existing one is replaced); None keeps the recording in
+            memory.
+        detail: "op" (operators too) or "collective" (communication only, for long runs); the
+            default is set in pyproject.toml, or else "op".
+        stacks: record the whole Python stack of each call, not only the user's line.
+        max_calls: bound on the calls kept; ten times as many operators are kept, and further ones
+            are only counted. By default there is no bound for a file, and two million in memory.
+        merge_timeout_s: time that rank 0 waits at the end for ranks still recording; a rank without
+            a spool is named in the file.
+        libraries: packages whose lines do not count as the user's own, besides installed ones and
+            those named in pyproject.toml.
 
-    Raises UsageError for a detail that does not exist, and for settings that cannot be met.
+    Raises:
+        UsageError: the detail is unknown, the path names no file, or a setting is invalid.
     """
     settings = settings_of()
     detail = detail or settings.detail or DETAILS[0]
@@ -94,12 +98,12 @@ def record(
 
 
 def record_launched(folder: Path, detail: str, *, stacks: bool) -> Recording:
-    """The recording of a whole process, for `commtrace run`: a spool in `folder`, joined later."""
+    """Return the recording of a whole process, for `commtrace run`: a spool, merged later."""
     return _recorded_whole(SpoolFolder(folder), detail, stacks)
 
 
 def record_spawned(folder: Path, detail: str, *, stacks: bool) -> Recording:
-    """The recording of a rank that a launched process has started: also a spool in `folder`."""
+    """Return the recording of a rank that a launched process has started, also into `folder`."""
     return _recorded_whole(OwnSpool(folder), detail, stacks)
 
 
@@ -112,10 +116,10 @@ def _recorded_whole(store: Store, detail: str, stacks: bool) -> Recording:
 
 
 class Recording(Views, Decorator):
-    """What is recorded between entering and leaving it; made by `record`.
+    """Recording of everything between entering and leaving it; created by `record`.
 
-    It may be entered again: inside itself that changes nothing, afterwards it goes on where it
-    stopped (one that was written to a file is over for good). Recordings may overlap; each keeps
+    It may be entered again: a nested entry changes nothing, a later one continues where it stopped
+    (a recording written to a file is closed for good). Recordings may overlap; each keeps
     everything that happens while it is on. Operators are recorded on the thread that entered it,
     communication on all threads.
     """
@@ -128,7 +132,7 @@ class Recording(Views, Decorator):
         self._depth = 0
         self._is_over = False
         self._stream: BinaryIO | None = None
-        # The rest comes with `_open` and `_begin`.
+        # Set by `_open` and `_begin`.
         self._buffer: Buffer
         self._epoch: int
         self._facts: Facts
@@ -142,7 +146,7 @@ class Recording(Views, Decorator):
         return f"<commtrace.Recording {where}, {self._state()}, detail {self._detail}>"
 
     def _state(self) -> str:
-        """State of the recording, and the number of calls that it holds."""
+        """Return the state of the recording and its number of calls."""
         if self._stream is None:
             return "not begun"
         rank, num_calls = self._facts.rank, self._buffer.num_calls
@@ -150,13 +154,13 @@ class Recording(Views, Decorator):
         return f"{state}, {counted(num_calls, 'call')} of rank {rank}"
 
     def _recreate_cm(self) -> Recording:
-        """What one call of a decorated function is recorded in."""
+        """Return the recording for one call of a decorated function."""
         if self._stream is None or isinstance(self._store, Memory):
             return self
         return Recording(self._store, self._detail, self._stacks, self._max_calls)
 
     def __enter__(self) -> Recording:
-        """Begin, or go on."""
+        """Start or continue recording."""
         if self._is_over:
             raise RecordingError(
                 "cannot go on with this recording",
@@ -169,9 +173,9 @@ class Recording(Views, Decorator):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """End: what is still under way is written as it stands."""
+        """Stop recording; calls still in progress are written as they are."""
         self._depth -= 1
-        if self._depth or self._pid != os.getpid():  # a forked child is no part of it
+        if self._depth or self._pid != os.getpid():  # a forked child does not belong to it
             return
         failures = self._end()
         if failures and kind is None:
@@ -197,7 +201,7 @@ class Recording(Views, Decorator):
             self._begin_steps()
 
     def _end(self) -> Failures:
-        """Write what is left, and return what went wrong: no reason for the program to fail too."""
+        """Write the rest and return the failures, which must not make the program fail."""
         _open.discard(self)
         if not isinstance(self._store, Memory):
             forget_words(self._flush)
@@ -252,7 +256,7 @@ class Recording(Views, Decorator):
         self._buffer.flush(self._facts.news(RECORDER))
 
     def _flush_last(self) -> None:
-        if self._store.wants_axes:  # else only who asks for them pays for it
+        if self._store.wants_axes:  # otherwise only those who ask for them pay for it
             RECORDER.groups.learn_axes()
         self._buffer.flush(self._facts.news(RECORDER), is_last=True)
 
@@ -268,7 +272,7 @@ class Recording(Views, Decorator):
         )
 
     def _begin_steps(self) -> None:
-        """Begin a step, also in the recording of `commtrace run`: before it there are none."""
+        """Begin a step, also in the recording of `commtrace run`, which has none before."""
         self._buffer.begin_steps()
         if _launched is not None:
             _launched._buffer.begin_steps()
@@ -279,9 +283,10 @@ class Recording(Views, Decorator):
             _launched._buffer.end_steps(self._facts.rank)
 
     def step(self) -> None:
-        """End the current step and begin the next one, here and in the recordings around.
+        """End the current step and begin the next one, here and in enclosing recordings.
 
-        Raises RecordingError outside of the recording.
+        Raises:
+            RecordingError: the recording is not on.
         """
         if not self._depth:
             raise RecordingError("there is no step to end", why="nothing is being recorded")
@@ -293,22 +298,22 @@ class Recording(Views, Decorator):
 
     @contextlib.contextmanager
     def region(self, name: str) -> Iterator[None]:
-        """Put what the body communicates, on this thread, under `name`."""
+        """Label the communication of the body, on this thread, with region `name`."""
         state = HERE.state
         state.regions = (*state.regions, name)
         try:
             yield
-        finally:  # of generators, the one that began first may end first
+        finally:  # among generators, the one that began first may end first
             state.regions = _without_last(state.regions, name)
 
     @property
     def is_on(self) -> bool:
-        """Whether something is being recorded now."""
+        """True while the recording is on."""
         return bool(self._depth)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Keep nothing of what happens during the body, on any thread."""
+        """Discard everything that happens during the body, on any thread."""
         rank, self._buffer.rank = self._buffer.rank, NOBODY
         try:
             yield
@@ -316,11 +321,11 @@ class Recording(Views, Decorator):
             self._buffer.rank = rank
 
     def is_heard(self) -> bool:
-        """Whether a call that is made now would be recorded, found out by making one to nobody."""
+        """Return whether calls are recorded now, tested with a call that reaches no other rank."""
         return self.is_on and is_heard(self._buffer)
 
     def trace(self) -> Trace:
-        """What this rank has recorded so far."""
+        """Return the trace of this rank so far."""
         if self._stream is None:
             raise RecordingError(
                 "there is no trace yet",
@@ -332,39 +337,39 @@ class Recording(Views, Decorator):
         return join([parse_spool(self._buffer.contents())])
 
     def frames(self) -> Frames:
-        """The tables of what this rank has recorded so far."""
+        """Return the tables of this rank so far."""
         from commtrace.analyze import load
 
         self._name_axes()
         return load(with_cells(self.trace()), settings_of())
 
     def table(self, name: str = "comm") -> Table:
-        """A table of what this rank has recorded so far: comm, ops, ..., or an analysis."""
+        """Return a table of this rank so far: comm, ops, ..., or an analysis."""
         return super().table(name)
 
     def _name_axes(self) -> None:
-        """Look up which mesh axes the groups belong to, where they do not say so themselves."""
+        """Look up the mesh axes of groups that do not carry them."""
         if self._stream is not None and not self._is_over:
             RECORDER.groups.learn_axes()
             self._buffer.flush()
 
     def counts(self, column: str = "kind") -> Counter[str]:
-        """How many communication calls this rank has made, by kind or by another column."""
+        """Count this rank's communication calls by kind or by another column."""
         return Counter(self.trace().tables["comm"][column])
 
     def total(self, column: str | None = None) -> int:
-        """How many communication calls this rank has made, or the sum of a column over them."""
+        """Return the number of this rank's communication calls, or the sum of a column."""
         table = self.trace().tables["comm"]
         return len(table["id"]) if column is None else sum(table[column])
 
     def save(self, path: Path | str) -> Path:
-        """Write what this rank has recorded so far to a run file, and return its path."""
+        """Write the recording of this rank so far to a run file, and return its path."""
         self._name_axes()
         return write_trace(with_cells(self.trace()), path)
 
 
 def _without_last(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The names without the last one that is `name`."""
+    """Return the names without the last occurrence of `name`."""
     kept = list(names[::-1])
     with contextlib.suppress(ValueError):
         kept.remove(name)
@@ -372,7 +377,7 @@ def _without_last(names: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 class _Flusher(threading.Thread):
-    """Calls `flush` at regular intervals until stopped; one that fails may succeed later."""
+    """Calls `flush` at regular intervals until stopped; a failed flush is retried next time."""
 
     def __init__(self, flush: Any) -> None:
         super().__init__(name="commtrace-flusher", daemon=True)
@@ -390,7 +395,7 @@ class _Flusher(threading.Thread):
                 self._failures.append(error)
 
     def stop(self) -> Failures:
-        """End the thread, and say what failed."""
+        """Stop the thread and return its failures."""
         self._stopping.set()
         self.join()
         return self._failures
@@ -401,7 +406,7 @@ _open: set[Recording] = set()
 
 @atexit.register
 def _end_what_is_open() -> None:
-    """A program may come to its end inside of a recording, and is no less recorded for that."""
+    """End recordings that are still on when the program exits inside of them."""
     for recording in list(_open):
         if recording._pid == os.getpid():
             recording._depth = 0

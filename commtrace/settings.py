@@ -1,7 +1,7 @@
-"""The settings of a project, from `[tool.commtrace]` of its pyproject.toml.
+"""Settings of a project, from `[tool.commtrace]` of its pyproject.toml.
 
     [tool.commtrace]
-    detail = "collective"                 # what is recorded where nobody says: "op" or "collective"
+    detail = "collective"                 # default detail: "op" or "collective"
     libraries = ["my_trainer"]            # packages whose lines are not the user's own
     own_packages = ["my_model"]           # installed packages whose lines are
 
@@ -10,11 +10,11 @@
 
     [[tool.commtrace.muted]]              # findings that are known, and meant
     rule = "outside_modules"
-    module = "head.*"                     # and source = "train.py:*"; patterns, "*" where left out
+    module = "head.*"                     # and source = "train.py:*"; patterns, "*" by default
     reason = "the loss is averaged by hand"
 
-The file is that of the current folder or of the nearest one above it that has one. A mistake in the
-table is a SettingsError, which names the place.
+The file is the nearest one in the current folder or above it. A mistake in the table is a
+SettingsError, which names the place.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ FILE = "pyproject.toml"
 TABLE = "tool.commtrace"
 DETAILS = ("op", "collective")
 LIBRARIES_VARIABLE = "COMMTRACE_LIBRARIES"
-"""Environment variable with more libraries, by `,`."""
+"""Environment variable with further libraries, separated by `,`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A number from which on a rule calls something a finding."""
+    """Number from which on a rule reports a finding."""
 
     default: float
     meaning: str
@@ -62,12 +62,12 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
 
 
 MOST_THRESHOLD = 1e18
-"""No size, time or part is larger, and products with it are finite."""
+"""No size, time or share is larger, and products with it are finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Muted:
-    """Findings that are not told: of a rule, where module and source line match the patterns."""
+    """Findings to suppress: of a rule, if module and source line match the patterns."""
 
     rule: str
     reason: str
@@ -75,16 +75,19 @@ class Muted:
     source: str = "*"
 
     def mutes(self, rule: str, module: str, source: str) -> bool:
-        """Return whether a finding is meant; a source may lack the folders before it."""
+        """Return whether a finding is muted; a source pattern may omit leading folders."""
         is_there = fnmatchcase(source, self.source) or fnmatchcase(source, f"*/{self.source}")
         return rule == self.rule and fnmatchcase(module, self.module) and is_there
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a project; `path` is the file, None where there is none that sets anything.
+    """Settings of a project.
 
-    `detail` is empty where it is not set; `thresholds` are those that are.
+    Attributes:
+        path: the file; None if no file sets anything.
+        detail: empty if not set.
+        thresholds: those that are set.
     """
 
     path: Path | None = None
@@ -95,7 +98,7 @@ class Settings:
     muted: tuple[Muted, ...] = ()
 
     def threshold(self, name: str) -> float:
-        """The value of a threshold."""
+        """Return the value of a threshold."""
         return self.thresholds.get(name, THRESHOLDS[name].default)
 
 
@@ -103,9 +106,10 @@ DEFAULTS = Settings()
 
 
 def settings_of(folder: Path | None = None) -> Settings:
-    """The settings that hold in a folder, by default the current one, and in this environment.
+    """Return the settings for a folder, by default the current one, and this environment.
 
-    Raises SettingsError for a file that cannot be read, and for a setting that there is not.
+    Raises:
+        SettingsError: the file cannot be read, or a setting is unknown or invalid.
     """
     start = (folder or Path.cwd()).resolve()
     paths = (each / FILE for each in (start, *start.parents))
@@ -122,7 +126,7 @@ def _state_of(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=16)
 def _read(path: Path, state: tuple[int, int]) -> Settings:
-    """The settings in a file, which is read once as long as its `state` stays."""
+    """Read the settings of a file; cached as long as its `state` is unchanged."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # not TOML, or beyond its reader
@@ -225,7 +229,7 @@ def _muted(path: Path, place: str, value: Any) -> Muted:
 
 
 def unknown_rules(settings: Settings, rules: Sequence[str]) -> SettingsError | None:
-    """The error for muted findings of a rule that there is not."""
+    """Return the error for muted findings of an unknown rule, or None."""
     for each in settings.muted:
         if each.rule not in rules:
             error = unknown_name("rule", each.rule, rules)

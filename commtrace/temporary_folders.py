@@ -1,13 +1,13 @@
-"""Temporary folders that the next launcher removes, should theirs have been killed.
+"""Temporary folders, removed by the next launcher if their own was killed.
 
     for sentence in remove_abandoned():
         warnings.warn(sentence)
     with scratch_folder() as folder:
         ...
 
-Each is open to its owner alone and has a file that names its process, on which that process holds a
-lock for as long as it lives: a folder whose lock can be taken is nobody's any more. A spool in such
-a folder is what somebody has recorded and not seen yet: it stays, and its place is told.
+Each is accessible to its owner only and has a file that names its process, which holds a lock on it
+for its lifetime: a folder whose lock can be taken is abandoned. A spool in such a folder is a
+recording that nobody has seen yet: it is kept, and its location is reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPOOLS = "*.spool"
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a folder of this process, and remove it afterwards."""
+    """Yield a temporary folder of this process, and remove it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     with _owning(folder):
         try:
@@ -40,7 +40,7 @@ def scratch_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _owning(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder; whoever sees its mark finds it locked."""
+    """Hold the lock of a folder; its mark file becomes visible only once it is locked."""
     unlocked = folder / f".{_MARK_NAME}"
     with unlocked.open("x", encoding="ascii") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)
@@ -51,9 +51,10 @@ def _owning(folder: Path) -> Iterator[None]:
 
 
 def remove_abandoned() -> list[str]:
-    """Remove the temporary folders of processes that have been killed, but for their spools.
+    """Remove the temporary folders of killed processes, except for their spools.
 
-    Return, once for each folder of spools, a sentence that says where it is.
+    Returns:
+        A sentence with the location of each folder of spools, once.
     """
     told = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
@@ -68,7 +69,7 @@ def remove_abandoned() -> list[str]:
 
 @contextlib.contextmanager
 def _abandoned(folder: Path) -> Iterator[None]:
-    """Own a folder whose process is gone; OSError if it is not, or the folder is another's."""
+    """Lock a folder whose process is gone; OSError if it is alive or of another user."""
     if not _is_own(folder.lstat(), stat.S_IFDIR):
         raise PermissionError(folder)
     mark = os.open(folder / _MARK_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -86,7 +87,7 @@ def _is_own(found: os.stat_result, kind: int) -> bool:
 
 
 def _remove_all_but_spools(folder: Path) -> None:
-    """Remove the mark too, so that nobody looks at the folder again."""
+    """Remove everything but spools; without the mark, the folder is not examined again."""
     (folder / _MARK_NAME).unlink()
     for path in folder.iterdir():
         if path.is_file() and not path.match(_SPOOLS):

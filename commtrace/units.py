@@ -1,9 +1,9 @@
 """Bytes and bandwidth by kind of communication.
 
-A call's *payload* is the size that nccl-tests divides by time; *wire bytes* are what one rank must
-send for it when ranks form a ring; *busbw* is payload / time times a factor that makes the figure
+A call's *payload* is the size that nccl-tests divides by time. Its *wire bytes* are the bytes that
+one rank must send if ranks form a ring. *busbw* is payload / time times a factor that makes it
 comparable to the speed of a link, whatever the number of ranks. `KINDS` is the table; with S the
-payload and n the ranks of the group:
+payload and n the number of ranks of the group:
 
     kind            payload S                   a rank sends                    busbw factor
     all_reduce      the tensor                  2(n-1)/n S                      2(n-1)/n
@@ -38,10 +38,12 @@ NANOSECONDS_PER_SECOND = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a kind of communication costs.
+    """Cost of a kind of communication.
 
-    `share(n, distance)` is the part of the payload that a rank sends in a group of n, where
-    `distance` is how many places it stands behind the root in the ring (0 is the root itself).
+    Attributes:
+        busbw_factor: factor of payload / time, by group size.
+        share: part of the payload that a rank sends, by group size n and the rank's distance behind
+            the root in the ring (0 is the root itself).
     """
 
     busbw_factor: Callable[[int], Fraction]
@@ -96,7 +98,13 @@ KINDS: dict[str, Kind] = {
 
 
 def wire_bytes(kind: str, payload_bytes: int, size: int, *, distance: int = 0) -> int:
-    """The bytes that one rank of a ring must send, rounded up.
+    """Return the bytes that one rank of a ring must send, rounded up.
+
+    Args:
+        kind: a key of `KINDS`.
+        payload_bytes: payload of the call.
+        size: number of ranks in the group.
+        distance: position of the rank behind the root in the ring, for rooted kinds.
 
     >>> wire_bytes("all_reduce", 1000, 4)
     1500
@@ -111,7 +119,7 @@ def _share(kind: str, size: int, distance: int) -> tuple[int, int]:
 
 
 def busbw_factor(kind: str, size: int) -> float:
-    """What payload / time is multiplied with to compare it to a link's speed.
+    """Return the factor that makes payload / time comparable to a link's speed.
 
     >>> busbw_factor("all_reduce", 4)
     1.5
@@ -120,7 +128,7 @@ def busbw_factor(kind: str, size: int) -> float:
 
 
 def text_of_bytes(num_bytes: float) -> str:
-    """A size for people, in powers of 1000: `1.5 MB`.
+    """Format a size in powers of 1000: `1.5 MB`.
 
     >>> text_of_bytes(1_500_000)
     '1.5 MB'
@@ -134,7 +142,7 @@ def text_of_bytes(num_bytes: float) -> str:
 
 
 def bytes_of_text(text: str) -> int | None:
-    """A size as people write it; None of what is no size. `MB` is a million, `MiB` is 2**20.
+    """Parse a size; None if it is not one. `MB` is a million, `MiB` is 2**20.
 
     >>> bytes_of_text("1.5 kB"), bytes_of_text("64 KiB"), bytes_of_text("much")
     (1500, 65536, None)
@@ -147,7 +155,7 @@ def bytes_of_text(text: str) -> int | None:
 
 
 def text_of_duration(duration_ns: float) -> str:
-    """A time for people: `2.5 ms`.
+    """Format a duration: `2.5 ms`.
 
     >>> text_of_duration(2_500_000)
     '2.5 ms'
@@ -161,7 +169,7 @@ def text_of_duration(duration_ns: float) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things: `1 call`, `2,540 calls`.
+    """Format a count with its noun: `1 call`, `2,540 calls`.
 
     >>> counted(1, "call"), counted(2540, "call")
     ('1 call', '2,540 calls')
@@ -170,7 +178,7 @@ def counted(number: int, what: str) -> str:
 
 
 def text_of_ranks(ranks: Iterable[int], most: int = 8) -> str:
-    """Ranks as people read them, three or more in a row drawn together.
+    """Format ranks, with runs of three or more contracted.
 
     >>> text_of_ranks([7, 0, 1, 2, 3]), text_of_ranks([5])
     ('ranks 0-3, 7', 'rank 5')
@@ -192,12 +200,12 @@ def text_of_ranks(ranks: Iterable[int], most: int = 8) -> str:
 
 
 def text_of_value(value: Any, unit: str) -> str:
-    """One value for people, as its unit says; what is not known is a dash.
+    """Format a value according to its unit; an unknown value is a dash.
 
-        bytes    1.5 MB        ns     2.5 ms      1    41.2%
-        bytes/s  3.2 GB/s      none   1,234 or 0.25
+            bytes    1.5 MB        ns     2.5 ms      1    41.2%
+            bytes/s  3.2 GB/s      none   1,234 or 0.25
 
-    Texts come with control characters made visible.
+    Control characters in text are made visible.
 
     >>> text_of_value(0.4123, "1")
     '41.2%'

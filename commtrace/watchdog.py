@@ -26,7 +26,7 @@ from typing import TextIO
 from commtrace.permissions import opener
 
 Stack = list[tuple[str, int, str]]
-"""File, line and function of each call, the innermost last."""
+"""File, line and function of each call, innermost last."""
 
 _SUFFIX = ".stack"
 _DUMP_SIGNAL = signal.SIGUSR1

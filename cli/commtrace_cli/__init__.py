@@ -1,5 +1,5 @@
-"""The command line of commtrace: `commtrace --help`.
+"""Command line of commtrace: `commtrace --help`.
 
-A command is a function in a file of its own, an option is declared once in `options`, and nothing
-that takes long to import is imported before a command needs it.
+Each command is a function in its own file. Options are declared once, in `options`. Slow imports
+are deferred until a command needs them.
 """

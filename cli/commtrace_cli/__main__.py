@@ -1,4 +1,4 @@
-"""`python -m commtrace_cli` is `commtrace`."""
+"""Entry point of `python -m commtrace_cli`, the same as `commtrace`."""
 
 from commtrace_cli.main import main
 

@@ -1,4 +1,4 @@
-"""`commtrace check`: whether the ranks of a run fit together; its exit code says so."""
+"""`commtrace check`: consistency of the ranks of a run, with the result as exit code."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _print(frames: Frames, problems: pd.DataFrame) -> None:
 
 
 def _lacks(frames: Frames) -> list[str]:
-    """What the trace lacks, so that no fault in it does not mean that there was none."""
+    """Return what the trace lacks, so that an empty result is not mistaken for a clean run."""
     from commtrace.analyze import notices_of
     from commtrace.analyze.notices import EVERYTHING
 

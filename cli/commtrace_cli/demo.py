@@ -1,4 +1,4 @@
-"""`commtrace demo`: a small training that comes with the program, recorded, printed and drawn.
+"""`commtrace demo`: records, prints and draws a small training program that is included.
 
 The program is examples/train_tp.py: the same file in a checkout and, beside this one, in a wheel.
 """
@@ -24,7 +24,7 @@ Examples:
 
 NAME = "train_tp.py"
 PLACES = (Path(__file__).parent / "examples", Path(__file__).parents[2] / "examples")
-"""Where the program is: in an installed wheel, in a checkout."""
+"""Folders that may hold the program: in an installed wheel, in a checkout."""
 
 NUM_HEADS, NUM_STEPS = 4, 10
 
@@ -61,9 +61,10 @@ def demo(
 
 
 def program() -> Path:
-    """The program that is run.
+    """Return the path of the demo program.
 
-    Raises UsageError where the installation lacks it.
+    Raises:
+        UsageError: the installation lacks it.
     """
     for place in PLACES:
         if (place / NAME).is_file():

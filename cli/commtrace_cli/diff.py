@@ -1,4 +1,4 @@
-"""`commtrace diff`: runs compared with a baseline; it can fail where something grew."""
+"""`commtrace diff`: comparison of runs with a baseline; can fail on an increase."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ be met, also where what must not grow is not known, `3` a trace cannot be read.
 _TOTALS = (("calls", "", "calls"), ("wire_bytes", "bytes", "sent"), ("blocked_ns", "ns", "blocked"))
 
 LEAST_PART = 0.005
-"""What is less would be told as no percent."""
+"""Smaller changes would be printed as 0%."""
 
 GREW = 1
 
@@ -87,7 +87,7 @@ def diff(
 
 
 def _compared(runs: Sequence[Frames], labels: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """By the name of each later run, what changed from the baseline to it."""
+    """Return the changes from the baseline to each later run, by that run's label."""
     from commtrace.analyze.diff import compare_all
 
     return dict(zip(labels[1:], compare_all(runs), strict=True))
@@ -102,7 +102,7 @@ def _write_page(runs: Sequence[Frames], labels: Sequence[str], output: Path) -> 
 
 
 def _with_runs(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """All tables as one, with a column `run`."""
+    """Concatenate all tables, with a column `run`."""
     import pandas as pd
 
     named = []
@@ -136,7 +136,7 @@ def _write_json(
 def _grew(
     tables: dict[str, pd.DataFrame], metrics: Sequence[options.Metric], tolerance: float
 ) -> bool:
-    """Return whether something has grown that must not; it is told what, and in which run."""
+    """Return whether a guarded metric has grown; print each increase and its run."""
     from commtrace.analyze.diff import METRICS, increases
 
     has_grown = False
@@ -156,9 +156,10 @@ def _grew(
 
 
 def _require_known(table: pd.DataFrame, measure: str, metric: options.Metric, label: str) -> None:
-    """Refuse to judge what a run does not know.
+    """Refuse to judge a metric that a run does not know.
 
-    Raises UsageError.
+    Raises:
+        UsageError: no value of the metric is known on one side.
     """
     for name in (f"{measure}_before", f"{measure}_after"):
         if len(table) and table[name].isna().all():
@@ -205,7 +206,7 @@ def _print_counts(console: Console, table: pd.DataFrame) -> None:
 
 
 def _print_places(console: Console, table: pd.DataFrame, rows: int) -> None:
-    """The places that changed, of one run."""
+    """Print the places that changed in one run."""
     from commtrace.analyze import Analysis
     from commtrace.analyze.diff import COLUMNS, DIFF, SAME
 
@@ -228,7 +229,7 @@ def _print_places(console: Console, table: pd.DataFrame, rows: int) -> None:
 def _print_growth(
     console: Console, runs: Sequence[Frames], labels: Sequence[str], rows: int
 ) -> None:
-    """Growth in any of several runs, by module and by kind: bytes sent and calls."""
+    """Print the growth of several runs, by module and by kind: bytes sent and calls."""
     from commtrace.analyze.growth import by_kind, by_module
 
     for what, grown in (("module", by_module(runs)), ("kind", by_kind(runs))):
@@ -259,7 +260,7 @@ _GROWN = (("wire_bytes", "bytes", "sent"), ("calls", "", "calls"))
 def _columns_of_growth(
     what: str, changed: Sequence[Grown], labels: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Headings and texts: a measure of the baseline, and its change in each run."""
+    """Return headings and texts: each measure of the baseline, and its change in each run."""
     names = [
         (row.name or "(outside of modules)") + (" outside of steps" if row.scope == "run" else "")
         for row in changed
@@ -282,7 +283,7 @@ def _signed(value: float, unit: str) -> str:
 
 
 def _totals(table: pd.DataFrame) -> Iterator[Text]:
-    """What changed in all, in steps and outside of them: calls, bytes sent and time blocked."""
+    """Yield the total changes, in steps and outside of them: calls, bytes sent, time blocked."""
     by_scope = table.groupby("scope").sum(numeric_only=True, min_count=1)
     sums = by_scope.sort_index(ascending=False)
     for scope, row in sums.iterrows():

@@ -1,4 +1,4 @@
-"""Tables for programs: exact numbers in bytes and nanoseconds, as JSON or CSV on stdout."""
+"""Tables as JSON or CSV on stdout, with exact numbers in bytes and nanoseconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def document(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) -> dict[str, Any]:
-    """The tables with exact numbers, and what their columns mean; null is not known."""
+    """Return the tables with exact numbers and their columns' meanings; unknown values are null."""
     return {"run": dict(run)} | {
         analysis.name: {
             "columns": {
@@ -34,12 +34,12 @@ def document(run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame]) ->
 def write_json(
     run: Mapping[str, Any], tables: Mapping[Analysis, pd.DataFrame], **more: Any
 ) -> None:
-    """Print `document`, and `more` values that JSON has, by their names."""
+    """Print `document`, extended by `more`: values by name that JSON can represent."""
     _print(document(run, tables) | more)
 
 
 def write_document(run: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Print values under their names: dataclasses as objects, nan as null."""
+    """Print named values: dataclasses as objects, nan as null."""
     _print({"run": dict(run)} | {name: _plain(value) for name, value in values.items()})
 
 
@@ -61,9 +61,9 @@ def _print(written: Mapping[str, Any]) -> None:
 
 
 def write_csv(table: pd.DataFrame) -> None:
-    """Print a table; what is not known is an empty field or -1.
+    """Print a table as CSV; unknown values are an empty field or -1.
 
-    Texts that a spreadsheet would take for a formula begin with an apostrophe
+    Text that a spreadsheet would take for a formula is prefixed with an apostrophe
     (`commtrace.exporters.spreadsheet`).
     """
     from commtrace.exporters.spreadsheet import csv_text

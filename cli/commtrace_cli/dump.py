@@ -1,4 +1,4 @@
-"""`commtrace dump`: the rows of a trace's own tables, as they were recorded."""
+"""`commtrace dump`: recorded rows of a trace's tables."""
 
 from __future__ import annotations
 

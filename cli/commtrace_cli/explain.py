@@ -1,4 +1,4 @@
-"""`commtrace explain`: one communication call's story."""
+"""`commtrace explain`: details of one communication call."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Examples:
 """
 
 _TOLD_IN_PLACE = ("operator", "layouts", "candidates", "source")
-"""What is said not to be known where it would stand; the rest comes as notes at the end."""
+"""Unknown facts reported in their place; others are listed as notes at the end."""
 
-_MARGIN = 9  # as wide as the longest heading, and a gap
-_WIDE = 72  # for a table with that margin
+_MARGIN = 9  # the width of the longest heading, plus a gap
+_WIDE = 72  # wide enough for a table with that margin
 
 
 def explain(
@@ -128,7 +128,7 @@ def _where(story: Story) -> Iterable[Text]:
 
 
 def _source_lines(story: Story) -> Iterable[Text]:
-    """The lines around the call, numbered, without the indent that all of them share."""
+    """Return the numbered lines around the call, without their common indentation."""
     where = story.where
     indent = min((_indent(each.text) for each in where.lines if each.text.strip()), default=0)
     for each in where.lines:
@@ -273,7 +273,7 @@ _OF_PEERS = ("arrived", "blocked", "waited", "transfer")
 
 
 def _arrivals(story: Story, rows: int, width: int) -> Padding:
-    """When each peer came, how long it waited, and what was left for transfer."""
+    """Return a table of each peer's arrival, waiting and transfer time."""
     shown = _few(story.peers, rows)
     columns: dict[str, list[str]] = {name: [] for name in ("call", *_OF_PEERS, "remark")}
     for peer in shown:
@@ -303,7 +303,7 @@ def _arrivals(story: Story, rows: int, width: int) -> Padding:
 
 
 def _few(peers: tuple[Peer, ...], rows: int) -> list[Peer]:
-    """As many peers as asked for: this one, those that came last, then those that came first."""
+    """Select at most `rows` peers: this and differing ones, then the last, then the first."""
     if len(peers) <= rows:
         return list(peers)
     places = [i for i, peer in enumerate(peers) if peer.is_this or peer.differs]

@@ -1,4 +1,4 @@
-"""`commtrace export`: a run in the formats of other tools."""
+"""`commtrace export`: conversion of a run to the formats of other tools."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SUFFIXES = {
     options.ExportFormat.CSV: "-csv",
     options.ExportFormat.PARQUET: "-parquet",
 }
-"""What follows the trace's own name in the name of what is written."""
+"""Suffix of the default output name, after the trace's own name."""
 
 
 def default_path(trace: Path, to: options.ExportFormat) -> Path:
-    """Where a trace is written that nobody named: in the current folder."""
+    """Return the default output path of a trace, in the current folder."""
     return Path(f"{trace.name.removesuffix('.json')}{SUFFIXES[to]}")
 
 
@@ -65,7 +65,7 @@ def export(
 
 
 def _check_folder(path: Path, *, force: bool) -> None:
-    """Refuse a folder that has something in it, before any work is done."""
+    """Refuse a folder that is not empty, before any work is done."""
     if not path.is_dir():
         check_output(path, force=False)
     elif any(path.iterdir()) and not force:

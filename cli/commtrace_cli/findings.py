@@ -1,4 +1,4 @@
-"""`commtrace findings`: what could be better in a run."""
+"""`commtrace findings`: possible improvements of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LEAST_SHARE = 0.0005
-"""What is less is no tenth of a percent."""
+"""Smaller shares would be printed as 0.0%."""
 
 EXAMPLE = """
 Examples:
@@ -83,9 +83,10 @@ def findings(
 
 
 def _rules(names: Sequence[str]) -> set[str]:
-    """The rules that are named; all of them by `any`.
+    """Return the named rules; all of them for `any`.
 
-    Raises UsageError for a name that is none.
+    Raises:
+        UsageError: a name is not a rule.
     """
     from commtrace.analyze.findings import RULES
 
@@ -105,7 +106,7 @@ def _print_muted(counts: Mapping[tuple[str, str], int], path: Path | None) -> No
 
 
 def _following(table: pd.DataFrame, trace: Path) -> list[str]:
-    """What to look at next: the first call of the first finding, or else everything."""
+    """Return the suggested next command: the first finding's first call, or else the report."""
     evidence = "" if table.empty else str(table["evidence"].iloc[0])
     first = evidence.partition(",")[0]
     return ["explain", str(trace), first] if first else ["report", str(trace)]

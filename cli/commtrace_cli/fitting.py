@@ -1,8 +1,8 @@
-"""Columns that fit a terminal: numbers are shown whole or not at all, and what is missing is said.
+"""Fitting of table columns to a terminal: numbers are never cut, and omissions are reported.
 
-The texts of a table come in, a rich table goes out, with the names of the columns that were left
-out and the number of cells that were cut. Columns are given room in the order of `importance`; a
-long text gets a third of the width, and what is left over goes to those that were cut.
+Takes the texts of a table and returns a rich table, with the omitted columns and the number of cut
+cells. Columns get room in the order of `importance`. A long text gets a third of the width, and the
+remaining width goes to the cut columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from commtrace_cli.terminal import Text
 
 GAP = 2
 LEAST_TEXT = 12
-"""A text column is not made narrower than that."""
+"""Minimum width of a text column."""
 MOST_NAMED = 8
 
 _ELLIPSIS = "…"
@@ -26,7 +26,7 @@ _ELLIPSIS = "…"
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A table as wide as there is room; `left_out` are the headings of columns without room."""
+    """A table that fits; `left_out` holds the headings of the omitted columns."""
 
     table: Table
     left_out: tuple[str, ...]
@@ -42,9 +42,15 @@ def fitted(
     importance: Sequence[str] = (),
     title: str = "",
 ) -> Fitted:
-    """The table of `texts`, by column, that fits into `width`; all of it where it does.
+    """Return the table of `texts`, by column, that fits into `width`.
 
-    `importance` names columns, the most important first; others follow in their order.
+    Args:
+        headings: heading of each column.
+        texts: cells of each column.
+        width: width of the terminal in cells.
+        numbers: columns that must not be cut.
+        importance: columns, most important first; others follow in their order.
+        title: title of the table.
     """
     natural = {
         name: max(map(cell_len, [heading, *texts[name]])) for name, heading in headings.items()
@@ -76,7 +82,7 @@ def fitted(
 def _widths(
     natural: Mapping[str, int], width: int, numbers: Container[str], order: Sequence[str]
 ) -> dict[str, int]:
-    """The width of each column that there is room for; of the first one in any case."""
+    """Return the width of each column that fits; the first column is always included."""
     if sum(natural.values()) + GAP * (len(natural) - 1) <= width:
         return dict(natural)
     chosen: dict[str, int] = {}
@@ -95,7 +101,7 @@ def _widths(
 
 
 def _cut(text: str, width: int) -> str:
-    """The text in as many cells; of a longer one its end, set in as it was."""
+    """Shorten a text to `width` cells; keep its end and its indentation."""
     if cell_len(text) <= width:
         return text
     indent = min(len(text) - len(text.lstrip()), max(width - 2, 0))
@@ -106,7 +112,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def told(left_out: Sequence[str], num_cut: int, how: str, *, what: str = "cell") -> str:
-    """A sentence on what a narrow terminal does not show; `how` says how to have it.
+    """Format a note on the parts that a narrow terminal omits; `how` names the alternative.
 
     >>> told(["busbw"], 2, "with --csv")
     '1 column left out (busbw), 2 cells cut: in a wider terminal, or with --csv'

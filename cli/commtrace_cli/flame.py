@@ -1,4 +1,4 @@
-"""`commtrace flame`: where communication comes from, in the terminal or as a picture."""
+"""`commtrace flame`: origin of communication, in the terminal or as a picture."""
 
 from __future__ import annotations
 

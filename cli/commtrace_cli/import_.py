@@ -1,4 +1,4 @@
-"""`commtrace import`: what another tool recorded, as a run file for every command here."""
+"""`commtrace import`: conversion of another tool's recording to a run file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commtrace info`: what a trace is, before anybody looks at what is in it."""
+"""`commtrace info`: summary of a trace file."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _steps(told: RunInfo) -> str:
 
 
 def _lines_of_settings(settings: Settings) -> Iterator[tuple[str, Text]]:
-    """Settings of pyproject.toml for commands in this folder, if there are any."""
+    """Yield the settings of pyproject.toml that apply in this folder, if any."""
     if settings.path is not None:
         yield "settings", Text(str(settings.path))
     if settings.detail:

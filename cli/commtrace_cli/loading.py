@@ -1,4 +1,4 @@
-"""A trace by its path, for the commands that show one."""
+"""Loading of traces by path, for the commands that show one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 def load_run(path: Path) -> Frames:
-    """The tables of the trace at `path`, also of one without any communication.
+    """Load the tables of the trace at `path`, even without any communication.
 
-    Raises a TraceError where it is none, or where it holds nothing and was cut short, so that
-    nothing can be said of the run.
+    Raises:
+        TraceError: it is not a trace, or is empty and was interrupted, so that it says nothing
+            about the run.
     """
     settings = settings_of()
     with working(f"reading {path}"):
@@ -25,15 +26,16 @@ def load_run(path: Path) -> Frames:
         trace = read_trace(path)
         if trace.run.get("torn_ranks") or not trace.num_rows("ranks"):
             require_events(trace)
-        from commtrace.analyze import load  # late, for it takes longer than refusing
+        from commtrace.analyze import load  # imported late, since it takes longer than refusing
 
         return load(trace, settings)
 
 
 def load_events(path: Path) -> Frames:
-    """The tables of the trace at `path`, which holds something to draw or to export.
+    """Load the tables of the trace at `path`, which must hold events to draw or to export.
 
-    Raises a TraceError where it is none, or holds no call and no operator.
+    Raises:
+        TraceError: it is not a trace, or holds no call and no operator.
     """
     settings = settings_of()
     with working(f"reading {path}"):
@@ -46,7 +48,7 @@ def load_events(path: Path) -> Frames:
 
 
 def is_silent(frames: Frames, trace: Path) -> bool:
-    """Return whether a run has no communication, and say so in place of its empty tables."""
+    """Return whether a run has no communication, and if so print that in place of tables."""
     if len(frames.comm):
         return False
     from commtrace.analyze import notices_of

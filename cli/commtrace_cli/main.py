@@ -1,4 +1,4 @@
-"""The command `commtrace`: its commands, and how it ends when something is wrong."""
+"""The command `commtrace`: its subcommands, and its exit on errors."""
 
 from __future__ import annotations
 
@@ -49,12 +49,13 @@ COMMANDS: dict[str, tuple[ModuleType, ...]] = {
     "Judge": (findings, check, diff),
     "Traces": (info, dump, merge, import_, export),
 }
-"""The commands by what they are for. A module has a function of its own name, `EXAMPLE`, and
-perhaps `SETTINGS`."""
+"""Commands by purpose. A module has a function of its own name, `EXAMPLE`, and optionally
+`SETTINGS`.
+"""
 
 
 class _FlagsAreNoValues:
-    """Says nothing of the type of an option that takes no value, as --help."""
+    """Mixin that omits the metavar of options without a value, such as --help."""
 
     def get_params(self, ctx: Any) -> Any:
         params = super().get_params(ctx)  # type: ignore[misc]
@@ -95,10 +96,10 @@ for _purpose, _modules in COMMANDS.items():
 
 @app.callback()
 def _commtrace(version: options.Version = False) -> None:
-    """What comes before a command; `version` has been told by then."""
+    """Options before a command; `version` has been handled by then."""
 
 
-CLOSED = 128 + 13  # as a shell has it of one that SIGPIPE ended
+CLOSED = 128 + 13  # as a shell reports a process ended by SIGPIPE
 
 
 def main() -> None:
@@ -132,7 +133,7 @@ def main() -> None:
 
 
 def _refused(error: OSError) -> UsageError:
-    """The error for what the system refused: without a file's name, to write the output."""
+    """Return the error for an OSError; without a file name, writing the output failed."""
     if error.filename is None:
         attempt = "send what is printed to another place"
         return UsageError("cannot write the output", found=_said(error), attempt=attempt)
@@ -151,16 +152,16 @@ def _said(error: OSError) -> str:
 _NotUnderstood: Any = next(
     each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException"
 )
-"""Errors of the parser of arguments; releases of typer take them from different packages."""
+"""Base class of the argument parser's errors; typer releases import it from different packages."""
 
 _TOLD_ALREADY = "NoArgsIsHelpError"
-"""Its exception where there are no arguments at all, by when the help has been printed."""
+"""Its exception for no arguments at all, raised after the help was printed."""
 
 _CHOICE = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>'.*')")
 
 
 def _not_understood(error: Any) -> UsageError:
-    """An argument that was refused, with the one that was meant perhaps."""
+    """Return the error for a refused argument, with the closest known choice."""
     command = error.ctx.command_path if getattr(error, "ctx", None) else "commtrace"
     told = error.format_message().replace("Value error, ", "").strip()
     attempt = f"`{command} --help`"
@@ -173,5 +174,5 @@ def _not_understood(error: Any) -> UsageError:
 
 
 def _forget_output() -> None:
-    """Let what stdout has not taken go nowhere, so that the end of Python does not try again."""
+    """Discard buffered stdout, so that Python does not write it again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`commtrace merge`: the spools that ranks wrote, joined into one run file."""
+"""`commtrace merge`: merging of the ranks' spools into one run file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every argument and option of every command, declared once; a command names those it takes."""
+"""Arguments and options of all commands, declared once; a command lists those it takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commtrace_cli.terminal import say, write
 
 
 def _traces(incomplete: str) -> list[str]:
-    """Traces whose path begins so, and folders on the way to one."""
+    """Return the traces whose path has this prefix, and folders on the way to one."""
     found = sorted(Path(incomplete).parent.glob("*")) if incomplete else sorted(Path().glob("*"))
     if incomplete.endswith("/"):
         found = sorted(Path(incomplete).glob("*"))
@@ -48,7 +48,7 @@ def _one_format(context: typer.Context, value: bool) -> bool:
 
 
 def _belonging_before(context: typer.Context, arguments: list[str] | None) -> list[str] | None:
-    """The script's own arguments. Those that look like the command's go before SCRIPT."""
+    """Return the script's own arguments; options of the command must precede SCRIPT."""
     names = {name: each for each in context.command.params for name in each.opts}
     given = [names.get(word.partition("=")[0]) for word in arguments or ()]
     misplaced = {each.name: each for each in given if each and each.name not in context.params}
@@ -77,14 +77,14 @@ _TRACE_SUFFIXES = (".json", ".spools", ".spool")
 
 
 class Detail(str, Enum):
-    """How much is recorded."""
+    """Amount of detail to record."""
 
     OP = "op"
     COLLECTIVE = "collective"
 
 
 class Grouping(str, Enum):
-    """What a summary adds up by."""
+    """Groupings of a summary."""
 
     KIND = "kind"
     PHASE = "phase"
@@ -93,7 +93,7 @@ class Grouping(str, Enum):
 
 
 class ExportFormat(str, Enum):
-    """What a run can be exported to."""
+    """Formats of an export."""
 
     PERFETTO = "perfetto"
     SPEEDSCOPE = "speedscope"
@@ -102,7 +102,7 @@ class ExportFormat(str, Enum):
 
 
 class Width(str, Enum):
-    """What the blocks of a flame graph are as wide as."""
+    """Measures that give the width of a flame graph's blocks."""
 
     WIRE_BYTES = "wire_bytes"
     TIME = "time"
@@ -111,7 +111,7 @@ class Width(str, Enum):
 
 
 class Metric(str, Enum):
-    """What must not grow from one run to another."""
+    """Metrics that must not grow from one run to another."""
 
     CALLS = "calls"
     BYTES = "bytes"

@@ -1,4 +1,4 @@
-"""`commtrace report`: one page that shows a trace."""
+"""`commtrace report`: HTML page of a trace."""
 
 from __future__ import annotations
 

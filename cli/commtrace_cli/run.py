@@ -69,12 +69,12 @@ def run(
             detail=(detail.value if detail else settings.detail) or DETAILS[0],
             stacks=stacks,
         )
-    except CommtraceError:  # nothing that is worth to be kept was recorded
+    except CommtraceError:  # nothing worth keeping was recorded
         shutil.rmtree(spools, ignore_errors=True)
         raise
     _report_failure(result, script, nproc)
     left_out: list[str] = []
-    if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # else no rank came so far
+    if any(spools.glob(f"*{SPOOL_SUFFIX}")):  # otherwise no rank got that far
         left_out = _merge(spools, output, script, nproc)
     remove_joined(spools, left_out)
     if not result.ok:
@@ -82,7 +82,7 @@ def run(
 
 
 def _merge(spools: Path, output: Path, script: Path, nproc: int) -> list[str]:
-    """Write the run file, and say what it lacks; return the names of spools that are not in it."""
+    """Write the run file and report what it lacks; return the names of omitted spools."""
     from commtrace.tracefile import read_spools, write_trace
     from commtrace.tracefile.merge import LEFT_OUT
 
@@ -101,7 +101,7 @@ def _merge(spools: Path, output: Path, script: Path, nproc: int) -> list[str]:
 
 
 def _told_of_silence(spools: Path, script: Path, nproc: int) -> str:
-    """The note on a run in which nobody called a collective."""
+    """Return the note on a run without any collective."""
     from commtrace.child_ranks import num_with_group, programs
 
     num = num_with_group(spools)
@@ -119,7 +119,7 @@ def _told_of_silence(spools: Path, script: Path, nproc: int) -> str:
 
 
 def _empty_folder(spools: Path, *, force: bool) -> Path:
-    """A place for spools, beside the output, where they can be found if all else is killed."""
+    """Return an empty place for spools beside the output, to be found even if all is killed."""
     if spools.exists() and not force:
         raise UsageError(
             f"cannot record into {spools}",
@@ -131,7 +131,7 @@ def _empty_folder(spools: Path, *, force: bool) -> Path:
 
 
 def _report_failure(result: LaunchResult, script: Path, nproc: int) -> None:
-    """Tell what the script raised, then which rank it was; say nothing if all went well."""
+    """Print the script's traceback, then the failed rank; nothing if all went well."""
     if result.ok:
         return
     if result.failed_rank is None:

@@ -1,4 +1,4 @@
-"""`commtrace summary`: the tables of a trace, in the terminal or for a program."""
+"""`commtrace summary`: tables of a trace, in the terminal or for a program."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _size_of(frames: Frames) -> str:
 
 
 def _calls(frames: Frames) -> str:
-    """Number of calls of one rank, to which the tables below add up, and of all ranks."""
+    """Return the number of calls per rank, to which the tables below add up, and in total."""
     num_calls, num_ranks = len(frames.comm), max(frames.num_ranks, 1)
     if num_ranks == 1:
         return counted(num_calls, "communication call")

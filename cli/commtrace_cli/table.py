@@ -27,7 +27,7 @@ Examples:
 
 
 OF_EVERY_RUN = ("facts",)
-"""Tables that a run without any communication has, too."""
+"""Tables that are shown even for a run without communication."""
 
 
 def table(

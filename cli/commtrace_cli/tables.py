@@ -1,7 +1,7 @@
 """Tables of analyses for the terminal: numbers with units, in the columns that fit.
 
-An analysis and its DataFrame come in, a `Fitted` table goes out. How a cell looks depends on its
-column's unit alone (`commtrace.units.text_of_value`).
+Takes an analysis and its DataFrame and returns a `Fitted` table. A cell's format depends only on
+its column's unit (`commtrace.units.text_of_value`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEASURES = {
     "share": "of run",
     "busbw_bytes_per_s": "busbw",
 }
-"""The measures that the terminal shows, in this order, and their headings."""
+"""Measures that the terminal shows, in this order, with their headings."""
 
 FIRST_MEASURES = ("blocked_ns", "wire_bytes", "share_of_steps", "share", "calls_per_step")
 """Measures that a narrow terminal shows first, after a table's first column."""
@@ -38,14 +38,14 @@ _UNITS_OF_MEASURES = ("ns", "bytes", "1")
 
 
 def measures_table(width: int, analysis: Analysis, frame: pd.DataFrame) -> Fitted:
-    """A table with `commtrace.analyze.measures`: its keys, and the measures that are known."""
+    """Return a table with `commtrace.analyze.measures`: its keys and the known measures."""
     if "depth" in frame:
         frame, keys = as_tree(frame), ["module"]
     else:
         keys = [column.name for column in analysis.columns[: _num_keys(analysis)]]
     units = {column.name: column.unit for column in analysis.columns}
     shown = [name for name in MEASURES if name in frame and frame[name].notna().any()]
-    if "share_of_steps" in shown:  # a run's time has what comes before them, too
+    if "share_of_steps" in shown:  # the run's time includes what precedes the steps
         shown = [name for name in shown if name != "share"]
     texts = {
         name: [text_of_value(value, units[name]) for value in frame[name]] for name in keys + shown
@@ -62,7 +62,7 @@ def measures_table(width: int, analysis: Analysis, frame: pd.DataFrame) -> Fitte
 
 
 def _num_keys(analysis: Analysis) -> int:
-    """How many columns say what a row is about: those before the first measure."""
+    """Return the number of key columns: those before the first measure."""
     return next(i for i, column in enumerate(analysis.columns) if column.name in MEASURES)
 
 
@@ -75,10 +75,10 @@ def plain_table(
     title: bool = True,
     important: Sequence[str] = (),
 ) -> Fitted:
-    """Any table, each column as its unit says; a point in time is counted from `start_ns`.
+    """Return any table, formatted by column unit; points in time count from `start_ns`.
 
-    Where not told otherwise, most important are the first column, the first with a size, a time or
-    a share, and then those that the page shows.
+    By default the most important columns are the first, the first with a size, a time or a share,
+    and then those that the page shows.
     """
     headings, texts = {}, {}
     for column in analysis.columns:
@@ -104,7 +104,7 @@ def plain_table(
 
 
 def _importance(analysis: Analysis) -> list[str]:
-    """Names of columns, the most important first."""
+    """Return the names of columns, most important first."""
     from commtrace.report.tables import SHOWN
 
     on_page = next((shown[analysis.name] for shown in SHOWN.values() if analysis.name in shown), ())
@@ -115,14 +115,14 @@ def _importance(analysis: Analysis) -> list[str]:
 
 
 def as_tree(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table by module with each path drawn as its last part, set in by its depth."""
+    """Return the table by module, with each path shown as its last part, indented by depth."""
     names = frame["name"].where(frame["depth"] > 0, "(whole run)")
     drawn = ["  " * (depth - 1) + name for depth, name in zip(frame["depth"], names, strict=True)]
     return frame.assign(module=drawn)
 
 
 def cut(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
-    """The first `rows` rows; of a tree, as many whole levels as fit into them."""
+    """Return the first `rows` rows; of a tree, as many complete levels as fit."""
     if len(frame) <= rows:
         return frame
     if "depth" not in frame:

@@ -1,9 +1,9 @@
 """Output for people: data on stdout, notes on stderr, colour only on a terminal.
 
-All that a command prints goes through the consoles of this file, or through `write`: nothing that
-a trace, a file name or an argument holds can move the cursor, set a title or turn a line around.
-`Text` is rich's, whose control characters are made visible before any width is counted; a console
-does the same for whatever else it is given.
+All output of a command goes through the consoles of this file, or through `write`, so that nothing
+in a trace, a file name or an argument can move the cursor, set a title or reverse a line. `Text` is
+rich's, with control characters made visible before any width is computed; a console does the same
+for all other renderables.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _SPARED = str.maketrans("█▁▂▃▄–›…·µ×", "#__==->~.ux")  # noqa
 
 
 class ClosedOutput(Exception):
-    """Who read the output has closed it, as `head` does."""
+    """The reader has closed the output, as `head` does."""
 
 
 class Text(RichText):
-    """A piece of one line: whatever cannot be seen in it is made visible."""
+    """Part of one line, with unprintable characters made visible."""
 
     def __init__(self, text: str = "", style: Any = "", **more: Any) -> None:
         super().__init__(visible(text), style, **more)
 
     @classmethod
     def assemble(cls, *parts: Any, **more: Any) -> Text:
-        """A text of parts: strings, texts, and pairs of a string and its style."""
+        """Build a text from parts: strings, texts, and pairs of a string and its style."""
         return cast("Text", super().assemble(*parts, **more))
 
     def append(self, text: RichText | str, style: Any = None) -> Text:
-        """Add a text; that of a string is made visible, too."""
+        """Append a text; a string is made visible first."""
         super().append(visible(text) if isinstance(text, str) else text, style)
         return self
 
 
 class _Console(Console):
     def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
-        """Segments to be written, without the control codes that only a console may send."""
+        """Yield segments, without control codes in their text."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=_shown(segment.text))
 
@@ -68,12 +68,12 @@ def _shown(text: str) -> str:
 
 class _DataConsole(_Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to `main` how that ends."""
+        """Leave the exit to `main`."""
         raise ClosedOutput
 
 
 class _Trimmed(io.TextIOBase):
-    """stdout, without the blanks that fill cells up to the end of a line."""
+    """Stdout without trailing blanks, which fill the last cell of a line."""
 
     def write(self, text: str) -> int:
         sys.stdout.write(re.sub(" +$", "", text, flags=re.MULTILINE))
@@ -88,7 +88,7 @@ class _Trimmed(io.TextIOBase):
 
 
 def data_console() -> Console:
-    """Where results go: stdout, as wide as the terminal, or wide enough for a pipe."""
+    """Return the console for results: stdout, as wide as the terminal or, in a pipe, fixed."""
     is_terminal = sys.stdout.isatty()
     width = None if _has_width(is_terminal) else PIPED_WIDTH
     file = None if is_terminal else cast("IO[str]", _Trimmed())
@@ -96,7 +96,7 @@ def data_console() -> Console:
 
 
 def write(text: str) -> None:
-    """Print a document for programs as it is; to a terminal, with control characters visible."""
+    """Print a document for programs unchanged; on a terminal, control characters become visible."""
     if is_terminal(sys.stdout):
         text = _shown(text)
     try:
@@ -106,7 +106,7 @@ def write(text: str) -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether somebody looks at what is written."""
+    """Return whether a stream is a terminal."""
     return stream.isatty()
 
 
@@ -115,14 +115,14 @@ def _has_width(is_terminal: bool) -> bool:
 
 
 def forget_odd_sizes() -> None:
-    """Take sizes of a terminal that none has from the environment: rich cannot read them."""
+    """Remove invalid terminal sizes from the environment, which rich cannot parse."""
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch(r"\d{0,4}", os.environ.get(name, ""), re.ASCII):
             del os.environ[name]
 
 
 def spare_letters(*streams: TextIO) -> None:
-    """Have streams whose encoding lacks the letters of bars and dashes write plain ones instead."""
+    """Make streams replace bars and dashes that their encoding lacks by ASCII characters."""
     codecs.register_error("spare", _spared)
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
@@ -137,13 +137,13 @@ def _spared(error: UnicodeError) -> tuple[str, int]:
 
 
 def word_console() -> Console:
-    """Where words about the work go: stderr, never broken into lines but on a terminal."""
+    """Return the console for notes: stderr, wrapped only on a terminal."""
     return _Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 @contextmanager
 def working(on: str) -> Iterator[None]:
-    """Show that the work is going on while the body runs; silent where stderr is no terminal."""
+    """Show a spinner while the body runs; nothing if stderr is not a terminal."""
     console = word_console()
     if not console.is_terminal:
         yield
@@ -153,7 +153,7 @@ def working(on: str) -> Iterator[None]:
 
 
 def say(text: str, *, always: bool = False) -> None:
-    """Lines about the work; only where somebody watches, or `always`."""
+    """Print notes about the work; only on a terminal, unless `always`."""
     console = word_console()
     if text and (always or console.is_terminal):
         for line in text.expandtabs().split("\n"):
@@ -161,14 +161,14 @@ def say(text: str, *, always: bool = False) -> None:
 
 
 def colour_of_kind(kind: str) -> str:
-    """The colour of a kind of communication on a terminal, be it dark or light."""
+    """Return the colour of a kind of communication, readable on dark and light terminals."""
     from commtrace.figures.theme import THEMES, readable_anywhere
 
     return readable_anywhere(theme.kind(kind) for theme in THEMES.values())
 
 
 def finish(files: Sequence[Path], *, then: Sequence[str | Path]) -> None:
-    """End a command: the files it wrote, with their size, and the command to try next."""
+    """End a command: print the files it wrote, with their size, and the next command to try."""
     console = word_console()
     for file in files:
         size = f" ({text_of_bytes(file.stat().st_size)})" if file.is_file() else ""
@@ -178,7 +178,7 @@ def finish(files: Sequence[Path], *, then: Sequence[str | Path]) -> None:
 
 
 def _quoted(word: str) -> str:
-    """A word as a shell takes it, in letters that can be seen."""
+    """Quote a word for a shell, using printable characters only."""
     if word.isprintable():
         return shlex.quote(word)
     letters = (
@@ -189,13 +189,13 @@ def _quoted(word: str) -> str:
 
 
 def _hexadecimal(letter: str) -> str:
-    is_byte = "\udc80" <= letter <= "\udcff"  # of a file name that is not in UTF-8
+    is_byte = "\udc80" <= letter <= "\udcff"  # a byte of a file name that is not UTF-8
     encoded = os.fsencode(letter) if is_byte else letter.encode("utf-8", "surrogatepass")
     return "".join(f"\\x{byte:02x}" for byte in encoded)
 
 
 def fail(error: CommtraceError) -> None:
-    """Say what went wrong."""
+    """Print an error."""
     first, *rest = str(error).split("\n")
     console = word_console()
     console.print(Text.assemble(("error: ", "bold red"), first))
@@ -206,7 +206,7 @@ def fail(error: CommtraceError) -> None:
 def check_output(path: Path, *, force: bool, read: Sequence[Path] = ()) -> None:
     """Refuse an output that cannot or should not be written, before any work is done.
 
-    `read` are the files and folders that the command reads, which it does not overwrite.
+    `read` are the files and folders that the command reads, which it must not overwrite.
     """
     check_writable(path)
     if not path.exists():

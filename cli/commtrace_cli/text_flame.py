@@ -1,11 +1,11 @@
-"""A flame graph in a terminal: a row per node, its bar below that of what it is part of.
+"""Flame graph in a terminal: one row per node, its bar below that of its parent.
 
     all communication              13.8 kB   100%  ████████████████████
     forward                         5.5 kB    40%  ████████
       layers.0                      2.8 kB    20%  ████
         wo > aten.mm > all_reduce   2.8 kB    20%  ████
 
-What has one part alone, as large as itself, shares a row with it.
+A node with a single child of equal size shares a row with it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ UNITS = {"wire_bytes": "bytes", "time_ns": "ns", "blocked_ns": "ns", "num_calls"
 LEAST_BAR = 12
 JOINED = " \u203a "
 _NUMBERS = 18
-"""How wide a value, its share, and the gaps between them are."""
+"""Width of a value, its share, and the gaps between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line; `start` and `size` are parts of the whole, `kind` is empty but at a tree's ends."""
+    """One line; `start` and `size` are fractions of the total, `kind` is only set at leaves."""
 
     depth: int
     name: str
@@ -43,7 +43,7 @@ class Row:
 
 
 class Tree:
-    """The nodes of a flame graph by their parents, with values of one measure."""
+    """Nodes of a flame graph by parent, with the values of one measure."""
 
     def __init__(self, nodes: pd.DataFrame, value: str) -> None:
         self.nodes: list[Any] = list(nodes.itertuples(index=False))
@@ -54,7 +54,7 @@ class Tree:
                 self.children[node.parent].append(node.id)
 
     def rows(self, top: int = 0) -> Iterator[Row]:
-        """A row per node below `top`, and of `top` itself, each before its parts."""
+        """Yield a row for `top` and for each node below it, parents first."""
         yield from self._rows(top, 0, 0.0, "", self.values[top] or 1.0)
 
     def _rows(
@@ -73,12 +73,12 @@ class Tree:
         )
         for child in self.children[chain[-1]]:
             inside = modules[-1] if modules else above
-            deeper = last.role != "run"  # which stands beside its phases
+            deeper = last.role != "run"  # which is at the level of its phases
             yield from self._rows(child, depth + deeper, start, inside, whole)
             start += self.values[child]
 
     def _chain(self, node: int) -> list[int]:
-        """The node, and those below it that are all that it has."""
+        """Return a node, followed by the nodes below it that hold its whole value."""
         chain = [node]
         while self.nodes[chain[-1]].role not in ("run", "phase"):
             below = self.children[chain[-1]]
@@ -105,7 +105,7 @@ class Tree:
 
 
 def flame_lines(rows: Sequence[Row], value: str, num_ranks: int, width: int) -> list[Text]:
-    """The rows as lines of a terminal `width` wide; values are what one rank does."""
+    """Return the rows as lines of a terminal `width` wide; values are the mean over ranks."""
     names = _names(rows)
     label = _label_width(names, width)
     bar = max(width - label - _NUMBERS, LEAST_BAR)
@@ -116,7 +116,7 @@ def flame_lines(rows: Sequence[Row], value: str, num_ranks: int, width: int) -> 
 
 
 def num_cut(rows: Sequence[Row], width: int) -> int:
-    """Number of names that are longer than a terminal `width` wide has room for."""
+    """Return the number of names too long for a terminal `width` wide."""
     names = _names(rows)
     label = _label_width(names, width)
     return sum(cell_len(name) > label for name in names)
@@ -142,7 +142,7 @@ def _line(row: Row, name: str, amount: str, bar: int) -> Text:
 
 
 def _cut(name: str, width: int) -> str:
-    """The name in as many cells; of one that is longer, the end."""
+    """Fit a name into `width` cells; keep the end of a longer one."""
     if cell_len(name) <= width:
         return set_cell_size(name, width)
     indent = len(name) - len(name.lstrip())
@@ -151,6 +151,6 @@ def _cut(name: str, width: int) -> str:
 
 
 def largest(rows: Sequence[Row], most: int) -> list[Row]:
-    """The `most` largest rows in their order; one is never without what it is part of."""
+    """Return the `most` largest rows in their order; a row never appears without its parent."""
     order = sorted(range(len(rows)), key=lambda place: (-rows[place].value, place))
     return [rows[place] for place in sorted(order[:most])]

@@ -1,9 +1,9 @@
-"""A timeline in letters: a row per rank, a column per stretch of time.
+"""Timeline in letters: one row per rank, one column per time interval.
 
     R   most of the column is transfer of an all_reduce      r   most of it is waiting in one
     ▂   less than half of it is communication                ·   none of it
 
-Letters tell kinds apart without colours, capitals tell transfer from waiting.
+Letters distinguish kinds without colours; capitals distinguish transfer from waiting.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OTHER_LETTER = "O"
 PHASE_LETTERS = {"forward": "f", "backward": "b", "recompute": "r", "optimizer": "o"}
 OTHER_PHASE = "-"
 LEVELS = "▁▂▃▄"
-"""Less than half of a column's time, in four parts."""
+"""Bars for less than half of a column's time, in four steps."""
 NOTHING, BEFORE = "·", " "
 
 LEAST_COLUMNS = 20
@@ -51,9 +51,9 @@ _TICK_EVERY = 16
 def cells(
     frames: Frames, table: pd.DataFrame, window_ns: tuple[int, int], num_columns: int
 ) -> pd.DataFrame:
-    """What each rank spends the columns of a window on, of the analysis `activity`.
+    """Return the time that each rank spends in the columns of a window, from analysis `activity`.
 
-    A row per rank, column and kind: `waiting` and `transferring` in nanoseconds.
+    One row per rank, column and kind, with `waiting` and `transferring` in nanoseconds.
     """
     import pandas as pd
 
@@ -87,7 +87,7 @@ def cells(
 
 
 def _points(first: int, last: int, numbers: Sequence[int], num_parts: int) -> np.ndarray:
-    """Points in time by their numbers, of a stretch in so many parts; products exceed 64 bits."""
+    """Return the numbered points of a divided interval; products exceed 64 bits."""
     return np.array([first + (last - first) * number // num_parts for number in numbers], "int64")
 
 
@@ -98,7 +98,7 @@ def timeline_lines(
     ranks: Sequence[int],
     width: int,
 ) -> list[Text]:
-    """The rows for a terminal `width` wide: time, steps, phases, and the ranks."""
+    """Return the lines of a terminal `width` wide: time, steps, phases, and the ranks."""
     label = max(len(f"rank {rank}") for rank in (*ranks, 0)) + 2
     has_shares = has_room_for_shares(width, ranks)
     num_columns = max(width - label - _SHARES * has_shares, LEAST_COLUMNS)
@@ -123,13 +123,13 @@ def timeline_lines(
 
 
 def has_room_for_shares(width: int, ranks: Sequence[int]) -> bool:
-    """Return whether a terminal has room behind a row for its parts blocked and waiting."""
+    """Return whether a terminal has room for the blocked and waiting shares after a row."""
     label = max(len(f"rank {rank}") for rank in (*ranks, 0)) + 2
     return width >= label + LEAST_COLUMNS + _SHARES
 
 
 def legend(kinds: Sequence[str], *, has_phases: bool, width: int) -> list[Text]:
-    """Meanings of the letters, in lines; a letter and its kind stay together."""
+    """Return lines that explain the letters; a letter and its kind are never separated."""
     letters = [Text()]
     for kind in map(visible, kinds):
         if letters[-1].cell_len + cell_len(kind) + 4 > width and letters[-1]:
@@ -148,7 +148,7 @@ def legend(kinds: Sequence[str], *, has_phases: bool, width: int) -> list[Text]:
 
 
 def letter_of(kind: str) -> str:
-    """The letter of a kind of communication."""
+    """Return the letter of a kind of communication."""
     return LETTERS.get(kind, OTHER_LETTER)
 
 
@@ -169,7 +169,7 @@ def _row(of_rank: Any, column_ns: float, num_columns: int) -> Text:
 
 
 def _mark(kind: str, waiting: int, transferring: int, share: float) -> tuple[str, str]:
-    """The character of a column, and its style."""
+    """Return the character of a column, and its style."""
     is_waiting = waiting > transferring
     if share >= 0.5:
         letter = letter_of(kind)
@@ -193,7 +193,7 @@ def _shares(of_rank: pd.DataFrame | None, lasts: int) -> str:
 
 
 def _ruler(window_ns: tuple[int, int], num_columns: int) -> str:
-    """Times since the run began, each where its bar stands."""
+    """Return the times since the start of the run, each at its tick."""
     first, last = window_ns
     row = [BEFORE] * num_columns
     for column in range(0, num_columns, _TICK_EVERY):
@@ -204,7 +204,7 @@ def _ruler(window_ns: tuple[int, int], num_columns: int) -> str:
 
 
 def _steps(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> str:
-    """The number of each step where it begins, as far as there is room."""
+    """Return the number of each step at its start, as far as there is room."""
     steps = frames.timed_steps.sort_values(["rank", "step"])
     steps = steps[steps["rank"] == steps["rank"].min()]
     first, last = window_ns
@@ -219,7 +219,7 @@ def _steps(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> str:
             continue
         column = max(int((start - first) * num_columns // (last - first)), 0)
         if start < first and (end - first) * num_columns < 2 * (last - first):
-            continue  # no more than its end is to be seen
+            continue  # only its end would be visible
         text = f"|{step}"
         if column >= free_from and column + len(text) <= num_columns:
             row[column : column + len(text)] = text
@@ -228,7 +228,7 @@ def _steps(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> str:
 
 
 def _phases(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> Text | None:
-    """The phase of the first rank in the middle of each column, by its letter."""
+    """Return the first rank's phase in the middle of each column, as letters."""
     from commtrace.figures.spans import phase_spans
     from commtrace.figures.theme import DARK, readable_on
 

@@ -1,4 +1,4 @@
-"""A part of a run as it is asked for: a window of time, a range of steps, some of its ranks."""
+"""Parts of a run selected by options: a time window, a range of steps, some ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIME = re.compile(rf"(\d{{1,18}}\.?\d{{0,18}}|\.\d{{1,18}})\s*({'|'.join(UNITS_
 
 
 def window_of(text: str | None) -> tuple[int, int] | None:
-    """The nanoseconds of a window, `1.5s:2s`; an end may be left open.
+    """Parse a window such as `1.5s:2s` into nanoseconds; either end may be open.
 
     >>> window_of("1.5ms:2s")
     (1500000, 2000000000)
@@ -40,7 +40,7 @@ def window_of(text: str | None) -> tuple[int, int] | None:
 
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
-    """The first and the last of a range of steps, `3:5`, or a single one.
+    """Parse a range of steps, `3:5`, or a single step, into the first and the last.
 
     >>> steps_of("3:5"), steps_of("4")
     ((3, 5), (4, 4))
@@ -62,7 +62,7 @@ MOST_RANKS = 1 << 20
 
 
 def ranks_of(text: str | None) -> list[int] | None:
-    """Ranks, one by one or from the first to the last.
+    """Parse ranks, given individually or as ranges.
 
     >>> ranks_of("0-2,8")
     [0, 1, 2, 8]

@@ -1,4 +1,4 @@
-"""`commtrace timeline`: when each rank communicates, in the terminal or as a picture."""
+"""`commtrace timeline`: communication of each rank over time, in the terminal or as a picture."""
 
 from __future__ import annotations
 
@@ -71,9 +71,10 @@ def timeline(
 
 
 def _overlap(steps_ns: tuple[int, int], window_ns: tuple[int, int] | None) -> tuple[int, int]:
-    """The part of a window that steps have.
+    """Return the intersection of steps and a window.
 
-    Raises UsageError where they have none.
+    Raises:
+        UsageError: it is empty.
     """
     if window_ns is None:
         return steps_ns
@@ -88,9 +89,10 @@ def _overlap(steps_ns: tuple[int, int], window_ns: tuple[int, int] | None) -> tu
 
 
 def _within_run(frames: Frames, window_ns: tuple[int, int] | None) -> tuple[int, int]:
-    """The part of a window that the run has; without one, from the first event to the last.
+    """Return the part of a window within the run; by default, from the first event to the last.
 
-    Raises UsageError where it has none.
+    Raises:
+        UsageError: it is empty.
     """
     from commtrace.analyze.arrivals import end_ns
 

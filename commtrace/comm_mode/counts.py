@@ -1,9 +1,9 @@
-"""Counts by operator, under the names that programs ask for.
+"""Counts by operator, under the names that programs look up.
 
-A functional collective is counted under `torch.ops.c10d_functional`, whatever its variant (in
-place, with an output given), everything else under the operator of `c10d` that was called.
-`torch.ops._c10d_functional`, and the name that an all-to-all between two cuts has in torch's
-DTensor, are answered too.
+A functional collective is counted under `torch.ops.c10d_functional`, whatever its variant
+(in-place, out); everything else under the operator of `c10d` that was called. Look-ups also accept
+`torch.ops._c10d_functional`, and the name that torch's DTensor gives to an all-to-all between two
+sharded dimensions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CUT_TO_CUT = "_dtensor.shard_dim_alltoall"
 
 @lru_cache(maxsize=256)
 def packet_of(native_op: str) -> Any:
-    """The operator packet under which calls of an operator are counted."""
+    """Return the operator packet under which calls of an operator are counted."""
     namespace, _, name = native_op.partition("::")
     if namespace == _FUNCTIONAL:
         plain = name.removesuffix("_out").rstrip("_")
@@ -32,7 +32,7 @@ def packet_of(native_op: str) -> Any:
 
 @lru_cache(maxsize=256)
 def overload_of(native_op: str) -> Any:
-    """The operator that was called."""
+    """Return the operator overload that was called."""
     namespace, _, name = native_op.partition("::")
     return getattr(getattr(torch.ops, namespace), name).default
 
@@ -43,7 +43,7 @@ def _exists(namespace: str, name: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _counted_as(key: str) -> Any:
-    """The packet that a packet's name stands for; None for one that stands for itself."""
+    """Return the packet that another packet's name is counted under; None if it is itself."""
     if key == _CUT_TO_CUT:
         return packet_of("_c10d_functional::all_to_all_single")
     namespace, _, name = key.partition(".")
@@ -52,16 +52,16 @@ def _counted_as(key: str) -> Any:
 
 
 class Counts(dict[Any, int]):
-    """How many calls there were, by operator packet; 0 where there was none.
+    """Number of calls by operator packet, 0 for others.
 
-    Asking adds no entry.
+    Look-ups add no entry.
     """
 
     def __missing__(self, key: Any) -> int:
         return self.get(key, 0)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The number of calls of an operator, by any of its names."""
+        """Return the number of calls of an operator, by any of its names."""
         if key in self.keys():
             return super().__getitem__(key)
         other = _counted_as(str(key))
@@ -71,5 +71,5 @@ class Counts(dict[Any, int]):
         return self.get(key) is not None
 
     def count(self, key: Any) -> None:
-        """Count one more."""
+        """Increment the count of a packet."""
         self[key] = super().get(key, 0) + 1

@@ -1,8 +1,8 @@
-"""`CommDebugMode`: counts the communication of a block, with the names and methods of torch's.
+"""`CommDebugMode`: counts the communication of a block, with the interface of torch's mode.
 
-It stands on the recorder, and so sees whatever communicates: functional collectives, DTensors of
-any kind, `torch.distributed`, DistributedDataParallel, other threads, with a group of any backend
-or none. Entering it begins anew; what was counted can be read until then, and also inside.
+Based on the recorder, it sees all communication: functional collectives, any DTensor,
+`torch.distributed`, DistributedDataParallel, and other threads, with groups of any backend or none.
+Entering it resets the counts, which can be read inside the block and until it is entered again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from commtrace.recorder.modules import Place
 class CommDebugMode:
     """Counts communication calls in its `with` block, by operator, module and pass.
 
-    Calls of optimizers and of code outside all modules belong to the module "Global", which also
-    has everything that its parts have. A call in a recomputed forward belongs to the pass
+    Calls of optimizers and of code outside all modules are attributed to the module "Global", which
+    also includes all its submodules' calls. A call in a recomputed forward belongs to the pass
     "recompute".
     """
 
@@ -41,7 +41,7 @@ class CommDebugMode:
         self._listening: Listening
 
     def __enter__(self) -> CommDebugMode:
-        """Begin anew; inside of itself go on."""
+        """Reset the counts and start; a nested entry continues."""
         self._depth += 1
         if self._depth == 1:
             rank = process_rank()
@@ -67,25 +67,24 @@ class CommDebugMode:
         return f"CommDebugMode(get_total_counts()={self.get_total_counts()})"
 
     def get_total_counts(self) -> int:
-        """How many calls there were."""
+        """Return the total number of calls."""
         return sum(self._tally.total.values())
 
     def get_comm_counts(self) -> Counts:
-        """How many calls there were of each operator: `{torch.ops.c10d_functional.all_reduce: 1}`.
+        """Return the number of calls of each operator: `{torch.ops.c10d_functional.all_reduce: 1}`.
 
-        Operators of `torch.ops._c10d_functional` may be asked for too; one that was not called
-        has 0.
+        Operators of `torch.ops._c10d_functional` are accepted too; operators without calls have 0.
         """
         return self._tally.total
 
     def get_parameter_info(self) -> dict[str, dict[str, Any]]:
-        """The parameters of each module that was called and has some: `{module: {name: data}}`."""
+        """Return the parameters of each called module that has any: `{module: {name: data}}`."""
         return {
             name: module.parameters for name, module in self._modules().items() if module.parameters
         }
 
     def get_sharding_info(self) -> dict[str, Any]:
-        """The placements of those parameters that are DTensors, by `module.name`."""
+        """Return the placements of DTensor parameters, by `module.name`."""
         return {
             f"{name}.{key}": placements
             for name, module in self._modules().items()
@@ -94,14 +93,15 @@ class CommDebugMode:
 
     @property
     def comm_counts(self) -> Counts:
-        """What `get_comm_counts` returns."""
+        """Same as `get_comm_counts`."""
         return self._tally.total
 
     @property
     def comm_module_counts(self) -> dict[str, dict[str, Counts]]:
         """Counts by module and pass: `["MLP.net1"]["forward"][torch.ops...]`.
 
-        A module's counts contain those of its parts; a module without communication has none.
+        A module's counts include those of its submodules; modules without communication have no
+        entry.
         """
         tree = self._current_tree()
         counts: dict[str, dict[str, Counts]] = {GLOBAL: {"forward": Counts(), "backward": Counts()}}
@@ -115,7 +115,7 @@ class CommDebugMode:
 
     @property
     def comm_module_operation_counts(self) -> dict[str, dict[str, list[dict[str, Any]]]]:
-        """The operators of each module: `["MLP.net1"]["operations_list"]`."""
+        """Operators of each module: `["MLP.net1"]["operations_list"]`."""
         return {
             name: {"operations_list": [as_dict(operator) for operator in operators]}
             for name, operators in self._operators().items()
@@ -123,14 +123,15 @@ class CommDebugMode:
 
     @property
     def advanced_module_tracker(self) -> _ModuleView:
-        """The modules that were called, as torch's mode shows them."""
+        """The modules that were called, with the interface of torch's module tracker."""
         return _ModuleView(self._modules())
 
     def generate_comm_debug_tracing_table(self, noise_level: int = 3) -> str:
-        """Modules with their collectives and operators, as text without control characters.
+        """Return modules with their collectives and operators, as text without control characters.
 
-        Level 0 has the counts of each module; 1 also their classes and parameters, and operators
-        on DTensors; 2 also operators on plain tensors; 3 also trivial operators.
+        Args:
+            noise_level: 0 shows the counts of each module; 1 adds classes, parameters and operators
+                on DTensors; 2 adds operators on plain tensors; 3 adds trivial operators.
         """
         level = _noise(noise_level)
         text = table(self._modules(), self.comm_module_counts, self._operators(), level)
@@ -142,14 +143,14 @@ class CommDebugMode:
     def log_comm_debug_tracing_table_to_file(
         self, file_name: str | Path | None = None, noise_level: int = 3
     ) -> None:
-        """Write the table to a file; the default is `comm_mode_log.txt`, of each rank its own."""
+        """Write the table to a file, by default `comm_mode_log.txt`, with one file per rank."""
         path = Path(file_name or _own_name("comm_mode_log", "txt"))
         text = self.generate_comm_debug_tracing_table(noise_level)
         with whole(path) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
 
     def generate_json_dump(self, file_name: str | Path | None = None, noise_level: int = 3) -> None:
-        """Write the tree of modules as JSON; the default is `comm_mode_log.json`, a file a rank."""
+        """Write the module tree as JSON, by default `comm_mode_log.json`; one file per rank."""
         path = Path(file_name or _own_name("comm_mode_log", "json"))
         level = _noise(noise_level)
         tree = as_json(self._modules(), self.comm_module_counts, self._operators(), level)
@@ -173,7 +174,7 @@ class CommDebugMode:
 
 
 class _ModuleView:
-    """What programs read of the module tracker of torch's mode."""
+    """Part of the interface of torch's module tracker that programs read."""
 
     def __init__(self, modules: dict[str, Called]) -> None:
         self._modules = modules
@@ -192,7 +193,7 @@ class _ModuleView:
 
     @property
     def module_parents_dict(self) -> dict[str, set[str]]:
-        """What is around each module, and the module itself."""
+        """Names of the modules around each module, and its own."""
         return {
             name: {*module.ancestors, name} if module.depth else set()
             for name, module in self._modules.items()
@@ -220,6 +221,6 @@ def _noise(level: int) -> int:
 
 
 def _own_name(stem: str, suffix: str) -> str:
-    """The default file name: of each rank its own where there are several."""
+    """Return the default file name, with the rank if there is a process group."""
     rank = process_rank()
     return f"{stem}.{suffix}" if rank is None else f"{stem}.rank{rank}.{suffix}"

@@ -1,8 +1,8 @@
-"""What the recorder reports to while a CommDebugMode is on: calls are counted, operators listed.
+"""Recorder sink of CommDebugMode: counts calls and lists operators.
 
-Everything is kept by place (a module as reached by one path, None outside of all modules) and
-pass, which is `forward`, `backward` or `recompute`. Calls are counted only, so that memory does
-not grow with them; operators are listed up to a bound, and counted beyond it.
+Everything is keyed by place (a module as reached by one path, None outside all modules) and pass,
+which is `forward`, `backward` or `recompute`. Calls are only counted, so that memory does not grow
+with them. Operators are listed up to a bound and counted beyond it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _CUT_TO_CUT = "_dtensor.shard_dim_alltoall.default"
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator that ran: in which order it started, where, and its arguments' layouts.
+    """One operator that ran, with its start order, place and DTensor arguments.
 
-    A layout is shape, placements and mesh of an argument that is a DTensor.
+    Attributes:
+        layouts: shape, placements and mesh of each argument that is a DTensor.
     """
 
     order: int
@@ -35,12 +36,12 @@ class Operator:
 
     @property
     def name(self) -> str:
-        """Its name, as in `aten.mm.default`."""
+        """Qualified name, as in `aten.mm.default`."""
         return str(self.overload)
 
 
 class Tally:
-    """Counts calls and lists operators of one rank; a sink of the recorder."""
+    """Recorder sink that counts calls and lists operators of one rank."""
 
     wants_spans = True
     wants_layouts = True
@@ -57,7 +58,7 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, call: Call) -> None:
-        """Count a call; one that a functional collective issues is a call of that."""
+        """Count a call; one issued by a functional collective counts as that."""
         if self.rank is not None and call.request.group.rank != self.rank:
             return
         native_op = call.functional_op or call.request.native_op
@@ -88,12 +89,12 @@ class Tally:
             self.num_not_listed += 1
 
     def end_step(self, rank: int) -> None:
-        """Steps don't matter here."""
+        """Ignore steps."""
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
-        """Nor does what they are found by."""
+        """Ignore calls that may end a step."""
 
 
 def _pass_of(phase: str) -> str:
-    """Optimizer steps and everything outside of modules count as forward, as in torch."""
+    """Return the pass of a phase; optimizer and other count as forward, as in torch's mode."""
     return phase if phase in PASSES else PASSES[0]

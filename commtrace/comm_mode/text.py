@@ -1,8 +1,8 @@
-"""The table of a CommDebugMode as text, and what it is as JSON.
+"""Text table and JSON of a CommDebugMode.
 
-How much they tell is a noise level: 0 the counts of each module; 1 also the modules' classes and
-parameters, and the operators on DTensors that are not trivial; 2 also those on plain tensors; 3
-also the trivial ones.
+The noise level selects the contents: 0 the counts of each module; 1 also the modules' classes and
+parameters, and non-trivial operators on DTensors; 2 also those on plain tensors; 3 also the trivial
+ones.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Listed = Mapping[str, Sequence[Operator]]
 
 
 def table(modules: Mapping[str, Called], counts: Counted, operators: Listed, noise: int) -> str:
-    """A module a paragraph, indented by its depth."""
+    """Format one paragraph per module, indented by its depth."""
     lines: list[str] = []
     for module in modules.values():
         indent = "    " * module.depth
@@ -88,7 +88,7 @@ def _is_told(operator: Operator, noise: int) -> bool:
 
 
 def as_dict(operator: Operator) -> dict[str, Any]:
-    """An operator under the names that programs read."""
+    """Return an operator under the keys of torch's mode."""
     return {
         "name": operator.overload,
         "input_shape": [layout[0] for layout in operator.layouts],
@@ -102,7 +102,7 @@ def as_dict(operator: Operator) -> dict[str, Any]:
 def as_json(
     modules: Mapping[str, Called], counts: Counted, operators: Listed, noise: int
 ) -> dict[str, Any]:
-    """The tree of modules, "Global" at its root, each with its collectives and operators."""
+    """Return the tree of modules, rooted at "Global", with their collectives and operators."""
     nodes: dict[str, dict[str, Any]] = {}
     for module in modules.values():
         node = _node(module, counts.get(module.name, {}), operators.get(module.name, ()), noise)

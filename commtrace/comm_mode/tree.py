@@ -1,7 +1,8 @@
-"""The modules that were called while a CommDebugMode was on, with names, classes and parameters.
+"""Modules called while a CommDebugMode is on, with names, classes and parameters.
 
-A name is the outermost module's class and the path below it: `MLP.layers.0.wq`. A second outermost
-module of the same class is `MLP#2`. "Global" is what is outside of, and around, all modules.
+A name is the outermost module's class followed by the path below it: `MLP.layers.0.wq`. A second
+outermost module of the same class is `MLP#2`. "Global" stands for everything outside of, and
+around, all modules.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ GLOBAL = "Global"
 
 @dataclass(slots=True)
 class Called:
-    """One module that was called: its depth (outermost: 1), its parents by name, its parameters."""
+    """One module that was called; the outermost modules have depth 1."""
 
     name: str
     depth: int
@@ -26,7 +27,7 @@ class Called:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def placements(self) -> dict[str, Any]:
-        """The placements of those parameters that are DTensors."""
+        """Return the placements of the parameters that are DTensors."""
         return {
             name: value.placements
             for name, value in self.parameters.items()
@@ -35,7 +36,7 @@ class Called:
 
 
 class Tree:
-    """The modules called since `before` was taken, in the order of their first call."""
+    """Modules called since `before` was taken, in the order of their first call."""
 
     def __init__(self, places: list[Place], before: Mapping[Place, int]) -> None:
         self._names: dict[Place, str] = {}
@@ -56,7 +57,7 @@ class Tree:
                 }
 
     def name_of(self, place: Place | None) -> str:
-        """The name of a place, the same each time."""
+        """Return the name of a place, the same each time."""
         if place is None:
             return GLOBAL
         known = self._names.get(place)
@@ -64,7 +65,7 @@ class Tree:
             root = place.root
             if place is root:
                 known = self._free(root.class_name)
-            elif place.path == root.path:  # what a compiler made of it
+            elif place.path == root.path:  # compiled from the root
                 known = self.name_of(root)
             else:
                 below = place.path.removeprefix(root.path).lstrip(".")
@@ -81,7 +82,7 @@ class Tree:
         return name
 
     def ancestors_of(self, place: Place | None) -> tuple[str, ...]:
-        """The names of everything around a place, "Global" first."""
+        """Return the names of the modules around a place, "Global" first."""
         if place is None:
             return ()
         above = [self.name_of(part) for part in _above(place)]
@@ -89,7 +90,7 @@ class Tree:
 
 
 def _above(place: Place) -> list[Place]:
-    """The places that a place is a part of, outermost first."""
+    """Return the enclosing places of a place, outermost first."""
     root = place.root
     if place is root:
         return []

@@ -1,10 +1,10 @@
-"""Traces that others recorded, as traces of this project: all analyses serve them.
+"""Importers of traces recorded by other tools; all analyses accept the result.
 
     trace = import_trace(["dumps/"])          flight-recorder dumps, JSON or pickle
     trace = import_trace(["rank0.json.gz", "rank1.json.gz"])        traces of torch.profiler
 
-What a source does not have stays unknown, and `trace.run["lacks"]` says what that is. Each kind of
-source is a file of its own here; docs/exchange.md says which of its fields becomes which column.
+Values that a source lacks stay unknown and are listed in `trace.run["lacks"]`. Each kind of source
+has its own file here; docs/exchange.md maps its fields to columns.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _READERS: dict[str, Reader] = {PROFILER: read_profiles, FLIGHT_RECORDER: read_du
 
 
 def import_trace(sources: Iterable[Path | str]) -> Trace:
-    """The trace that files of other tools hold, one of each rank, or folders with them.
+    """Import files of other tools, one per rank, or folders with them.
 
-    Raises a TraceError that names the file which cannot be read, and says what is in it.
+    Raises:
+        TraceError: names the file that cannot be read, and its contents.
     """
-    from commtrace.tracefile.validate import validated  # late, for it loads numpy
+    from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
     documents = documents_of(sources)
     asked = f"cannot import {_named([document.path for document in documents])}"

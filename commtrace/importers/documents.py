@@ -1,7 +1,7 @@
-"""The files that are to be imported: found, read, and told apart by what is in them.
+"""Files to be imported: found, read, and classified by their contents.
 
-Paths come in; a `Document` for each file goes out, with its `format` and its rank as far as the
-name tells it. Names and suffixes do not decide what a file is, its bytes do.
+Takes paths and returns a `Document` for each file, with its `format` and the rank in its name, if
+any. A file's type is determined by its bytes, not by its name or suffix.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAME_THEM = "name the files that ranks wrote"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file: text of a chrome trace, or the values of a flight recorder's dump."""
+    """One file: the text of a chrome trace, or the values of a flight recorder's dump."""
 
     path: Path
     format: str
@@ -50,9 +50,9 @@ class Document:
 
     @property
     def rank_in_name(self) -> int:
-        """The rank of the whole run that the file's name tells, `rank3` or `rank_3`; -1 of none.
+        """Global rank in the file's name, `rank3` or `rank_3`; -1 if none.
 
-        A date, a time or a process id is no rank, nor is that within a host, `local_rank_3`.
+        A date, a time or a process id is not a rank, nor is a rank within a host, `local_rank_3`.
         """
         numbers = {int(number) for number in _RANK.findall(self.path.name)}
         rank = numbers.pop() if len(numbers) == 1 else NOT_KNOWN
@@ -66,9 +66,10 @@ _RANK = re.compile(
 
 
 def documents_of(sources: Iterable[Path | str]) -> list[Document]:
-    """The files that `sources` name, of a folder all that are in it; all of one format.
+    """Read the files named by `sources`, and all files in folders; they must share one format.
 
-    Raises a TraceError that says which file cannot be taken, and why.
+    Raises:
+        TraceError: names the file that cannot be imported, and the reason.
     """
     documents = [read_document(path) for path in _files_of(sources)]
     formats = {document.format: document.path for document in documents}
@@ -110,9 +111,10 @@ def _files_of(sources: Iterable[Path | str]) -> list[Path]:
 
 
 def read_document(path: Path) -> Document:
-    """One file, by what is in it.
+    """Read one file and classify it by its contents.
 
-    Raises a TraceError that says what is in it instead.
+    Raises:
+        TraceError: the file has another format; says which.
     """
     asked = f"cannot import {path}"
     data = read_file(path, asked)
@@ -142,7 +144,7 @@ def read_document(path: Path) -> Document:
 
 
 def _width_of(data: bytes) -> int:
-    """The bytes that a character takes in memory."""
+    """Return the bytes that a character of the decoded text takes in memory."""
     if data.isascii():
         return 1
     return 4 if _ASTRAL.search(data) else 2

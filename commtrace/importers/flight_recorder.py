@@ -1,11 +1,11 @@
-"""Dumps of torch's flight recorder, which its watchdog writes when a collective times out.
+"""Importer of flight-recorder dumps, which torch's watchdog writes when a collective times out.
 
     {"version": "2.10", "entries": [entry, ...],
      "pg_config": {name: {"name": ..., "desc": ..., "ranks": "[0, 1]"}}}
 
-The buffer is a ring: entries may begin with any number, and those before them are lost. An entry is
-a call of one rank on one group; several of one `collective_seq_id` are a batch (coalesced), which
-ends with an entry that alone tells how far the batch has come. The JSON form has no Python frames.
+The buffer is a ring: entries may begin at any number, and earlier ones are lost. An entry is a call
+of one rank on one group. Several entries with one `collective_seq_id` are a coalesced batch, whose
+last entry alone states the progress of the batch. The JSON form has no Python frames.
 Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp.
 """
 
@@ -52,13 +52,13 @@ LACKS: tuple[str, ...] = (
     "how long a rank was blocked: waits are not known, and a call's time is the one from its issue "
     "to when torch noticed its end, which may be much later",
 )
-"""What no dump tells."""
+"""Information that no dump contains."""
 
 _NO_FRAMES = "source lines: a dump in JSON has none, one in pickle has"
 
 
 def read_dumps(documents: Sequence[Document]) -> Imported:
-    """What the dumps tell, rank by rank, and what they lack."""
+    """Import dumps rank by rank, and list the missing information."""
     told, worlds = [], []
     for document in documents:
         with _read(document):
@@ -78,7 +78,7 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
     batches = [_batches(dump, document) for dump, document in zip(dumps, documents, strict=True)]
     for record, of_rank in zip(records, batches, strict=True):
         record.world_size = world_size
-        # Whose a group is shows in who calls on it, where its ranks are not listed.
+        # If its ranks are not listed, a group's members show in the calls on it.
         record.comm = [
             CommEvent(rank=record.rank, group=name)
             for name in {_group_name(batch[-1]) for batch in of_rank}
@@ -95,7 +95,7 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
 
 
 def _rank_told(dump: Mapping[str, Any]) -> int:
-    """The rank that a dump states, or that its transfers show: `send 1->0` is its group's 1."""
+    """Return the rank that a dump states, or its transfers imply: `send 1->0` is group rank 1."""
     if is_int(dump.get("rank")):
         return dump["rank"]
     members = {str(name): ranks_listed(about) for name, about in _config(dump).items()}
@@ -116,7 +116,7 @@ def _config(dump: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ranks_listed(about: Mapping[str, Any]) -> Sequence[int]:
-    """The ranks of a group, written as a list or as its text."""
+    """Return the ranks of a group, given as a list or as its text."""
     ranks = about["ranks"]
     ranks = parse_json(ranks) if isinstance(ranks, str) else ranks
     if not isinstance(ranks, list) or not all(is_int(r) and 0 <= r < MAX_RANKS for r in ranks):
@@ -126,7 +126,7 @@ def ranks_listed(about: Mapping[str, Any]) -> Sequence[int]:
 
 @contextlib.contextmanager
 def _read(document: Document) -> Iterator[None]:
-    """Say of what the body fails with that the document is none of ours."""
+    """Convert errors of the body into NotATraceError for the document."""
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
@@ -180,10 +180,10 @@ def _key(entry: Entry) -> tuple[str, bool, int]:
 
 
 def _batches(dump: Mapping[str, Any], document: Document) -> list[list[Entry]]:
-    """The entries of one launch together: mostly one, several where they were coalesced.
+    """Group the entries by launch: mostly one each, several if they were coalesced.
 
-    Between those of a batch there may be entries of other groups. A batch that the ring cut into
-    keeps its last entry alone, for what it sent in all is not known.
+    Entries of other groups may be interleaved with those of a batch. A batch truncated by the ring
+    keeps its last entry only, since its total payload is unknown.
     """
     entries: Sequence[Entry] = dump.get("entries") or []
     batches: dict[tuple[str, bool, int], list[Entry]] = {}
@@ -197,12 +197,12 @@ def _batches(dump: Mapping[str, Any], document: Document) -> list[list[Entry]]:
 
 
 def _name(entry: Entry) -> str:
-    """`all_reduce` of `nccl:all_reduce`, `send 0->1` of `nccl:send 0->1`."""
+    """Return the name without its backend: `all_reduce` of `nccl:all_reduce`."""
     return str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"])
 
 
 def _is_closing(batch: Sequence[Entry]) -> bool:
-    """Whether the last entry of a batch only closes it: it has no tensors of its own."""
+    """Return whether the last entry of a batch only closes it, without tensors of its own."""
     last = batch[-1]
     name = _name(last).lower()
     closes = name in COALESCED or (len(batch) > 1 and name.endswith("coalesced"))
@@ -210,7 +210,7 @@ def _is_closing(batch: Sequence[Entry]) -> bool:
 
 
 def _rows(record: RankRecord, batch: list[Entry], first_seq: int) -> Iterator[Any]:
-    """The calls of one batch: each transfer by itself, collectives as the one that they are."""
+    """Yield the calls of one batch: each transfer separately, its collectives as one call."""
     last, calls = batch[-1], batch
     if _is_closing(batch):
         calls = batch[:-1]
@@ -230,7 +230,7 @@ def _kind(entry: Entry) -> str:
 
 
 def _transfer(record: RankRecord, entry: Entry, last: Entry) -> Any:
-    """A send or recv, `send 0->1` or `recv 1<-0`, of which the numbers count within the group."""
+    """Return the row of a send or recv, `send 0->1` or `recv 1<-0`; the numbers are group ranks."""
     kind = _kind(entry)
     ends = _TRANSFER.fullmatch(_name(entry))
     if ends is None:
@@ -250,7 +250,7 @@ def _transfer(record: RankRecord, entry: Entry, last: Entry) -> Any:
 
 
 def _collective(record: RankRecord, calls: list[Entry], last: Entry, first_seq: int) -> Any:
-    """One collective; of a batch whose parts were lost, only that there was one."""
+    """Return the row of a collective; if a batch's parts were lost, only that it existed."""
     first = calls[0] if calls else last
     closing = _kind(last)
     kinds = {_kind(entry) for entry in calls}
@@ -269,7 +269,7 @@ def _collective(record: RankRecord, calls: list[Entry], last: Entry, first_seq: 
 
 
 def _payload(kind: str, calls: Sequence[Entry], size: int) -> tuple[int, str]:
-    """Bytes and element type of one call, given in one entry or several."""
+    """Return bytes and element type of one call, described by one entry or several."""
     total = 0 if calls else NOT_KNOWN
     dtype = ""
     for entry in calls:
@@ -291,7 +291,7 @@ def _elements(sizes: Sequence[Sequence[int]]) -> int:
 
 
 def _row(record: RankRecord, entry: Entry, last: Entry) -> Any:
-    """What a transfer and a collective have in common; a batch's end is that of its last entry."""
+    """Return the columns common to transfers and collectives; a batch ends with its last entry."""
     frames = entry.get("frames") or last.get("frames") or ()
     source = next((frame for frame in frames if not is_library(frame["filename"])), None)
     thread = str(entry.get("thread_id", ""))
@@ -313,10 +313,10 @@ def _row(record: RankRecord, entry: Entry, last: Entry) -> Any:
 
 
 def _number_rows(record: RankRecord) -> None:
-    """In order of issue; the numbers of the dump stay if they are in that order.
+    """Sort calls by issue time; keep the dump's numbers if they are in that order.
 
-    They are not where the recorder was reset: it begins anew, and what it has not overwritten yet
-    of the time before has higher numbers, or the same ones.
+    They are not if the recorder was reset: it then counts from the beginning, and older entries not
+    yet overwritten have higher or equal numbers.
     """
     record.comm.sort(key=lambda row: (row.issue_ns, row.id))
     numbers = [row.id for row in record.comm]

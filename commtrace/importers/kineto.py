@@ -1,9 +1,9 @@
-"""Traces of torch.profiler (Kineto): what each rank's file tells of its communication.
+"""Importer of torch.profiler (Kineto) traces: the communication in each rank's file.
 
-Times of a call are those of its work where the trace has it: from the first to the last moment of
-its kernels on a device, blocked where no other kernel ran meanwhile (`call_ns` is the part of that
-before the first one did, so that waits are seen where they are); on gloo from its issue to the end
-of its work. Otherwise only when it was issued, and how long that took, is known.
+If the trace has a call's work, the call's times are taken from it. On a device that is the span of
+its kernels; the call is blocked while no other kernel runs, and `call_ns` is the part of that
+before the first other kernel, so that waits appear where they occur. On gloo it is the time from
+the issue to the end of the work. Otherwise only the time and duration of the issue are known.
 Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
 """
 
@@ -56,7 +56,7 @@ from commtrace.tracefile.reading import is_int
 
 
 def read_profiles(documents: Sequence[Document]) -> Imported:
-    """What the traces tell, rank by rank, and what they lack."""
+    """Import traces rank by rank, and list the missing information."""
     profiles = [_Profile(document) for document in documents]
     ranks = ranks_of(documents, [profile.rank for profile in profiles])
     records = [profile.record(rank) for profile, rank in zip(profiles, ranks.numbers, strict=True)]
@@ -103,7 +103,7 @@ def _lacks(
 
 
 def _without_doubles(records: Sequence[RankRecord]) -> None:
-    """Take the number from calls of a rank that share one: parts of a batch all have the same."""
+    """Clear the numbers that several calls of a rank share, as the parts of a batch do."""
     for record in records:
         seen: dict[tuple[str, int], int] = {}
         for call in record.comm:
@@ -114,7 +114,7 @@ def _without_doubles(records: Sequence[RankRecord]) -> None:
 
 
 class _Busy:
-    """When a device computed: how much of any interval it did not."""
+    """Busy intervals of a device; answers how long it was idle in an interval."""
 
     def __init__(self, intervals: list[tuple[int, int]]) -> None:
         self._starts: list[int] = []
@@ -136,14 +136,14 @@ class _Busy:
         return self._sums[place] - max(self._ends[place - 1] - instant, 0)
 
     def free_from(self, start: int, end: int) -> int:
-        """How long from `start` on nothing was computed, `end` at the latest."""
+        """Return the idle time from `start` to the next computation, `end` at the latest."""
         place = bisect_right(self._starts, start)
         if place and self._ends[place - 1] > start:
             return 0
         return min(self._starts[place] if place < len(self._starts) else end, end) - start
 
     def free_in(self, start: int, end: int) -> int:
-        """How long nothing was computed from `start` to `end`."""
+        """Return the total idle time between `start` and `end`."""
         return end - start - (self._until(end) - self._until(start))
 
 
@@ -160,11 +160,11 @@ class _Profile:
         self.rank = _rank_told(self._distributed, document)
         self.num_strays = 0
         self.num_odd = self._found.num_odd
-        # A group of which only start, stride and size are told takes no more than the file does.
+        # A group described only by start, stride and size must not use more memory than the file.
         self._most_members = max(len(document.content), MAX_RANKS)
 
     def record(self, rank: int) -> RankRecord:
-        """All of it, as rows."""
+        """Return the whole trace as rows."""
         found, epoch = self._found, self._epoch
         calls, by_id, ops = calls_of(found)
         calls = self._with_kernels(calls, by_id)
@@ -224,7 +224,7 @@ class _Profile:
         return ranks
 
     def _with_kernels(self, calls: list[HostCall], by_id: Mapping[Any, HostCall]) -> list[HostCall]:
-        """The calls with the times of their kernels, and calls of which only these are there."""
+        """Return the calls with the times of their kernels, plus calls that only kernels show."""
         by_number = {number_of(call.described): call for call in calls if call.described}
         by_number.pop(None, None)
         for start, end, name, args in self._found.kernels:
@@ -326,7 +326,7 @@ class _Profile:
 
 
 def _rank_told(about: Mapping[str, Any], document: Document) -> int:
-    """The rank that a trace states, which is one of its world."""
+    """Return the rank that a trace states, checked against its world size."""
     rank, size = about.get("rank", NOT_KNOWN), about.get("world_size")
     if not is_int(rank) or not -1 <= rank < MAX_RANKS or (is_int(size) and 0 < size <= rank):
         raise InvalidTraceError(
@@ -346,9 +346,9 @@ def _group(name: str, description: str, ranks: list[int], size: Any, backend: st
 
 
 def _give_work(calls: Sequence[HostCall], found: Gathered, size: int) -> None:
-    """Tell calls on gloo when their work was done: works of a kind are done in the calls' order.
+    """Assign gloo's work to calls; works of one kind run in the order of the calls.
 
-    gloo has no reduce-scatter: it does an all-reduce instead, of a list one for each rank.
+    gloo has no reduce-scatter and runs an all-reduce instead; for a list, one for each rank.
     """
     waiting: dict[str, list[HostCall]] = {}
     for call in calls:
@@ -360,7 +360,7 @@ def _give_work(calls: Sequence[HostCall], found: Gathered, size: int) -> None:
         of_kind = waiting.get(kind, [])
         nums = [size if call.name == "reduce_scatter_" else 1 for call in of_kind]
         ends = list(accumulate(nums))
-        if not ends or ends[-1] != len(works):  # some lie outside of what was profiled
+        if not ends or ends[-1] != len(works):  # some lie outside the profiled period
             continue
         parts = [works[end - num : end] for num, end in zip(nums, ends, strict=True)]
         if all(part[0][0] >= call.start for call, part in zip(of_kind, parts, strict=True) if part):

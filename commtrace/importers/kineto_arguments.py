@@ -1,7 +1,7 @@
-"""What the arguments of a profiled call say, its operator's or those of its description.
+"""Arguments of a profiled call, from its operator or from its description.
 
-A description (`record_param_comms`) has names for what it tells, an operator's arguments are told
-apart by their places: its shapes are in `Input Dims`, its numbers and flags in `Concrete Inputs`.
+A description (`record_param_comms`) has named fields. An operator's arguments are positional:
+shapes are in `Input Dims`, numbers and flags in `Concrete Inputs`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from commtrace.schema import MAX_RANKS
 from commtrace.tracefile.reading import DamageError, is_int
 
 _RECEIVES_FIRST = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-"""Kinds whose operator takes what is received as its first argument, what is sent as its second."""
+"""Kinds whose operator takes the output as its first argument and the input as its second."""
 
 _ROOT_AT = {"broadcast": 2, "reduce": 3, "gather": 3, "scatter": 3}
 _PEER_AT = {"send": 2, "recv": 2}
@@ -33,7 +33,7 @@ _REDUCTIONS = {"prod": "product", "premulsum": "premul_sum", "sumpostdiv": "avg"
 
 
 def number_of(args: Mapping[str, Any]) -> tuple[str, str, int] | None:
-    """What tells a described collective from any other of its rank; None without a number."""
+    """Return the key of a described collective, unique on its rank; None without a number."""
     seq = seq_of(args)
     if seq < 0:
         return None
@@ -41,15 +41,16 @@ def number_of(args: Mapping[str, Any]) -> tuple[str, str, int] | None:
 
 
 def seq_of(args: Mapping[str, Any]) -> int:
-    """Numbers of NCCL begin with 1."""
+    """Return the collective's number, from 0; NCCL counts from 1."""
     seq = args.get("Seq")
     return int(seq) - 1 if isinstance(seq, (int, float)) and seq >= 1 else NOT_KNOWN
 
 
 def ranks_in(text: str, about: Mapping[str, Any], most: int = MAX_RANKS) -> list[int]:
-    """The ranks of a group of which a trace may list only the first ones and the last.
+    """Return the ranks of a group, of which a trace may list only the first ones and the last.
 
-    Raises DamageError where it is said to have more than `most`.
+    Raises:
+        DamageError: the group claims more than `most` ranks.
     """
     listed = [int(number) for number in _NUMBER.findall(text)]
     if listed and "..." not in text:
@@ -72,13 +73,13 @@ _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def _member(ranks: tuple[int, ...], place: Any) -> int:
-    """The global rank of a place in a group."""
+    """Return the global rank of a position in a group."""
     known = isinstance(place, (int, float)) and 0 <= place < len(ranks)
     return ranks[int(place)] if known else NOT_KNOWN
 
 
 def root_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
-    """The global rank of the root, of kinds that have one."""
+    """Return the global rank of the root; -1 for kinds without one."""
     if kind not in ROOTED:
         return NOT_KNOWN
     args = call.described
@@ -86,14 +87,14 @@ def root_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
 
 
 def reduction_of(call: HostCall, kind: str) -> str:
-    """What a kernel on the device reduces by, of which its name tells."""
+    """Return the reduction, as stated in the name of the device kernel."""
     found = _REDUCTION.search(call.kernel) if "reduce" in kind else None
     told = found.group(1).lower() if found else ""
     return _REDUCTIONS.get(told, told)
 
 
 def peer_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
-    """The global rank of the other end of a transfer."""
+    """Return the global rank of the other side of a transfer."""
     if kind not in TRANSFERS:
         return NOT_KNOWN
     told = call.described.get("Dst Rank" if kind == "send" else "Src Rank")
@@ -103,7 +104,7 @@ def peer_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
 
 
 def _input(call: HostCall, place: int | None) -> int | None:
-    """An integer argument of the operator, where the trace has it."""
+    """Return an integer argument of the operator, or None if the trace lacks it."""
     values = call.args.get("Concrete Inputs") or ()
     if place is None or place >= len(values) or not str(values[place]).lstrip("-").isdigit():
         return None
@@ -111,7 +112,7 @@ def _input(call: HostCall, place: int | None) -> int | None:
 
 
 def is_async(call: HostCall) -> bool:
-    """Whether the program could go on before the call was done."""
+    """Return whether the program could go on before the call was complete."""
     values = call.args.get("Concrete Inputs") or ()
     if len(values) >= 2 and values[-2] in ("True", "False"):
         return values[-2] == "True"
@@ -119,7 +120,7 @@ def is_async(call: HostCall) -> bool:
 
 
 def message_of(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str]]:
-    """Elements sent and received, element type, and both shapes as text."""
+    """Return elements sent and received, element type, and both shapes as text."""
     args = call.described
     if "In msg nelems" in args:
         sent, received = int(args["In msg nelems"]), int(args.get("Out msg nelems", NOT_KNOWN))
@@ -141,7 +142,7 @@ def message_of(call: HostCall, kind: str) -> tuple[int, int, str, tuple[str, str
 
 
 def _shapes(dims: Any) -> list[list[int]]:
-    """The shapes of an argument: of a tensor, or of a list of them."""
+    """Return the shapes of an argument that is a tensor or a list of tensors."""
     if not isinstance(dims, list) or not dims:
         return []
     if all(isinstance(size, int) for size in dims):

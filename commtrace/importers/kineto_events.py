@@ -1,7 +1,7 @@
-"""A chrome trace of torch.profiler, read event by event.
+"""Streaming reader of chrome traces written by torch.profiler.
 
-A trace has many times more events than calls: text comes in, and one event at a time goes out, so
-that none is kept but those that somebody wants.
+A trace has many more events than calls. The reader yields one event at a time, so that only events
+of interest are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 class Events:
-    """Iterates over the events of a trace; `about` holds all the rest, once they are through."""
+    """Iterator over the events of a trace; `about` holds the rest after the iteration."""
 
     def __init__(self, document: Document) -> None:
         self._document = document

@@ -1,8 +1,8 @@
-"""The events of a profiled rank that tell of communication, put in their places in the program.
+"""Events of a profiled rank that describe communication, located in the program.
 
-`gather` sorts the events of one file by what they are; `calls_of` walks each thread's spans, which
-nest, and makes a `HostCall` of each communication call, and rows of table `ops` of the operators
-around them. A call is counted once, however many events tell of it:
+`gather` classifies the events of one file. `calls_of` walks each thread's nested spans, makes a
+`HostCall` of each communication call, and rows of table `ops` of the operators around them. A call
+is counted once, however many events describe it:
 
     c10d::allreduce_            the operator, on any backend: shapes, flags, roots
       record_param_comms        its description: group, number, sizes (NCCL and its like)
@@ -22,7 +22,7 @@ from commtrace.units import KINDS
 FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE = range(8)
 
 Span = tuple[int, int, int, str, Mapping[str, Any]]
-"""Start, minus end (so that they sort outermost first), what it is, name, arguments."""
+"""Start, minus end (so that outer spans sort first), type, name, arguments."""
 
 _STEP, _MODULE, _ENGINE = "ProfilerStep#", "nn.Module: ", "autograd::engine::evaluate_function"
 _OPTIMIZER_STEP, _DESCRIPTION, _COLLECTIVES = "Optimizer.step#", "record_param_comms", "c10d::"
@@ -32,7 +32,7 @@ _HOST_BACKENDS = ("gloo", "mpi", "ucc")
 
 @dataclass(slots=True)
 class HostCall:
-    """One communication call as the host made it; `work` is when gloo or a device did it."""
+    """One communication call on the host; `work` is the period in which gloo or a device ran it."""
 
     start: int
     end: int
@@ -50,13 +50,13 @@ class HostCall:
 
     @property
     def kind(self) -> str:
-        """The kind, by the description if there is one."""
+        """Kind of the call, taken from its description if it has one."""
         return kind_of(str(self.described.get(COLLECTIVE_NAME) or self.name))
 
 
 @dataclass(slots=True)
 class Gathered:
-    """The events of one rank by what they are; instants in ns of its clock."""
+    """Classified events of one rank; times in ns of its clock."""
 
     spans: dict[int, list[Span]] = field(default_factory=dict)
     workers: dict[str, list[tuple[int, int, Mapping[str, Any]]]] = field(default_factory=dict)
@@ -67,11 +67,11 @@ class Gathered:
     start: int = -1
     end: int = -1
     num_odd: int = 0
-    """Events whose times are no numbers, or that end before they begin."""
+    """Number of events with invalid times, or that end before they begin."""
 
 
 def gather(events: Iterable[Mapping[str, Any]]) -> Gathered:
-    """The events that matter."""
+    """Collect the events of interest."""
     found = Gathered()
     for event in events:
         if event.get("ph") != "X" or event.get("ts") is None:
@@ -91,7 +91,7 @@ def gather(events: Iterable[Mapping[str, Any]]) -> Gathered:
 
 
 def _times_of(event: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Begin and end in ns; None of an event whose times cannot be."""
+    """Return begin and end in ns; None if the event's times are invalid."""
     begins, lasts = event["ts"], event.get("dur") or 0
     try:
         start, length = round(float(begins) * 1000), round(float(lasts) * 1000)
@@ -169,11 +169,11 @@ def _add(
 
 
 Op = tuple[int, int, str, int, int, Mapping[str, Any], int]
-"""Number, number of its parent, name, start, end, place, thread."""
+"""Number, parent's number, name, start, end, place, thread."""
 
 
 def calls_of(found: Gathered) -> tuple[list[HostCall], dict[Any, HostCall], list[Op]]:
-    """The calls in order of issue, the same by the ids that kernels name, and the operators."""
+    """Return the calls in order of issue, the calls by the ids in kernels, and the operators."""
     calls: list[HostCall] = []
     by_id: dict[Any, HostCall] = {}
     ops: list[Op] = []
@@ -206,7 +206,7 @@ def calls_of(found: Gathered) -> tuple[list[HostCall], dict[Any, HostCall], list
 
 
 def _renumbered(ops: list[Op], calls: list[HostCall]) -> list[Op]:
-    """The operators of all threads numbered in order of their start."""
+    """Number the operators of all threads in order of their start."""
     order = sorted(range(len(ops)), key=lambda number: ops[number][3])
     new = {old: place for place, old in enumerate(order)} | {NOT_KNOWN: NOT_KNOWN}
     for call in calls:
@@ -218,7 +218,7 @@ Stack = list[tuple[Span, Any]]
 
 
 def _nested(spans: list[Span]) -> Iterator[tuple[Span, Stack]]:
-    """Each span with those around it; who takes it appends it to the stack."""
+    """Yield each span with the enclosing ones; consumers append to the stack."""
     stack: Stack = []
     for span in sorted(spans, key=lambda each: each[:3]):
         while stack and -stack[-1][0][1] <= span[0]:
@@ -236,7 +236,7 @@ def _is_taken(inside: tuple[Span, Any] | None) -> bool:
 
 
 def _place(stack: Stack) -> Mapping[str, Any]:
-    """Where in the program: columns of tables `comm` and `ops`."""
+    """Return the location in the program, as columns of tables `comm` and `ops`."""
     modules = [span[3] for span, _ in stack if span[2] == MODULE]
     tags = {span[2] for span, _ in stack}
     phase = (

@@ -1,7 +1,7 @@
-"""What torch calls communication, element types and places in its own traces, in our words.
+"""Mapping of torch's names for communication, element types and places to commtrace's.
 
-Flight recorder, profiler and process groups each spell a collective in their own way: `all_reduce`,
-`allreduce_`, `nccl:all_reduce`, `ALLGATHER_coalesced`, `_allgather_base`. `kind_of` knows them all.
+Flight recorder, profiler and process groups each spell a collective differently: `all_reduce`,
+`allreduce_`, `nccl:all_reduce`, `ALLGATHER_coalesced`, `_allgather_base`. `kind_of` maps them all.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _KIND_OF = {
     spelling: kind for kind, others in _SPELLINGS.items() for spelling in (kind, *others.split())
 }
 NO_COMMUNICATION = frozenset({"wait", "init", "split", "new_window", "start_coalescing"})
-"""What is listed among collectives and sends nothing."""
+"""Entries listed among collectives that send nothing."""
 
 COALESCED = frozenset({"coalesced", "end_coalescing"})
-"""What closes a batch of calls that are listed by themselves."""
+"""Entries that close a batch of separately listed calls."""
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 TRANSFERS = frozenset({"send", "recv"})
 
 
 def kind_of(name: str) -> str:
-    """The kind of a call by any of its names; as it stands where it is none of them.
+    """Return the kind of a call by any of its names; an unknown name is returned as it is.
 
     >>> kind_of("_allgather_base_")
     'all_gather'
@@ -68,7 +68,7 @@ _DTYPES = {
 
 
 def dtype_of(name: str) -> tuple[str, int]:
-    """The element type by the name that C++ has for it, and its bytes; -1 where not known.
+    """Return an element type's torch name and size in bytes from its C++ name; -1 if unknown.
 
     >>> dtype_of("BFloat16")
     ('bfloat16', 2)
@@ -81,9 +81,14 @@ def dtype_of(name: str) -> tuple[str, int]:
 
 
 def payload_of(kind: str, sent: int, received: int, itemsize: int, size: int) -> int:
-    """The bytes that bandwidth is counted by (docs/bytes.md), -1 where too little is known.
+    """Return the payload in bytes as bandwidth is counted (docs/bytes.md); -1 if unknown.
 
-    `sent` and `received` are numbers of elements, `size` that of the group; -1 is not known.
+    Args:
+        kind: the kind of the call.
+        sent: number of elements sent, -1 if unknown.
+        received: number of elements received, -1 if unknown.
+        itemsize: bytes per element.
+        size: size of the group, -1 if unknown.
     """
     if kind == "barrier":
         return 0
@@ -110,7 +115,7 @@ def _times(elements: int, size: int) -> int:
 
 
 def wire_of(kind: str, payload: int, ranks: tuple[int, ...], rank: int, root: int) -> int:
-    """The bytes that `rank` must send in a ring of `ranks`; -1 where too little is known."""
+    """Return the bytes that `rank` must send in a ring of `ranks`; -1 if unknown."""
     if kind not in KINDS or payload < 0:
         return NOT_KNOWN
     if kind in TRANSFERS or kind == "barrier":
@@ -123,12 +128,12 @@ def wire_of(kind: str, payload: int, ranks: tuple[int, ...], rank: int, root: in
 
 
 def shapes_text(shapes: list[list[int]]) -> str:
-    """Shapes as table `comm` holds them: `[8,16];[4]`."""
+    """Format shapes as in table `comm`: `[8,16];[4]`."""
     return ";".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
 
 
 def mesh_axis_of(description: str) -> str:
-    """The axis that torch's DeviceMesh writes into the description of its groups."""
+    """Return the axis that torch's DeviceMesh writes into the description of its groups."""
     if not description.startswith("mesh_") or description == "mesh_default":
         return ""
     axis = description.removeprefix("mesh_")
@@ -143,7 +148,7 @@ _LIBRARIES = sys.stdlib_module_names | {
 
 @lru_cache(maxsize=65536)
 def is_library(filename: str) -> bool:
-    """Whether a file is of torch, dtensor_core, commtrace or the standard library."""
+    """Return whether a file belongs to torch, dtensor_core, commtrace or the standard library."""
     if not filename or filename.startswith("<"):
         return True
     parts = PurePosixPath(filename.replace("\\", "/")).parts

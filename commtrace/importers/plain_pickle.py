@@ -1,10 +1,10 @@
-"""Reads a pickle that holds nothing but plain values, and refuses any other.
+"""Reader of pickles that hold only plain values; refuses all others.
 
-A pickle is a program: it may name any function and have it called while it is read, ask for memory
-by the number of a memo, and hold lists that contain themselves. A flight recorder's dump needs none
-of that. `load_plain` walks over the opcodes first, so that no length or number is more than the
-bytes can hold; then it loads them with every name refused before anything is imported or called;
-then it counts what comes out, each value as often as it is contained.
+A pickle is a program: it may import and call any function while it is read, request memory by memo
+index, and hold lists that contain themselves. A flight recorder's dump needs none of that.
+`load_plain` first walks the opcodes and checks that no length or number exceeds the data. It then
+loads them, refusing every name before anything is imported or called. Finally it counts the
+result's values, each as often as it is contained.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STOP = ord(".")
 
 
 class ForbiddenNameError(Exception):
-    """A pickle named something to import; `name` says what."""
+    """A pickle requested an import; `name` is the requested name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -38,7 +38,7 @@ class ForbiddenNameError(Exception):
 
 
 class BrokenPickleError(DamageError):
-    """The bytes are no pickle, or one that ends too early."""
+    """The bytes are not a pickle, or it ends too early."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -50,25 +50,27 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def load_plain(data: bytes, most_values: int = 1 << 24) -> Any:
-    """What the pickle holds.
+    """Load a pickle of plain values.
 
-    Raises ForbiddenNameError where it asks for anything beyond plain values, BrokenPickleError
-    where it cannot be read, MoreThanError where it holds more than `most_values`, RecursionError
-    where they are nested too deep, or contain themselves.
+    Raises:
+        ForbiddenNameError: it contains anything beyond plain values.
+        BrokenPickleError: it cannot be read.
+        MoreThanError: it holds more than `most_values`.
+        RecursionError: values are nested too deep, or contain themselves.
     """
     _require_bounded(data)
     try:
         value = _PlainUnpickler(io.BytesIO(data)).load()
     except (ForbiddenNameError, MemoryError):
         raise
-    except Exception as error:  # whatever broken bytes make of the machine that reads them
+    except Exception as error:  # damaged bytes can make the unpickler raise anything
         raise BrokenPickleError(f"{type(error).__name__}: {error}") from error
     _require_finite(value, most_values)
     return value
 
 
 def _arguments() -> list[tuple[int, int]]:
-    """By opcode: how many bytes follow, and how many of them say how many more do."""
+    """Return by opcode the number of argument bytes, and the width of a length prefix."""
     found = [(_UNKNOWN, 0)] * 256
     for opcode in pickletools.opcodes:
         size = opcode.arg.n if opcode.arg is not None else 0
@@ -87,7 +89,7 @@ _MEMO_BYTES = {ord(code): size for code, size in _MEMO.items()}
 
 
 def _require_bounded(data: bytes) -> None:
-    """Walk over the opcodes: no length goes beyond the data, and no memo is larger than it."""
+    """Walk the opcodes; refuse lengths beyond the data and memo indices larger than it."""
     place, end = 0, len(data)
     while place < end:
         code = data[place]
@@ -117,7 +119,7 @@ _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
 def _require_finite(value: Any, most: int) -> None:
-    """Count values, each as often as it is contained: few bytes can stand for very many."""
+    """Count values, each as often as it is contained, since few bytes can stand for very many."""
     sizes: dict[int, int] = {}
     inside: dict[int, list[Any]] = {}
     stack = _containers_in((value,))

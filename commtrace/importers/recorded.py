@@ -1,8 +1,8 @@
-"""What one rank's file told, in the form in which ranks are joined into a trace.
+"""Contents of one rank's file, in the form in which ranks are joined into a trace.
 
-An imported file becomes a `Spool`, as if the rank had recorded it here: joining, telling groups of
-one name apart and aligning clocks are then what they are for recordings. Numbers of collectives
-that a source lacks are given by order, where all members of the group made calls that fit.
+An imported file becomes a `Spool`, as if the rank had been recorded here. Merging, distinguishing
+groups of one name and aligning clocks then work as for recordings. Missing numbers of collectives
+are assigned by order, if all members of the group made matching calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from commtrace.tracefile.trace import StringTable, table_of
 
 @dataclass(slots=True)
 class RankRecord:
-    """One rank: rows of the tables, and what is known of it; groups by the names it uses."""
+    """One rank: rows of the tables and facts about it; groups by the names it uses."""
 
     rank: int
     path: Path
@@ -40,7 +40,7 @@ class RankRecord:
     world_size: int = 1
 
     def spool(self) -> Spool:
-        """The same as a spool."""
+        """Return the record as a spool."""
         strings = StringTable([""])
         rows = {
             "comm": self.comm,
@@ -77,16 +77,17 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The rank of each file, and how these were told, in a clause."""
+    """The rank of each file, and in a clause how the ranks were determined."""
 
     numbers: list[int]
     told_by: str
 
 
 def ranks_of(documents: Sequence[Document], told: Sequence[int]) -> Ranks:
-    """Each file's rank: as it tells itself, or else its name; 0 of a single file without one.
+    """Return each file's rank: as stated in it, else in its name; 0 for a single file without one.
 
-    Raises TraceError where a rank cannot be told, or two files are of one.
+    Raises:
+        TraceError: a rank is unknown, or two files are of one rank.
     """
     found: dict[int, Path] = {}
     ways: dict[str, None] = {}
@@ -124,7 +125,7 @@ _BY_NOTHING = "a single file that tells none is taken to be of rank 0"
 
 
 def strangers(records: Sequence[RankRecord]) -> list[str]:
-    """Sentences on ranks that called on groups of which they are no members."""
+    """Return sentences on ranks that called on groups of which they are not members."""
     found = []
     for record in records:
         for name in dict.fromkeys(call.group for call in record.comm):
@@ -140,7 +141,7 @@ def strangers(records: Sequence[RankRecord]) -> list[str]:
 
 
 def group_row(name: str, description: str, ranks: Sequence[int], backend: str) -> Any:
-    """The row of a group; no ranks are ranks not known."""
+    """Return the row of a group; empty `ranks` mean unknown ranks."""
     return GroupRow(
         name=name,
         description="" if description == "undefined" else description,  # torch's word for none
@@ -152,14 +153,14 @@ def group_row(name: str, description: str, ranks: Sequence[int], backend: str) -
 
 
 def members_of(row: Any) -> tuple[int, ...]:
-    """The ranks of a group's row."""
+    """Return the ranks in a group's row."""
     return tuple(map(int, row.ranks.split(","))) if row.ranks else ()
 
 
 def infer_members(records: Sequence[RankRecord], world_size: int) -> list[str]:
-    """Give ranks to groups of which no file has any; the names of those, so that it can be told.
+    """Infer the ranks of groups that no file lists; return those groups' names, to be reported.
 
-    The default group has all ranks. Of others, those whose calls on it were recorded are known.
+    The default group has all ranks. Other groups have the ranks whose calls on them were recorded.
     """
     known: dict[str, Any] = {}
     callers: dict[str, set[int]] = {}
@@ -183,10 +184,10 @@ def infer_members(records: Sequence[RankRecord], world_size: int) -> list[str]:
 
 
 def number_by_order(records: Sequence[RankRecord]) -> tuple[int, int]:
-    """Give numbers to collectives without any; how many got one, and how many could not.
+    """Number the collectives without numbers; return how many were and how many were not numbered.
 
-    Calls of a group are numbered in order, if each of its members made as many of the same kinds:
-    that they belong together is then no mere guess.
+    A group's calls are numbered in order if each member made as many calls of the same kinds: that
+    they belong together is then more than a guess.
     """
     unnumbered: dict[str, dict[int, list[int]]] = {}
     for place, record in enumerate(records):

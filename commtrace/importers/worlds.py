@@ -1,10 +1,10 @@
-"""Groups of one name that a process made one after the other, told apart in dumps.
+"""Worlds of process groups in dumps: groups of one name, created one after the other.
 
-A process that destroys its groups and makes others begins anew with their names: its buffer then
-has calls of two groups `0`, of which only `pg_id` differs, the number of a group among all that the
-backend has made on this rank. What is made between two such ends is a *world*. The ranks begin it
-together, so worlds are the same on all of them, but a rank's ring may have lost the first ones, and
-a rank that hangs may not have come to the last: then time tells which of them a rank has.
+A process that destroys its groups and creates others reuses their names. Its buffer then has calls
+of two groups `0` that differ only in `pg_id`, the number of a group among all that the backend has
+created on this rank. The groups created between two such ends are a *world*. The ranks begin it
+together, so all ranks have the same worlds. But a rank's ring may have lost the first ones, and a
+hanging rank may not have reached the last; times then identify its worlds.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from typing import Any
 
 Dump = Mapping[str, Any]
 _Groups = dict[tuple[str, int], int]
-"""By backend and `pg_id`, a world's number from 0."""
+"""World number, from 0, by backend and `pg_id`."""
 
 
 @dataclass(slots=True)
 class World:
-    """The groups of a backend between two ends, and when a rank called on them."""
+    """Groups of a backend between two ends, and the period in which a rank called on them."""
 
     groups: dict[int, str] = field(default_factory=dict)
     first_ns: int = 0
     last_ns: int = 0
 
     def gap_ns(self, other: World) -> int:
-        """How far it is from another one, 0 where they overlap."""
+        """Return the time between this world and another, 0 if they overlap."""
         return max(0, other.first_ns - self.last_ns, self.first_ns - other.last_ns)
 
 
 def worlds_of(dump: Dump) -> dict[str, list[World]]:
-    """The worlds of one rank by backend, in their order.
+    """Return the worlds of one rank by backend, in order.
 
-    Raises KeyError, TypeError or ValueError where entries are not those of a flight recorder.
+    Raises:
+        KeyError: entries are not those of a flight recorder; likewise TypeError and ValueError.
     """
     calls: dict[str, dict[int, list[Any]]] = {}
     for entry in dump.get("entries") or []:
@@ -43,7 +44,7 @@ def worlds_of(dump: Dump) -> dict[str, list[World]]:
 
 
 def _in_order(calls: Mapping[int, Sequence[Any]]) -> list[World]:
-    """The first group of each world is the default one, which may have no calls."""
+    """Split calls into worlds; a world begins with the default group, which may have no calls."""
     worlds = [World()]
     for pg_id, entries in sorted(calls.items()):
         name, description = map(str, entries[0]["process_group"])
@@ -58,7 +59,7 @@ def _in_order(calls: Mapping[int, Sequence[Any]]) -> list[World]:
 
 
 def numbered(ranks: Sequence[Mapping[str, Sequence[World]]]) -> list[_Groups]:
-    """For each rank, which of all worlds its groups are of."""
+    """Return the world number of each rank's groups."""
     numbers: list[_Groups] = [{} for _ in ranks]
     for backend in {backend for of_rank in ranks for backend in of_rank}:
         most = max((of_rank.get(backend, ()) for of_rank in ranks), key=len)
@@ -70,7 +71,7 @@ def numbered(ranks: Sequence[Mapping[str, Sequence[World]]]) -> list[_Groups]:
 
 
 def _places(own: Sequence[World], most: Sequence[World]) -> list[int]:
-    """Which of the worlds of the rank with most of them a rank's are: the nearest, in order."""
+    """Match a rank's worlds, in order, to the nearest ones of the rank with the most worlds."""
     places = [-1]
     for left, world in zip(range(len(own), 0, -1), own, strict=True):
         among = range(places[-1] + 1, len(most) - left + 1)
@@ -79,9 +80,9 @@ def _places(own: Sequence[World], most: Sequence[World]) -> list[int]:
 
 
 def with_names(dump: Dump, numbers: _Groups) -> Dump:
-    """The dump with groups of the second world named `0#2`, and so on.
+    """Return the dump with groups of the second world renamed to `0#2`, and so on.
 
-    `pg_config` has one group of a name, the newest.
+    `pg_config` has one group of each name, the newest.
     """
     if not any(numbers.values()):
         return dump

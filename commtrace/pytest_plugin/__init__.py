@@ -1,13 +1,13 @@
-"""The pytest plugin: what a test communicates, as something that it can expect.
+"""pytest plugin: assertions about the communication of a test.
 
     @pytest.mark.comms(all_reduce=2, total=2, max_payload="1 MB")
     def test_step():
         train_step()
 
-The hooks are here; the rest is loaded where a test is recorded, so that a run without such a test
-pays nothing for the plugin. `judged` is one test, `recorded` its recording, `expectation` what can
-be expected, `verdict` the texts of failures, `baseline` the files, `fixture` what tests ask.
-docs/testing.md tells people.
+The hooks are here. Everything else is imported once a test is recorded, so that a run without such
+a test pays nothing for the plugin. `verdict` judges one test, `recorded` is its recording,
+`expectation` the claims, `mismatch` the texts of failures, `baseline` the files, and `fixture` the
+interface for tests. User documentation: docs/testing.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, and refuse values that no option has."""
+    """Register the marker, and reject invalid option values."""
     config.addinivalue_line(
         "markers",
         "comms(all_reduce=2, total='<=5', max_payload='1 MB', module='layers.*', ...): record what "
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _as_usage_error:
-    """An error of ours as one that pytest prints without a traceback."""
+    """Convert a commtrace error into one that pytest prints without a traceback."""
 
     def __enter__(self) -> None:
         pass
@@ -68,7 +68,7 @@ def _is_recorded(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Find the entries of baselines that no test has, before tests are left out."""
+    """Find baseline entries without a test, before tests are deselected."""
     if options.setting(config, "update") or options.setting(config, "baseline") != options.OFF:
         from commtrace.pytest_plugin.stale_baselines import stale_entries
 
@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Read what is expected of the test."""
+    """Read the expectations of the test."""
     if not _is_recorded(item):
         return
     refused = ""
@@ -105,7 +105,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     except BaseException as error:
         judged.end(error)
         raise
-    failures = getattr(item, "_excinfo", None)  # where a unittest.TestCase keeps its own
+    failures = getattr(item, "_excinfo", None)  # where unittest.TestCase keeps its failure
     judged.end(failures[0].value if failures else None)
     return result
 
@@ -114,7 +114,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, Any, Any]:
-    """Give the report what the session's end needs, as plain data."""
+    """Attach to the report, as plain data, what the session's end needs."""
     report = yield
     judged = item.stash.get(_judged, None)
     if judged is not None and call.when == "call" and judged.news:
@@ -126,14 +126,14 @@ def pytest_runtest_makereport(
 
 
 class _AtTheEnd:
-    """Takes what the reports carry, of tests that ran here or in workers, and tells it."""
+    """Collects the data in reports, of tests run here or in workers, and prints it."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._gathered: Gathered | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take what a report carries."""
+        """Collect the data in a report."""
         if hasattr(report, "comms") or hasattr(report, "comms_stale"):
             from commtrace.pytest_plugin.session_end import Gathered
 
@@ -141,14 +141,14 @@ class _AtTheEnd:
             self._gathered.take(report)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the baselines, in the one process that all reports come to."""
+        """Write the baselines, in the one process that receives all reports."""
         is_worker = hasattr(self._config, "workerinput")
         if self._gathered and options.setting(self._config, "update") and not is_worker:
             with _as_usage_error():
                 self._gathered.write(self._config.rootpath)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Tell."""
+        """Print the summary."""
         if self._gathered:
             summary = options.setting(self._config, "summary")
             self._gathered.tell(terminalreporter, summary=summary)
@@ -156,7 +156,7 @@ class _AtTheEnd:
 
 @pytest.fixture
 def comms(request: pytest.FixtureRequest) -> Comms:
-    """What the test communicates while it runs: `comms.counts()`, `comms.expect(all_reduce=2)`."""
+    """Communication of the test so far: `comms.counts()`, `comms.expect(all_reduce=2)`."""
     from commtrace.pytest_plugin.fixture import Comms
 
     return Comms(request.node.stash[_judged].recorded)

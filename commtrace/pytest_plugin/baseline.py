@@ -1,8 +1,8 @@
-"""Baselines: what each test communicated when somebody last said that this is right.
+"""Baselines: the recorded communication of each test, as last approved.
 
-One file for each test file, beside it or in a folder of their own, with one line for each place
-that communicates: what one rank does there, by module, operator, kind, group and phase. Entries
-come from what was found, go into the file sorted, and are compared as two runs are.
+Each test file has one baseline file, beside it or in a separate folder, with one line per place
+that communicates: one rank's communication by module, operator, kind, group and phase. Entries are
+derived from recordings, written sorted, and compared as two runs are.
 
     {"format": "comms-baseline 1", "tests": {"test_step": {"ranks": 4, "places": [
       {"module": "layers.0", "op": "aten.mm.default", "kind": "all_reduce", ..., "calls": 2, ...}
@@ -45,7 +45,7 @@ _SCOPE = "run"
 
 
 def path_of(test_file: Path, folder: str, root: Path) -> Path:
-    """Where the baseline of a test file is: beside it, or in a folder (from the root) like it."""
+    """Return the baseline path of a test file: beside it, or at the same place below `folder`."""
     name = test_file.with_suffix(SUFFIX)
     if not folder:
         return name
@@ -54,7 +54,7 @@ def path_of(test_file: Path, folder: str, root: Path) -> Path:
 
 
 def entry_of(found: Observed) -> Entry:
-    """What one rank does on average, by place."""
+    """Return one rank's mean communication, by place."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for row in found.rows:
         place = (row.module, row.op, row.kind, row.group_text, row.phase)
@@ -74,10 +74,12 @@ def entry_of(found: Observed) -> Entry:
 
 
 def read(path: Path) -> dict[str, Entry]:
-    """The entries of a baseline file, by test; none where there is no file.
+    """Read the entries of a baseline file, by test; empty if there is no file.
 
-    Raises a TraceError for a file that is none: NewerTraceError, NotATraceError, or of what cannot
-    be opened or is too large another one.
+    Raises:
+        NewerTraceError: a later commtrace has written the file.
+        NotATraceError: the file is not a baseline.
+        TraceError: the file cannot be opened or is too large.
     """
     asked = f"cannot read the baseline {path}"
     with reading(asked):
@@ -111,7 +113,7 @@ def _refuse_newer(document: Any, asked: str) -> None:
 
 
 def _tests_in(document: Any) -> dict[str, Entry]:
-    """The entries by test, each with values that it can have."""
+    """Return the entries by test, after validating their values."""
     if document["format"] != f"{_WORD} {_VERSION}":
         raise ValueError(f"format {str(document['format'])[:40]!r}")
     for name, entry in document["tests"].items():
@@ -132,7 +134,7 @@ _MOST = 1 << 62
 
 
 def write(path: Path, news: Mapping[str, Entry]) -> bool:
-    """Put new entries in the place of older ones, and say whether anything has changed."""
+    """Replace the entries of `news` in a baseline file; return whether the file has changed."""
     before = read(path)
     after = {**before, **news}
     if before == after and path.exists():
@@ -144,7 +146,7 @@ def write(path: Path, news: Mapping[str, Entry]) -> bool:
 
 
 def _text(tests: Mapping[str, Entry]) -> str:
-    """The file: tests in order of their names, a line a place, so that a change is a line."""
+    """Format the file: tests sorted by name, one line per place, for readable diffs."""
     blocks = []
     for name, entry in sorted(tests.items()):
         places = ",\n".join(f"        {json.dumps(place)}" for place in entry["places"])
@@ -162,7 +164,7 @@ def _text(tests: Mapping[str, Entry]) -> str:
 def compare(
     before: Entry | None, after: Entry, mode: str, *, test: str, path: str
 ) -> ExpectationError | None:
-    """The failure where a test communicates otherwise than its baseline allows."""
+    """Return the failure if a test communicates otherwise than its baseline allows."""
     update = f'pytest --comms-update "{test}" and commit {path}'
     if before is None:
         return ExpectationError(
@@ -204,7 +206,7 @@ def compare(
 
 
 def _frame(entry: Entry) -> pandas.DataFrame:
-    """An entry as the analysis of two runs wants it."""
+    """Convert an entry to the DataFrame that the comparison of two runs expects."""
     import pandas
 
     from commtrace.analyze.diff import KEYS, MEASURED

@@ -1,9 +1,9 @@
-"""Processes that a test starts: those of `multiprocessing` are recorded, others are taken note of.
+"""Processes that a test starts: `multiprocessing` ones are recorded, others are noted.
 
-While a test is watched, `start()` of a process gives it a target that records itself; so do torch's
-`spawn` and its multi-process test cases, which stand on it. Of another program that looks like
-Python, nothing can be seen: that the test has started it is kept. So is how often torch's process
-group of threads is called, which is one in Python and does not send all it does through operators.
+While a test is watched, `start()` of a process replaces its target by one that records itself. This
+covers torch's `spawn` and its multi-process test cases, which are based on it. Other programs that
+look like Python cannot be recorded; their start is noted. Also counted are the collectives of
+torch's threaded process group, which is written in Python and bypasses the dispatcher at times.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _THREADED = "torch.testing._internal.distributed.multi_threaded_pg"
 
 
 class Watcher(Protocol):
-    """What is told of processes."""
+    """Interface notified of processes."""
 
     def child(self) -> RankRecording | None:
-        """A process of `multiprocessing` is about to start: what records it."""
+        """Return the recording for a `multiprocessing` process about to start, or None."""
         ...
 
     def started(self, what: str) -> None:
-        """A program starts that is not recorded."""
+        """Note a program that starts and is not recorded."""
         ...
 
     def passed_by(self) -> None:
-        """A rank of torch's group of threads begins a collective."""
+        """Note that a rank of torch's threaded process group begins a collective."""
         ...
 
 
@@ -45,7 +45,7 @@ _watcher: Watcher | None = None
 
 
 def watch(watcher: Watcher | None) -> None:
-    """Tell `watcher` of processes from now on; None: nobody, everything is as it was."""
+    """Notify `watcher` of processes from now on; None restores the original functions."""
     global _watcher
     if watcher is not None and _watcher is None:
         BaseProcess.start = _recorded_start  # pyright: ignore[reportAttributeAccessIssue]
@@ -58,7 +58,7 @@ def watch(watcher: Watcher | None) -> None:
 
 
 def _watch_threads() -> None:
-    """Count the collectives of torch's group of threads, where a test has loaded it."""
+    """Count the collectives of torch's threaded process group, if a test has loaded it."""
     group = getattr(sys.modules.get(_THREADED), "ProcessLocalGroup", None)
     if group is None:
         return
@@ -71,7 +71,7 @@ def _watch_threads() -> None:
 
 
 class _CountedBegin(classmethod):
-    """A class's method to begin a collective, with a word to the watcher."""
+    """Class method that begins a collective and notifies the watcher."""
 
     def __init__(self, original: Any) -> None:
         self.original = original

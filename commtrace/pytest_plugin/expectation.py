@@ -1,7 +1,7 @@
-"""What a test expects of its communication: the arguments of the marker and of `comms.expect`.
+"""Expectations of a test: the arguments of the marker and of `comms.expect`.
 
-Keyword arguments come in, claims go out: bounds on quantities, each over the calls that pass the
-same filters. One rank's calls are meant, and every rank has to keep to it, unless `ranks` says
+Converts keyword arguments into claims: bounds on quantities, each over the calls that pass the same
+filters. A bound applies to one rank's calls, and every rank must satisfy it, unless `ranks` says
 otherwise.
 
     all_reduce=2   all_reduce="<=2"   all_reduce=">=1"   all_reduce="1..3"   max_total=5
@@ -30,7 +30,7 @@ QUANTITIES = {
     "wire": "bytes that a ring has to send, summed over the calls",
     "largest": "bytes of payload of the largest call",
 }
-"""What can be bounded, and what it counts on one rank."""
+"""Quantities that can be bounded, with their meaning on one rank."""
 
 _ALIASES = {"calls": "total"}
 _BOUNDS = {"max_": "<=", "min_": ">="}
@@ -45,7 +45,7 @@ FILTERS = {
     "dtype": "element type: a pattern",
     "source": "file that the user's line is in: a pattern of its last parts",
 }
-"""Which calls are meant; several values mean any of them."""
+"""Filters of calls; several values mean any of them."""
 
 SUM = "sum"
 _OTHERS = ("none", "exact", "ranks")
@@ -69,13 +69,13 @@ _FORM = re.compile(r"\s*(<=|>=|==|!=|<|>|=)?\s*(.+?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One comparison: `holds(found)`."""
+    """One comparison with a number."""
 
     comparison: str
     value: int
 
     def holds(self, found: int) -> bool:
-        """Whether a number keeps to it."""
+        """Return whether a number satisfies the bound."""
         return _COMPARISONS[self.comparison](found, self.value)
 
 
@@ -83,7 +83,8 @@ class Bound:
 class Claim:
     """Bounds on one quantity, over the calls that pass `filters`, on `ranks`.
 
-    `ranks` is None for each rank, "sum" for all of them together, or numbers of ranks.
+    Attributes:
+        ranks: None for each rank, "sum" for all of them together, or rank numbers.
     """
 
     quantity: str
@@ -93,20 +94,20 @@ class Claim:
 
     @property
     def scope(self) -> tuple[Any, ...]:
-        """What two claims must have in common so that one can replace the other."""
+        """Key that is equal for claims of which one can replace the other."""
         return self.quantity, self.filters, self.ranks
 
     def holds(self, found: int) -> bool:
-        """Whether a number keeps to all bounds."""
+        """Return whether a number satisfies all bounds."""
         return all(bound.holds(found) for bound in self.bounds)
 
     def __str__(self) -> str:
-        """As it is told in a failure: `all_reduce <= 2 in module layers.*`."""
+        """Return the claim as in a failure: `all_reduce <= 2 in module layers.*`."""
         return f"{self.quantity} {self.wanted}"
 
     @property
     def wanted(self) -> str:
-        """The same without the quantity."""
+        """The claim without its quantity."""
         texts = []
         for bound in self.bounds:
             sign = "" if bound.comparison == "==" else f"{bound.comparison} "
@@ -119,18 +120,22 @@ class Claim:
 
 
 def text_of(quantity: str, value: int) -> str:
-    """A number of a quantity, for people."""
+    """Format a number of a quantity."""
     return text_of_bytes(value) if quantity in SIZES else str(value)
 
 
 def claims_of(
     arguments: Mapping[str, Any], *, said: str, also: Sequence[str] = ()
 ) -> tuple[Claim, ...]:
-    """The claims that keyword arguments make; `said` names who made them in an error's text.
+    """Return the claims that keyword arguments express.
 
-    `also` has names that may have been meant where one is unknown.
+    Args:
+        arguments: the keyword arguments.
+        said: the caller's name, for error messages.
+        also: further names to suggest for an unknown one.
 
-    Raises UsageError for an argument or a value that says nothing.
+    Raises:
+        UsageError: an argument is unknown, or a value has no meaning.
     """
     for name in arguments:
         if name not in KNOWN:
@@ -168,7 +173,7 @@ def claims_of(
 
 
 def nearest_first(all_claims: Sequence[Sequence[Claim]]) -> list[Claim]:
-    """The claims of several markers, those nearest to the test first: each replaces its like."""
+    """Merge the claims of several markers, nearest first; a nearer claim replaces its like."""
     kept: dict[tuple[Any, ...], Claim] = {}
     for claims in all_claims:
         for claim in claims:
@@ -177,7 +182,7 @@ def nearest_first(all_claims: Sequence[Sequence[Claim]]) -> list[Claim]:
 
 
 def _quantity(name: str) -> tuple[str | None, str]:
-    """The quantity that an argument bounds, and how; None of an argument that bounds nothing."""
+    """Return the quantity that an argument bounds and the comparison; None if it bounds nothing."""
     for prefix, comparison in _BOUNDS.items():
         plain = name.removeprefix(prefix)
         if plain != name:

@@ -1,12 +1,12 @@
-"""The `comms` fixture: what a test asks of its own communication while it runs.
+"""The `comms` fixture: access of a running test to its own communication.
 
     def test_forward(comms):
         with comms.region("forward"), comms.expecting(all_reduce=1):
             model(batch)
         assert comms.counts() == {"all_reduce": 1}
 
-In a rank, a thread or a process that the test has started, it speaks of that rank; elsewhere of all
-ranks that the test has had. It can be handed to ranks as an argument.
+In a rank, a thread or a process that the test has started, it covers that rank; elsewhere all ranks
+of the test. It can be passed to ranks as an argument.
 """
 
 from __future__ import annotations
@@ -41,28 +41,29 @@ _OWN_RANK = "rank"
 
 
 class Comms:
-    """What the running test, or the rank that asks, has communicated so far."""
+    """Communication so far of the running test, or of the rank that asks."""
 
     def __init__(self, recorded: RecordedTest | None) -> None:
         self._recorded = recorded
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process it is that rank's."""
+        """Pickle without the recording; in another process it covers that rank."""
         return Comms, (None,)
 
     def __str__(self) -> str:
-        """The table of all calls, with their lines."""
+        """Return the table of all calls, with their source lines."""
         return text_of_observed(self._found())
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that there are recordings of."""
+        """Ranks that have recordings."""
         return list(self._found().ranks)
 
     def counts(self, column: str = "kind", *, rank: int | None = None) -> Counter[str]:
-        """How many calls a rank has made, by kind or by another column: `{"all_reduce": 2}`.
+        """Count a rank's calls by kind or by another column: `{"all_reduce": 2}`.
 
-        Raises UsageError where ranks differ and none is named.
+        Raises:
+            UsageError: ranks differ and `rank` is None, or the column is unknown.
         """
         found = self._found()
         if column not in type(found).COLUMNS:
@@ -76,9 +77,10 @@ class Comms:
         return _one_of(by_rank, rank, "counts")
 
     def total(self, column: str | None = None, *, rank: int | None = None) -> int:
-        """How many calls a rank has made, or the sum of `payload_bytes` or `wire_bytes` over them.
+        """Return the number of a rank's calls, or the sum of `payload_bytes` or `wire_bytes`.
 
-        Raises UsageError where ranks differ and none is named.
+        Raises:
+            UsageError: ranks differ and `rank` is None, or the column cannot be summed.
         """
         found = self._found()
         if column not in (None, "payload_bytes", "wire_bytes"):
@@ -93,9 +95,9 @@ class Comms:
         return _one_of(by_rank, rank, "total")
 
     def table(self, name: str = "comm") -> pandas.DataFrame:
-        """A table of all ranks: comm, ops, groups, ranks, steps, sources, or an analysis by name.
+        """Return a table of all ranks: comm, ops, groups, ranks, steps, sources, or an analysis.
 
-        Where the test ran ranks several times, column `run` tells these apart.
+        If the test ran ranks several times, column `run` distinguishes the runs.
         """
         import pandas
 
@@ -117,13 +119,13 @@ class Comms:
         return whole.reset_index(drop=True)
 
     def expect(self, **arguments: Any) -> None:
-        """Raise ExpectationError unless what was recorded so far is so; arguments as the marker."""
+        """Raise ExpectationError unless the calls so far meet `arguments`, those of the marker."""
         __tracebackhide__ = True
         self._expect(arguments, self._found(), "comms.expect")
 
     @contextmanager
     def expecting(self, **arguments: Any) -> Iterator[None]:
-        """`expect` of what the body communicates."""
+        """Apply `expect` to the communication of the body."""
         __tracebackhide__ = True
         claims_of(arguments, said="comms.expecting")
         before = frozenset(row.key for row in self._found().rows)
@@ -145,7 +147,7 @@ class Comms:
             raise error
 
     def check(self) -> None:
-        """Raise ExpectationError where the ranks do not fit together, as `commtrace check` does."""
+        """Raise ExpectationError if ranks are inconsistent, as in `commtrace check`."""
         __tracebackhide__ = True
         if here() is not None:
             raise UsageError(
@@ -156,7 +158,7 @@ class Comms:
         consistent(self._traces())
 
     def region(self, name: str) -> AbstractContextManager[None]:
-        """Put what the body communicates, on this thread, under `name`."""
+        """Label the communication of the body, on this thread, with region `name`."""
         return self._recording().region(name)
 
     def step(self) -> None:
@@ -164,11 +166,11 @@ class Comms:
         self._recording().step()
 
     def add(self, path: Path | str) -> None:
-        """Take the trace that another program has left at `path` for one of the test's."""
+        """Add the trace that another program has written to `path` to the test's traces."""
         self._running().add(path)
 
     def save(self, path: Path | str) -> list[Path]:
-        """Write what was recorded to a run file; to `name-2.json` and on where ranks ran often."""
+        """Write the recordings to a run file; further runs of ranks to `name-2.json` and so on."""
         return saved(self._traces(), Path(path))
 
     def _recording(self) -> Recording:
@@ -193,12 +195,12 @@ class Comms:
 
 
 def said_of(name: str, arguments: dict[str, Any]) -> str:
-    """How somebody said what they expect."""
+    """Format a call with its keyword arguments, for error messages."""
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
 def saved(traces: dict[str, Trace], path: Path) -> list[Path]:
-    """Run files of traces; of the test's own process none, where it did not communicate."""
+    """Write traces to run files, except those without communication, unless all lack it."""
     from commtrace.tracefile import write_trace
 
     make_folder(path.parent)
@@ -211,7 +213,7 @@ def saved(traces: dict[str, Trace], path: Path) -> list[Path]:
 
 
 def consistent(traces: dict[str, Trace]) -> None:
-    """Raise ExpectationError where ranks do not fit together, BlindError where there is one."""
+    """Raise ExpectationError if ranks are inconsistent, BlindError if there is only one."""
     __tracebackhide__ = True
     from commtrace.analyze import CATALOG, load
 

@@ -1,9 +1,9 @@
-"""Meshes that a test makes name the groups of their axes at once.
+"""Mesh axis names of groups, taken from the meshes that a test creates as it creates them.
 
-A mesh may take over a group that others have made, the world's for instance, which then does not
-tell its axis; and at the end of a test the mesh is gone. While `naming_axes` is entered, the
-recorder is told of each mesh when it is made. Meshes of earlier tests tell nothing: whether they
-are still there depends on chance.
+A mesh may adopt a group created elsewhere, such as the world's, which then does not carry its axis.
+At the end of a test the mesh is gone. Inside `naming_axes`, the recorder is notified of each mesh
+when it is created. Meshes of earlier tests are ignored, since it depends on chance whether they
+still exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _init: Callable[..., None] = DeviceMesh.__init__
 
 @contextmanager
 def naming_axes() -> Iterator[None]:
-    """Tell the recorder of each mesh that is made during the body, on any thread."""
+    """Notify the recorder of each mesh created during the body, on any thread."""
     global _num_inside, _init
     with _lock:
         if not _num_inside:
@@ -47,14 +47,14 @@ def _telling_init(mesh: Any, *args: Any, **options: Any) -> None:
 
 
 def tell(mesh: DeviceMesh) -> None:
-    """Tell the recorder which groups a mesh has, and of which axes."""
+    """Notify the recorder of the groups of a mesh, and of their axes."""
     names = getattr(mesh, "_dim_group_names", ())
     axes = getattr(mesh, "mesh_dim_names", None) or [f"axis{n}" for n in range(len(names))]
     newest = RECORDER.groups.newest
     for name, axis in zip(names, axes, strict=False):
         try:
             group = _resolve_process_group(name)
-        except (RuntimeError, KeyError, ValueError):  # this rank is no part of it
+        except (RuntimeError, KeyError, ValueError):  # this rank is not part of it
             continue
         RECORDER.groups.of(group).learn_axis(axis)
     RECORDER.groups.newest = newest or RECORDER.groups.newest

@@ -1,7 +1,7 @@
-"""Whether a test communicated as expected, and the text that says where it did not.
+"""Comparison of claims with a test's communication, and the text of the failure.
 
-Claims and what was found come in; out goes nothing, or an `ExpectationError` with both numbers and
-the table of what was found, with its source lines.
+Returns None or an `ExpectationError` with expected and found numbers, and the table of the recorded
+calls with their source lines.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _NUMBERS = frozenset({"calls", "payload", "wire", "found"})
 
 
 class ExpectationError(CommtraceError, AssertionError):
-    """A test communicated otherwise than expected, or that cannot be known."""
+    """A test communicated otherwise than expected, or this cannot be determined."""
 
 
 class BlindError(ExpectationError):
-    """What a test communicated was not seen, or not all of it."""
+    """The communication of a test was not recorded, or not completely."""
 
 
 _LINES = "the lines below made these calls; --comms-report=DIR keeps the whole trace"
@@ -35,7 +35,7 @@ _NOTHING = "look whether the test comes to the code that should communicate; not
 def check(
     claims: Sequence[Claim], found: Observed, *, said: str, rows: int = DEFAULT_ROWS
 ) -> ExpectationError | None:
-    """The failure, where a claim does not hold; None where all do."""
+    """Return the failure if a claim does not hold; None if all do."""
     lines: list[tuple[str, ...]] = []
     told: list[str] = []
     why, attempt = "", _LINES if found.rows else _NOTHING
@@ -63,7 +63,7 @@ def check(
 
 
 def _broken(claim: Claim, found: Observed) -> list[tuple[str, ...]]:
-    """What was found instead, and on which ranks: a line for each number that was found."""
+    """Return one line for each number that violates a claim, with its ranks."""
     by_number: dict[int, list[int | None]] = {}
     for rank, number in found.measure(claim).items():
         if not claim.holds(number):
@@ -86,7 +86,7 @@ def _ranks_text(ranks: Sequence[int | None], found: Observed) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Numbers in order, runs of them drawn together.
+    """Format numbers in order, with runs contracted.
 
     >>> spans([3, 0, 1, 2, 7])
     '0-3, 7'
@@ -101,7 +101,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def text_of_observed(found: Observed, rows: int = DEFAULT_ROWS) -> str:
-    """The table of what was found: alike calls in one row, of the ranks that make them."""
+    """Format the table of recorded calls: alike calls in one row, with the ranks that make them."""
     if not found.rows:
         return f"recorded: no communication, on {_on_ranks(found)}"
     by_place: dict[tuple[str, ...], dict[int, list[Row]]] = {}
@@ -140,7 +140,7 @@ def _place(row: Row) -> tuple[str, ...]:
 
 
 def _short(path: str) -> str:
-    """A path from here on, where it is below here."""
+    """Return a path relative to the current folder, if it is below it."""
     relative = os.path.relpath(path) if os.path.isabs(path) else path
     return path if relative.startswith(os.pardir) else relative
 
@@ -164,7 +164,7 @@ def _line(values: tuple[str, ...], ranks: list[int], found: Observed) -> tuple[s
 
 
 def text_table(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Columns side by side, counts and sizes to the right; control characters made visible."""
+    """Format columns side by side, numbers right-aligned; control characters become visible."""
     table = [tuple(map(visible, line)) for line in (columns, *lines)]
     widths = [max(len(line[place]) for line in table) for place in range(len(columns))]
     return "\n".join(

@@ -1,7 +1,7 @@
-"""What a test communicated, as rows that can be counted: traces in, `Observed` out.
+"""Countable rows of a test's communication, built from its traces.
 
-Traces are those of one test: of its own process, and of every run of ranks that it made. A rank
-that took part in several of them has the calls of all.
+The traces are those of the test's own process and of every run of ranks that it made. A rank that
+took part in several of them has the calls of all.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from commtrace.schema import HARNESS
 from commtrace.tracefile import Trace
 
 Key = tuple[str, int, int]
-"""Which call it is: name of its trace, rank, number on that rank."""
+"""Identity of a call: name of its trace, rank, number on that rank."""
 
 _NO_DESCRIPTION = ("", "undefined", "default_pg", "mesh_default")
 OWN = "own"
-"""The name of the trace of the test's own process."""
+"""Name of the trace of the test's own process."""
 
 
 class Row(NamedTuple):
-    """One call: its key, its columns of the trace, and what is known of its group."""
+    """One call: its key, its columns of the trace, and the description of its group."""
 
     trace: str
     rank: int
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What tells it from all other calls of the test."""
+        """Identity of the call among all calls of the test."""
         return self.trace, self.rank, self.id
 
 
@@ -58,7 +58,7 @@ _COLUMNS = tuple(name for name in Row._fields if name not in _ADDED)
 
 
 class Observed:
-    """The calls of a test, the ranks that took part, and the modules that ran, where known."""
+    """Calls of a test, participating ranks, and the modules that ran (None if unknown)."""
 
     COLUMNS = Row._fields[3:]
 
@@ -70,16 +70,16 @@ class Observed:
         self.modules = modules
 
     def without(self, keys: frozenset[Key]) -> Observed:
-        """What is left of it."""
+        """Return the calls other than those with the given keys."""
         rest = [row for row in self.rows if row.key not in keys]
         return Observed(rest, self.ranks, self.modules)
 
     def on(self, rank: int) -> Observed:
-        """What one rank did."""
+        """Return the calls of one rank."""
         return Observed([row for row in self.rows if row.rank == rank], [rank], self.modules)
 
     def measure(self, claim: Claim) -> dict[int | None, int]:
-        """The quantity that a claim is about, by rank; of the sum over ranks by None."""
+        """Return a claim's quantity by rank; a sum over ranks has the key None."""
         chosen = [row for row in self.rows if passes(row, claim)]
         if claim.ranks == SUM:
             return {None: _measured(chosen, claim.quantity)}
@@ -92,9 +92,9 @@ class Observed:
 
 
 def observed_in(traces: Mapping[str, Trace]) -> Observed:
-    """Calls of all traces, given by name, without those of a known test harness.
+    """Return the calls of all named traces, except those of a known test harness.
 
-    The test's own process is no rank where others were and it did not communicate itself.
+    The test's own process is not a rank if other ranks ran and it did not communicate.
     """
     rows: list[Row] = []
     ranks: set[int] = set()
@@ -117,14 +117,14 @@ def observed_in(traces: Mapping[str, Trace]) -> Observed:
 
 
 def _groups(trace: Trace) -> dict[str, tuple[str, str, str]]:
-    """By name of a group: its mesh axis, its description, and what it is called in a table."""
+    """Return mesh axis, description and display name of each group, by name."""
     world_size = trace.run["world_size"]
     known = {}
     for row in map(GroupRow._make, trace.rows("groups")):
         text = row.mesh_axis
         if not text and row.description not in _NO_DESCRIPTION:
             text = row.description
-        if not text:  # names are numbers that depend on what ran before, members on the rank
+        if not text:  # names depend on what ran before, members on the rank
             text = "world" if row.size == world_size else f"{row.size} of {world_size}"
         known[row.name] = (row.mesh_axis, row.description, text)
     return known
@@ -143,7 +143,7 @@ def _measured(rows: Sequence[Row], quantity: str) -> int:
 
 
 def passes(row: Row, claim: Claim) -> bool:
-    """Whether a claim is about a call."""
+    """Return whether a call passes the filters of a claim."""
     return all(
         any(_MATCHES.get(name, _equal)(row, name, value) for value in values)
         for name, values in claim.filters
@@ -151,7 +151,7 @@ def passes(row: Row, claim: Claim) -> bool:
 
 
 def unknown_modules(found: Observed, claim: Claim) -> list[str]:
-    """The patterns for modules that no module of the test matches, where modules are known."""
+    """Return the module patterns that match no module of the test, if modules are known."""
     if found.modules is None:
         return []
     known = {around for path in found.modules for around in _around(path)}
@@ -208,6 +208,6 @@ def _any_match(names: Iterable[str], pattern: str) -> bool:
 
 
 def _around(path: str) -> list[str]:
-    """A module's path, and those of the modules around it."""
+    """Return the path of a module and those of the enclosing modules."""
     parts = path.split(".")
     return [".".join(parts[: end + 1]) for end in range(len(parts))]

@@ -1,7 +1,7 @@
-"""Every option of the plugin, once: its flag, its ini key, its argument of the marker.
+"""Options of the plugin, declared once: flag, ini key, and argument of the marker.
 
-Whoever is nearest to the test decides: the marker, then the command line, then the ini file, then
-the default. Registration, look-up, help and the table in docs/testing.md come from `OPTIONS`.
+Precedence: the marker, the command line, the ini file, the default. Registration, look-up, help and
+the table in docs/testing.md come from `OPTIONS`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ OFF, INCREASE, SAME = "off", "increase", "same"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: `values` are its choices, `bool`, `int`, or `str` for a folder."""
+    """One option.
+
+    Attributes:
+        values: its choices, `bool`, `int`, or `str` for a folder.
+    """
 
     name: str
     default: Any
@@ -33,9 +37,10 @@ class Option:
     metavar: str = ""
 
     def value_of(self, given: Any, *, said: str) -> Any:
-        """A given value as the option means it.
+        """Convert a given value to the option's type.
 
-        Raises UsageError for one that it does not have.
+        Raises:
+            UsageError: the option does not accept the value.
         """
         if self.values is bool:
             known = {**_TRUE, **_FALSE}
@@ -152,7 +157,7 @@ _PREFIX = "comms_option_"
 
 
 def register(parser: pytest.Parser) -> None:
-    """Add all of them to pytest's."""
+    """Register all options with pytest."""
     group = parser.getgroup("comms", "communication of distributed tests (commtrace)")
     for option in OPTIONS:
         options: dict[str, Any] = {"dest": _PREFIX + option.name, "help": option.help}
@@ -175,9 +180,10 @@ def register(parser: pytest.Parser) -> None:
 
 
 def setting(config: pytest.Config, name: str, marked: Mapping[str, Any] | None = None) -> Any:
-    """The value of an option, for a test whose markers say `marked`.
+    """Return the value of an option, for a test whose markers have the arguments `marked`.
 
-    Raises UsageError for a value that it does not have.
+    Raises:
+        UsageError: the option does not accept the value.
     """
     option = BY_NAME[name]
     if marked and option.marker in marked:

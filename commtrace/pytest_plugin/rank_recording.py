@@ -29,7 +29,7 @@ _here = _Here()
 
 
 def here() -> Recording | None:
-    """Recording of the rank that this thread runs; None if it runs none."""
+    """Return the recording of the rank that this thread runs; None if it runs none."""
     return _here.recording
 
 
@@ -43,14 +43,14 @@ class RankRecording:
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `function` as a rank, and record it."""
-        if "torch" not in sys.modules:  # a process that has nothing to do with torch
+        if "torch" not in sys.modules:  # a process that does not use torch
             return self._watch(function, args, kwargs)
         from commtrace.pytest_plugin.meshes import naming_axes
         from commtrace.session import Recording
         from commtrace.tracefile.stores import SpoolFolder
 
         store = SpoolFolder(Path(self.folder))
-        store.wants_axes = False  # they may be those of meshes that an earlier test has left
+        store.wants_axes = False  # they may belong to meshes that an earlier test left behind
         recording = Recording(store, self.detail, self.stacks, None)
         before, _here.recording = _here.recording, recording
         why = ""
@@ -93,7 +93,7 @@ class Recorded:
 
 
 def why_blind(recording: Recording) -> str:
-    """Why what a recording has, or has not, proves nothing; empty where it does."""
+    """Return the reason why a recording cannot be trusted; empty if it can."""
     from commtrace.recorder import RECORDER
 
     if not recording.is_heard():

@@ -1,13 +1,13 @@
-"""The recording of one test: of its own process, and of every rank that it starts.
+"""Recording of one test: of its own process, and of every rank that it starts.
 
     recorded = RecordedTest(detail="op", stacks=False)
     recorded.begin(); ...the test...; recorded.end()
     recorded.traces(), recorded.blindness()
 
-Ranks are threads or processes of `dtensor_core`'s test harness, which says when it runs some;
-processes of `multiprocessing`, and so of torch's `spawn` and its test cases, whose targets are
-wrapped; and threads of anyone else, whose calls the own recording has. What is recorded is the body
-of the test, not its fixtures.
+Ranks are threads or processes of `dtensor_core`'s test harness, which announces its runs; processes
+of `multiprocessing`, including torch's `spawn` and its test cases, whose targets are wrapped; and
+any other threads, whose calls the test's own recording contains. The body of the test is recorded,
+not its fixtures.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _CHILDREN = "children"
 
 @dataclass(frozen=True, slots=True)
 class Blindness:
-    """Why something may have gone unseen, and of which ranks; of any rank where that is None."""
+    """Reason why calls may be missing, and the ranks concerned; None means any rank."""
 
     why: str
     ranks: frozenset[int] | None = None
 
     def concerns(self, claims: Sequence[Claim]) -> bool:
-        """Whether one of the claims is about what may have gone unseen."""
+        """Return whether one of the claims depends on calls that may be missing."""
         return any(
             self.ranks is None or not isinstance(claim.ranks, tuple) or self.ranks & {*claim.ranks}
             for claim in claims
@@ -53,7 +53,7 @@ class Blindness:
 
 
 class RecordedTest:
-    """One test, while it runs and until its verdict is known."""
+    """Recording of one test, from its start until its verdict."""
 
     def __init__(self, *, detail: str, stacks: bool) -> None:
         self._detail = detail
@@ -72,11 +72,11 @@ class RecordedTest:
 
     @property
     def own(self) -> Recording:
-        """The recording of the test's own process."""
+        """Recording of the test's own process."""
         return self._own
 
     def begin(self, meshes: Iterable[Any] = ()) -> None:
-        """Record from now on; the test has been given these meshes."""
+        """Start recording; `meshes` are those that the test receives from fixtures."""
         self._own.__enter__()
         self._meshes.__enter__()
         for mesh in meshes:
@@ -86,7 +86,7 @@ class RecordedTest:
         children.watch(self)
 
     def end(self) -> None:
-        """Stop."""
+        """Stop recording."""
         children.watch(None)
         self._meshes.__exit__(None, None, None)
         let_begin_ranks(None)
@@ -97,16 +97,16 @@ class RecordedTest:
         self._why_blind = self._why_blind or "".join(str(each.message) for each in told[:1])
 
     def forget(self) -> None:
-        """Remove what ranks have left."""
+        """Remove the files that ranks have left."""
         self._scratch.close()
 
     def add(self, path: Path | str) -> None:
-        """Take a trace that another program has left for one of the test's."""
+        """Add a trace that another program has written to the test's traces."""
         self._added[f"added-{len(self._added)}"] = read_trace(path)
 
     @contextmanager
     def _looking_on(self, world_size: int) -> Iterator[RankRecording]:
-        """Record the ranks of the test harness: its threads by themselves, not here too."""
+        """Record the ranks of the test harness separately; pause the own recording meanwhile."""
         name = f"ranks-{len(self._num_ranks):05d}"
         self._num_ranks[name] = world_size
         self._is_busy = True
@@ -117,17 +117,17 @@ class RecordedTest:
             self._is_busy = False
 
     def child(self) -> RankRecording | None:
-        """What a process that is about to be started is recorded by; None where others do."""
+        """Return the recording for a process about to start; None if the harness records it."""
         if self._is_busy:
             return None
         return self._occasion(_CHILDREN)
 
     def passed_by(self) -> None:
-        """Take note of a call on a group that the dispatcher may not know of."""
+        """Count a call on a group whose calls the dispatcher may not see."""
         self.num_past += 1
 
     def started(self, what: str) -> None:
-        """Take note of a program that is started and not recorded."""
+        """Note a program that is started and not recorded."""
         if not self._is_busy:
             self.not_recorded.append(what)
 
@@ -139,7 +139,7 @@ class RecordedTest:
         return RankRecording(str(folder), self._detail, self._stacks)
 
     def traces(self) -> dict[str, Trace]:
-        """What has been recorded so far, by name; the test's own process comes first."""
+        """Return the traces recorded so far, by name; the test's own process comes first."""
         found = {OWN: _with_all_ranks(self._own.trace())}
         if self._folder is not None:
             for folder in sorted(self._folder.iterdir()):
@@ -148,7 +148,7 @@ class RecordedTest:
         return found | self._added
 
     def blindness(self) -> list[Blindness]:
-        """Why what was recorded may not be all, in the order of weight."""
+        """Return the reasons why the recording may be incomplete, most important first."""
         traces = self.traces()
         told = [Blindness(self._why_blind)] if self._why_blind else []
         dropped = sum(max(n, 0) for t in traces.values() for n in t.tables["ranks"]["num_dropped"])
@@ -173,7 +173,7 @@ class RecordedTest:
         return told
 
     def _of_ranks(self) -> Iterator[Blindness]:
-        """What the ranks themselves say, and ranks that say nothing."""
+        """Yield the problems that ranks report, and ranks that left no recording."""
         for folder in sorted(self._folder.iterdir()) if self._folder else ():
             for note in sorted(folder.glob(f"*{NOTE_SUFFIX}")):
                 yield Blindness(f"in one of the ranks, {note.read_text(encoding='utf-8')}")
@@ -188,7 +188,7 @@ _ANY_SPOOL = f"*{SPOOL_SUFFIX}"
 
 
 def _spools(folder: Path, num_ranks: dict[str, int]) -> list[Spool]:
-    """What ranks have left in a folder; a child that is no rank has left nothing."""
+    """Read the spools in a folder; a child process that is not a rank left none of use."""
     spools = []
     for path in sorted(folder.glob(_ANY_SPOOL)):
         with suppress(EmptyTraceError, UnbegunSpoolError):
@@ -199,7 +199,7 @@ def _spools(folder: Path, num_ranks: dict[str, int]) -> list[Spool]:
 
 
 def _runs(spools: list[Spool]) -> list[list[Spool]]:
-    """Spools by the run that they are of: a rank that comes again is one of another run."""
+    """Group spools by run; a repeated rank belongs to another run."""
     runs: list[dict[int, Spool]] = []
     for spool in sorted(spools, key=lambda each: each.facts["start_ns"]):
         rank = spool.facts["rank"]
@@ -236,7 +236,7 @@ def _of_programs(started: Sequence[str]) -> str:
 
 
 def _with_all_ranks(trace: Trace) -> Trace:
-    """The trace of a process whose threads are ranks, with all of them."""
+    """Return the trace of a process whose threads are ranks, with a row for each of them."""
     comm = trace.tables["comm"]
     seen = sorted({int(rank) for rank in comm["rank"]})
     known = [RankRow(*row) for row in trace.rows("ranks")]

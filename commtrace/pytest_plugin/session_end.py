@@ -1,7 +1,7 @@
-"""What is done when all tests have run: baselines are written, and what is to be told is told.
+"""End of the test session: writes baselines and prints the summary.
 
-It lives on what the reports of the tests carry, and so is the same whether this process ran the
-tests or workers did: only one process ever writes.
+Works only on the data in the tests' reports, so it is the same whether this process or workers ran
+the tests; only one process ever writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commtrace.units import text_of_bytes
 
 
 class Gathered:
-    """What the reports of recorded tests have brought."""
+    """Data collected from the reports of recorded tests."""
 
     def __init__(self) -> None:
         self.tests: dict[str, dict[str, Any]] = {}
@@ -24,7 +24,7 @@ class Gathered:
         self._written: list[str] = []
 
     def take(self, report: Any) -> None:
-        """Take what a report carries."""
+        """Collect the data in a report."""
         self.stale |= getattr(report, "comms_stale", {})
         news = getattr(report, "comms", None)
         if news is not None:
@@ -41,7 +41,7 @@ class Gathered:
                 self._written.append(f"{path}: {_num(len(entries), 'test')}")
 
     def tell(self, terminal: Any, *, summary: bool) -> None:
-        """Print what there is to say."""
+        """Print written baselines, stale entries, saved traces and, if asked for, the summary."""
         lines = [f"baseline written: {each}" for each in self._written]
         for path, names in sorted(self.stale.items()):
             for name in names:

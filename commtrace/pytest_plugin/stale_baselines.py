@@ -1,6 +1,6 @@
-"""Entries of baselines whose test is no more.
+"""Baseline entries whose test no longer exists.
 
-Only of test files that were collected whole: a test that was not asked for is not gone.
+Only test files collected as a whole are checked, since a test that was not selected still exists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commtrace.pytest_plugin.verdict import test_name
 
 
 def stale_entries(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[str, list[str]]:
-    """By baseline file, the names in it that no collected test has."""
+    """Return by baseline file the entries that no collected test has."""
     partly = {
         (config.invocation_params.dir / argument.partition("::")[0]).resolve()
         for argument in config.args

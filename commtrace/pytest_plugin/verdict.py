@@ -1,8 +1,8 @@
-"""One test of pytest's: what it expects, its recording, and its verdict.
+"""Judgement of one test: its expectations, its recording, and its verdict.
 
-`plan_of` reads markers and settings before the test; `Verdict` records the body and then raises
-where it communicated otherwise than expected. What the controller needs to know, which may be
-another process than the one that ran the test, goes with pytest's report as plain data.
+`plan_of` reads markers and settings before the test. `Verdict` records the body and then raises if
+it communicated otherwise than expected. Data for the controller, possibly another process than the
+one that ran the test, is attached to pytest's report as plain values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME = f"@pytest.mark.{MARKER}"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is asked of a test, and how it is recorded."""
+    """Expectations of a test, and the options of its recording."""
 
     claims: tuple[Claim, ...]
     said: str
@@ -46,9 +46,10 @@ class Plan:
 
 
 def plan_of(item: pytest.Item) -> Plan:
-    """What the markers of a test, the command line and the ini file say.
+    """Return the plan from a test's markers, the command line and the ini file.
 
-    Raises UsageError for what says nothing.
+    Raises:
+        UsageError: an argument or option is invalid.
     """
     marked: dict[str, Any] = {}
     all_claims: list[Sequence[Claim]] = []
@@ -95,7 +96,7 @@ def plan_of(item: pytest.Item) -> Plan:
 
 
 def _markers(item: pytest.Item) -> list[tuple[Any, pytest.Mark]]:
-    """The markers of a test, the nearest first: those of its parameters come before its own."""
+    """Return the markers of a test, nearest first: its parameters' markers precede its own."""
     of_parameters = getattr(getattr(item, "callspec", None), "marks", ())
     marked = [
         ("parameters" if any(mark is each for each in of_parameters) else node, mark)
@@ -105,7 +106,7 @@ def _markers(item: pytest.Item) -> list[tuple[Any, pytest.Mark]]:
 
 
 class Verdict:
-    """A test that is recorded: `begin` before its body, then `fail` or `judge`."""
+    """Recording and verdict of a test: `begin` before its body, `end` after it."""
 
     def __init__(self, item: pytest.Item, plan: Plan) -> None:
         self._item = item
@@ -118,12 +119,12 @@ class Verdict:
         self.news: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Record from now on."""
+        """Start recording."""
         given = getattr(self._item, "funcargs", {}).values()
         self.recorded.begin(each for each in given if isinstance(each, DeviceMesh))
 
     def end(self, error: BaseException | None) -> None:
-        """Stop, and raise what is to be said of a test whose body went well."""
+        """Stop recording, and raise the failure of a test whose body passed."""
         self.recorded.end()
         try:
             found = observed_in(self.recorded.traces())
@@ -144,7 +145,7 @@ class Verdict:
             pytest.fail(text, pytrace=False)
 
     def _failure(self, found: Observed) -> CommtraceError | None:
-        """The first thing that is wrong: blindness first, since it makes all else doubtful."""
+        """Return the first failure; blindness comes first, since it puts all else in doubt."""
         plan = self._plan
         for blindness in self.recorded.blindness() if plan.must_be_seen else ():
             if not plan.claims or blindness.concerns(plan.claims):
@@ -205,5 +206,5 @@ class Verdict:
 
 
 def test_name(item: pytest.Item) -> str:
-    """The name of a test in the baseline of its file: `TestClass::test_name[parameters]`."""
+    """Return a test's name in its file's baseline: `TestClass::test_name[parameters]`."""
     return item.nodeid.partition("::")[2]

@@ -1,10 +1,11 @@
-"""Records every communication call of this process while at least one recording listens.
+"""Recorder of every communication call of this process, active while any recording listens.
 
-`listen` gives a buffer everything that happens from then on, until `Listening.stop`. The parts:
-`intercept` sees the calls, `signatures` says how to read them, `phases`, `modules` and `bridge`
-say where and why they happen, `operators` adds operators, and `buffer` keeps it all until it is
-written. `device_events` learns when an accelerator is done, `uncompiled` keeps torch.compile out,
-`witness` proves that recording is on, `selfcheck` names operators of a new torch that it lacks.
+`listen` reports every event to a buffer until `Listening.stop`. The parts: `intercept` sees the
+calls and `signatures` says how to read them; `locator`, `modules` and `bridge` attribute them;
+`operators` records operators; `buffer` holds everything until it is written. `device_events` learns
+when an accelerator has completed a call, `dynamo_skip` keeps torch.compile out of the recorder,
+`selfcheck` proves that recording is on, and `untried_torch` names operators of a new torch that
+would go unrecorded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _seeing_operators: list[Listening] = []
 
 
 class Listening:
-    """A buffer's connection to the recorder, and the dispatch mode that it may have needed."""
+    """Connection of a buffer to the recorder, with the dispatch mode it may have entered."""
 
     def __init__(self, buffer: Sink) -> None:
         self._buffer = buffer
@@ -41,7 +42,7 @@ class Listening:
         self._state: ThreadState | None = None
 
     def see_operators(self, rank: int) -> None:
-        """Record the operators of this thread too."""
+        """Start recording the operators of the current thread."""
         state = HERE.state
         if not state.has_operator_mode:
             self._mode, self._state = OperatorMode(RECORDER, rank), state
@@ -51,7 +52,7 @@ class Listening:
             let_run(run_local)
 
     def leave_operators(self) -> None:
-        """Record the operators of this thread no longer, if it is this that sees them."""
+        """Stop recording the operators of the current thread, if this connection records them."""
         state = HERE.state
         if self._mode is not None and self._state is state:
             self._mode.__exit__(None, None, None)
@@ -61,11 +62,11 @@ class Listening:
 
     @property
     def is_innermost(self) -> bool:
-        """Return whether no other dispatch mode of this thread was entered later."""
+        """Return whether this connection's mode is the innermost dispatch mode of the thread."""
         return self._mode is _get_current_dispatch_mode()
 
     def stop(self) -> None:
-        """Disconnect; the last one to do so takes the interception out."""
+        """Disconnect the buffer; the last buffer to disconnect removes the interception."""
         self.leave_operators()
         with _lock:
             before = RECORDER.buffers
@@ -78,7 +79,12 @@ class Listening:
 
 
 def listen(buffer: Sink, *, again: bool = False) -> Listening:
-    """Give `buffer` every communication call from now on; `again` if it has listened before."""
+    """Report every communication call to `buffer` from now on.
+
+    Args:
+        buffer: receives calls, operators and steps.
+        again: true if `buffer` has listened before; the recorder then keeps its names and numbers.
+    """
     with _lock:
         if not RECORDER.buffers:
             if not again:
@@ -92,7 +98,7 @@ def listen(buffer: Sink, *, again: bool = False) -> Listening:
 
 
 def is_heard(buffer: Sink) -> bool:
-    """Whether `buffer` is given the calls that are made now: one is made, to nobody."""
+    """Return whether `buffer` receives calls now, tested with a call that reaches no other rank."""
     if buffer not in RECORDER.buffers:
         return False
     witness = SelfCheck()
@@ -110,7 +116,7 @@ def is_heard(buffer: Sink) -> bool:
 
 
 def _forget_in_child() -> None:
-    """A forked process is no part of the recording: its parent writes the spool."""
+    """Stop recording in a forked child; the parent writes the spool."""
     RECORDER.set_buffers(())
     for each in list(_seeing_operators):
         if each.is_innermost:

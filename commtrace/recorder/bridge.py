@@ -1,7 +1,7 @@
-"""The one bridge to dtensor_core: it announces its communication, and shows what it runs.
+"""The only connection to dtensor_core, which announces its communication and the operators it runs.
 
-Only `dtensor_core.observe` is looked at, and only if the program has loaded it already; but for
-`let_begin_ranks`, which has to be there before a test loads it.
+Only `dtensor_core.observe` is accessed, and only if the program has already loaded it. The
+exception is `let_begin_ranks`, which must be in place before a test loads it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ _issuer: Callable[..., Any] | None = None
 
 
 def announcement() -> Any:
-    """The announcement in force on this thread (`observe.Announcement`), or None."""
+    """Return the announcement in force on this thread (`observe.Announcement`), or None."""
     observe: Any = _modules.get("dtensor_core.observe")
     if observe is None:
         return None
-    if observe.issuer is not _issuer:  # loaded after the recording had begun
+    if observe.issuer is not _issuer:  # dtensor_core was loaded after the recording began
         observe.issuer = _issuer
     return observe.current()
 
 
 def let_run(runner: Callable[..., Any] | None) -> None:
-    """Have `runner` run what operators on its tensors run on this rank's parts; None: nobody."""
+    """Set the function that runs operators on local tensors for dtensor_core; None resets it."""
     observe: Any = _modules.get("dtensor_core.observe")
     if observe is not None:
         observe.runner = runner
 
 
 def let_issue(issuer: Callable[..., Any] | None) -> None:
-    """Have `issuer` issue its collectives; None: nobody, they then pass the interception."""
+    """Set the function that issues dtensor_core's collectives.
+
+    With None they are issued directly and pass the interception.
+    """
     global _issuer
     _issuer = issuer
     observe: Any = _modules.get("dtensor_core.observe")
@@ -44,7 +47,7 @@ def let_issue(issuer: Callable[..., Any] | None) -> None:
 
 
 def let_begin_ranks(looker: Callable[..., Any] | None) -> None:
-    """Have `looker` look on where its test harness runs a function on many ranks; None: nobody."""
+    """Set the context around the runs of dtensor_core's test harness; None resets it."""
     observe: Any = None
     with contextlib.suppress(ImportError):
         observe = importlib.import_module("dtensor_core.observe")

@@ -1,9 +1,9 @@
-"""What one recording keeps: calls and operators wait here until they are written to its stream.
+"""Buffer of one recording: holds calls and operators until they are written to its stream.
 
-The program's threads append, `flush` takes what is there and writes it as one batch. A call is
-written once nothing more will become known of it; until then each batch repeats it in the
-pseudo-table `outstanding`, so that the trace of a program that hangs shows what it hangs in.
-Numbers of calls and operators count from the beginning of the recording.
+The program's threads append; `flush` writes the entries present as one batch. A call is written
+once all of it is known. Until then each batch repeats it in the pseudo-table `outstanding`, so that
+the trace of a hanging program shows the calls in which it hangs. Call and operator numbers start at
+0 where the recording began.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SPAN_WIDTH = len(NUMBERS["ops"])
 _SITE_PLACES = [place for place, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
 NO_STEP = -1
 NOBODY = -1
-"""A rank that there is not: a buffer of it keeps nothing."""
+"""Rank that does not exist; a buffer of it keeps nothing."""
 _NOWHERE = (None, -1)
-"""The module call of what is in no module."""
+"""Module call of events outside every module."""
 _MAX_PAIRS = 1 << 16
 DTENSOR, LOCAL = "dtensor", "local"
 """Levels of operators."""
@@ -47,15 +47,17 @@ Span = tuple[
     int, int, int, Any, str, int, int, str, tuple[str, ...], Any, int, tuple[Any, ...],
     "tuple[int, Any, int, int] | None",
 ]  # fmt: skip
-"""One operator that has ended: rank, id, parent, operator, level, start, duration, phase, regions,
-module call, thread, the layouts of its distributed arguments where a sink wants them, and the one
-on local tensors that it ran, where it ended with that: id, operator, start, duration."""
+"""One completed operator: rank, id, parent, operator, level, start, duration, phase, regions,
+module call, thread, layouts of its distributed arguments (if a sink wants them), and the last local
+operator that it ran, if it ended with one: id, operator, start, duration.
+"""
 
 
 class Sink(Protocol):
-    """What the recorder reports to: calls as they are issued, operators when they have ended.
+    """Interface that the recorder reports to: calls when issued, operators when completed.
 
-    `rank` is None, or the only rank of which anything is wanted.
+    Attributes:
+        rank: the only rank of which events are wanted; None for all ranks.
     """
 
     rank: int | None
@@ -65,28 +67,28 @@ class Sink(Protocol):
     wants_contents: bool
 
     def add(self, call: Call) -> None:
-        """Take a call."""
+        """Receive a call."""
         ...
 
     def keep_span(self, span: Span) -> None:
-        """Take an operator that has ended."""
+        """Receive a completed operator."""
         ...
 
     def end_step(self, rank: int) -> None:
-        """Take note of the end of a step."""
+        """Receive the end of a step."""
         ...
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
-        """Take note of a call that may end a step (see `steps`), all of them after `begin`."""
+        """Receive a call at time `at` that may end a step (see `steps`), all after `begin`."""
         ...
 
 
 class Buffer:
-    """The calls, operators and steps of one recording, on their way to `stream`.
+    """Calls, operators and steps of one recording, on their way to `stream`.
 
-    Keeps the calls of `rank` only where that is not None (threads that play several ranks), and at
-    most `max_calls` of them and ten times as many operators; the rest is only counted. What comes
-    before `begin_steps` and after `end_steps` belongs to no step, unless steps are found.
+    With a `rank`, only that rank's calls are kept (for threads that play several ranks). At most
+    `max_calls` calls and ten times as many operators are kept; further ones are only counted.
+    Events before `begin_steps` and after `end_steps` belong to no step, unless steps are found.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class Buffer:
         self._epoch = epoch
         self._numbering = numbering
         self._calls: deque[tuple[Call, int]] = deque()
-        # Numbers alone: nothing that the garbage collector would visit.
+        # Flat numbers only, so that the garbage collector has nothing to visit.
         self._spans: list[int] = []
         self._sites = {"comm": Sites(), "ops": Sites()}
         self._op_site = self._sites["ops"].number_of
@@ -139,11 +141,11 @@ class Buffer:
 
     @property
     def num_calls(self) -> int:
-        """Number of calls that have been kept."""
+        """Number of calls kept."""
         return self._num_kept
 
     def add(self, call: Call) -> None:
-        """Keep a call, from the moment it is issued."""
+        """Keep a call from the moment it is issued."""
         if self.rank is not None and call.request.group.rank != self.rank:
             return
         if self._max_calls is not None and self._num_kept >= self._max_calls:
@@ -154,7 +156,7 @@ class Buffer:
         self._calls.append((call, self.step))
 
     def keep_span(self, span: Span) -> None:
-        """Keep an operator that has ended, in the step that is in progress."""
+        """Keep a completed operator, in the step in progress."""
         rank, number, parent, op, level, start, length, phase, regions, call, thread, _, inner = (
             span
         )
@@ -164,7 +166,7 @@ class Buffer:
             self.num_ops_dropped += 1 if inner is None else 2
             return
         place, module_call = call or _NOWHERE
-        # By identity, for hashing an operator runs Python code; their sites keep them alive.
+        # Keyed by identity: hashing an operator runs Python code. Its site keeps it alive.
         if inner is None:
             self._num_ops_kept += 1
             site = (rank, id(op), level, phase, regions, place, thread)
@@ -217,7 +219,7 @@ class Buffer:
         self._num_in_step = 0
 
     def end_step(self, rank: int) -> None:
-        """End the step in progress, for the program says so, and begin the next one."""
+        """End the step in progress at the program's request and begin the next one."""
         self._num_marks += 1
         self._end_step(rank)
 
@@ -230,18 +232,18 @@ class Buffer:
         self._set_step(self._num_steps, end)
 
     def end_steps(self, rank: int) -> None:
-        """End the step in progress; a last one in which nothing happened is none."""
+        """End the step in progress; discard a last step in which nothing happened."""
         if self.step != NO_STEP and (self._num_in_step or not self._num_steps):
             self._end_step(rank)
         self._set_step(NO_STEP, now())
 
     @property
     def is_one_step(self) -> bool:
-        """Return whether the only step is the recording itself: the program has marked none."""
+        """Return whether the recording itself is the only step, since the program marked none."""
         return not self._num_marks and self._num_steps == 1
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
-        """Take note of a call that may end a step; a mark of the program's own comes first."""
+        """Receive a call that may end a step; ignored once the program has marked a step itself."""
         if self._num_marks:
             return
         if source not in self._finders:
@@ -250,7 +252,7 @@ class Buffer:
         self._keep_found(source, finder.tick(thing, at, begin))
 
     def end_found_steps(self) -> None:
-        """Complete the steps that were found: the last call of each source ends a step, too."""
+        """Complete the found steps; the last call of each source also ends a step."""
         for source, (finder, _) in self._finders.items():
             self._keep_found(source, finder.rest())
 
@@ -262,10 +264,16 @@ class Buffer:
             count[0] += 1
 
     def flush(self, facts: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
-        """Write what has come in; with `is_last` also what is still outstanding.
+        """Write the entries collected so far.
 
-        Much of it is written in several batches: what came first is then safe the sooner. Raises
-        OSError where some of it could not be written, which is then lost.
+        Large amounts are written in several batches, so that early entries are safe sooner.
+
+        Args:
+            facts: facts to write with the last batch.
+            is_last: also write the calls that are still outstanding.
+
+        Raises:
+            OSError: some batches could not be written; their entries are lost.
         """
         failure = None
         with self._lock:
@@ -302,12 +310,12 @@ class Buffer:
         news = self._sources.news(tables[sites_of("comm")], tables[OUTSTANDING])
         try:
             self._writer.write(tables, {**(facts or {}), **news}, numbers)
-        except OSError:  # memory stays bounded also where the disk is full
+        except OSError:  # memory stays bounded even if the disk is full
             self._lose(tables, numbers)
             raise
 
     def _lose(self, tables: Mapping[str, Any], numbers: Mapping[str, Sequence[int]]) -> None:
-        """Count what could not be written; what is few, or needed later, is tried again."""
+        """Count the entries that could not be written; requeue those that later batches need."""
         self.num_dropped += len(numbers["comm"]) // len(NUMBERS["comm"])
         self.num_ops_dropped += len(numbers["ops"]) // _SPAN_WIDTH
         for row in tables["groups"]:
@@ -320,9 +328,9 @@ class Buffer:
         self._shown = []
 
     def await_ends(self, timeout_s: float, ask: Callable[[], None]) -> None:
-        """Give backends that much time to tell of calls that have completed by now.
+        """Wait up to `timeout_s` for backends to report calls that have completed by now.
 
-        `ask` is called meanwhile: not all tell by themselves.
+        `ask` is called meanwhile, since not all backends report by themselves.
         """
         deadline = now() + round(timeout_s * 1e9)
         while any(call.is_watched for call, _ in (*self._outstanding, *self._calls)):
@@ -332,7 +340,7 @@ class Buffer:
             sleep(_POLL_S)
 
     def _sort_out(self, is_last: bool) -> tuple[list[tuple[Call, int]], list[tuple[Call, int]]]:
-        """The calls of which all is known, and those still in the making."""
+        """Split the calls into fully known ones and outstanding ones."""
         waiting: list[tuple[Call, int]] = []
         done: list[tuple[Call, int]] = []
         for entry in [*self._outstanding, *_take(self._calls, _MAX_CALLS_IN_BATCH)]:
@@ -341,7 +349,7 @@ class Buffer:
         return done, waiting
 
     def _new_groups(self, entries: list[tuple[Call, int]]) -> list[Any]:
-        """The rows of groups that came up for the first time, or of which more is known now."""
+        """Return the rows of groups that are new or whose description has changed."""
         rows = {}
         self._groups_seen.update(dict.fromkeys([call.request.group for call, _ in entries]))
         for group in self._groups_seen:
@@ -351,7 +359,7 @@ class Buffer:
         return list(rows.values())
 
     def _numbers_of(self, entries: list[tuple[Call, int]]) -> list[int]:
-        """What differs between calls that are alike; what does not becomes a site."""
+        """Return the numbers of each call; the columns that alike calls share become a site."""
         sites = self._sites["comm"]
         flat: list[int] = []
         for call, step in entries:
@@ -364,7 +372,7 @@ class Buffer:
         return flat
 
     def _take_spans(self) -> list[int]:
-        """What is known of operators, which threads may add to meanwhile, as the file counts."""
+        """Take the buffered operator numbers, in the file's numbering; threads may append."""
         spans = self._spans[: _MAX_OPS_IN_BATCH * _SPAN_WIDTH]
         del self._spans[: len(spans)]
         if first := self._numbering.first_op:
@@ -376,7 +384,7 @@ class Buffer:
         return spans
 
     def contents(self) -> bytes:
-        """All that has been written so far."""
+        """Return everything written so far."""
         with self._lock:
             self._stream.seek(0)
             written = self._stream.read()
@@ -385,5 +393,5 @@ class Buffer:
 
 
 def _take(entries: deque[Any], most: int) -> list[Any]:
-    """The first that are in a queue now; others may append meanwhile."""
+    """Pop up to `most` of the oldest entries of a queue that other threads may append to."""
     return [entries.popleft() for _ in range(min(len(entries), most))]

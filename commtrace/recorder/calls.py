@@ -1,8 +1,8 @@
-"""One communication call: what its arguments say, what became of it, and its row in table `comm`.
+"""One communication call: its arguments, its outcome, and its row in table `comm`.
 
-`issue` makes a `Call` when the operator is called and reads only what would be gone later; text is
-made when the call is written (`row`), which is not in the way of the program. What the arguments
-say is a `Request`, and calls that are known to be alike have one together.
+`issue` creates a `Call` when the operator is called and reads only values that would be gone later.
+Text is formatted when the call is written (`row`), off the program's critical path. A `Request`
+holds the arguments' values, and calls known to be alike share one.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Shapes = tuple[torch.Size, ...]
 
 
 class Request:
-    """What the arguments of a call say; the same object for all calls that one object announces.
+    """Argument values of a call; shared by all calls that one announcement object announces.
 
-    `is_computed` is false of fake and meta tensors, which hold no data. Ranks are those within the
-    group, -1 where there is none.
+    `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
+    ranks within the group, -1 if none.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Request:
         self.is_shared = False
 
     def identity(self) -> Any:
-        """What is equal where all of its columns are; by identity what is costly to hash."""
+        """Return a key, equal if all columns are equal; costly objects enter by identity."""
         if self.is_shared:
             return id(self)
         return (
@@ -73,7 +73,7 @@ class Request:
         )  # fmt: skip
 
     def wire_bytes(self) -> int:
-        """The bytes that this rank puts on the wire."""
+        """Return the bytes that this rank puts on the wire."""
         if self.kept_bytes >= 0:
             return self.payload - self.kept_bytes
         group = self.group
@@ -82,14 +82,16 @@ class Request:
 
 
 class Call:
-    """A call in progress or done. Times are of the recorder's clock; -1 is not known.
+    """A call in progress or completed. Times are the recorder's clock in ns; -1 is unknown.
 
-    `functional_op` is the functional collective that issued it, where one did. While it
-    `is_watched`, its completion will be told; while it `is_owed`, how long it blocked.
+    A call outlives its tensors. It has slots, to stay below 512 bytes, and holds no object created
+    in C++. Such an object would come from the allocator that serves the tensors and could occupy
+    the gap that one of them leaves, so that the next tensor of the same size would not fit there.
 
-    A call outlives the tensors that it is about. It has slots, so as to stay below 512 bytes, and
-    holds nothing made in C++: what came from the allocator that tensors come from would lie in
-    what one of them has left, so that the next one, of the same size, would not fit there.
+    Attributes:
+        functional_op: the functional collective that issued the call, if any.
+        is_watched: the completion of the call will still be reported.
+        is_owed: the blocked time of the call will still be reported.
     """
 
     __slots__ = (
@@ -116,7 +118,7 @@ class Call:
         self.is_settled = self.is_watched = self.is_owed = False
 
     def is_over(self) -> bool:
-        """Whether nothing more will become known of the call."""
+        """Return whether everything that can be known of the call is known."""
         if self.is_settled:
             return True
         if self.is_watched or self.is_owed:
@@ -124,7 +126,7 @@ class Call:
         return self.work is not None and self.work() is None
 
     def blocked(self) -> int:
-        """How long the thread was blocked, as far as it could be seen."""
+        """Return the time that the thread was observed to be blocked, in ns; -1 if unknown."""
         if self.returned < 0:
             return _UNKNOWN
         if not self.request.is_async:
@@ -132,7 +134,7 @@ class Call:
         return self.waited if self.num_waits else _UNKNOWN
 
     def site(self) -> tuple[Any, ...]:
-        """What decides its row but for the numbers."""
+        """Return a key of the row's columns other than the numbers."""
         phase, module_call, code, instruction, told = self.location
         return (
             self.request.identity(), self.region, self.thread, id(self.op), phase,
@@ -141,11 +143,11 @@ class Call:
         )  # fmt: skip
 
     def held(self) -> Any:
-        """What must live as long as its site is known; code and operators live on anyway."""
+        """Return the object that must outlive the site; code and operators live on anyway."""
         return self.request
 
     def numbers(self, epoch: int, step: int, numbering: Numbering) -> tuple[int, ...]:
-        """The columns of its row that `spool.NUMBERS` names, in that order."""
+        """Return the columns that `spool.NUMBERS` names, in that order."""
         module_call = self.location[1]
         number, seq, op_id = numbering.of(self)
         issue, returned, end = self.issue, self.returned, self.end
@@ -163,7 +165,7 @@ class Call:
         )
 
     def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
-        """The call as a row of table `comm`, in the order of its columns."""
+        """Return the call as a row of table `comm`, in the order of its columns."""
         request = self.request
         group = request.group
         number, seq, op_id = numbering.of(self)
@@ -218,11 +220,11 @@ class Call:
 
 
 class Numbering:
-    """How one recording counts and names what the process counts and names once for all.
+    """Numbering and naming of one recording, relative to those of the process.
 
-    Numbers begin at 0 where the recording began. A group keeps its name, unless another group of
-    that name came before it in this recording: one with other ranks, or one that this rank has
-    destroyed since. Threads that play the ranks of one group have an object each for it.
+    Numbers start at 0 where the recording began. A group keeps its name, unless an earlier group of
+    this recording has the same name: one with other ranks, or one that this rank has destroyed
+    since. Threads that play the ranks of one group have one object each for it.
     """
 
     def __init__(
@@ -235,9 +237,9 @@ class Numbering:
         self._holders: dict[str, tuple[tuple[int, ...], dict[int, Group]]] = {}
 
     def of(self, call: Call) -> tuple[int, int, int]:
-        """The number of a call on its rank, that within its group, and that of its operator.
+        """Return the call's number on its rank, its number in its group, and its operator's number.
 
-        The last is -1 of an operator that this recording does not have.
+        The last is -1 if this recording does not have the operator.
         """
         group = call.request.group
         return (
@@ -247,7 +249,7 @@ class Numbering:
         )
 
     def name(self, group: Group) -> str:
-        """The name of a group."""
+        """Return the name of a group, unique within this recording."""
         name = self._names.get(group)
         if name is None:
             name, number = group.row.name, 1
@@ -258,13 +260,13 @@ class Numbering:
         return name
 
     def _takes(self, name: str, group: Group) -> bool:
-        """Take a name, unless it is another group's."""
+        """Claim a name for a group; return whether it was free."""
         ranks, holders = self._holders.setdefault(name, (group.ranks, {}))
         return ranks == group.ranks and holders.setdefault(group.rank, group) is group
 
 
 def tensors_of(argument: Any) -> Sequence[torch.Tensor]:
-    """The tensors of a tensor, of a list of them, or of a list of lists."""
+    """Return the tensors of a tensor, a list of tensors, or a list of lists."""
     if isinstance(argument, torch.Tensor):
         return (argument,)
     if argument and isinstance(argument[0], (list, tuple)):
@@ -273,10 +275,10 @@ def tensors_of(argument: Any) -> Sequence[torch.Tensor]:
 
 
 def read_arguments(request: Request, args: Sequence[Any], reduce_op: str = "") -> None:
-    """Fill in what the arguments of the operator say.
+    """Fill in the request from the operator's arguments.
 
-    A functional collective has told its `reduce_op` by name; that of c10d holds it in a box, which
-    to open takes longer than all else here.
+    A functional collective passes `reduce_op` by name. c10d wraps it in a ScriptObject; unboxing
+    dominates the cost of this function.
     """
     signature = request.signature
     if reduce_op:
@@ -289,7 +291,7 @@ def read_arguments(request: Request, args: Sequence[Any], reduce_op: str = "") -
     if signature.peer is not None:
         request.peer = args[signature.peer]
     if signature.is_async is not None:
-        # An argument that equals its default, True, does not arrive.
+        # the dispatcher drops an argument that equals its default, True
         request.is_async = len(args) <= signature.is_async or bool(args[signature.is_async])
     elif signature.is_blocking:
         request.is_async = False
@@ -308,7 +310,7 @@ def read_arguments(request: Request, args: Sequence[Any], reduce_op: str = "") -
 
 
 def read_result(request: Request, result: Any) -> None:
-    """Fill in what the result of the operator says, which is what the call writes to."""
+    """Fill in the request from the operator's result, which is the call's output buffer."""
     signature = request.signature
     request.received = _read_tensors(request, result, signature.payload is RECEIVED)
     if signature.payload_per_rank:
@@ -316,7 +318,7 @@ def read_result(request: Request, result: Any) -> None:
 
 
 def _read_tensors(request: Request, argument: Any, is_payload: bool) -> Shapes:
-    """The shapes of an argument's tensors; adds up their bytes and notes what they are."""
+    """Return the shapes of an argument's tensors; sum their bytes and note dtype and device."""
     tensors = (argument,) if type(argument) is _Tensor else tensors_of(argument)
     if not tensors:
         return ()
@@ -338,13 +340,13 @@ def _read_tensors(request: Request, argument: Any, is_payload: bool) -> Shapes:
 
 
 def _kept_bytes(request: Request, args: Sequence[Any]) -> int:
-    """The bytes that a rank sends to itself in an all-to-all; -1 if every rank gets as much."""
+    """Return the bytes a rank sends to itself in an all-to-all; -1 if all ranks get the same."""
     signature, own = request.signature, request.group.group_rank
     if signature.split is not None:
         split = args[signature.split]
         return request.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
     sent = args[signature.sent or 0]
-    if isinstance(sent, torch.Tensor):  # in equal parts, or in parts that only the device knows
+    if isinstance(sent, torch.Tensor):  # equal splits, or splits that only the device knows
         return _UNKNOWN
     tensor = tensors_of(sent)[own]
     return tensor.numel() * tensor.itemsize
@@ -358,7 +360,7 @@ def _names(told: Attribution, place: Place | None) -> Iterable[str]:
 
 
 def _name_of_function(code: CodeType) -> str:
-    """What a function is called, also one that torch.compile makes of the rest of it."""
+    """Return a function's name, also of one that torch.compile resumes after a graph break."""
     rest = code.co_name.removeprefix(_RESUMED)
     return code.co_name if rest == code.co_name else rest.rpartition("_at_")[0]
 
@@ -389,10 +391,10 @@ _REDUCE_OPS: dict[int, str] = (
 
 
 def _reduce_op_name(reduce_op: Any) -> str:
-    """The name of a reduction: functional operators say it, those of c10d hold it in a box."""
+    """Return the name of a reduction, given by name or wrapped by c10d in a ScriptObject."""
     if isinstance(reduce_op, str):
         return reduce_op
     try:
         return _REDUCE_OPS.get(reduce_op._get_method("op")(), "")
-    except (AttributeError, RuntimeError):  # before torch 2.11 the box could not be opened
+    except (AttributeError, RuntimeError):  # not readable before torch 2.11
         return ""

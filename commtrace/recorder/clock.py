@@ -1,8 +1,8 @@
-"""The recorder's clock: nanoseconds that never go back, and what they mean in wall time.
+"""Clock of the recorder: monotonic nanoseconds, and their offset from wall time.
 
-All processes of one running system share this clock, so their times compare exactly once each
-spool says how far the clock is from the Unix epoch (`epoch_ns`) and which system it ran on
-(`boot`). Processes of different systems compare as well as their wall clocks do.
+All processes of one running system share this clock. Their times compare exactly once each spool
+states the clock's offset from the Unix epoch (`epoch_ns`) and the system it ran on (`boot`).
+Processes of different systems compare as well as their wall clocks do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def epoch_ns() -> int:
-    """What to add to `now()` to get nanoseconds since the Unix epoch."""
+    """Return the number of ns to add to `now()` to get nanoseconds since the Unix epoch."""
     readings = []
     for _ in range(_NUM_READINGS):
         before, wall, after = now(), time_ns(), now()
@@ -27,7 +27,7 @@ def epoch_ns() -> int:
 
 
 def boot() -> str:
-    """The identity of the running system, whose processes share the clock."""
+    """Return the identity of the running system, whose processes share the clock."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

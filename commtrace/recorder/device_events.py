@@ -1,15 +1,15 @@
-"""When communication on an accelerator is complete: events tell, nobody waits for the device.
+"""Completion times of communication on accelerators, read from device events without blocking.
 
-To wait for a call there makes a stream wait, not the program. An event that is recorded behind the
-wait on the same stream is reached when the call is complete. It is asked for later, by the thread
-that writes; its time is put on the recorder's clock by another event, which was recorded on an idle
-stream at a known time. Nothing is recorded while a graph is being captured.
+Waiting for a call on an accelerator makes a stream wait, not the program. An event recorded behind
+the wait on the same stream is reached when the call is complete. The writer thread queries it
+later. A second event, recorded on an idle stream at a known time, maps its time to the recorder's
+clock. Nothing is recorded while a graph is being captured.
 
     program      issue ── wait ── event ──────────────────────────────
     device                          └ reached: complete
     writer                 origin ·········· query ── complete_ns = origin + elapsed_time
 
-Where the program waits late, after other work of its stream, completion is told as late.
+If the program waits late, after other work on its stream, the reported completion is as late.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from commtrace.recorder.clock import now
 
 _NS_PER_MS = 1_000_000
 _MAX_EXPECTED = 10_000
-# An elapsed time is a number of 24 bits: a microsecond of ten seconds.
+# An elapsed time is a float with a 24-bit mantissa: about a microsecond in ten seconds.
 _ORIGIN_LASTS_NS = 10_000_000_000
 _RELAXED = 2
 
@@ -37,40 +37,40 @@ class Event(Protocol):
     """A point in a stream, with its time."""
 
     def query(self) -> bool:
-        """Whether it has been reached."""
+        """Return whether the device has reached the event."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until it is reached."""
+        """Block until the device has reached the event."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this one to another, both of them reached."""
+        """Return the milliseconds from this event to another; both must have been reached."""
         ...
 
 
 class Device(Protocol):
-    """What is asked of an accelerator."""
+    """Interface to an accelerator."""
 
     def is_capturing(self) -> bool:
-        """Whether what this thread issues becomes part of a graph instead of being run."""
+        """Return whether this thread's work is captured into a graph instead of being run."""
         ...
 
     def here(self) -> Event:
-        """An event on the stream that this thread issues to."""
+        """Record an event on the current stream of this thread."""
         ...
 
     def aside(self) -> Event:
-        """An event on a stream that nothing else is issued to."""
+        """Record an event on a stream that carries no other work."""
         ...
 
     def asking(self) -> Any:
-        """A context in which events may be asked for, whatever other threads capture."""
+        """Return a context in which events may be queried while other threads capture graphs."""
         ...
 
 
 class TorchDevice:
-    """An accelerator as torch has it: `torch.cuda` and modules like it."""
+    """Accelerator as torch exposes it: `torch.cuda` and modules like it."""
 
     def __init__(self, device_type: str) -> None:
         self._module: Any = torch.get_device_module(device_type)
@@ -78,16 +78,16 @@ class TorchDevice:
         self._exchange_mode = _capture_mode_exchange() if device_type == "cuda" else None
 
     def is_capturing(self) -> bool:
-        """Whether the current stream is being captured."""
+        """Return whether the current stream is being captured."""
         ask = getattr(self._module, "is_current_stream_capturing", None)
         return ask is not None and ask()
 
     def here(self) -> Event:
-        """An event on the current stream."""
+        """Record an event on the current stream."""
         return self._event_on(self._module.current_stream())
 
     def aside(self) -> Event:
-        """An event on the stream of ours."""
+        """Record an event on the recorder's own stream."""
         if self._stream is None:
             self._stream = self._module.Stream()
         return self._event_on(self._stream)
@@ -99,7 +99,7 @@ class TorchDevice:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Keep what this thread asks from spoiling what another one captures."""
+        """Keep this thread's queries from invalidating a capture of another thread."""
         if self._exchange_mode is None:
             yield
             return
@@ -112,13 +112,18 @@ class TorchDevice:
 
 
 def _capture_mode_exchange() -> Any:
-    """CUDA's function for that. Raises OSError or AttributeError where it can't be found."""
+    """Return CUDA's `cudaThreadExchangeStreamCaptureMode`.
+
+    Raises:
+        OSError: the CUDA runtime library was not found.
+        AttributeError: the library does not export the function.
+    """
     major = (torch.version.cuda or "").partition(".")[0]
     return ctypes.CDLL(f"libcudart.so.{major}").cudaThreadExchangeStreamCaptureMode
 
 
 class DeviceEvents:
-    """The calls of one accelerator that have been waited for and are not known to be complete."""
+    """Calls of one accelerator that were waited for and are not known to be complete."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -127,7 +132,7 @@ class DeviceEvents:
         self._lock = threading.Lock()
 
     def expect(self, call: Call) -> bool:
-        """Have the completion of a call told; not while a graph is being captured."""
+        """Watch for the completion of a call; return False if full or during a graph capture."""
         if len(self._expected) >= _MAX_EXPECTED or self._device.is_capturing():
             return False
         if self._origin is None:
@@ -136,7 +141,7 @@ class DeviceEvents:
         return True
 
     def ask(self) -> None:
-        """Tell the calls that have been completed meanwhile."""
+        """Set the completion time of calls that have completed since the last query."""
         with self._lock, self._device.asking():
             for _ in range(len(self._expected)):
                 self._ask_for(*self._expected.popleft())
@@ -152,7 +157,7 @@ class DeviceEvents:
             self._expected.append((event, origin, origin_ns, call))
 
     def forget(self) -> None:
-        """Give up on what is not complete yet."""
+        """Stop watching the calls that are not complete yet."""
         with self._lock:
             while self._expected:
                 *_, call = self._expected.popleft()
@@ -166,15 +171,15 @@ class DeviceEvents:
 
 
 class Devices:
-    """The accelerators of this process, found out about when something is waited for there."""
+    """Accelerators of this process, discovered when a call on them is first waited for."""
 
     def __init__(self) -> None:
         self.events: dict[str, DeviceEvents | None] = {}
 
     def expect(self, call: Call) -> None:
-        """Have the completion of a call told where its device can; else it stays unknown.
+        """Watch for a call's completion if its device supports events; otherwise it stays unknown.
 
-        A device that fails once is not asked again. Raises what it raised.
+        A device that fails once is not used again. Re-raises the device's exception.
         """
         device = call.request.device
         try:
@@ -190,7 +195,10 @@ class Devices:
             call.is_settled = not call.is_watched
 
     def ask(self) -> None:
-        """Tell the calls that have been completed meanwhile. Raises what a device raised."""
+        """Set the completion time of calls completed since the last query.
+
+        Re-raises a device's exception.
+        """
         for device, events in list(self.events.items()):
             if events is not None:
                 try:

@@ -1,8 +1,8 @@
-"""Keeps torch.compile from compiling the recorder itself.
+"""Keep torch.compile from compiling the recorder itself.
 
-Where a compiled function breaks off in the middle, torch looks at each Python frame that runs from
-there on as something more to compile, the recorder's among them. They are marked as frames to be
-run as they are. The program's own code, where they call it, is compiled as without them.
+After a graph break, torch tries to compile every Python frame that runs from there on, including
+the recorder's. The recorder's frames are marked to be run uncompiled. The program's own code that
+they call is compiled as usual.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _marked: set[str] = set()
 
 
 def run_as_it_is() -> None:
-    """Mark all functions of this package that have been loaded since the last time."""
+    """Mark all functions of this package that were loaded since the last call."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == _PACKAGE and name not in _marked:
             _marked.add(name)
@@ -31,14 +31,14 @@ def run_as_it_is() -> None:
 
 
 def _strategy(module: str) -> Any:
-    """To skip a frame; and all below it, where these are none of the program's."""
+    """Return the strategy that skips a module's frames, recursively if they call no user code."""
     action = _frames._FrameAction
     is_alone = module.startswith(f"{_RECORDER}.") and module not in _CALLING_THE_PROGRAM
     return _frames._FrameExecStrategy(action.SKIP, action.SKIP if is_alone else action.DEFAULT)
 
 
 def _codes_of(values: Iterable[Any], module: ModuleType) -> Iterator[CodeType]:
-    """The code of a module's own functions and methods, and of the functions inside of these."""
+    """Yield the code of a module's own functions and methods, and of their nested functions."""
     for value in values:
         if isinstance(value, type):
             if value.__module__ == module.__name__:

@@ -1,7 +1,7 @@
-"""The facts about a run and a rank that a spool begins with, and those found out later.
+"""Facts about a run and a rank: those known when a spool begins and those found out later.
 
-Recording may begin before `init_process_group`: then the environment (torchrun's RANK and
-WORLD_SIZE) is believed until the first process group is seen.
+Recording may begin before `init_process_group`. The environment (torchrun's RANK and WORLD_SIZE) is
+then trusted until the first process group is seen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from commtrace.recorder.recorder import Recorder
 
 
 def process_rank() -> int | None:
-    """This process's global rank, None without a process group."""
+    """Return this process's global rank, or None without a process group."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else None
 
 
@@ -43,7 +43,7 @@ def _world_size() -> int:
 
 
 class Facts:
-    """The facts of one recording; `rank` and `num_ranks` grow true while it runs."""
+    """Facts of one recording; `rank` and `num_ranks` become accurate while it runs."""
 
     def __init__(self, detail: str, epoch: int) -> None:
         self._is_rank_sure = process_rank() is not None
@@ -71,11 +71,11 @@ class Facts:
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks the program has, as far as is known."""
+        """Number of ranks of the program, as far as is known."""
         return self._run["world_size"]
 
     def news(self, recorder: Recorder) -> dict[str, Any]:
-        """The facts that the groups seen since the last time have changed."""
+        """Return the facts changed by the groups seen since the last call."""
         before = (self.rank, self._device, dict(self._run))
         group = recorder.groups.newest
         if group is not None:

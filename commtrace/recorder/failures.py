@@ -1,14 +1,14 @@
-"""What went wrong while recording: the first failure, and how many there were.
+"""Errors inside the recorder: the first one and their number.
 
-Nothing of it reaches the recorded program; it is told when the recording ends. Tracebacks are not
-kept, for they would keep the program's tensors.
+They never reach the recorded program and are reported when the recording ends. Tracebacks are
+dropped, since they would keep the program's tensors alive.
 """
 
 from __future__ import annotations
 
 
 class Failures:
-    """The first of many, and their number."""
+    """First error and number of errors."""
 
     def __init__(self) -> None:
         self.first: BaseException | None = None
@@ -18,12 +18,12 @@ class Failures:
         return self._num
 
     def append(self, error: BaseException) -> None:
-        """Take note of one more."""
+        """Add one error."""
         self._num += 1
         if self.first is None:
             self.first = error.with_traceback(None)
 
     def extend(self, others: Failures) -> None:
-        """Take note of all that others have."""
+        """Add all errors of `others`."""
         self._num += len(others)
         self.first = self.first or others.first

@@ -1,8 +1,8 @@
-"""What there is to know about each process group, found out once.
+"""Description of each process group, determined once.
 
-The recorder asks for the `Group` of every call. Groups are told apart by identity, since one
-process may have several of one name: made one after the other, or by threads that play different
-ranks. They are not kept alive.
+The recorder looks up the `Group` of every call. Groups are distinguished by identity, since one
+process may have several with one name: created one after the other, or by threads that play
+different ranks. They are not kept alive.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _MESH_PREFIX = "mesh_"
 
 
 class Group:
-    """One process group as one rank of it sees it; `seq` counts this rank's calls.
+    """One process group as one of its ranks sees it.
 
-    What one that `is_in_cpp` does with tensors of the CPU runs no Python.
+    Attributes:
+        seq: number of calls of this rank.
+        is_in_cpp: its operations on CPU tensors run no Python.
     """
 
     __slots__ = (
@@ -53,21 +55,21 @@ class Group:
         self.seq = 0
 
     def global_rank(self, group_rank: int) -> int:
-        """The global rank of a member; -1 of no member."""
+        """Return the global rank of a member; -1 if `group_rank` is not a member."""
         return self.ranks[group_rank] if 0 <= group_rank < len(self.ranks) else -1
 
     def learn_axis(self, axis: str) -> None:
-        """Take over the name of the mesh axis that the group belongs to, where torch has none."""
+        """Set the mesh axis that the group belongs to, unless torch has named one."""
         if axis and not self.row.mesh_axis:
             self.row = self.row._replace(mesh_axis=axis)
 
     def distance(self, group_rank: int) -> int:
-        """How many places this rank stands behind `group_rank` in the ring."""
+        """Return the number of positions by which this rank is behind `group_rank` in the ring."""
         return (self.group_rank - group_rank) % len(self.ranks)
 
 
 class Groups:
-    """All groups that this process communicates in, and what they tell about the run."""
+    """All groups that this process communicates in, and the facts about the run they imply."""
 
     def __init__(self) -> None:
         self._known: dict[int, Group] = {}
@@ -78,7 +80,7 @@ class Groups:
         return iter(list(self._known.values()))
 
     def of(self, process_group: Any) -> Group:
-        """The group of a `ProcessGroup`."""
+        """Return the group of a `ProcessGroup`."""
         known = self._known.get(id(process_group))
         if known is not None and known.process_group() is process_group:
             return known
@@ -90,9 +92,9 @@ class Groups:
         return group
 
     def learn_axes(self) -> None:
-        """Name the mesh axes of groups that a DeviceMesh has taken over instead of made.
+        """Name the mesh axes of groups that a DeviceMesh adopted rather than created.
 
-        It is not told so by the groups: the meshes of the process are looked up.
+        Such groups do not carry the axis, so the meshes of the process are searched.
         """
         unnamed: dict[str, list[Group]] = {}  # threads that play ranks have one each
         for group in self:
@@ -107,9 +109,9 @@ class Groups:
 
 
 def _meshes() -> list[DeviceMesh]:
-    """The meshes of the process, the newest first, as far as the garbage collector can tell.
+    """Return the meshes of the process, newest first as far as the garbage collector can tell.
 
-    Some may be left from an earlier time, when a group of the same name was another.
+    Some may be leftovers from a time when another group had the same name.
     """
     found = [each for each in gc.get_referrers(DeviceMesh) if type(each) is DeviceMesh]
     young = [{id(each) for each in gc.get_objects(generation)} for generation in (0, 1)]
@@ -125,7 +127,7 @@ def _meshes() -> list[DeviceMesh]:
 def _describe(process_group: Any, forget: Callable[[Any], object]) -> Group:
     try:
         ranks = tuple(dist.get_process_group_ranks(process_group))
-    except (KeyError, ValueError, RuntimeError):  # a group that torch.distributed never met
+    except (KeyError, ValueError, RuntimeError):  # a group unknown to torch.distributed
         ranks = tuple(range(process_group.size()))
     description = process_group.group_desc
     row = GroupRow(
@@ -142,7 +144,7 @@ def _describe(process_group: Any, forget: Callable[[Any], object]) -> Group:
 
 
 def _mesh_axis(description: str) -> str:
-    """The axis that torch's DeviceMesh writes into the description of the groups it makes."""
+    """Return the axis that torch's DeviceMesh writes into the description of its groups."""
     if not description.startswith(_MESH_PREFIX) or description == "mesh_default":
         return ""
     axis = description.removeprefix(_MESH_PREFIX)
@@ -161,7 +163,7 @@ _unbox = dist.ProcessGroup.unbox
 
 
 def resolve(argument: Any) -> Any:
-    """The `ProcessGroup` that an operator was given: boxed, by name, or as itself."""
+    """Return the `ProcessGroup` passed to an operator: boxed, by name, or as itself."""
     if isinstance(argument, _Box):
         return _unbox(argument)
     if isinstance(argument, str):

@@ -1,18 +1,18 @@
-"""Sees every communication operator of the process, and every wait, while installed.
+"""Intercepts every communication operator of the process, and every wait, while installed.
 
-For each operator of `signatures` a kernel is registered at the dispatch key `BackendSelect`, which
-every call passes on its way to its backend (CPU, CUDA, Meta, ...) and where these operators have
-no kernel of their own. It reports to the recorder and passes the call on; nothing is replaced, so
-nothing else in the program is slower, and taking the kernels out leaves the dispatcher as it was.
-Calls from C++ (DistributedDataParallel), of other threads, in inference mode and of compiled
-functions all come this way. The interpreter lock is not held while a call is in its backend.
+For each operator of `signatures` a kernel is registered at the dispatch key `BackendSelect`. Every
+call passes this key on its way to its backend (CPU, CUDA, Meta, ...), and these operators have no
+kernel of their own there. The kernel reports to the recorder and passes the call on. Nothing is
+replaced, so nothing else in the program slows down, and removing the kernels restores the
+dispatcher. Calls from C++ (DistributedDataParallel), other threads, inference mode and compiled
+functions all pass it. The interpreter lock is not held while a call is in its backend.
 
-The collectives of dtensor_core, where nobody else looks on, take a shorter way than the dispatcher:
-it tells of them, and they go to the backend at once.
+The collectives of dtensor_core bypass the dispatcher if nothing else observes it: dtensor_core
+announces them and they go to the backend directly.
 
-An operator of another namespace than `c10d` is recorded itself only where it issues none of that.
-Waiting is seen at `wait_tensor`, whose kernel is put in when there is a first result to be waited
-for, and at `torch.distributed.Work.wait`, which is replaced; so are functions that wait in C++.
+An operator outside the namespace `c10d` is recorded itself only if it issues no operator of `c10d`.
+Waits are seen at `wait_tensor`, whose kernel is installed when there is a first result to wait for,
+and at `torch.distributed.Work.wait`, which is replaced, as are functions that wait in C++.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from commtrace.recorder.thread_state import HERE
 
 _KEY = "BackendSelect"
 _STEPS_DOWN = 3
-"""How far below `redistribute.execute`, or what stands for it, dtensor_core has a call issued: its
-own functions, none of which runs code of the user's."""
+"""Number of dtensor_core's own frames between `redistribute.execute`, or its equivalent, and the
+call; none of them runs user code.
+"""
 
 _OUR_KEY, _CPU_KEY = torch._C.DispatchKey.BackendSelect, torch._C.DispatchKey.CPU
 _AFTER_KEY = torch._C._dispatch_keyset_full_after(_OUR_KEY)
@@ -51,7 +52,7 @@ Kernel = Callable[..., Any]
 
 
 class _Below(dict[int, Any]):
-    """The keys of a call that are left below ours, by all of its keys; each set is made once."""
+    """Dispatch keys left below ours, by a call's full key set; each set is computed once."""
 
     def __missing__(self, keys: int) -> Any:
         self[keys] = below = torch._C.DispatchKeySet.from_raw_repr(keys) & _AFTER_KEY
@@ -62,7 +63,7 @@ _BELOW = _Below()
 
 
 class Interception:
-    """The kernels in the dispatcher and the method replaced, to be put in and taken out."""
+    """Kernels in the dispatcher and replaced methods, to be installed and removed."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -72,7 +73,7 @@ class Interception:
         self._lock = threading.Lock()
 
     def install(self) -> None:
-        """Put the kernels in."""
+        """Install the kernels."""
         namespaces = {name.partition("::")[0] for name in SIGNATURES}
         self._libraries = {namespace: Library(namespace, "IMPL") for namespace in namespaces}
         for name, signature in SIGNATURES.items():
@@ -88,7 +89,7 @@ class Interception:
                 setattr(owner, name, waiting(function, self._recorder))
 
     def uninstall(self) -> None:
-        """Take them out."""
+        """Remove the kernels and restore the replaced methods."""
         with self._lock:
             self._recorder.before_first_wait = None
             for library in self._libraries.values():
@@ -105,7 +106,7 @@ class Interception:
             self._libraries[namespace].impl(op, kernel, _KEY, with_keyset=True)
 
     def _see_waits(self) -> None:
-        """Put in the kernel of `wait_tensor`: until now there was nothing to wait for."""
+        """Install the kernel of `wait_tensor`, now that there is a result to wait for."""
         with self._lock:
             if self._recorder.before_first_wait is not None:
                 self._recorder.before_first_wait = None
@@ -122,13 +123,13 @@ class Interception:
 
 
 def _next_kernel(name: str) -> Kernel:
-    """Calls what an operator would have called without us."""
+    """Return a callable for the kernel that the operator would have called without ours."""
     namespace, _, op = name.partition("::")
     return getattr(getattr(torch.ops, namespace), op).default._handle.redispatch_boxed
 
 
 def _caller() -> FrameType | None:
-    """The frame that called a kernel; None on a thread of C++, such as the autograd engine has."""
+    """Return the frame that called a kernel; None on a C++ thread such as the autograd engine's."""
     try:
         return sys._getframe(2)
     except ValueError:
@@ -137,7 +138,7 @@ def _caller() -> FrameType | None:
 
 def _native(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
     def kernel(keyset: Any, *args: Any) -> Any:
-        if not recorder.buffers:  # in a forked process, or at the very end
+        if not recorder.buffers:  # in a forked process, or during interpreter shutdown
             return pass_on(_BELOW[keyset.raw_repr()], *args)
         state = HERE.state
         call = recorder.issue(name, signature, args, _caller(), state)
@@ -155,7 +156,7 @@ def _native(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel
 
 
 def _issuing(recorder: Recorder) -> Kernel:
-    """Issues the collectives of dtensor_core, which are told and need not be intercepted."""
+    """Return a function that issues dtensor_core's collectives and records them directly."""
 
     def issue(native_op: str, given: Any, function: Kernel, args: Any) -> Any:
         if not recorder.buffers:
@@ -210,11 +211,11 @@ def _functional(recorder: Recorder, name: str, signature: Signature, pass_on: Ke
 
 
 def _straight(recorder: Recorder, name: str, signature: Signature, pass_on: Kernel) -> Kernel:
-    """Records a functional collective as it is called, once it is known what it issues.
+    """Return a kernel that records a functional collective itself, once its c10d operator is known.
 
-    The operator of c10d below it then passes no second kernel, which costs more than all else here.
-    For that the key of our kernels is left out on the way down, and the one that it would choose
-    for new tensors is put in. Only where no Python runs down there, on plain tensors of the CPU.
+    The c10d operator below it then skips its own kernel, which is the largest single cost here. To
+    that end our dispatch key is excluded on the way down, and the CPU key, which its kernel selects
+    for new tensors, is included. Applies only to plain CPU tensors in groups that run no Python.
     """
     usual = _functional(recorder, name, signature, pass_on)
     group, reduce_op = signature.group, signature.reduce_op
@@ -259,7 +260,7 @@ def _straight(recorder: Recorder, name: str, signature: Signature, pass_on: Kern
 
 
 def _batched(recorder: Recorder, pass_on: Kernel) -> Kernel:
-    """Of fake and meta tensors; others become operators of c10d."""
+    """Return the kernel for batches of fake or meta tensors; others become c10d operators."""
 
     def kernel(keyset: Any, names: Any, peers: Any, tags: Any, tensors: Any, group: Any) -> Any:
         state = HERE.state

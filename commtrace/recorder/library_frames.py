@@ -40,14 +40,14 @@ def _no_note() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A redistribution of torch's DTensor; `operator` is "redistribute" where it is the user's."""
+    """A redistribution of torch's DTensor; `operator` is `redistribute` if the user's own."""
 
     operator: str
     argument: str
     source: str
     target: str
-    candidates: tuple[tuple[str, float], ...] = ()  # it does not say what it chose among
-    payload_bytes: int = -1  # nor what it expects to send
+    candidates: tuple[tuple[str, float], ...] = ()  # torch does not report the alternatives
+    payload_bytes: int = -1  # nor the expected bytes
 
     @property
     def sentence(self) -> str:
@@ -58,7 +58,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What a call carries, and for which part of the model.
+    """Payload of a call and the part of the model it belongs to.
 
     Attributes:
         carries: objects, parameters, gradients, activations, flags (of the parameters that a pass
@@ -82,7 +82,7 @@ class Attribution:
     note: Callable[[], str] = _no_note
 
     def key(self) -> tuple[Any, ...]:
-        """Values as they are written."""
+        """Return the attribution's values as they are written."""
         reason = None if self.reason is None else self.reason()
         return self.carries, tuple(self.names()), reason, self.note()
 
@@ -110,8 +110,9 @@ _SPECS = {
     "backward": ("current_spec", "target_spec"),
     "_redistribute_backward": ("current_spec", "previous_spec"),
 }
-"""Callers of a redistribution, which has many local variables: to read those of one of these takes
-less time, and that is longer than all else here."""
+"""Callers of a redistribution and the local variables that hold its specs. The redistribution
+itself has many local variables; reading a caller's is cheaper, and dominates the cost here.
+"""
 
 
 def _redistribution(frame: FrameType) -> Attribution:
@@ -133,7 +134,7 @@ def _redistribution(frame: FrameType) -> Attribution:
 
 
 def _argument_at(operator: Any, position: int) -> str:
-    """The name of an argument; those of operators on lists are counted flat, and have none."""
+    """Return an argument's name, or `#position` for operators on lists, which count it flat."""
     if position < 0:
         return ""
     arguments = operator._schema.arguments
@@ -143,7 +144,7 @@ def _argument_at(operator: Any, position: int) -> str:
 
 
 def _text_of_spec(spec: Any) -> str:
-    """A layout as dtensor_core writes it: `f32[8,16] tp:P(sum)`."""
+    """Format a layout as dtensor_core does: `f32[8,16] tp:P(sum)`."""
     meta, mesh = spec.tensor_meta, spec.mesh
     names = mesh.mesh_dim_names or [f"axis{axis}" for axis in range(mesh.ndim)]
     layout = " ".join(f"{n}:{each}" for n, each in zip(names, spec.placements, strict=True))
@@ -170,7 +171,7 @@ def _flat_gradients(frame: FrameType) -> Attribution:
 
 
 def _of_param_group(carries: str, group: Any) -> Attribution:
-    def names() -> Sequence[str]:  # which FSDP finds out in the first forward
+    def names() -> Sequence[str]:  # FSDP resolves the names in the first forward
         return [plain_name(each._param_fqn) for each in group.fsdp_params if each._param_fqn]
 
     return Attribution(carries, tuple(group.modules), names)
@@ -226,7 +227,7 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Attribution | None]] = {
     (_FSDP2, "post_backward"): _fsdp_gradients,
     ("torch.distributed.utils", "_sync_module_states"): _parameters,
     (_DDP, "_match_all_reduce_for_bwd_pass"): _gradients,
-    # What goes on with a bucket when its first message is there, on whatever thread that is.
+    # These run when a bucket's first message is complete, on an arbitrary thread.
     (f"{_HOOKS}.powerSGD_hook", "unpack_uncompressed_tensors_and_allreduce_ps"): _gradients,
     (f"{_HOOKS}.powerSGD_hook", "compute_qs"): _gradients,
     (f"{_HOOKS}.powerSGD_hook", "compute_q"): _gradients,
@@ -235,38 +236,39 @@ TELLING: dict[tuple[str, str], Callable[[FrameType], Attribution | None]] = {
     (_ZERO, "_broadcast_object"): _objects,
     **{(module, name): _harness for module, names in HARNESSES.items() for name in names},
 }
-"""Functions that tell of the calls below them, and how to read that from their frame."""
+"""Functions that describe the calls below them, with the reader of their frame."""
 
 
 def told_by(frame: FrameType) -> Attribution | None:
-    """Facts that a frame of a function in `TELLING` gives; None if there are none."""
+    """Return the attribution given by the frame of a function in `TELLING`, or None."""
     return TELLING[frame.f_globals["__name__"], frame.f_code.co_name](frame)
 
 
 def given_bucket(frame: FrameType | None) -> dist.GradBucket | None:
-    """The bucket that a communication hook was called with; its argument has this name."""
+    """Return the bucket that a communication hook was called with; its argument has this name."""
     bucket = frame.f_locals.get("bucket") if frame is not None else None
     return bucket if isinstance(bucket, dist.GradBucket) else None
 
 
 class Named:
-    """The names that parameters have in a model."""
+    """Callable that returns the names of parameters in a model."""
 
     def __init__(self, model: nn.Module, parameters: Sequence[torch.Tensor]) -> None:
         self._model = model
         self._parameters = parameters
 
     def __call__(self) -> Sequence[str]:
-        """The names."""
+        """Return the names."""
         names = {id(each): plain_name(name) for name, each in self._model.named_parameters()}
         return [names.get(id(each), "") for each in self._parameters]
 
 
 class Bucket:
-    """The names of the parameters in a bucket of DistributedDataParallel.
+    """Callable that returns the parameter names in a bucket of DistributedDataParallel.
 
-    Known are how many numbers it has and which parameter completed it, if it was not put off to the
-    end of the backward pass. It keeps the model alive until the call is written, a moment later.
+    Known are the bucket's number of elements and the parameter that completed it, unless the bucket
+    was deferred to the end of the backward pass. The model is kept alive until the call is written,
+    a moment later.
     """
 
     def __init__(self, wrapper: Any, parameter: torch.Tensor | None, numel: int) -> None:
@@ -275,7 +277,7 @@ class Bucket:
         self._numel = numel
 
     def __call__(self) -> Sequence[str]:
-        """The names; none where it can't be told."""
+        """Return the names; none if they cannot be determined."""
         wrapper, parameter = self._wrapper, self._parameter
         if torch._C._current_graph_task_id() >= 0:
             return ()
@@ -297,16 +299,16 @@ class Bucket:
 
 
 class Unused:
-    """DistributedDataParallel's last log entry on parameters that its passes did not use.
+    """Callable that returns DistributedDataParallel's last log entry on unused parameters.
 
-    It logs the first ten passes, and then one of a hundred.
+    It logs the first ten passes, then one in a hundred.
     """
 
     def __init__(self, wrapper: Any) -> None:
         self._wrapper = wrapper
 
     def __call__(self) -> str:
-        """The note; empty where it has logged nothing yet."""
+        """Return the note; empty if nothing has been logged yet."""
         if torch._C._current_graph_task_id() >= 0:
             return ""
         num_bytes = self._wrapper._get_ddp_logging_data().get("unused_parameter_size")
@@ -314,7 +316,7 @@ class Unused:
 
 
 def _initial(wrapper: Any, named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:
-    """Likewise as it has begun: runs of parameters in their order, the last ones first."""
+    """Return the initial buckets: runs of parameters in order, the last ones first."""
     sizes = wrapper._get_ddp_logging_data().get("bucket_sizes", "")
     buckets: list[list[int]] = []
     rest = iter(range(len(named)))
@@ -323,13 +325,13 @@ def _initial(wrapper: Any, named: Sequence[tuple[str, torch.Tensor]]) -> list[li
         while size > 0 and (i := next(rest, None)) is not None:
             bucket.append(i)
             size -= named[i][1].numel() * named[i][1].itemsize
-        if size:  # parameters of several types are dealt out otherwise
+        if size:  # parameters of several dtypes are distributed differently
             return []
         buckets.append(bucket)
     return buckets
 
 
 def _rebuilt(wrapper: Any) -> list[list[int]]:
-    """The numbers of the parameters in each bucket, as the reducer has put them together."""
+    """Return the parameter indices of each bucket as the reducer has rebuilt them."""
     told = wrapper._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
     return [[int(number) for number in each.split()] for each in told.split(",") if each.strip()]

@@ -1,4 +1,4 @@
-"""Where in the program a communication call happens: phase, module call, and the user's line.
+"""Location of a communication call in the program: phase, module call, and the user's line.
 
     backward    the autograd engine is at work, on a node; the module is the one that made the node
     recompute   the engine is at work, and a module or a checkpointed function is run once more
@@ -6,8 +6,8 @@
     optimizer   otherwise, inside of `Optimizer.step`, also of one that a hook of a gradient calls
     other       otherwise
 
-The stack of Python frames is walked only here, when something communicates (see `frames`): in the
-backward pass the user's line is one of the user's own autograd function, or the one that called
+The Python stack is walked only here, when something communicates (see `stack_frames`). In the
+backward pass the user's line is in the user's own autograd function, or the line that called
 backward.
 """
 
@@ -64,12 +64,13 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
 ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
 
 Location = tuple[str, "ModuleCall | None", "CodeType | None", int, "Attribution | None"]
-"""Phase, module call, the user's code (None if the stack has none of theirs) and the instruction
-that it is at, whose line is looked up when the call is written, and what the stack tells."""
+"""Phase, module call, the user's code (None if the stack has none), the instruction offset in it,
+and the attribution found on the stack. The line is looked up when the call is written.
+"""
 
 
 class Locator:
-    """Finds the location of a call; follows modules and optimizer steps while installed."""
+    """Locates calls; tracks modules and optimizer steps while installed."""
 
     def __init__(self, ticked: Ticked) -> None:
         self.modules = ModuleTracker()
@@ -80,7 +81,7 @@ class Locator:
         self._bucket: tuple[int, Place, int] | None = None
 
     def install(self) -> None:
-        """Begin to follow module calls and optimizer steps."""
+        """Start tracking module calls and optimizer steps."""
         self.modules.install()
         self._optimizer_hooks = [
             register_optimizer_step_pre_hook(_step_begins),
@@ -90,7 +91,7 @@ class Locator:
         self._end_of_noting = note_transfers()
 
     def uninstall(self) -> None:
-        """Stop, leaving no hook behind."""
+        """Stop tracking and remove all hooks."""
         self.modules.uninstall()
         for hook in self._optimizer_hooks:
             hook.remove()
@@ -113,9 +114,13 @@ class Locator:
         sent: Sequence[torch.Size],
         dtype: torch.dtype | None,
     ) -> Location:
-        """The location of the code that `frame` runs on the thread of `state`.
+        """Return the location of the code that `frame` runs on the thread of `state`.
 
-        `sent` are the shapes of what is sent, `dtype` is its type.
+        Args:
+            frame: the caller's frame; None on a thread without Python frames.
+            state: the state of the current thread.
+            sent: shapes of the sent tensors.
+            dtype: dtype of the sent tensors.
         """
         task = torch._C._current_graph_task_id()
         if task >= 0:
@@ -144,10 +149,10 @@ class Locator:
     def _locate_in_callback(
         self, told: Attribution | None, code: CodeType | None, instruction: int
     ) -> Location | None:
-        """Of a hook, what goes on when a message is there, on a thread of the backend.
+        """Return the location of a communication hook's continuation, on a thread of the backend.
 
-        Another thread is in the backward pass, of the model that was last seen to call a hook. None
-        of what else such a thread may do.
+        The continuation runs when a message is complete. It belongs to the backward pass on another
+        thread, of the model last seen to call a hook. Returns None for other work of such a thread.
         """
         carries_gradients = told is not None and told.carries == GRADIENTS
         if self._hooked is None and not carries_gradients:
@@ -180,7 +185,7 @@ class Locator:
                 kind = kinds[frame.f_globals["__name__"]]
             except KeyError:
                 kind = learn_kind(frame)
-            if kind:  # most frames are a library's
+            if kind:  # most frames belong to libraries
                 if kind == MIXED:
                     kind = kind_of_function(frame)
                 if kind == ENGINE:
@@ -204,7 +209,7 @@ class Locator:
         call = state.module_call
         is_recomputed = call is not None and call is not state.outside
         phase = RECOMPUTE if is_recomputed or is_in_checkpoint else BACKWARD
-        if is_in_step:  # and not around the backward pass: the walk ended there
+        if is_in_step:  # not around the backward pass, where the walk ended
             phase = OPTIMIZER
         if told is not None and told.modules:
             call = self.modules.call_of_unit(told.modules, call, is_ahead=False)
@@ -226,10 +231,10 @@ class Locator:
         sent: Sequence[torch.Size],
         dtype: torch.dtype | None,
     ) -> tuple[ModuleCall | None, Attribution | None]:
-        """What is sent from C++ when a gradient is ready: it belongs to no single parameter.
+        """Attribute a message that C++ sends when a gradient is ready; it has no single parameter.
 
-        Without a gradient it is what was put off to the end of the backward pass. Gradients are no
-        integers: these are flags, which parameters the pass has used.
+        Without a parameter, the message was deferred to the end of the backward pass. Integer
+        payloads are not gradients but flags: the parameters that the pass has used.
         """
         place = self.modules.wrapper_of(call[0] if call else None, DistributedDataParallel)
         if place is None:
@@ -243,10 +248,10 @@ class Locator:
     def _sent_by_hook(
         self, call: ModuleCall | None, bucket: dist.GradBucket, told: Attribution | None, task: int
     ) -> tuple[ModuleCall | None, Attribution | None]:
-        """Attribution of a message of DistributedDataParallel's communication hook.
+        """Attribute a message of DistributedDataParallel's communication hook.
 
-        Of several messages, such as factors, the first one has the parameters' names: it is one
-        reduction.
+        If a bucket sends several messages, such as factors, only the first carries the parameter
+        names: it is one reduction.
         """
         parameters = bucket.parameters()
         owner = call or (self.modules.owner_of(parameters[0]) if parameters else None)
@@ -262,7 +267,7 @@ class Locator:
         return (place, place.num_calls - 1), told
 
     def call_of_node(self, node: Any, state: ThreadState) -> ModuleCall | None:
-        """The module call that an autograd node belongs to: its maker, or its leaf's holder."""
+        """Return the module call of an autograd node: its maker, or the owner of its leaf."""
         parameter = _parameter_of(node)
         if parameter is None:
             return self.modules.call_that_made(node, state)
@@ -270,10 +275,10 @@ class Locator:
 
 
 def begin_task(state: ThreadState, number: int) -> None:
-    """Find out who called the backward pass that this thread is at work on, and where.
+    """Record which code called the backward pass that this thread works on, and on which thread.
 
-    That is the thread itself, unless the engine runs it on one of its own, as it does for
-    accelerators and where many are nested: such a thread takes over the regions of the caller.
+    The caller is the thread itself, unless the engine runs the pass on a thread of its own, as for
+    accelerators and deep nesting. Such a thread inherits the regions of the caller.
     """
     frame = sys._getframe()
     here = engine_frame(frame)
@@ -285,7 +290,7 @@ def begin_task(state: ThreadState, number: int) -> None:
             code, instruction, _ = user_code(there)
         regions = caller.regions if caller else ()
         task = Task(code, instruction, None if here else caller, stack_of(there), regions)
-        if state.regions == state.backward.regions:  # and not in a region that was entered here
+        if state.regions == state.backward.regions:  # no region entered here
             state.regions = regions
     state.task, state.backward = number, task
     state.outside = call_around(frame, here, state.module_call)
@@ -293,7 +298,7 @@ def begin_task(state: ThreadState, number: int) -> None:
 
 
 def _calling_thread(state: ThreadState) -> tuple[ThreadState | None, FrameType | None]:
-    """Another thread that has called backward, and its frame that did; of several, none."""
+    """Return the other thread that called backward, and its frame; None if several did."""
     threads = [(each, engine_frame(top)) for each, top in sys._current_frames().items()]
     calling = [(each, at) for each, at in threads if at is not None and each != state.ident]
     if len(calling) != 1:
@@ -303,12 +308,12 @@ def _calling_thread(state: ThreadState) -> tuple[ThreadState | None, FrameType |
 
 
 def _parameter_of(node: Any) -> Any:
-    """What a node adds a gradient to; None of any other node. An attribute not there is costly."""
+    """Return the leaf a node accumulates into, or None; a failed attribute lookup is costly."""
     return node.variable if type(node) is ACCUMULATING else None
 
 
 def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
-    """Whether a step really is in progress: one that raised has left its mark behind."""
+    """Return whether a step is really in progress; one that raised leaves its depth behind."""
     while frame is not None:
         if kind_of(frame) == IN_OPTIMIZER:
             return True
@@ -319,7 +324,7 @@ def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
 
 def _step_begins(*_: Any) -> None:
     state = HERE.state
-    if state.optimizer_depth:  # of which some may have raised
+    if state.optimizer_depth:  # some of them may have raised
         state.optimizer_depth = _num_steps_around(sys._getframe(1)) - 1
     state.optimizer_depth += 1
     state.optimizer_task = torch._C._current_graph_task_id()

@@ -1,19 +1,19 @@
-"""Which module is being called, and which one an operator of the backward pass came from.
+"""Tracker of the module being called, and of the module that created each backward operator.
 
 While a recording is on, `torch.nn.Module.__call__` is replaced by a function that keeps the
-innermost module call of the thread, and notes from which autograd sequence number on new nodes are
-made by which call; no module and no tensor gets a hook. A node of the backward pass carries the
-number it was given in the forward pass, so that bisecting the marks finds the call that made it:
+innermost module call of the thread. It also marks the autograd sequence number from which new nodes
+belong to which call. No module and no tensor gets a hook. A backward node carries the sequence
+number of its forward, so that bisecting the marks finds the call that made it:
 
     marks   0: none   12: layers.0 #0   15: layers.0.wq #0   17: layers.0 #0   40: none
     node 16 was made by layers.0.wq #0, node 30 by layers.0 #0
 
-A path is relative to the outermost module called. The first outermost module has the path "";
-further ones that are not a part of it have their class's name in front. A module that a parent
-calls without having it as a submodule is put under it by its class's name. A module made anew for
-each call takes over the path of the last one, once that is gone. What a compiler made of a module's
-forward, where it is a module too, stands for the one that calls it. Rows have the path without the
-names that wrappers put into it (see `wrappers`), which is then that of the wrapper too.
+A path is relative to the outermost module called. The first outermost module has the path ""; later
+ones that are not part of it are prefixed with their class name. A module that its caller does not
+have as a submodule is placed under the caller by its class name. A module created anew for each
+call takes over the path of its predecessor once that is gone. A module that a compiler made of
+another module's forward is attributed to its caller. Rows hold the path without the names that
+wrappers insert (see `wrappers`), which is then the wrapper's path too.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ ModuleCall = tuple["Place", int]
 class Place:
     """A module as reached by one path; `num_calls` counts its calls from 0.
 
-    `plain` is the path as rows have it, without the names that belong to wrappers.
-    `parts` are the places below an outermost module by their path, the same for all of them.
+    `plain` is the path without wrapper names, as in rows. `parts` are the places below the
+    outermost module by path, shared by all of them.
     """
 
     __slots__ = (
@@ -83,10 +83,10 @@ class Place:
         self._num_misses = 0
 
     def name_of(self, module: nn.Module) -> str | None:
-        """The path of `module` below this one, the shortest of several; None if it is not there.
+        """Return the shortest path of `module` below this place; None if it is not a submodule.
 
-        Names are looked up once. For a module that is not among them they are looked up again, but
-        ever more seldom: some programs make a new module for each call.
+        Names are cached. A miss rebuilds the cache, but exponentially less often: some programs
+        create a new module for each call.
         """
         known = self._names.get(id(module))
         if known is not None and known[0]() is module:
@@ -107,7 +107,7 @@ class Place:
                 self._names[id(each)] = (weakref.ref(each), name)
 
     def adopt(self, module: nn.Module, place: Place) -> None:
-        """Remember that `module`, called from here, is found at `place`, as long as it lives."""
+        """Cache that `module`, called from here, is found at `place`, for the module's lifetime."""
         key = id(module)
         children, watched = self.children, self._watched
 
@@ -120,7 +120,7 @@ class Place:
 
 
 class ModuleTracker:
-    """Follows module calls while installed."""
+    """Tracks module calls while installed."""
 
     def __init__(self) -> None:
         self._outside: Any = Place.__new__(Place)
@@ -135,14 +135,14 @@ class ModuleTracker:
         self._num_strangers = 0
 
     def install(self) -> None:
-        """Begin to follow module calls, of all threads."""
+        """Start tracking module calls of all threads."""
         original = nn.Module.__call__
         following = _following(self, original)
         self._replaced = (following, original)
         nn.Module.__call__ = following  # type: ignore[method-assign]
 
     def uninstall(self) -> None:
-        """Put back what was replaced, unless someone replaced it again in the meantime."""
+        """Restore `nn.Module.__call__`, unless someone has replaced it again since."""
         if self._replaced is not None:
             following, original = self._replaced
             if nn.Module.__call__ is following:
@@ -150,17 +150,17 @@ class ModuleTracker:
         self._replaced = None
 
     def place_of(self, outer: ModuleCall | None, module: nn.Module) -> Place:
-        """The place of a module that is called inside of `outer` for the first time."""
+        """Return the place of a module called inside `outer` for the first time."""
         parent = outer[0] if outer else self._outside
         try:
             place = self._find(outer, module)
-        except Exception:  # a model's own `named_modules` may fail, or a module be half made
+        except Exception:  # a model's own `named_modules` may fail, or a module be half constructed
             place = Place(type(module).__name__, module, None, 0)
         parent.adopt(module, place)
         return place
 
     def meet(self, state: ThreadState) -> None:
-        """A thread runs its first module."""
+        """Note a thread that runs its first module."""
         self._num_new = 1 if self._is_newest_used else self._num_new + 1
         self._newest_state, self._is_newest_used = state, False
 
@@ -173,7 +173,7 @@ class ModuleTracker:
             if isinstance(module, GraphModule):
                 return _stand_in(parent, module)
         elif isinstance(module, GraphModule) and _is_run_by_compiler():
-            return Place("", module, None, 0)  # of a function; the first model keeps this path
+            return Place("", module, None, 0)  # made of a function; the first model keeps this path
         here = _rank_here()
         for rank, root in self._roots:
             name = root.name_of(module) if rank in (here, _NO_RANK) else None
@@ -193,8 +193,8 @@ class ModuleTracker:
         return place
 
     def _new_root(self, module: nn.Module, here: int, name: str) -> Place:
-        """The place of one more outermost module: that of a dead one of its class, or a new one."""
-        self._num_strangers = 0  # its parts are worth a look
+        """Return a place for an outermost module, reusing that of a dead one of its class."""
+        self._num_strangers = 0  # its parts may resolve unknown parameters
         if self.first_call_ns < 0:
             self.first_call_ns = now()
         taken = set()
@@ -214,7 +214,7 @@ class ModuleTracker:
         return place
 
     def places(self) -> list[Place]:
-        """The places of this rank's modules: an outermost one, then those below it, and so on."""
+        """Return the places of this rank's modules, each outermost one followed by its parts."""
         here = _rank_here()
         return [
             place
@@ -224,21 +224,21 @@ class ModuleTracker:
         ]
 
     def call_that_made(self, node: Any, state: ThreadState) -> ModuleCall | None:
-        """The module call of the forward pass that made an autograd node; None if none did.
+        """Return the forward module call that made an autograd node; None if none did.
 
-        `state` is that of this thread, which may work for one that has called backward.
+        `state` is the current thread's, which may work for the thread that called backward.
         """
         seqs, calls = self._marks(state.backward.caller or state)
         seq = node._sequence_nr()
         position = bisect_right(seqs, seq)
         call = calls[position - 1] if position else None
-        if 0 < position < len(seqs):  # the next nodes are likely to be of the same call
+        if 0 < position < len(seqs):  # the next nodes are likely to belong to the same call
             state.made_from, state.made_until = seqs[position - 1], seqs[position]
             state.made_by = call
         return call
 
     def owner_of(self, part: Any) -> ModuleCall | None:
-        """The module that a parameter is held by, or that is meant itself, as its latest call."""
+        """Return the latest call of the owner of a parameter, or of module `part` itself."""
         known = self._owners.get(id(part))
         if known is None or known[0]() is not part:
             self._num_strangers += 1
@@ -249,7 +249,7 @@ class ModuleTracker:
         return (known[1], known[1].num_calls - 1) if known else None
 
     def wrapper_of(self, place: Place | None, cls: type[nn.Module]) -> Place | None:
-        """The innermost module of a class around a place; around none, the only outermost one."""
+        """Return the innermost `cls` module around a place; without one, the only outermost one."""
         if place is None:
             found = [root for _, root in self._roots if isinstance(root.module(), cls)]
             return found[0] if len(found) == 1 else None
@@ -264,9 +264,10 @@ class ModuleTracker:
     def call_of_unit(
         self, modules: Sequence[nn.Module], inner: ModuleCall | None, *, is_ahead: bool
     ) -> ModuleCall | None:
-        """The call of a unit of modules that something is done for: the one that is `inner` now.
+        """Return the call that a library communicates for: `inner` if it is a call of the unit.
 
-        Otherwise the next one if that `is_ahead`, or else the latest; `inner` where none is known.
+        Otherwise the unit's next call if it `is_ahead`, as in prefetching, else its latest; `inner`
+        if the unit is unknown.
         """
         if inner is not None and inner[0].module() in modules:
             return inner
@@ -276,7 +277,7 @@ class ModuleTracker:
         return (unit[0], unit[1] + 1) if is_ahead else unit
 
     def call_of_stage(self, module: nn.Module, name: str, *, is_ahead: bool) -> ModuleCall:
-        """The next or latest call of an outermost module; `name` is its path if not the first."""
+        """Return a stage's next or latest call; `name` is its path unless it is the first."""
         known = self._outside.children.get(id(module))
         if known is None or known.module() is not module:
             known = self._find(None, module, name)
@@ -284,10 +285,10 @@ class ModuleTracker:
         return known, known.num_calls - (0 if is_ahead else 1)
 
     def _marks(self, state: ThreadState) -> tuple[list[int], list[ModuleCall | None]]:
-        """The marks of a thread, or where it ran no module, those of the thread that did.
+        """Return a thread's marks; for a thread that ran no module, those of the thread that did.
 
-        Of several that did since the last backward pass it can't be told which: each counts its
-        own autograd nodes.
+        If several threads ran modules since the last backward pass, no marks are returned: each
+        numbers its own autograd nodes.
         """
         if not state.mark_seqs and self._newest_state is not None and self._num_new == 1:
             state, self._is_newest_used = self._newest_state, True
@@ -304,14 +305,14 @@ class ModuleTracker:
 
 
 def _stand_in(parent: Place, module: nn.Module) -> Place:
-    """A place that looks like its caller's, in the call of that which is in progress."""
+    """Return a place that mimics its caller's, with the number of the call in progress."""
     place = Place(parent.path, module, parent.root, parent.num_calls - 1)
     place.class_name = parent.class_name
     return place
 
 
 def _is_run_by_compiler() -> bool:
-    """Whether the module that is being called was made by torch.compile, which calls it itself."""
+    """Return whether torch.compile itself calls the current module, which it has generated."""
     frame = sys._getframe()
     while frame is not None:
         name = frame.f_globals.get("__name__") or ""
@@ -324,12 +325,12 @@ def _is_run_by_compiler() -> bool:
 
 
 def _rank_here() -> int:
-    """The rank of this thread: in tests, the threads of one process may play several."""
+    """Return the rank of this thread; in tests, threads of one process may play several."""
     return dist.get_rank() if dist.is_initialized() else _NO_RANK
 
 
 def _free_path(name: str, taken: set[str]) -> str:
-    """The path of one more outermost module: empty for the first, its name for others."""
+    """Return an unused path for an outermost module: empty for the first, else its name."""
     if not taken:
         return ""
     path, number = name, 1
@@ -348,11 +349,11 @@ def _depth(named: tuple[str, nn.Module]) -> int:
 
 
 def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`nn.Module.__call__` with the bookkeeping around it.
+    """Return an instrumented `nn.Module.__call__`.
 
-    This runs for each call of each module, communicating or not: hence no attribute is looked up
-    twice, nothing is allocated but one tuple, and torch's own `__call__`, which only chooses
-    between two methods, is left out.
+    It runs for each call of each module, communicating or not. Hence no attribute is looked up
+    twice, nothing but one tuple is allocated, and torch's own `__call__`, which only selects
+    between two methods, is bypassed.
     """
     is_torchs = original is vars(nn.Module).get("_wrapped_call_impl")
     next_seq = _get_sequence_nr
@@ -391,7 +392,7 @@ def _following(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable
 def call_around(
     frame: FrameType | None, end: FrameType | None, inner: ModuleCall | None
 ) -> ModuleCall | None:
-    """The module call in progress below the frames from `frame` to before `end`, above `inner`."""
+    """Return the module call in progress around the frames from `frame` up to `end`."""
     while frame is not end and frame is not None:
         if frame.f_code.co_name == _FOLLOWING and frame.f_globals is globals():
             inner = frame.f_locals["outer"]

@@ -1,8 +1,8 @@
-"""The dispatch mode that adds operators: a span for each, on distributed and on local tensors.
+"""Dispatch mode that records operators: one span each, on distributed and on local tensors.
 
-An operator on distributed tensors is one span of level `dtensor`; the operators that it runs on
-local tensors are spans of level `local` inside of it. Communication operators are no spans, they
-are calls (`intercept`), and know the span that they happened in. A mode belongs to one thread.
+An operator on distributed tensors is a span of level `dtensor`; the operators that it runs on local
+tensors are spans of level `local` inside it. Communication operators are not spans but calls
+(`intercept`), which know their enclosing span. A mode belongs to one thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from commtrace.recorder.signatures import SIGNATURES
 from commtrace.recorder.thread_state import HERE, ThreadState
 
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
-"""Namespaces of operators that compute nothing: communication, and marks for profilers."""
+"""Namespaces of operators that compute nothing: communication and profiler marks."""
 
 _push = torch._C._push_on_torch_dispatch_stack
 _pop = torch._C._pop_torch_dispatch_stack
@@ -41,11 +41,11 @@ _current_node = torch._C._current_autograd_node
 
 _is_silent: dict[int, bool] = {}
 _known_operators: list[Any] = []
-"""Operators by identity, for hashing one runs Python code; the list keeps them alive."""
+"""Operators keyed by identity, since hashing one runs Python code; the list keeps them alive."""
 
 
 class OperatorMode(TorchDispatchMode):
-    """Reports each operator of the thread that it was entered on to the recorder."""
+    """Reports each operator of the thread on which it was entered to the recorder."""
 
     supports_higher_order_operators = True
 
@@ -56,12 +56,12 @@ class OperatorMode(TorchDispatchMode):
 
     @property
     def sees_groups(self) -> bool:
-        """Whether nobody needs functional operators where groups can be asked directly."""
+        """True if collectives may be called on groups directly, without functional operators."""
         return not self.recorder.wants_layouts
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled functions stay compiled; what they run is not seen operator by operator."""
+        """Return True: compiled functions stay compiled, and their operators go unseen."""
         return True
 
     @classmethod
@@ -126,7 +126,7 @@ class OperatorMode(TorchDispatchMode):
                 keep(span)
 
     def _give_way(self, op: Any, args: Any, kwargs: Any, state: ThreadState) -> Any:
-        """Run an operator of torch's own class, or another's, and see what it runs."""
+        """Run a tensor subclass's operator below this mode, which then sees its local operators."""
         _push(self)
         try:
             state.is_passing = True
@@ -136,7 +136,7 @@ class OperatorMode(TorchDispatchMode):
             _pop(None)
 
     def keep_inner(self, state: ThreadState) -> None:
-        """Hand on an operator on local tensors that was not the last one of its operator."""
+        """Record a local operator that was not the last one of its distributed operator."""
         phase, call = self._where(state, state.module_call, _task_id())
         number, op, begin, duration = state.inner  # pyright: ignore[reportGeneralTypeIssues]
         span = (
@@ -149,7 +149,7 @@ class OperatorMode(TorchDispatchMode):
     def _where(
         self, state: ThreadState, call: ModuleCall | None, task: int
     ) -> tuple[str, ModuleCall | None]:
-        """Phase and module call, as `phases` has it but without a look at the stack."""
+        """Return phase and module call as `locator` defines them, without walking the stack."""
         if task < 0:
             if call is not None:
                 return FORWARD, call
@@ -170,9 +170,9 @@ class OperatorMode(TorchDispatchMode):
 
 
 def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run what `op` on distributed tensors runs on local ones: mostly one operator, in C++.
+    """Run the local part of distributed operator `op`: usually a single operator, in C++.
 
-    Such a one is kept in `state.inner`, until the operator that it belongs to has ended too.
+    A single operator is kept in `state.inner` until the operator that it belongs to has ended.
     """
     state = HERE.state
     mode = state.looking
@@ -199,8 +199,9 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 _GIVING_WAY = object()
 _ways: dict[type, Any] = {}
-"""How operators on distributed tensors of a class are run, so that those on local ones are seen: by
-the class itself, where that asks `run_local` to run them, or else below the mode."""
+"""Ways to run operators of a distributed tensor class so that their local operators are seen: by
+the class itself, if it calls `run_local`, otherwise below the mode.
+"""
 _others: set[type] = set()
 """Classes that are not distributed."""
 
@@ -221,14 +222,14 @@ def _way_of(types: Any) -> Any:
 
 
 def _layouts(args: Any) -> tuple[Any, ...]:
-    """Shape, placements and mesh of the distributed arguments that are no part of a list."""
+    """Return shape, placements and mesh of the distributed arguments, except those in lists."""
     return tuple(
         [(arg.shape, arg.placements, arg.device_mesh) for arg in args if type(arg) in _ways]
     )
 
 
 def _learn(func: Any) -> bool:
-    """Whether an operator is left to the interception; higher-order ones are only passed on."""
+    """Return whether an operator is passed on unrecorded (communication, higher-order)."""
     silent = not isinstance(func, OpOverload) or func.namespace in _PASSED_ON
     _known_operators.append(func)
     _is_silent[id(func)] = silent

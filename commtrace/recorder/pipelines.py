@@ -1,8 +1,8 @@
 """Stage and direction of the sends and receives of a pipeline.
 
-A schedule of `torch.distributed.pipelining` issues transfers in batches, where nothing tells what
-they are for. Their stage has made each as a `P2POp`, in one of four methods: there the tensor is
-noted, with the stage, and looked up when it is sent. Outside of those methods nothing is noted.
+A schedule of `torch.distributed.pipelining` issues transfers in batches, which do not say what they
+are for. A stage creates each as a `P2POp` in one of four methods. The tensor is noted there with
+its stage and looked up when it is sent. Nothing is noted outside these methods.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _METHODS = {
     "get_bwd_recv_ops": (PHASES[1], False),
     "get_bwd_send_ops": (PHASES[1], False),
 }
-"""Methods of a stage: the phase of their transfers, and whether these come before a module call."""
+"""Methods of a stage: the phase of their transfers, and whether these precede a module call."""
 _ISSUING = frozenset({"isend", "irecv"})
 _MOST_NOTED = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A transfer of a stage; it is for the next call of `module` if `is_ahead`, else the latest."""
+    """A transfer of a stage, for the next call of `module` if `is_ahead`, else the latest."""
 
     module: nn.Module
     stage: int
@@ -46,7 +46,7 @@ _noted: dict[int, tuple[weakref.ref[Any], Transfer]] = {}
 
 
 def note_transfers() -> Callable[[], None]:
-    """Begin to note what stages are about to transfer; return what ends that."""
+    """Start noting the transfers that stages create; return a function that stops it."""
     original = dist.P2POp.__init__
 
     @functools.wraps(original)
@@ -80,7 +80,7 @@ def _note(frame: FrameType | None, tensor: Any) -> None:
 
 
 def name_of_stage() -> str:
-    """The name of the stage that calls its module now, several frames out; empty if none does."""
+    """Return the name of the pipeline stage that calls the current module; empty if none does."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_globals.get("__name__") or ""
@@ -95,7 +95,7 @@ def name_of_stage() -> str:
 
 
 def transfer_below(frame: FrameType) -> Transfer | None:
-    """The transfer that is being issued below a frame of a schedule; None if no stage made it."""
+    """Return the transfer being issued below a schedule's frame; None if no stage created it."""
     at: FrameType | None = sys._getframe(1)
     while at is not None and at is not frame:
         if at.f_code.co_name in _ISSUING:

@@ -1,8 +1,8 @@
-"""The recorder of this process: it is told when calls are issued, return and are waited for.
+"""Recorder of this process, notified when calls are issued, return and are waited for.
 
-`RECORDER` is the only one. `intercept` reports to it, and each call goes to the buffers of all
-recordings that listen. Whatever goes wrong in here is kept in `failures`, and told when the
-recording ends; it never reaches the recorded program.
+`RECORDER` is the only instance. `intercept` reports to it, and each call goes to the buffers of all
+listening recordings. Errors inside the recorder are kept in `failures` and reported when the
+recording ends; they never reach the recorded program.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ _BLOCKING_TRANSFERS = frozenset({"send", "recv"})
 
 
 class Completion:
-    """Learns of the completion of a call on a thread of the backend, which keeps it until then.
+    """Callback for the completion of a call, owned by a backend thread until it has run.
 
-    To let go of it that thread needs the interpreter. It aborts the process if that has begun to
-    end meanwhile; so `kept` has, by identity, those that are to be waited for.
+    To release it, that thread needs the interpreter lock; it aborts the process if the interpreter
+    has begun to shut down. `kept` therefore holds, by identity, the callbacks that must be waited
+    for.
     """
 
     __slots__ = ("_call",)
@@ -64,7 +65,7 @@ class Completion:
         self.kept.add(id(self))
 
     def __call__(self, _: Any) -> None:
-        """The call is complete."""
+        """Mark the call as complete."""
         if self._call.end < 0:
             self._call.end = now()
 
@@ -74,7 +75,7 @@ class Completion:
 
 
 class Recorder:
-    """Makes calls of what the interception sees, and hands them to the buffers."""
+    """Turns intercepted operators into calls and hands them to the buffers."""
 
     def __init__(self) -> None:
         self.buffers: tuple[Sink, ...] = ()
@@ -107,7 +108,7 @@ class Recorder:
             self._contents = None
 
     def forget(self) -> None:
-        """Drop what only matters while someone listens; names are given anew."""
+        """Drop the state that only matters while a buffer listens; names start anew."""
         forget_marks()
         self.locator = Locator(self.ticked)
         self.groups = Groups()
@@ -119,7 +120,7 @@ class Recorder:
         self._announced.clear()
 
     def ticked(self, source: str, thing: Any) -> None:
-        """A call that may end a step has returned, on this thread."""
+        """Report a returned call that may end a step of this thread."""
         try:
             at, begin = now(), self.locator.modules.first_call_ns
             if self._contents is not None and source == OPTIMIZER:
@@ -132,7 +133,7 @@ class Recorder:
             self.failures.append(error)
 
     def numbering(self, *, with_ops: bool) -> Numbering:
-        """Numbers and names that begin now."""
+        """Return a numbering that starts now."""
         seqs = {group: group.seq for group in self.groups}
         calls = {rank: count[0] for rank, count in list(self._num_calls.items())}
         return Numbering(calls, seqs, self.num_ops if with_ops else None)
@@ -145,7 +146,7 @@ class Recorder:
         frame: FrameType | None,
         state: ThreadState,
     ) -> Call | None:
-        """The call that is about to be made; None if it is only being traced by a compiler."""
+        """Return the call about to be made; None if a compiler is only tracing it."""
         try:
             request = self._request(native_op, signature, args, state.reduce_op)
             if not request.is_computed and _is_tracing():
@@ -170,18 +171,18 @@ class Recorder:
             return None
 
     def runs_in_cpp(self, tensor: Any, group: Any) -> bool:
-        """Whether no Python runs in a functional collective: of a plain tensor of the CPU."""
+        """Return whether a functional collective runs no Python: plain CPU tensor, C++ backend."""
         if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.is_complex():
             return False
         try:
             return tensor.layout is torch.strided and self.groups.of(resolve(group)).is_in_cpp
-        except Exception:  # no group of that name: the operator says so
+        except Exception:  # no such group; the operator raises
             return False
 
     def _request(
         self, native_op: str, signature: Signature, args: Sequence[Any], reduce_op: str
     ) -> Request:
-        """What the arguments say: what one object announces is one collective, read once."""
+        """Return the arguments' values; one announcement object is one collective, read once."""
         told, process_group = announcement(), resolve(args[signature.group])
         if told is not None:
             known = self._announced.get((id(told), native_op))
@@ -195,7 +196,7 @@ class Recorder:
         if told is not None:
             if not group.row.mesh_axis:
                 group.learn_axis(told.axis)
-            # Others than those of c10d are announced the same with and without data.
+            # Operators outside c10d are announced the same with and without data.
             if request.is_computed and native_op.startswith("c10d::"):
                 if len(self._announced) >= _MAX_ANNOUNCED:
                     self._announced.clear()
@@ -204,7 +205,7 @@ class Recorder:
         return request
 
     def _number(self, call: Call, group: Group) -> None:
-        """Give a call the next numbers: no other thread gets in where no function is called."""
+        """Assign the next numbers; atomic, since no function is called and no thread switches."""
         numbers = self._num_calls
         count = numbers.get(group.rank) or numbers.setdefault(group.rank, [0])
         call.id = count[0]
@@ -213,18 +214,18 @@ class Recorder:
         group.seq += 1
 
     def raised(self, call: Call) -> None:
-        """The operator raised: nothing more will become of the call."""
+        """Settle a call whose operator raised."""
         call.returned = now()
         call.is_settled = True
 
     def returned(self, call: Call, result: Any, state: ThreadState) -> None:
-        """The operator returned `result`, whose handle, if any, can be waited for."""
+        """Handle the return of an operator; `result` may contain a handle to wait for."""
         call.returned = returned = now()
         try:
             request = call.request
             if request.signature.received == RESULT:
                 read_result(request, result)
-            if request.group.is_fake:  # over at once, and to ask what is in the box is costly
+            if request.group.is_fake:  # complete at once, and unboxing is costly
                 call.end = returned
                 call.is_settled = True
                 return
@@ -251,9 +252,9 @@ class Recorder:
             self.failures.append(error)
 
     def _await_completion(self, call: Call, work: Any) -> None:
-        """Learn of the completion of a call that the program may never wait for in Python.
+        """Watch for the completion of a call that the program may never wait for in Python.
 
-        Not on accelerators: there a future's callback would make its stream wait.
+        Not on accelerators, where a future's callback would make its stream wait.
         """
         if call.request.device != "cpu":
             return
@@ -265,16 +266,16 @@ class Recorder:
         future.add_done_callback(Completion(call))
 
     def await_callbacks(self, timeout_s: float) -> None:
-        """Give backends that much time to let go of the completions that they have told."""
+        """Wait up to `timeout_s` for backends to release completions that they have reported."""
         deadline = now() + round(timeout_s * NANOSECONDS_PER_SECOND)
         while Completion.kept:
-            if now() > deadline:  # of calls that are still in progress
+            if now() > deadline:  # of calls still in progress
                 Completion.kept.clear()
             else:
                 sleep(_POLL_S)
 
     def returned_functional(self, calls: Sequence[Call], result: Any) -> None:
-        """A functional collective that issued `calls` returned tensors to be waited for."""
+        """Handle the return of a functional collective that issued `calls`: expect waits for it."""
         try:
             tensors = tensors_of(result)
             if len(calls) != len(tensors):
@@ -300,18 +301,18 @@ class Recorder:
             self.before_first_wait()
 
     def call_behind(self, tensor: torch.Tensor) -> Call | None:
-        """The call whose result `tensor` is, if that has not been waited for yet."""
+        """Return the call whose result `tensor` is, unless it has been waited for."""
         if not self._results or isinstance(tensor, FakeTensor):
             return None
         return self._results.pop(tensor.data_ptr(), None)
 
     def call_of(self, work: Any) -> Call | None:
-        """The call that a handle belongs to, if that has not been waited for yet."""
+        """Return the call that a handle belongs to, unless it has been waited for."""
         call = self._works.get(id(work))
         return call if call is not None and call.work() is work else None
 
     def waited(self, call: Call, begin: int, work: Any = None) -> None:
-        """A wait that began at `begin` has come to its end, and so has the call."""
+        """Record a wait that began at `begin` and has ended now, along with the call."""
         self.blocked(call, begin, now())
         if work is not None:
             self._works.pop(id(work), None)
@@ -320,14 +321,14 @@ class Recorder:
                 state.last = None
 
     def blocked(self, call: Call, begin: int, end: int) -> None:
-        """A call was waited for from `begin` to `end`, and all is known of it but its end."""
+        """Record a wait for a call from `begin` to `end`; on CPU this settles the call."""
         call.waited += end - begin
         call.num_waits += 1
         if call.request.device == "cpu":
             if call.end < 0:
                 call.end = end
             call.is_settled = True
-        elif call.num_waits == 1:  # the program has not waited, its stream does
+        elif call.num_waits == 1:  # the program has not waited; its stream does
             self._expect_end_on_device(call)
 
     def _expect_end_on_device(self, call: Call) -> None:
@@ -337,26 +338,26 @@ class Recorder:
             self.failures.append(error)
 
     def ask_devices(self) -> None:
-        """Learn what has been completed on accelerators."""
+        """Query which calls have completed on accelerators."""
         try:
             self.devices.ask()
         except Exception as error:
             self.failures.append(error)
 
     def drop_dead_works(self) -> None:
-        """Forget handles that the program has thrown away."""
+        """Forget handles that the program has discarded."""
         for key, call in list(self._works.items()):
             if call.work() is None:
                 del self._works[key]
 
 
 def _is_tracing() -> bool:
-    """Whether a compiler is at work, whose tensors are fake and communicate nothing."""
+    """Return whether a compiler is tracing, with fake tensors that communicate nothing."""
     return torch.compiler.is_compiling() or TracingContext.try_get() is not None
 
 
 def _work_in(result: Any) -> Any:
-    """The handle in what an operator of c10d returns: a box, or tensors and a box; or itself."""
+    """Return the handle in an operator's result: boxed, last in a tuple, or the result itself."""
     box = result[-1] if isinstance(result, (tuple, list)) and result else result
     if isinstance(box, torch.ScriptObject):
         return dist.Work.unbox(box)
@@ -364,7 +365,7 @@ def _work_in(result: Any) -> Any:
 
 
 def _is_blocking_transfer(frame: FrameType | None) -> bool:
-    """Whether `dist.send` or `dist.recv` makes the call: the operator is that of `isend`."""
+    """Return whether `dist.send` or `dist.recv` makes the call; the operator is that of `isend`."""
     while frame is not None and is_library(frame):
         if frame.f_code.co_name in _BLOCKING_TRANSFERS:
             return frame.f_globals.get("__name__") == dist.distributed_c10d.__name__

@@ -1,15 +1,15 @@
-"""How long reducers wait for their buckets: those of DistributedDataParallel do so in C++, unseen.
+"""Blocked time of DDP buckets, for which DistributedDataParallel's reducer waits in C++, unseen.
 
-A reducer waits in a callback that the autograd engine runs at the end of a backward pass, and the
-engine runs callbacks in the order in which they were handed in. The first bucket of a pass hands in
-one of ours, which comes before the reducer's and hands in another, which comes behind it:
+A reducer waits in a callback that the autograd engine runs at the end of a backward pass. The
+engine runs callbacks in the order of their registration. The first bucket of a pass registers one
+of ours, which runs before the reducer's and registers another, which runs after it:
 
     engine    ... last node | ours: begin | the reducer's: bucket 0, 1, ... | ours: end
 
-A bucket blocks from the end of the one before it to its own completion. What is sent in a callback,
-as all buckets of a static graph's first pass, is waited for there.
+A bucket blocks from the end of the previous one to its own completion. Buckets sent in a callback,
+as are all buckets of a static graph's first pass, are waited for there.
 
-Other functions of C++ wait for all that they send before they return: those in `WAITING`.
+Other C++ functions wait for everything they send before they return: those in `WAITING`.
 """
 
 from __future__ import annotations
@@ -32,19 +32,23 @@ WAITING: tuple[tuple[Any, str], ...] = (
     (dist, "_verify_params_across_processes"),
     (getattr(dist, "Reducer", None), "_rebuild_buckets"),
 )
-"""Functions of C++ that wait for all that they send: parameters, buffers and their sizes, when a
-model is wrapped, and before its forward passes."""
+"""C++ functions that wait for everything they send: parameters, buffers and their sizes, when a
+model is wrapped and before its forward passes.
+"""
 
 
 class Reducers:
-    """The backward passes at work, one a thread. `waited` is told of waits: call, begin, end."""
+    """Backward passes in progress, one per thread.
+
+    `waited` is called for each wait with the call and the wait's begin and end in ns.
+    """
 
     def __init__(self, waited: Callable[[Call, int, int], None]) -> None:
         self._waited = waited
         self._passes: dict[int, _Pass] = {}
 
     def sent(self, call: Call) -> None:
-        """A reducer has sent a bucket in the backward pass of this thread, and will wait for it."""
+        """Note a bucket sent in this thread's backward pass; the reducer will wait for it."""
         task = torch._C._current_graph_task_id()
         current = self._passes.get(call.thread)
         if current is None or current.task != task:
@@ -58,7 +62,7 @@ class Reducers:
 
 
 class _Pass:
-    """The buckets of one backward pass."""
+    """Buckets of one backward pass."""
 
     def __init__(self, task: int, waited: Callable[[Call, int, int], None]) -> None:
         self.task = task
@@ -67,24 +71,24 @@ class _Pass:
         self._begun = _UNKNOWN
 
     def begin(self) -> None:
-        """The engine has run all nodes."""
+        """Note that the engine has run all nodes."""
         self._begun = now()
         _hand_in(self.end)
 
     def end(self) -> None:
-        """The reducer has waited for all of its buckets."""
+        """Settle the buckets, all of which the reducer has waited for."""
         settle(self.calls, self._waited, self._begun)
         self.calls = []
 
     def give_up(self) -> None:
-        """Nothing more will become known of the calls."""
+        """Release the calls; their blocked time stays unknown."""
         for call in self.calls:
             call.is_owed = False
         self.calls = []
 
 
 def waiting(function: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
-    """A function of C++ that waits for all that it sends, and is known to."""
+    """Wrap a C++ function that waits for everything it sends, so that these waits are recorded."""
 
     def seen(*args: Any, **kwargs: Any) -> Any:
         if not recorder.buffers:
@@ -103,7 +107,7 @@ def waiting(function: Callable[..., Any], recorder: Any) -> Callable[..., Any]:
 def settle(
     calls: Sequence[Call], waited: Callable[[Call, int, int], None], begun: int = -1
 ) -> None:
-    """The calls have been waited for, one after the other, and not before `begun`."""
+    """Record that the calls were waited for one after the other, not before `begun`."""
     ended, through = now(), begun
     for call in calls:
         begin = max(through, call.returned)

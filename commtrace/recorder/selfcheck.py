@@ -1,7 +1,7 @@
-"""The proof that recording is on: a call that goes to nobody is made, and a witness looks for it.
+"""Proof that recording is on: a call that reaches no other rank, and a sink that looks for it.
 
-The call takes the way of any other one, through `torch.distributed`'s dispatcher, on a group of
-its own with a backend that sends nothing. No mode, no later call and no fact of the run can tell.
+The call passes `torch.distributed`'s dispatcher like any other, on a group of its own whose backend
+sends nothing. It leaves no trace in modes, later calls or the facts of the run.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from commtrace.recorder.calls import Call
 from commtrace.recorder.recorder import RECORDER
 
 _NAME = "commtrace witness"
-_NO_RANK = -2  # a buffer of one rank does not keep the call
+_NO_RANK = -2  # so that the buffer of one rank does not keep the call
 
 
 class SelfCheck:
-    """A sink that only knows whether it has seen the call to nobody."""
+    """Sink that only records whether it has seen the self-check call."""
 
     rank: int | None = None
     wants_spans = False
@@ -34,21 +34,21 @@ class SelfCheck:
         self.has_seen = False
 
     def add(self, call: Call) -> None:
-        """Look at a call."""
+        """Check whether this is the self-check call."""
         self.has_seen |= call.request.group.row.name == _NAME
 
     def keep_span(self, span: Span) -> None:
-        """Operators do not matter."""
+        """Ignore operators."""
 
     def end_step(self, rank: int) -> None:
-        """Nor do steps."""
+        """Ignore steps."""
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
-        """Nor what they are found by."""
+        """Ignore calls that may end a step."""
 
 
 def call_nobody() -> None:
-    """Make a collective call that moves nothing."""
+    """Make a collective call that moves no data."""
     fake = dist.ProcessGroup.BackendType.CUSTOM
     group: Any = dist.ProcessGroup(0, 1)  # pyright: ignore[reportCallIssue]
     group._register_backend(torch.device("cpu"), fake, FakeProcessGroup._create_internal(0, 1))

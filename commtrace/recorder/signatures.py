@@ -1,11 +1,10 @@
-"""Which operators communicate, and where in their arguments to find what.
+"""Communication operators, with the positions of their arguments.
 
-`SIGNATURES` is the table: operator -> kind of communication and the positions of the process
-group, the tensors and so on. Nearly every collective, whoever issues it, ends in an operator of
-`c10d`; the rows of other namespaces are for where it does not: fake and meta tensors, whose
-kernels compute shapes only, process groups written in Python, and symmetric memory, where kernels
-read and write what lies on other devices. The interception follows this table and has no cases of
-its own.
+`SIGNATURES` maps an operator to its kind of communication and the positions of the process group,
+the tensors and so on. Nearly every collective ends in an operator of `c10d`, whoever issues it. The
+rows of other namespaces cover the exceptions: fake and meta tensors, whose kernels only compute
+shapes; process groups written in Python; and symmetric memory, whose kernels access the memory of
+other devices. The interception follows this table and has no special cases.
 """
 
 from __future__ import annotations
@@ -13,20 +12,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 RESULT = -1
-"""Position that stands for what the operator returns."""
+"""Position that stands for the operator's result."""
 
 SENT, RECEIVED = "sent", "received"
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Positions of one operator's arguments; None where it has no such argument.
+    """Argument positions of one operator; None if it has no such argument.
 
-    `group` is a process group or the name of one; `sent` and `received` are a tensor, a list of
-    them, or a list of lists. `root` and `peer` are ranks within the group. `split` holds the rows
-    that each rank is sent (all_to_all). `is_async` is a flag, true when left out; operators
-    without it are always asynchronous. The payload is counted on the tensors of `payload`, once
-    for each rank of the group where `payload_per_rank`. A reduction that is left out is a sum.
+    Attributes:
+        group: a process group or the name of one.
+        sent: a tensor, a list of tensors, or a list of lists.
+        received: like `sent`.
+        reduce_op: the reduction; a sum if omitted.
+        root: rank within the group.
+        peer: rank within the group.
+        split: number of rows sent to each rank (all_to_all).
+        is_async: a flag, true if omitted; operators without it are always asynchronous.
+        payload: the tensors on which the payload is counted, `SENT` or `RECEIVED`.
+        payload_per_rank: count the payload once for each rank of the group.
     """
 
     kind: str
@@ -55,7 +60,7 @@ _functional_broadcast = Signature("broadcast", group=2, sent=0, received=RESULT,
 _functional_all_to_all = Signature("all_to_all", group=3, sent=0, received=RESULT, split=2)
 _gather_low = Signature("all_gather", group=1, sent=0, received=RESULT, payload=RECEIVED)
 _all_to_all_by_device = Signature("all_to_all", group=4, sent=0, received=1)
-# Fused with a product: gathered is what is sent, and reduced are the results of all ranks.
+# Fused with a matmul: the input is gathered, or the results of all ranks are reduced.
 _gather_matmul = Signature("all_gather", group=3, sent=0, payload_per_rank=True)
 _matmul_scatter = Signature(
     "reduce_scatter",
@@ -175,7 +180,7 @@ TRANSFERS = {
     "isend": Signature("send", group=1, sent=0, peer=2),
     "irecv": Signature("recv", group=1, received=0, peer=2, payload=RECEIVED),
 }
-"""The transfers of a batch, by their names in it: each is given its tensor, group and peer."""
+"""Transfers of a batch, by their names in it: each receives its tensor, group and peer."""
 
 _LEGACY = "calls the operator of that name in _c10d_functional, which is recorded"
 _ONE_SIDED = "names no group: one rank reads or writes what another one has laid open"
@@ -210,4 +215,4 @@ SILENT = {
         )
     },
 }  # fmt: skip
-"""Operators of the same namespaces that are not recorded themselves, and why."""
+"""Operators of the same namespaces that are not recorded themselves, with the reason."""

@@ -1,4 +1,4 @@
-"""What many events have in common, written once: each gets a number when it comes up first."""
+"""Sites: the values that many events share, written once and numbered on first occurrence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MAX_KNOWN = 1 << 16
 
 
 class Sites:
-    """The sites of one table: numbers by key, and the rows that are not written yet.
+    """Sites of one table: numbers by key, and the rows not yet written.
 
-    Any thread may look up and add. One that was forgotten, so that memory stays bounded, is given
-    another number when it comes up again.
+    Any thread may look up and add. A site that was evicted to bound memory gets another number when
+    it occurs again.
     """
 
     def __init__(self) -> None:
@@ -26,9 +26,9 @@ class Sites:
         self.number_of = self._numbers.get
 
     def add(self, key: Hashable, row: tuple[Any, ...], held: Any = None) -> int:
-        """The number of a site that has none yet; `held` lives on, where the key is its identity.
+        """Number a new site; `held` is kept alive if the key contains its identity.
 
-        The row is there before the number is, which may be written as soon as it is known.
+        The row is appended before the number is published, since the number may be written at once.
         """
         with self._lock:
             if len(self._numbers) >= _MAX_KNOWN:

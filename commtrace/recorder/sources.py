@@ -1,8 +1,8 @@
-"""The source lines around the calls of a recording, read when its buffer is written.
+"""Source lines around the calls of a recording, read when its buffer is written.
 
-No call waits for that: sites come up once each, and are written by the flusher's thread. What
-`linecache` holds, such as the cells of a notebook, is taken from there; of files only regular ones
-of limited size are opened.
+No call waits for this: each site occurs once and is written by the flusher's thread. Text in
+`linecache`, such as notebook cells, is taken from there; on disk only regular files of limited size
+are opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IN_SITE, _IN_CALL = (
 
 
 class Sources:
-    """The snippets of one recording; `is_new` says that they are to be written."""
+    """Snippets of one recording; `is_new` marks that they must be written."""
 
     def __init__(self) -> None:
         self.is_new = False
@@ -33,7 +33,7 @@ class Sources:
     def news(
         self, sites: Iterable[Sequence[Any]], calls: Iterable[Sequence[Any]]
     ) -> dict[str, list[Any]]:
-        """The fact with all snippets, if rows of sites or of whole calls have brought new ones."""
+        """Return the fact with all snippets if these sites or calls add new ones, else {}."""
         new: dict[str, dict[int, None]] = {}
         for rows, (file, line) in ((sites, _IN_SITE), (calls, _IN_CALL)):
             for row in rows:
@@ -52,6 +52,6 @@ class Sources:
 
 def _lines_of(file: str) -> Sequence[str]:
     cached = linecache.cache.get(file)
-    if cached is not None and len(cached) == 4:  # else only a loader, to be asked for the text
+    if cached is not None and len(cached) == 4:  # otherwise a lazy loader entry without text
         return cached[2]
     return read_lines(file)

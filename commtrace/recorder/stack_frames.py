@@ -1,9 +1,9 @@
-"""Whose code a frame of the stack runs: the user's own, a library's, or a part of torch that tells.
+"""Classification of stack frames: user code, a library's, or a part of torch that attributes calls.
 
-The user's line is the nearest one of the user's own code. Not theirs are torch, dtensor_core,
-commtrace, the standard library, and what lies between these and a script: installed packages, the
-frameworks below and those that the settings name. Where a stack has nothing else, the nearest line
-of an installed package stands for it.
+The user's line is the nearest line of the user's own code. Not counted as such are torch,
+dtensor_core, commtrace, the standard library, and the layers between these and a script: installed
+packages, the frameworks below and those named in the settings. If a stack has nothing else, the
+nearest line of an installed package is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
     "torch",
     "dtensor_core",
     "commtrace",
-    "typing_extensions",  # wraps what torch deprecates
+    "typing_extensions",  # wraps deprecated functions of torch
 }
 _FRAMEWORKS = (
     *("accelerate", "composer", "deepspeed", "ignite", "lightning", "lightning_fabric"),
@@ -35,7 +35,7 @@ _FRAMEWORKS = (
 _SITES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
 _GENERATED = ("<eval_with_key>", *torch.__path__)
-"""Beginnings of the file names of code that torch generates, which is in no module."""
+"""Prefixes of the file names of code that torch generates, which is in no module."""
 
 _FRAMES_OF_FUNCTIONS = {
     ("torch.autograd.graph", "_engine_run_backward"): ENGINE,
@@ -45,26 +45,26 @@ _FRAMES_OF_FUNCTIONS = {
 _FRAMES_OF_MODULES = {
     **{module: MIXED for module, _ in _FRAMES_OF_FUNCTIONS},
     "torch.utils.checkpoint": CHECKPOINT,
-    "torch._ops": OWN,  # passed on the way from the dispatch mode
+    "torch._ops": OWN,  # on the path from the dispatch mode
     "commtrace.recorder.operators": OWN,
     "commtrace.recorder.intercept": OWN,
     "commtrace.recorder.steps": OWN,
 }
 
 kinds_of_modules: dict[str, int] = {}
-"""Kinds of modules by name, which takes less time to ask a frame for than its code does."""
+"""Kinds of modules by name; cheaper to get from a frame than its code object."""
 _libraries, _own_packages = _FRAMEWORKS, ()
 
 
 def count_as_libraries(libraries: Sequence[str], own_packages: Sequence[str] = ()) -> None:
-    """Take these packages for libraries from now on, and the others for the user's own code."""
+    """Classify `libraries` as libraries from now on and `own_packages` as the user's own code."""
     global _libraries, _own_packages
     _libraries, _own_packages = (*_FRAMEWORKS, *libraries), tuple(own_packages)
     kinds_of_modules.clear()
 
 
 def kind_of(frame: FrameType) -> int:
-    """The kind of a frame."""
+    """Return the kind of a frame."""
     kind = kinds_of_modules.get(frame.f_globals.get("__name__") or "")
     if kind is None:
         kind = learn_kind(frame)
@@ -72,13 +72,13 @@ def kind_of(frame: FrameType) -> int:
 
 
 def kind_of_function(frame: FrameType) -> int:
-    """The kind of a frame of a module whose functions differ."""
+    """Return the kind of a frame of a module whose functions differ in kind."""
     function = frame.f_globals["__name__"], frame.f_code.co_name
     return _FRAMES_OF_FUNCTIONS.get(function, LIBRARY)
 
 
 def learn_kind(frame: FrameType) -> int:
-    """The kind of a frame's module; made-up code may be in none, and is asked for its file."""
+    """Return the kind of a frame's module; generated code without one is judged by its file."""
     module = frame.f_globals.get("__name__") or ""
     if not module:
         return LIBRARY if frame.f_code.co_filename.startswith(_GENERATED) else USER
@@ -114,14 +114,14 @@ def _is_within(module: str, packages: Sequence[str]) -> bool:
 
 
 def engine_frame(frame: FrameType | None) -> FrameType | None:
-    """The nearest frame that runs the autograd engine; None if none does."""
+    """Return the nearest frame that runs the autograd engine; None if none does."""
     while frame is not None and kind_of(frame) != ENGINE:
         frame = frame.f_back
     return frame
 
 
 def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType | None]:
-    """The nearest code of the user's own, where it is, and a frame on the way that tells more."""
+    """Return the nearest user code, its instruction, and a frame before it that attributes."""
     kinds = kinds_of_modules
     telling = installed = None
     while frame is not None:
@@ -129,7 +129,7 @@ def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType 
             kind = kinds[frame.f_globals["__name__"]]
         except KeyError:
             kind = learn_kind(frame)
-        if kind:  # most frames are a library's
+        if kind:  # most frames belong to libraries
             if kind == USER:
                 return frame.f_code, frame.f_lasti, telling
             if kind == INSTALLED:
@@ -143,19 +143,19 @@ def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, FrameType 
 
 
 def line_of(code: CodeType, instruction: int) -> int:
-    """The line of an instruction; to ask a frame for it takes as long as to find the frame."""
+    """Return the line of an instruction; done late, since a frame's line is costly to compute."""
     lines = (line for begin, end, line in code.co_lines() if begin <= instruction < end)
     return next(lines, None) or code.co_firstlineno
 
 
 def whole_stack(frame: FrameType | None, state: ThreadState) -> Stack:
-    """The stack, and where the engine runs the backward pass, that of the thread that called it."""
+    """Return the stack, plus that of the thread that called backward, if the engine runs it."""
     task = torch._C._current_graph_task_id()
     return stack_of(frame) + (state.backward.stack if task == state.task >= 0 else ())
 
 
 def stack_of(frame: FrameType | None) -> Stack:
-    """The stack of a thread, without the recorder's own frames."""
+    """Return the stack of a thread, without the recorder's own frames."""
     frames = []
     while frame is not None:
         if kind_of(frame) != OWN:
@@ -165,7 +165,7 @@ def stack_of(frame: FrameType | None) -> Stack:
 
 
 def text_of_stack(stack: Stack) -> str:
-    """A stack as lines `file:line function`, innermost last."""
+    """Format a stack as lines `file:line function`, innermost last."""
     return "\n".join(f"{code.co_filename}:{line} {code.co_name}" for code, line in reversed(stack))
 
 

@@ -1,21 +1,21 @@
-"""The steps of a program that marks none, from what training loops call once a step.
+"""Steps of a program that marks none, inferred from functions that training loops call once a step.
 
-Sources, the first that a run has counts:
+Sources, in order of precedence within a run:
 
     optimizer   `torch.optim.Optimizer.step` has returned, or GradScaler has skipped it
     profiler    `torch.profiler.profile.step`
     scheduler   `step` of an LR scheduler
 
-Several optimizers may make one step: of a generator and a discriminator, or one per parameter, in a
-hook of its gradient. So a step ends with the last call before one that repeats: before an optimizer
-steps that has stepped since the step began.
+Several optimizers may make one step: those of a generator and a discriminator, or one per parameter
+in a gradient hook. So a step ends with the last call before a repeated one, that is, before an
+optimizer steps again that has stepped since the step began.
 
     calls    D  G   D  G   D  G          W  W  W  W  W V   W          p1 p2 p3   p1 p2 p3
     steps    -----  -----  -----         -  -  -  -  ---   -          --------   --------
 
-The first step begins with the first call of a module: building a model is no part of it. What comes
-after the last one belongs to no step. Gradient accumulation needs no care, for an optimizer steps
-once for all of its passes.
+The first step begins with the first call of a module, since building a model is not part of it.
+Events after the last step belong to none. Gradient accumulation needs no special case: an optimizer
+steps once for all of its passes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from commtrace.tracefile import STEP_SOURCES
 OPTIMIZER, PROFILER, SCHEDULER = STEP_SOURCES
 
 Ticked = Callable[[str, Any], None]
-"""Told of a source and of the object that has stepped."""
+"""Callback that receives a source and the object that has stepped."""
 
 
 class StepFinder:
-    """The steps of one source in one recording: `tick` returns those that have become certain."""
+    """Finds the steps of one source in one recording; `tick` returns a step once it is certain."""
 
     def __init__(self, begin: int) -> None:
         self._begin = begin
@@ -47,9 +47,15 @@ class StepFinder:
         self._seen: dict[int, weakref.ref[Any]] = {}
 
     def tick(self, thing: Any, at: int, begin: int) -> tuple[int, int] | None:
-        """An object has stepped; the first step of all does not begin before `begin`.
+        """Note that an object has stepped.
 
-        Returns the step before, from when to when, if this is the first one of another.
+        Args:
+            thing: the object that stepped.
+            at: time of the call.
+            begin: earliest start of the first step.
+
+        Returns:
+            Begin and end of the previous step, if this call belongs to a new one; else None.
         """
         found = None
         if self._last < 0:
@@ -61,12 +67,12 @@ class StepFinder:
         return found
 
     def _is_again(self, thing: Any) -> bool:
-        """Return whether an object stepped in this step, or took the place of one that is gone."""
+        """Return whether an object has stepped in this step, or has replaced one that is gone."""
         known = self._seen.get(id(thing))
         return known is not None or any(each() is None for each in self._seen.values())
 
     def rest(self) -> tuple[int, int] | None:
-        """The step in progress, up to the last call: begin the next one there."""
+        """Return the step in progress, up to its last call, and begin the next one there."""
         if not self._seen:
             return None
         found = self._begin, self._last
@@ -76,7 +82,7 @@ class StepFinder:
 
 
 class StepCalls:
-    """Tells of calls that end steps, while installed; optimizers have hooks for it (`phases`)."""
+    """Reports calls that end steps while installed; optimizers are hooked by `locator`."""
 
     def __init__(self, ticked: Ticked) -> None:
         self._ticked = ticked
@@ -85,19 +91,19 @@ class StepCalls:
         self._nesting = threading.local()
 
     def optimizer_stepped(self, optimizer: Any) -> None:
-        """An optimizer has stepped, and not inside of another one's step."""
+        """Report that an optimizer has stepped, outside of another optimizer's step."""
         self._num_ticks += 1
         self._ticked(OPTIMIZER, optimizer)
 
     def install(self) -> None:
-        """Begin to look on at those that have no hooks."""
+        """Wrap the `step` functions of classes without hooks."""
         self._replace(GradScaler, self._scaling)
         self._replace(profile, self._telling(PROFILER))
         for cls in _schedulers():
             self._replace(cls, self._telling(SCHEDULER))
 
     def uninstall(self) -> None:
-        """Put back what was replaced, unless someone replaced it again in the meantime."""
+        """Restore the wrapped functions, unless someone has replaced them again since."""
         while self._replaced:
             cls, ours, original = self._replaced.pop()
             if vars(cls).get("step") is ours:
@@ -113,14 +119,14 @@ class StepCalls:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             before = self._num_ticks
             result = original(scaler, optimizer, *args, **kwargs)
-            if self._num_ticks == before:  # gradients were infinite
+            if self._num_ticks == before:  # gradients were infinite, so the step was skipped
                 self.optimizer_stepped(optimizer)
             return result
 
         return step
 
     def _telling(self, source: str) -> Callable[[Any], Any]:
-        """Tell of calls that are not made by another one of this source."""
+        """Return a wrapper that reports calls not nested in another call of this source."""
 
         def wrap(original: Any) -> Any:
             def step(thing: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,7 +146,7 @@ class StepCalls:
 
 
 def _schedulers(cls: Any = LRScheduler) -> Iterator[Any]:
-    """The classes of LR schedulers that have a `step` of their own."""
+    """Yield the LR scheduler classes that define their own `step`."""
     if "step" in vars(cls):
         yield cls
     for below in cls.__subclasses__():

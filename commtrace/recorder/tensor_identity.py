@@ -1,14 +1,14 @@
-"""Numbers for what calls send: equal numbers, the same tensors with nothing written in between.
+"""Content numbers of sent tensors: equal numbers mean the same tensors without a write in between.
 
-A tensor is known by its storage and its place in it, a change by torch's version counter and by
-the collectives that were seen to write into the storage, which do not count there. Storages are
-held weakly: no memory lives longer for it, and as long as one is held its address is not given to
-another. Where too many are known, the oldest are forgotten, and are new when they come again; so a
-number may be missing that two calls have in common, but none is given to two contents.
+A tensor is identified by its storage and its position in it. A change is detected by torch's
+version counter and by the recorded collectives that write into the storage, which the counter
+ignores. Storages are held weakly: this extends no memory's lifetime, and the address of a held
+storage is not reused. If too many are known, the oldest are evicted and get a new number when they
+return. So two equal contents may have different numbers, but no number stands for two contents.
 
-What is written through `.data` has a version counter of its own. FullyShardedDataParallel and many
-hand-written optimizers do so; hence an optimizer's step counts as a write into all of its
-parameters, and of what is gathered from the CPU a few bytes in the middle are compared.
+Writes through `.data` have a version counter of their own. FullyShardedDataParallel and many
+hand-written optimizers use them. Hence an optimizer's step counts as a write into all of its
+parameters, and for all-gathers from the CPU a few bytes in the middle are compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SAMPLE_BYTES = 32
 
 
 class _Known:
-    """A storage: its number, how many collectives wrote into it, and what keeps its address."""
+    """A storage: its number, the number of collectives that wrote into it, and a weak reference."""
 
     __slots__ = ("num_written", "number", "reference")
 
@@ -42,7 +42,7 @@ class _Known:
 
 
 class TensorIdentity:
-    """The contents that were sent so far; any thread may ask."""
+    """Contents sent so far; callable from any thread."""
 
     def __init__(self) -> None:
         self._storages: dict[int, _Known] = {}
@@ -55,10 +55,12 @@ class TensorIdentity:
     def of(
         self, tensors: Sequence[torch.Tensor], *, are_written: bool = False, are_read: bool = False
     ) -> int:
-        """The number of what these tensors hold now; -1 where it cannot be told.
+        """Return the number of the tensors' current contents; -1 if unknown.
 
-        Afterwards they hold something else, where they `are_written`. Where they `are_read`, some
-        bytes of them are compared with those of the last time.
+        Args:
+            tensors: the tensors.
+            are_written: the contents change afterwards.
+            are_read: compare a few bytes with those of the last time.
         """
         if not tensors:
             return _NOT_KNOWN
@@ -68,7 +70,7 @@ class TensorIdentity:
             if are_read and self._differs(number, tensors):
                 self.write(tensors)
                 return self.of(tensors, are_written=are_written, are_read=True)
-        except (RuntimeError, NotImplementedError):  # inference tensors count no versions
+        except (RuntimeError, NotImplementedError):  # inference tensors have no version counter
             return _NOT_KNOWN
         return number
 
@@ -86,12 +88,12 @@ class TensorIdentity:
         return number
 
     def _differs(self, number: int, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether tensors were changed by what no counter has seen."""
+        """Return whether the tensors were changed without any counter noticing."""
         sample = b"".join([_sample(tensor) for tensor in tensors])
         return self._samples.setdefault(number, sample) != sample
 
     def write(self, tensors: Sequence[torch.Tensor]) -> None:
-        """A call writes into these tensors."""
+        """Note that a call writes into these tensors."""
         with self._lock:
             for tensor in tensors:
                 try:
@@ -102,7 +104,7 @@ class TensorIdentity:
                     known.num_written += 1
 
     def step(self, optimizer: Any) -> None:
-        """An optimizer has written into its parameters, perhaps by another name for them."""
+        """Note that an optimizer has written into its parameters, perhaps through an alias."""
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         self.write([getattr(each, "_local_tensor", each) for each in parameters])
 
@@ -124,7 +126,7 @@ class TensorIdentity:
 
 
 def _sample(tensor: torch.Tensor) -> bytes:
-    """A few bytes in the middle of a tensor, if they can be read without asking a device."""
+    """Return a few bytes from the middle of a tensor, if readable without querying a device."""
     if type(tensor) is not torch.Tensor or not tensor.is_cpu or not tensor.is_contiguous():
         return b""
     storage, size = tensor.untyped_storage(), tensor.itemsize
@@ -135,7 +137,7 @@ def _sample(tensor: torch.Tensor) -> bytes:
 
 
 def identify(call: Call, args: Sequence[Any], contents: TensorIdentity) -> None:
-    """Number what a call sends, and take note of what it writes into."""
+    """Number the contents that a call sends, and note the tensors it writes into."""
     signature = call.request.signature
     sent, received = signature.sent, signature.received
     if sent is not None:

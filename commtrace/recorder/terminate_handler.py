@@ -1,8 +1,8 @@
-"""What is to be written before C++ ends the process: an exception that no thread catches.
+"""Handler that runs before C++ terminates the process because of an uncaught exception.
 
-That is how gloo says that ranks disagree on a size and how NCCL's watchdog ends a rank that hangs,
-so that what was called last is what matters most. The C++ runtime calls a handler of ours, on the
-thread that threw, and that goes on to the one before it, which aborts.
+This is how gloo reports that ranks disagree on a size, and how NCCL's watchdog ends a hanging rank,
+so the last calls matter most. The C++ runtime calls our handler on the throwing thread; the handler
+then calls the previous one, which aborts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _before: Any = None
 
 
 def say_before_abort(write: Callable[[], None]) -> None:
-    """Call `write` should C++ end the process, until `forget_words`; where it lets us."""
+    """Call `write` if C++ terminates the process, until `forget_words`; a no-op if unsupported."""
     global _before
     if not _last_words and _set_terminate is not None:
         _before = _set_terminate(_ours)
@@ -28,7 +28,7 @@ def say_before_abort(write: Callable[[], None]) -> None:
 
 
 def forget_words(write: Callable[[], None]) -> None:
-    """Call it no longer."""
+    """Stop calling `write` at termination."""
     global _before
     _last_words.remove(write)
     if not _last_words and _before is not None:
@@ -44,7 +44,7 @@ def _terminating() -> None:
 
 
 def _setter() -> Any:
-    """`std::set_terminate` of the runtime that torch is linked to; None where there is no such."""
+    """Return `std::set_terminate` of the C++ runtime that torch links to; None if unavailable."""
     try:
         setter = ctypes.CDLL("libstdc++.so.6")[_SET_TERMINATE]
     except (OSError, AttributeError):

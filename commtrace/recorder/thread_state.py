@@ -1,7 +1,6 @@
-"""What each thread is doing: one object per thread, read and written by all parts of the recorder.
+"""Per-thread state: one object per thread, read and written by all parts of the recorder.
 
-A thread's state is reached in one step (`HERE.state`), since the cost of a thread-local lookup is
-what most of the recorder's work is made of.
+It is reached in one step (`HERE.state`), since thread-local lookups dominate the recorder's cost.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 
 Stack = tuple[tuple[CodeType, int], ...]
-"""Frames, the innermost first: code and line."""
+"""Frames, innermost first: code and line."""
 
 
 class Task(NamedTuple):
-    """A backward pass: the user's code that called it, and the instruction that did.
+    """A backward pass: the user's code that called it, and the instruction in that code.
 
-    Where the autograd engine runs it on a thread of its own, also the thread that called it, if
-    that is known, with its stack and its regions.
+    If the autograd engine runs it on a thread of its own, `caller` is the thread that called it, if
+    known, with its stack and its regions.
     """
 
     code: CodeType | None = None
@@ -40,23 +39,33 @@ _NO_TASK = Task()
 
 
 class ThreadState:
-    """The state of one thread.
+    """State of one thread.
 
-    `module_call` is the innermost module call in progress. `mark_seqs` and `mark_calls` say which
-    module call made the autograd nodes from a sequence number on (see `modules`). `op_id` and `op`
-    are the innermost operator span, `dtensor_op` the innermost one on distributed tensors, and
-    `is_passing` asks the dispatch mode to decline one operator; `looking` is the mode that wants
-    to see what an operator on distributed tensors runs, and `inner` the latest that it ran (number,
-    operator, start, duration), which is kept with it. `made_by` is the module call that made the
-    autograd nodes with numbers from `made_from` to before `made_until`, where one was looked up
-    last. `optimizer_depth` counts the optimizer steps in progress, the innermost of which began in
-    the autograd task `optimizer_task`. `task` is the autograd task that was at work last on the
-    thread, `backward` is what is known of it, and `outside` the module call that it was begun in;
-    `is_of_engine` is true of threads that C++ has started.
-    `functional` collects the calls that the functional collective in progress, `functional_op`, has
-    issued, and `reduce_op` is how it reduces; `num_issued` counts all calls, `issued` is the
-    operator of the newest. `unseen` collects those that the function in progress waits for in C++.
-    `last` holds the handle of the newest call until Python has it too.
+    Attributes:
+        module_call: the innermost module call in progress.
+        mark_seqs: autograd sequence numbers from which `mark_calls` made the nodes (see `modules`).
+        mark_calls: the module calls of `mark_seqs`.
+        op_id: number of the innermost operator span.
+        op: operator of the innermost span.
+        dtensor_op: the innermost operator on distributed tensors.
+        is_passing: asks the dispatch mode to decline one operator.
+        looking: the mode that records the local operators of a distributed operator.
+        inner: the latest local operator (number, operator, start, duration), recorded with its
+            parent.
+        made_by: the module call that made the autograd nodes looked up last, whose numbers are in
+            [`made_from`, `made_until`).
+        optimizer_depth: number of optimizer steps in progress.
+        optimizer_task: the autograd task in which the innermost of them began.
+        task: the autograd task last worked on by the thread.
+        backward: description of that task.
+        outside: the module call in which that task began.
+        is_of_engine: the thread was started by C++.
+        functional: calls issued by the functional collective in progress, `functional_op`.
+        reduce_op: reduction of that collective.
+        num_issued: number of calls issued by the thread.
+        issued: operator of the newest call.
+        unseen: calls that the function in progress waits for in C++.
+        last: handle of the newest call, until Python holds it too.
     """
 
     __slots__ = (
@@ -124,7 +133,7 @@ class ThreadState:
 
 
 def _is_started_in_python() -> bool:
-    """Whether this is the main thread, or one that `threading` has started."""
+    """Return whether this is the main thread or one started by `threading`."""
     if threading.get_ident() == threading.main_thread().ident:
         return True
     frame = sys._getframe()
@@ -146,7 +155,7 @@ HERE = _Here()
 
 
 def forget_marks() -> None:
-    """Drop what the threads have noted of module calls."""
+    """Drop the marks of module calls of all threads."""
     for state in list(_states):
         state.mark_seqs.clear()
         state.mark_calls.clear()
@@ -156,5 +165,5 @@ def forget_marks() -> None:
 
 
 def state_of_thread(ident: int) -> ThreadState | None:
-    """The state of another thread; None of one that the recorder has not met."""
+    """Return the state of another thread; None if the recorder has not met it."""
     return next((state for state in list(_states) if state.ident == ident), None)

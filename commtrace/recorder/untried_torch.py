@@ -26,7 +26,7 @@ class UnrecordedOperatorsWarning(UserWarning):
 
 
 def communication_operators() -> set[str]:
-    """The operators of torch's communication namespaces, and others of torch that take a group."""
+    """Return the operators of torch's communication namespaces, and others that take a group."""
     return {
         schema.name
         for schema in torch._C._jit_get_all_schemas()
@@ -40,13 +40,13 @@ def communication_operators() -> set[str]:
 
 
 def unrecorded(operators: Iterable[str]) -> list[str]:
-    """Those of `operators` that neither table has, sorted."""
+    """Return the operators that neither table has, sorted."""
     return sorted({*operators} - {*SIGNATURES} - {*SILENT})
 
 
 @functools.cache
 def warn_of_unrecorded_operators() -> None:
-    """Warn once in a run, on rank 0, if torch is newer than tried and has unknown operators."""
+    """Warn once per run, on rank 0, if torch is newer than tried and has unknown operators."""
     version = tuple(int(each) for each in torch.__version__.split(".")[:2])
     if version <= NEWEST_TRIED or os.environ.get("RANK", "0") != "0":
         return

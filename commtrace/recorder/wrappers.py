@@ -1,12 +1,12 @@
-"""Module paths without what wrappers put into them, so that a module has one name however wrapped.
+"""Module paths without wrapper names, so that a wrapped module keeps its name.
 
     FullyShardedDataParallel    _fsdp_wrapped_module.wq                 wq
     torch.compile               layers.0._orig_mod.wq                   layers.0.wq
     checkpoint_wrapper          layers.0._checkpoint_wrapped_module     layers.0
     DistributedDataParallel     module.layers.0.wq                      layers.0.wq
 
-Names that begin with an underscore are a wrapper's wherever they stand. `module` may be the user's
-own, and is left out only below the classes that use it for what they wrap.
+Names that begin with an underscore are a wrapper's wherever they occur. `module` may be the user's
+own name, and is dropped only below the classes that use it for the wrapped module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OF_WRAPPERS = frozenset(
         "_checkpoint_wrapped_module",
         "_forward_module",  # Lightning Fabric
         "_fsdp_wrapped_module",
-        "_fpw_module",  # FSDP's name for it in older versions
+        "_fpw_module",  # the name in older versions of FSDP
         "_orig_mod",
     }
 )
@@ -29,7 +29,7 @@ _CLASSES = frozenset({"AveragedModel", "DataParallel", "DistributedDataParallel"
 
 
 def plain_path(root: nn.Module | None, path: str) -> str:
-    """The path of a module below `root` without the names that belong to wrappers."""
+    """Return the path of a module below `root`, without wrapper names."""
     names = path.split(".") if path else []
     if _MODULE in names and root is not None:
         names = _without_modules(root, names)
@@ -37,7 +37,7 @@ def plain_path(root: nn.Module | None, path: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """The name of a parameter, likewise, as far as the name alone tells.
+    """Return a parameter's name without wrapper names, as far as the name alone shows them.
 
     >>> plain_name("layers.0._orig_mod.wq.weight")
     'layers.0.wq.weight'
@@ -56,7 +56,7 @@ def _without_modules(root: nn.Module, names: list[str]) -> list[str]:
 
 
 def _wraps(module: nn.Module | None) -> bool:
-    """Return whether a module keeps what it wraps as `module`."""
+    """Return whether a module stores what it wraps as `module`."""
     return any(
         cls.__name__ in _CLASSES and cls.__module__.startswith("torch.")
         for cls in type(module).__mro__

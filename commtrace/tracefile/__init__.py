@@ -1,13 +1,13 @@
-"""The files of a recording: a spool per rank while it runs, one run.json when it is over.
+"""Files of a recording: one spool per rank while it runs, one run.json when it is over.
 
-A rank writes batches of rows while it records, someone joins the spools afterwards, and any reader
+A rank writes batches of rows while it records. The spools are joined afterwards, and any reader
 opens the result without torch or pandas:
 
     SpoolWriter(stream, facts).write({"comm": rows})
     merge_spools(folder, "run.json")
     trace = read_trace("run.json")
 
-`trace.tables["comm"]["wire_bytes"]` is then an array of integers, `trace.run` the facts.
+`trace.tables["comm"]["wire_bytes"]` is then an array of integers, and `trace.run` holds the facts.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ __all__ = [
 
 
 def read_trace(path: Path | str) -> Trace:
-    """The trace at `path`: a run.json, or a folder with the spools of a run that was cut short.
+    """Read the trace at `path`: a run.json, a spool, or the folder of spools of an interrupted run.
 
-    Raises a TraceError that says what was found there and what is supported.
+    Raises:
+        TraceError: `path` holds no readable trace; says what was found and what is supported.
     """
     path = Path(path)
     asked = f"cannot read the trace {path}"
@@ -81,7 +82,7 @@ def read_trace(path: Path | str) -> Trace:
                 why="a trace is a file, or the folder of spools that a run left behind",
                 attempt=join_them if spools.is_dir() else make,
             )
-        from commtrace.tracefile.validate import validated  # late, for it loads numpy
+        from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
         if path.suffix == SPOOL_SUFFIX:
             return validated(join([read_spool(path)], path=path), asked)

@@ -1,15 +1,16 @@
-"""The clocks of all ranks put on one scale, from what the ranks' calls say about each other.
+"""Clock alignment of all ranks, derived from their calls.
 
-Ranks that share a running system share its monotonic clock, and differ only in what each believed
-the time of day to be: that is exact. Between systems there is the law that no rank completes a
-collective before the last one has issued it. With `d` to be added to the times of B,
+Ranks of one running system share its monotonic clock and differ only in their reading of the wall
+clock, so they are aligned exactly. Between systems, no rank completes a collective before the last
+rank has issued it. With `d` to be added to the times of B,
 
     completed on A >= issued on B + d        and        completed on B + d >= issued on A
 
-for every collective that both took part in: the nth of a group, not counting its transfers, which
-only two ranks make. The tightest two bounds enclose `d`; its estimate is their middle, or the wall
-clocks' own answer where they agree better than the bounds do. Bounds that cross tell of clocks that
-drift: the middle is then as far off as they overlap.
+for every collective that both took part in, identified by its number in its group. Transfers are
+not counted, since only two ranks make them. The tightest two bounds enclose `d`. The estimate is
+their midpoint, or 0, the wall clocks' own answer, if 0 is within bounds looser than wall clocks
+are assumed to agree. Bounds that cross show clock drift: the midpoint is then off by as much as
+they overlap.
 """
 
 from __future__ import annotations
@@ -21,23 +22,25 @@ from dataclasses import dataclass
 from commtrace.tracefile.spool import Spool
 
 _NOT_KNOWN = -1
-# Collectives that end nowhere before they have begun everywhere.
+# Collectives that complete on no rank before every rank has issued them.
 _JOINING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 _TRANSFERS = frozenset({"send", "recv"})
-# How well wall clocks are believed to agree: about what NTP achieves in one building.
+# Assumed agreement of wall clocks: about what NTP achieves in one building.
 _WALL_ERROR_NS = 1_000_000
 
 Key = tuple[str, str, int]
-"""A collective: the group's name and ranks, and its number in it."""
+"""A collective: the group's name and ranks, and its number in the group."""
 Instants = tuple[int, int]
-"""When the last of some ranks issued a collective, and when the first of them had completed it."""
+"""Issue time of the last of some ranks in a collective, and completion time of the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """`offset_ns` is to be added to a rank's times; `error_ns` is how far off that may be.
+    """Clock offset of a rank.
 
-    The error is 0 on the first rank's own clock, and -1 where nothing was there to tell.
+    Attributes:
+        offset_ns: to be added to the rank's times.
+        error_ns: bound on the error; 0 on the first rank's own clock, -1 if nothing bounds it.
     """
 
     offset_ns: int
@@ -45,13 +48,16 @@ class Alignment:
 
 
 Names = Mapping[str, str]
-"""The names that all ranks have for groups, by a rank's own where these differ."""
+"""Common names of groups, by the rank's own names that differ."""
 
 
 def align(spools: Sequence[Spool], names: Sequence[Names] = ()) -> list[Alignment]:
-    """Offsets that bring the times of each spool onto the first one's scale.
+    """Return offsets that bring the times of each spool onto the first one's clock.
 
-    `names` are those of groups for each spool; without them, a name means the same group to all.
+    Args:
+        spools: the spools of all ranks.
+        names: for each spool the common names of its groups; by default a name means the same group
+            on all ranks.
     """
     names = names or [{}] * len(spools)
     own = [_offset_within_system(spool, spools) for spool in spools]
@@ -76,7 +82,7 @@ def align(spools: Sequence[Spool], names: Sequence[Names] = ()) -> list[Alignmen
 
 
 def _offset_within_system(spool: Spool, spools: Sequence[Spool]) -> int:
-    """What puts a spool onto the scale of the first one of its system."""
+    """Return the offset from a spool's clock to that of the first spool of its system."""
     first = next(each for each in spools if each.facts["boot"] == spool.facts["boot"])
     return first.facts["epoch_ns"] - spool.facts["epoch_ns"]
 
@@ -84,7 +90,7 @@ def _offset_within_system(spool: Spool, spools: Sequence[Spool]) -> int:
 def _align_systems(
     aligned: dict[str, Alignment], others: Iterable[str], calls: Mapping[str, dict[Key, Instants]]
 ) -> None:
-    """Align one system after the other, the surest first; those that share no call are left out."""
+    """Align one system after the other, smallest error first; skip those that share no call."""
     waiting = list(others)
     while waiting:
         found = [
@@ -101,7 +107,7 @@ def _align_systems(
 
 
 def _between(ours: Mapping[Key, Instants], theirs: Mapping[Key, Instants]) -> Alignment | None:
-    """What brings their times onto our scale; None if they share no collective."""
+    """Return the alignment of their times to ours; None if they share no collective."""
     shared = ours.keys() & theirs.keys()
     if not shared:
         return None
@@ -116,13 +122,13 @@ def _between(ours: Mapping[Key, Instants], theirs: Mapping[Key, Instants]) -> Al
 def _instants(
     spools: Iterable[tuple[Spool, Names, int]], mixed: Collection[str]
 ) -> dict[Key, Instants]:
-    """Of every collective that some ranks of one system took part in, on the system's scale.
+    """Return the times of every collective that ranks of one system took part in, on its clock.
 
-    Of `mixed` groups transfers are made, too.
+    `mixed` groups also carry transfers.
     """
     found: dict[Key, Instants] = {}
     for spool, names, offset in spools:
-        # On a device, a host does not see completion; a file that was imported may tell of it.
+        # A host does not see completion on a device, but an imported file may state it.
         if spool.facts["device"] != "cpu" and not spool.facts.get("sees_completion"):
             continue
         comm, groups = spool.tables["comm"], spool.tables["groups"]
@@ -147,9 +153,9 @@ def _with_transfers(spool: Spool, names: Names) -> set[str]:
 
 
 def _numbers(spool: Spool, names: Names, mixed: Collection[str]) -> list[int]:
-    """Which of its group's collectives each call is.
+    """Return the number of each call among its group's collectives.
 
-    That is not known of a transfer, nor in mixed groups after calls that the spool has lost.
+    It is unknown for transfers, and in mixed groups after calls that the spool has lost.
     """
     comm = spool.tables["comm"]
     kinds, groups, seqs = comm["kind"], comm["group"], comm["seq"]

@@ -1,8 +1,8 @@
-"""A column of values as a small description and a run of bytes, and back.
+"""Encoding of a column as a small description and a run of bytes, and its decoding.
 
-Both files of commtrace, the spool and run.json, write their columns this way; they differ only in
-where the bytes go. Nothing but the standard library is used, for this runs inside the program that
-is being recorded. The description of n integers is one of
+Both files of commtrace, the spool and run.json, encode their columns this way; they differ only in
+the placement of the bytes. Only the standard library is used, since this runs inside the recorded
+program. The description of n integers is one of
 
     {"const": 7}                               n times the same value, no bytes
     {"width": 2}                               n little-endian signed integers of 2 bytes
@@ -10,9 +10,9 @@ is being recorded. The description of n integers is one of
     {"planes": [-1, -1, 0, 0, 0, 0, 0, 0]}     n integers of 8 bytes: the lowest byte of each, then
                                                the next one, ...; one that is always 7 is 7 here
 
-with width 1, 2, 4 or 8; of n floats, {"width": "float"}: 8 bytes each, IEEE 754. Strings are
-written as the integers that number them in a list which the file holds once, where number 0 is the
-empty string. A column of which nothing is known is left out.
+with width 1, 2, 4 or 8. The description of n floats is {"width": "float"}: 8 bytes each, IEEE 754.
+Strings are encoded as indices into a list that the file holds once, where index 0 is the empty
+string. A column without any known value is omitted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from commtrace.tracefile.reading import Allowance, DamageError, is_int
 Description = dict[str, Any]
 
 NOT_ALIKE = -1
-"""In the list of planes: bytes of which not all are the same."""
+"""Marks a byte plane whose bytes differ."""
 
 _TYPECODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 _CODES_OF_MISSING: dict[type, int] = {int: -1, bool: 0, str: 0}
@@ -54,7 +54,7 @@ def _pack(typecode: str, values: Sequence[int] | Sequence[float]) -> bytes:
 
 
 def encode_ints(values: Sequence[int]) -> tuple[Description, bytes]:
-    """The description and bytes of integers that fit into 64 bits, signed.
+    """Encode signed 64-bit integers as description and bytes.
 
     >>> encode_ints([5, 5, 5])
     ({'const': 5}, b'')
@@ -75,9 +75,10 @@ def encode_ints(values: Sequence[int]) -> tuple[Description, bytes]:
 
 
 def encode_planes(values: array[int]) -> tuple[Description, bytes]:
-    """The description and bytes of an array of 64-bit integers, byte by byte.
+    """Encode an array of 64-bit integers byte plane by byte plane, as description and bytes.
 
-    Less work than `encode_ints`, which looks at each number, and as small: most bytes are alike.
+    Cheaper than `encode_ints`, which inspects each number, and as compact, since most bytes are
+    equal.
 
     >>> encode_planes(array("q", [0x4241, 0x4443]))
     ({'planes': [-1, -1, 0, 0, 0, 0, 0, 0]}, b'ACBD')
@@ -90,17 +91,17 @@ def encode_planes(values: array[int]) -> tuple[Description, bytes]:
 
 
 def encode_floats(values: Sequence[float]) -> tuple[Description, bytes]:
-    """The description and bytes of floats; a nan stays a nan."""
+    """Encode floats as description and bytes; nan is preserved."""
     return {"width": "float"}, _pack("d", values)
 
 
 def is_not_known(column: Column, description: Description) -> bool:
-    """Whether a described column says nothing, so that it can be left out."""
+    """Return whether a column holds no known value, so that it can be omitted."""
     return description == {"const": _CODES_OF_MISSING.get(column.type)}
 
 
 def not_known(column: Column, rows: int) -> array[Any]:
-    """The values of a column that was left out, as `decode` would give them."""
+    """Return the values of an omitted column, as `decode` would."""
     if column.type is float:
         return array("d", [float("nan")]) * rows
     return array("q", [_CODES_OF_MISSING[column.type]]) * rows
@@ -109,9 +110,10 @@ def not_known(column: Column, rows: int) -> array[Any]:
 def decode(
     description: Description, data: bytes, rows: int, of_type: type | None = None
 ) -> array[Any]:
-    """The values of a column, as an array of 64-bit integers or of floats.
+    """Decode a column into an array of 64-bit integers or of floats.
 
-    Raises DamageError where the bytes do not fill the rows, or are not of a column `of_type`.
+    Raises:
+        DamageError: the bytes do not fill the rows, or are not of a column `of_type`.
     """
     if not isinstance(description, dict):
         raise DamageError(f"no description of a column: {_cut(description)}")
@@ -128,7 +130,7 @@ def decode(
 
 
 def require_rows(rows: Any, num_columns: int, allowance: Allowance, place: str) -> int:
-    """The number of rows that a file claims, once the memory for them is granted."""
+    """Return the number of rows that a file claims; charge their memory to the allowance."""
     if not is_int(rows) or rows < 0:
         raise DamageError(f"rows: {_cut(rows)}, which is no number of rows", place)
     allowance.take(8 * rows * num_columns, f"{rows:,} rows", place)
@@ -136,7 +138,7 @@ def require_rows(rows: Any, num_columns: int, allowance: Allowance, place: str) 
 
 
 def require_codes(codes: array[int], num_strings: int, place: str) -> None:
-    """Raise DamageError unless each code numbers one of the strings."""
+    """Raise DamageError unless each code is the index of a string."""
     import numpy as np  # only readers need it
 
     values = np.frombuffer(codes, dtype="int64")
@@ -145,7 +147,7 @@ def require_codes(codes: array[int], num_strings: int, place: str) -> None:
 
 
 def size_of(description: Description, rows: int) -> int:
-    """Bytes of a described column with that many rows; 0 if it is no description."""
+    """Return the bytes of a described column with that many rows; 0 for an invalid description."""
     if not isinstance(description, dict) or "const" in description:
         return 0
     if "planes" in description:

@@ -1,7 +1,6 @@
-"""The facts that a spool and a run begin with: which there are, and the values that they may have.
+"""Facts at the head of a spool and of a run, with the values that they may take.
 
-A fact of another name is kept as it is. What the program runs under (`world_size`) is believed up
-to `MAX_RANKS`.
+Facts with unknown names are kept as they are. `world_size` is accepted up to `MAX_RANKS`.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ RUN_FACTS: dict[str, Check] = {
 
 
 def require_spool_facts(facts: Mapping[str, Any], asked: str) -> None:
-    """Raise InvalidTraceError unless a spool has the facts that all have, of the right types."""
+    """Raise InvalidTraceError unless a spool has all required facts, with valid values."""
     for name in SPOOL_FACTS:
         if name not in facts:
             raise _invalid(asked, f"facts.{name}", "no such fact", SPOOL_FACTS[name])
@@ -120,7 +119,7 @@ def require_spool_facts(facts: Mapping[str, Any], asked: str) -> None:
 
 
 def require_run_facts(run: Mapping[str, Any], asked: str, place: str = "run") -> None:
-    """Raise InvalidTraceError where a known fact of a run has a value of another type."""
+    """Raise InvalidTraceError if a known fact of a run has an invalid value."""
     _require(run, RUN_FACTS, place, asked)
 
 

@@ -1,15 +1,14 @@
-"""Groups that were destroyed and made again under the same name, told apart alike on all ranks.
+"""Generations of process groups that were destroyed and recreated under the same name.
 
-A process names its groups from 0 again once it has destroyed them, so a rank has several groups
-`0`, the second of which its own spool calls `0#2`. Which of them a rank has is not told by its own
-count, for it may have called on some only:
+Once a process has destroyed its groups, it numbers new ones from 0 again. A rank then has several
+groups `0`, the second of which its own spool calls `0#2`. A rank's own count does not identify the
+generation, since the rank may have called on some of them only:
 
     rank 0    0 ████      0#2 ███          all of them by the same names:
     rank 2                0   ███    ->    0#2 on rank 2, too
 
-Members leave a group before they make the next one together, so calls on one lie before those on
-the next: of calls in order of time, those nearest to each other are on one group, as long as no
-rank is in it twice.
+Members leave a group before they create the next one together, so calls on one precede those on the
+next. Calls are therefore clustered by proximity in time, as long as no rank is in a cluster twice.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Tables = Mapping[str, Mapping[str, ColumnValues]]
 
 @dataclass(slots=True)
 class _Stretch:
-    """When a rank called on one group of those of a name: `place` numbers the rank's tables."""
+    """Period of a rank's calls on one group of a name; `place` indexes the rank's tables."""
 
     place: int
     name: str
@@ -37,7 +36,7 @@ class _Stretch:
 
 
 def base_of(name: str) -> str:
-    """The name that a group was made by.
+    """Return the name under which a group was created.
 
     >>> base_of("0#2")
     '0'
@@ -47,9 +46,9 @@ def base_of(name: str) -> str:
 
 
 def generations(ranks: Sequence[Tables]) -> list[dict[str, int]]:
-    """For the tables of each rank, which of the groups made by a name each of its names means.
+    """Return, for each rank's tables, the generation of each group name.
 
-    They count from 1; a name that is not in there means the first.
+    Generations count from 1; a name that is missing means the first.
     """
     found: list[dict[str, int]] = [{} for _ in ranks]
     for stretches in _made_again(ranks):
@@ -60,7 +59,7 @@ def generations(ranks: Sequence[Tables]) -> list[dict[str, int]]:
 
 
 def _made_again(ranks: Sequence[Tables]) -> list[list[_Stretch]]:
-    """The calls by group and rank, of the names by which some rank has made several groups."""
+    """Return the calls by group and rank, for names that some rank gave to several groups."""
     again = {
         base
         for tables in ranks
@@ -91,7 +90,7 @@ def _stretches(tables: Tables, place: int) -> list[_Stretch]:
 
 
 def _clusters(stretches: list[_Stretch]) -> list[list[_Stretch]]:
-    """The stretches of the same group each, in order of time: the smallest gaps close first."""
+    """Cluster stretches by group, in order of time; the smallest gaps are closed first."""
     ordered = sorted(stretches, key=lambda each: (each.first_ns, each.place))
     gaps, reached = [], ordered[0].last_ns
     for number, stretch in enumerate(ordered[1:]):

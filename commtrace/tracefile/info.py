@@ -1,4 +1,4 @@
-"""What a trace file is: when and of what it was recorded, by whom, and what is missing from it."""
+"""Summary of a trace file: origin of the recording, software, hosts, and missing parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_SOFTWARE = ("torch", "python", "detail")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host: its ranks, what they computed on, and how far off its clock may be; -1 unknown."""
+    """One host: its ranks, their devices, and the bound on its clock error (-1 if unknown)."""
 
     host: str
     ranks: tuple[int, ...]
@@ -30,10 +30,12 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """The facts of a run file; empty text and -1 are not known.
+    """Facts of a run file; unknown values are empty strings and -1.
 
-    `torn_ranks` did not close their recording; `steps_from` says what the steps were found by (see
-    `steps`); `others` are the facts noted while recording that have no field here.
+    Attributes:
+        torn_ranks: ranks that did not close their recording.
+        steps_from: source of the steps (see `steps`).
+        others: recorded facts that have no field here.
     """
 
     path: str
@@ -63,7 +65,7 @@ class RunInfo:
 
 
 def run_info(trace: Trace) -> RunInfo:
-    """The facts of a trace."""
+    """Return the facts of a trace."""
     ranks, groups, run = trace.tables["ranks"], trace.tables["groups"], trace.run
     starts = [start for start in ranks["start_ns"] if start >= 0]
     recorded = tuple(sorted(ranks["rank"]))
@@ -124,7 +126,7 @@ def _hosts(trace: Trace) -> tuple[Host, ...]:
 
 
 def _num_bytes(path: Path | None) -> int:
-    """The size of a file, or of the files in a folder of spools; -1 in memory."""
+    """Return the size of a file, or of all files in a folder of spools; -1 in memory."""
     if path is None:
         return -1
     files = path.iterdir() if path.is_dir() else [path]

@@ -1,11 +1,11 @@
-"""The spools of all ranks joined into one trace.
+"""Merging of the spools of all ranks into one trace.
 
-Ranks come in ascending order, whatever the order of the files. Their clocks are aligned, see
-`clocks`: a spool says which monotonic clock it was recorded with (`boot`, the identity of the
-running system) and how that clock was set against wall time. `run["missing_ranks"]` names ranks
-without a spool, `run["left_out_spools"]` what an earlier run has left in the folder. Group names
-that mean several groups are told apart: of different ranks, or made again (see `generations`).
-`run["steps_from"]` says where the steps come from, see `steps`.
+Ranks are in ascending order, whatever the order of the files. Their clocks are aligned (see
+`clocks`): a spool states its monotonic clock (`boot`, the identity of the running system) and that
+clock's offset from wall time. `run["missing_ranks"]` lists ranks without a spool, and
+`run["left_out_spools"]` the files that an earlier run left in the folder. Group names that denote
+several groups are disambiguated: groups of different ranks, or recreated ones (see `generations`).
+`run["steps_from"]` is the source of the steps (see `steps`).
 """
 
 from __future__ import annotations
@@ -42,19 +42,22 @@ _RANK_TABLES = ("comm", "ops", "steps")
 
 
 def merge_spools(folder: Path | str, out_path: Path | str) -> Path:
-    """Join the spools of `folder` into the run file `out_path`, and return that.
+    """Merge the spools of `folder` into the run file `out_path` and return that path.
 
-    Raises EmptyTraceError where the folder holds none, and a TraceError for one that is none. A
-    rank that was killed before it had written anything is one of the missing ranks.
+    A rank that was killed before it had written anything is one of the missing ranks.
+
+    Raises:
+        EmptyTraceError: the folder holds no spools.
+        TraceError: a file is not a spool.
     """
     return write_trace(read_spools(Path(folder)), out_path)
 
 
 def read_spools(folder: Path) -> Trace:
-    """The trace of a folder with spools, as `merge_spools` would write it."""
+    """Read a folder of spools as the trace that `merge_spools` would write."""
     asked = f"cannot read the trace {folder}"
     with reading(asked):
-        from commtrace.tracefile.validate import validated  # late, for it loads numpy
+        from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
         if not folder.is_dir():
             raise TraceError(
@@ -78,7 +81,7 @@ def read_spools(folder: Path) -> Trace:
 
 
 def _begun(paths: Sequence[Path]) -> list[Spool]:
-    """The spools that say anything: a rank killed before its first batch is as one without any."""
+    """Read the spools that hold a batch; a rank killed before its first counts as missing."""
     spools, failures = [], []
     for path in paths:
         try:
@@ -91,9 +94,9 @@ def _begun(paths: Sequence[Path]) -> list[Spool]:
 
 
 def _latest(spools: Sequence[Spool]) -> tuple[list[Spool], list[str]]:
-    """The spools without those of an earlier run, which are told by the names of their files.
+    """Split off the spools of an earlier run and return the file names of those.
 
-    That run is over where a rank comes again: what ended before belongs to it.
+    A repeated rank shows that the earlier run is over: spools that ended before belong to it.
     """
     last = {_rank(spool): _start_ns(spool) for spool in sorted(spools, key=_start_ns)}
     spools = [spool for spool in spools if not _has_ranks(spool, last[_rank(spool)])]
@@ -118,12 +121,12 @@ def _start_ns(spool: Spool) -> int:
 
 
 def _end_ns(spool: Spool) -> int:
-    """When a spool's recording ended, or its last event was."""
+    """Return the end of a spool's recording, or the time of its last event."""
     return spool.facts.get("end_ns") or _last_instant(spool.tables, spool.facts["start_ns"])
 
 
 def join(spools: Iterable[Spool], *, path: Path | None = None) -> Trace:
-    """One trace of the spools of many ranks."""
+    """Join the spools of many ranks into one trace."""
     ordered = sorted(spools, key=_rank)
     _refuse_doubles(ordered)
     source = steps_from(ordered)
@@ -173,10 +176,10 @@ def _refuse_doubles(spools: Sequence[Spool]) -> None:
 
 
 def _join_groups(spools: Sequence[Spool]) -> tuple[list[Any], list[dict[str, str]]]:
-    """The rows of table `groups`, and for each spool the names to use instead of its own.
+    """Return the rows of table `groups`, and for each spool the names that replace its own.
 
-    Of groups that were made one after the other by one name, the second is `0#2`; where groups of
-    different ranks still share a name, these are added: `1 [0,1]`.
+    Of groups created one after the other under one name, the second is `0#2`. If groups of
+    different ranks still share a name, the ranks are appended: `1 [0,1]`.
     """
     rows_of = [[GroupRow(*row) for row in _rows(spool, "groups")] for spool in spools]
     numbers = generations([spool.tables for spool in spools])
@@ -210,7 +213,7 @@ def _rows(spool: Spool, table: str) -> Iterable[tuple[Any, ...]]:
 def _part(
     spool: Spool, offset: int, group_names: Mapping[str, str], strings: StringTable
 ) -> dict[str, dict[str, ColumnValues]]:
-    """A spool's tables on the common clock and string table."""
+    """Return a spool's tables on the common clock and string table."""
     return {
         name: {
             column.name: _shifted(column, spool.tables[name][column.name], offset)
@@ -282,7 +285,7 @@ def _last_instant(part: Mapping[str, Table], default: int) -> int:
 
 
 def _run_facts(spools: Sequence[Spool], alignments: Sequence[Alignment]) -> dict[str, Any]:
-    """The facts of the first rank's spool, and what only the whole folder tells."""
+    """Return the facts of the first rank's spool, plus those that follow from all spools."""
     world_size = max(
         max(spool.facts["run"].get("world_size", 1) for spool in spools), 1 + _rank(spools[-1])
     )

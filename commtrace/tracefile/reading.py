@@ -1,13 +1,12 @@
-"""Reading what others wrote: bounds on memory, and one boundary for whatever goes wrong.
+"""Reading of untrusted files: bounds on memory, and one boundary that converts all errors.
 
-No file is believed about how much it holds. A path is opened only if it is a regular file; what is
-inflated, and what rows take once they are decoded, is charged to an `Allowance` before memory is
-asked for:
+A file's claims about its size are not trusted. A path is opened only if it is a regular file.
+Decompressed data and decoded rows are charged to an `Allowance` before memory is allocated:
 
     an allowance = 64 MiB + 100 x size of the file, 4 GiB at most
 
-COMMTRACE_READ_LIMIT (bytes, or `16GiB`) replaces it for files that are trusted. Inside of
-`reading(...)` any failure becomes a TraceError with its four parts, and so exit code 3.
+COMMTRACE_READ_LIMIT (bytes, or `16GiB`) replaces it for trusted files. Inside `reading(...)` every
+failure becomes a TraceError with its four parts, and hence exit code 3.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from commtrace.units import text_of_bytes
 LIMIT_VARIABLE = "COMMTRACE_READ_LIMIT"
 
 MAX_DEPTH = 64
-"""Lists and objects of JSON, or of a pickle, are nested at most so deep."""
+"""Maximum nesting of lists and objects in JSON or in a pickle."""
 
 GZIP, ZLIB = 31, 15
 """Window bits of zlib for either container."""
@@ -53,7 +52,7 @@ _COPY_AGAIN = "copy it again, or record the run again"
 
 
 class DamageError(ValueError):
-    """A reader's complaint about a place in a file; `reading` makes a TraceError of it."""
+    """Damage at a place in a file; `reading` turns it into a TraceError."""
 
     def __init__(self, found: str, place: str = "") -> None:
         super().__init__(found)
@@ -67,7 +66,7 @@ class MoreThanError(DamageError):
 
 @contextmanager
 def reading(asked: str) -> Iterator[None]:
-    """The boundary: whatever the body fails with leaves it as a TraceError, `asked` first."""
+    """Convert every failure of the body into a TraceError that begins with `asked`."""
     try:
         yield
     except CommtraceError:
@@ -106,7 +105,7 @@ def reading(asked: str) -> Iterator[None]:
 
 
 def _place_of(error: BaseException) -> str:
-    """The line of the reader that failed, for a report of it."""
+    """Return the line of the reader that failed, for bug reports."""
     trace = error.__traceback__
     place = ""
     while trace is not None:
@@ -118,7 +117,7 @@ def _place_of(error: BaseException) -> str:
 
 
 class Allowance:
-    """The memory that the contents of one file may take."""
+    """Memory budget for the contents of one file."""
 
     __slots__ = ("asked", "left", "num_bytes", "total")
 
@@ -131,13 +130,13 @@ class Allowance:
         self.total = self.left = limit
 
     def take(self, num_bytes: int, what: str, place: str = "") -> None:
-        """Charge `num_bytes` for `what`; raises OversizedTraceError where they are not left."""
+        """Charge `num_bytes` for `what`; raise OversizedTraceError if the budget is exceeded."""
         if num_bytes > self.left:
             self.refuse(f"{what}: {text_of_bytes(num_bytes)} of memory", place)
         self.left -= num_bytes
 
     def inflate(self, data: bytes, *, container: int = ZLIB, place: str = "") -> bytes:
-        """`inflate` to what is left, and charge it."""
+        """Inflate within the remaining budget, and charge it."""
         try:
             inflated = inflate(data, self.left, container=container)
         except MoreThanError as error:
@@ -146,7 +145,7 @@ class Allowance:
         return inflated
 
     def refuse(self, found: str, place: str = "") -> NoReturn:
-        """Raise the error of a file that claims to hold more than is believed."""
+        """Raise OversizedTraceError for a file that claims to hold more than is plausible."""
         raise OversizedTraceError(
             self.asked,
             place=place,
@@ -158,7 +157,7 @@ class Allowance:
 
 
 def _limit() -> int | None:
-    """The limit that the user has set."""
+    """Return the limit that the user has set, or None."""
     text = os.environ.get(LIMIT_VARIABLE, "").strip()
     if not text:
         return None
@@ -173,10 +172,10 @@ def _limit() -> int | None:
 
 
 def read_file(path: Path, asked: str) -> bytes:
-    """The bytes of a regular file; devices, pipes, sockets and folders are refused unopened."""
+    """Read a regular file; devices, pipes, sockets and folders are refused without opening them."""
     with reading(asked):
         _require_regular(os.stat(path).st_mode, asked)
-        # It may have become a pipe since, which without O_NONBLOCK waits for somebody to write.
+        # It may have become a pipe since; opening that without O_NONBLOCK waits for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as stream:
             about = os.fstat(descriptor)
@@ -204,7 +203,7 @@ def _require_regular(mode: int, asked: str) -> None:
 
 
 def _all_of(stream: io.RawIOBase, size: int, asked: str) -> bytes:
-    """Contents of a file, which may be longer than its size says."""
+    """Read a file that may be longer than its size says."""
     most = _limit() or _MOST_BYTES
     parts: list[bytes] = []
     total, ask_for = 0, size + 1
@@ -218,9 +217,11 @@ def _all_of(stream: io.RawIOBase, size: int, asked: str) -> bytes:
 
 
 def inflate(data: bytes, most: int, *, container: int = ZLIB) -> bytes:
-    """Compressed bytes inflated.
+    """Inflate compressed bytes.
 
-    Raises DamageError where they break off, MoreThanError where they hold more than `most`.
+    Raises:
+        DamageError: the data is damaged or breaks off.
+        MoreThanError: the data holds more than `most` bytes.
     """
     parts: list[bytes] = []
     total = 0
@@ -243,7 +244,7 @@ def inflate(data: bytes, most: int, *, container: int = ZLIB) -> bytes:
 
 
 def text_in(data: bytes, place: str = "") -> str:
-    """UTF-8, with or without a byte order mark; raises DamageError."""
+    """Decode UTF-8, with or without a byte order mark; raise DamageError if it is not valid."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -251,9 +252,11 @@ def text_in(data: bytes, place: str = "") -> str:
 
 
 def parse_json(text: str, allowance: Allowance | None = None) -> Any:
-    """The value of a JSON text, whose names are told once in each object.
+    """Parse JSON text; an object must not repeat a name.
 
-    Raises ValueError where it is none, RecursionError where it is nested too deep.
+    Raises:
+        ValueError: the text is not valid JSON, or an object repeats a name.
+        RecursionError: values are nested too deep.
     """
     if allowance is not None:
         most = text.count(",") + text.count("[") + text.count("{")
@@ -276,7 +279,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once, strict=False)
 
 
 def check_depth(value: Any, most: int = MAX_DEPTH) -> None:
-    """Raise RecursionError where lists and dictionaries are nested deeper than `most`."""
+    """Raise RecursionError if lists and dictionaries are nested deeper than `most`."""
     level = [[value]]
     for _ in range(most + 1):
         level = [
@@ -291,12 +294,12 @@ def check_depth(value: Any, most: int = MAX_DEPTH) -> None:
 
 
 def is_int(value: Any) -> TypeGuard[int]:
-    """An integer of 64 bits, which `True` is not."""
+    """Return whether a value is a 64-bit integer; `True` is not."""
     return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 def distinct(strings: list[str]) -> list[str]:
-    """`strings`, of which each is there once: columns compare them by their numbers."""
+    """Return `strings`; raise DamageError for duplicates: columns compare strings by index."""
     if len(set(strings)) < len(strings):
         twice = next(each for each, num in Counter(strings).items() if num > 1)
         raise DamageError(f"{twice[:60]!r} twice", "strings")

@@ -1,11 +1,11 @@
-"""run.json: the file of a finished run, written and read.
+"""Writer and reader of run.json, the file of a finished run.
 
-    {"format": "commtrace", "version": 1, "run": {facts}, "strings": [each string once],
+    {"format": "commtrace", "version": 3, "run": {facts}, "strings": [each string once],
      "tables": {"comm": {"rows": n, "columns": {"rank": column, ...}}, ...}}
 
-A column is its description (see `encoding`), with its bytes under `data`: deflated, then base64. A
-string column's integers number the entries of `strings`. Version and format come first, so that a
-reader can refuse before it has read the rest. What is written reads back equal.
+A column is its description (see `encoding`), with its bytes under `data`: deflated, then base64.
+The integers of a string column are indices into `strings`. Format and version come first, so that a
+reader can refuse the file before it has read the rest. Written traces read back equal.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OPENING = '{"format":"commtrace"'
 
 
 def write_trace(trace: Trace, path: Path | str) -> Path:
-    """Write `trace` to `path`, whole or not at all, and return the path."""
+    """Write `trace` to `path` atomically and return the path."""
     path = Path(path)
     strings = StringTable([""])
     tables = {name: _encode_table(trace, name, strings) for name in TABLES}
@@ -88,7 +88,7 @@ def _encode_column(
 
 
 def _recode(values: ColumnValues, strings: StringTable) -> array[int]:
-    """The numbers in `strings` of the strings that a column really uses."""
+    """Return the indices in `strings` of the strings that a column uses."""
     if not isinstance(values, StringColumn):
         return strings.codes(values)
     new = {code: strings.code(values.strings[code]) for code in dict.fromkeys(values.codes)}
@@ -96,10 +96,14 @@ def _recode(values: ColumnValues, strings: StringTable) -> array[int]:
 
 
 def read_run_file(path: Path) -> Trace:
-    """The trace in a run.json, as it stands there: `validated` looks at its values.
+    """Read the trace in a run.json without checking its values, which `validated` does.
 
-    Raises EmptyTraceError, NotATraceError, NewerTraceError, TruncatedTraceError or
-    OversizedTraceError.
+    Raises:
+        EmptyTraceError: the file is empty.
+        NotATraceError: the file is something else.
+        NewerTraceError: a later commtrace has written it.
+        TruncatedTraceError: it is incomplete or damaged.
+        OversizedTraceError: it claims more memory than its size allows.
     """
     asked = f"cannot read the trace {path}"
     data = read_file(path, asked)
@@ -151,7 +155,7 @@ def _no_trace(asked: str, found: str, place: str = "") -> NotATraceError:
 
 
 def _told(error: ValueError, text: str) -> DamageError:
-    """The error for a text that begins as a trace: mostly that it ends too early."""
+    """Return the error for text that begins as a trace but does not parse; mostly it is cut off."""
     at = getattr(error, "pos", len(text))
     is_cut = isinstance(error, json.JSONDecodeError) and (
         at >= len(text) or error.msg.startswith("Unterminated") or not text.rstrip().endswith("}")
@@ -210,7 +214,7 @@ def _decode_table(
 def _decode_column(
     column: Column, place: str, stored: Mapping[str, Any], rows: int, strings: list[str]
 ) -> ColumnValues:
-    if column.name not in stored:  # nothing was known, or it came with a version after the file's
+    if column.name not in stored:  # unknown, or added by a later format version
         values = not_known(column, rows)
     else:
         values = _decode_stored(column, stored[column.name], rows, place)

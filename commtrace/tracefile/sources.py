@@ -1,12 +1,12 @@
 r"""Source lines around the lines that communicate, as they were when the program ran.
 
-A rank collects `Snippets`, a fact of its spool; joining makes table `sources` of them, of which a
-row is a stretch of consecutive lines of one file:
+A rank collects `Snippets`, a fact of its spool. Merging turns them into table `sources`, in which a
+row is a run of consecutive lines of one file:
 
     file      line  text
     train.py    84  "for batch in batches:\\n    loss = model(batch)\\n    loss.backward()"
 
-All of it is bounded: lines of a file, characters of a line, and the whole of a rank.
+The size of a file, the length of a line and the total of a rank are bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from commtrace.errors import TraceError
 from commtrace.event import SourceRow
 
 FACT = "sources"
-"""Name of the fact of a spool that holds the rows of its snippets."""
+"""Name of a spool's fact that holds the rows of its snippets."""
 
 MARGIN = 3
 """Lines kept before and after one that communicates."""
@@ -30,7 +30,7 @@ MARGIN = 3
 MAX_FILE_BYTES = 2_000_000
 MAX_CHARACTERS_OF_A_LINE = 200
 MAX_CHARACTERS = 64_000
-"""Characters that the snippets of one rank may take."""
+"""Maximum characters of one rank's snippets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class SourceLine:
 
 
 class Snippets:
-    """Lines by file, at most `MAX_CHARACTERS` in all; the first text given for a line holds.
+    """Lines by file, at most `MAX_CHARACTERS` in total; the first text given for a line is kept.
 
-    `rows` has them as rows of table `sources`.
+    `rows` returns them as rows of table `sources`.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Snippets:
         return True
 
     def rows(self) -> list[Any]:
-        """Rows of table `sources`: of each file its stretches of consecutive lines."""
+        """Return rows of table `sources`: the runs of consecutive lines of each file."""
         found = []
         for file, lines in sorted(self._lines.items()):
             stretches: list[tuple[int, list[str]]] = []
@@ -91,10 +91,12 @@ class Snippets:
 
 
 def joined(facts: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """The rows of table `sources` for the facts of many spools, bounded as those of one rank.
+    """Join the facts of many spools into rows of table `sources`, bounded like those of one rank.
 
-    Where ranks disagree on a line, the first rank's text holds. Raises TraceError where a fact is
-    no list of rows.
+    If ranks disagree on a line, the first rank's text is kept.
+
+    Raises:
+        TraceError: a fact is not a list of rows.
     """
     snippets = Snippets()
     for each in facts:
@@ -117,7 +119,7 @@ def _row(given: Any) -> Any:
 
 
 def lines_around(rows: Iterable[Any], file: str, line: int) -> tuple[SourceLine, ...]:
-    """The recorded neighbours of a line, itself included; empty if it was not recorded."""
+    """Return the recorded lines around a line, itself included; empty if it was not recorded."""
     for row in rows:
         texts = row.text.split("\n")
         if row.file == file and row.line <= line < row.line + len(texts):
@@ -126,7 +128,7 @@ def lines_around(rows: Iterable[Any], file: str, line: int) -> tuple[SourceLine,
 
 
 def excerpt(lines: Sequence[str], line: int, first: int = 1) -> tuple[SourceLine, ...]:
-    """Line number `line` with `MARGIN` neighbours on each side, of lines numbered from `first`."""
+    """Return line number `line` with `MARGIN` neighbours on each side; `lines` start at `first`."""
     begin = max(line - MARGIN - first, 0)
     chosen = lines[begin : line + MARGIN + 1 - first]
     return tuple(
@@ -136,9 +138,9 @@ def excerpt(lines: Sequence[str], line: int, first: int = 1) -> tuple[SourceLine
 
 
 def read_lines(path: Path | str) -> list[str]:
-    """The lines of a source file; none of what is no regular file, is too large or is not there.
+    """Return the lines of a source file; empty if it is missing, too large or not a regular file.
 
-    Never blocks and never reads more than `MAX_FILE_BYTES`: the path comes out of a trace.
+    Never blocks and never reads more than `MAX_FILE_BYTES`, since the path comes from a trace.
     """
     try:
         with open(path, "rb", buffering=0, opener=_without_blocking) as stream:
@@ -146,7 +148,7 @@ def read_lines(path: Path | str) -> list[str]:
             if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_FILE_BYTES:
                 return []
             data = stream.read(MAX_FILE_BYTES)
-    except (OSError, ValueError):  # not there, no file, or no name of one at all
+    except (OSError, ValueError):  # missing, not a file, or not a valid name
         return []
     return data.decode("utf-8", errors="replace").splitlines()
 

@@ -1,23 +1,25 @@
-"""The file that a rank writes while it records, and its reader.
+"""Writer and reader of the spool, the file that a rank writes while it records.
 
-A spool begins with the line `commtrace-spool 3`, where 3 is the format's version. Then come
-batches, each appended in one write:
+A spool begins with the line `commtrace-spool 3`, where 3 is the format version. Batches follow,
+each appended in one write:
 
     length   4 bytes, little-endian    of the payload
     crc32    4 bytes                   of the payload
     payload                            deflated: length of the head (4 bytes), head, column data
 
-The head is JSON: `facts` to add to those known so far, `strings` that are new, and for each table
-its number of rows and the description of each column (see `encoding`) with the length of its data.
-Of calls and operators, of which there are many and few that differ, only numbers are written for
-each: one of them is that of its `site`, a row with all the rest, in a pseudo-table. Sites are
-numbered through the file, like strings.
-A batch whose length or checksum does not hold is the torn tail of a process that was killed: it is
-left out, and everything before it counts. Each batch names all calls that are not over yet as
-`outstanding`; those of the last batch count, as calls whose end is not known. Steps that were
-found, and not marked, are rows of `found_steps`, with what they were found by.
+The head is JSON: `facts` to add to those known so far, new `strings`, and for each table its number
+of rows and the description of each column (see `encoding`) with the length of its data.
 
-The file is longer than others, for writer and reader are held to one layout here.
+Calls and operators are many but few differ. Each is written as numbers only, one of which
+identifies its `site`, a row of a pseudo-table with all other columns. Sites are numbered through
+the file, like strings.
+
+A batch with a wrong length or checksum is the torn tail of a killed process: it is dropped, and
+everything before it counts. Each batch lists all calls in progress as `outstanding`; those of the
+last batch count, as calls without a known end. Steps that were found rather than marked are rows of
+`found_steps`, with their source.
+
+The file is longer than others, so that writer and reader of one layout are together.
 """
 
 from __future__ import annotations
@@ -62,13 +64,13 @@ from commtrace.tracefile.trace import ColumnValues, StringColumn, StringTable
 SPOOL_SUFFIX = ".spool"
 
 OUTSTANDING = "outstanding"
-"""Pseudo-table: calls that were not over when the batch was written, as rows of table `comm`."""
+"""Pseudo-table: calls in progress when the batch was written, as rows of table `comm`."""
 
 FOUND_STEPS = "found_steps"
-"""Pseudo-table: steps that nobody marked, as rows of table `steps` behind their source."""
+"""Pseudo-table: steps found rather than marked, as rows of table `steps` after their source."""
 
 STEP_SOURCES = ("optimizer", "profiler", "scheduler")
-"""Sources of steps that nobody marked; of several, the first one counts."""
+"""Sources of found steps, in order of precedence."""
 
 SITE = Column("site", int, "", "number of the site in this file, from 0")
 _OF_EACH = {
@@ -82,13 +84,13 @@ NUMBERS = {
     table: (*[column for column in TABLES[table] if column.name in names], SITE)
     for table, names in _OF_EACH.items()
 }
-"""What differs between events that are alike: the columns of their numbers, in order."""
+"""Columns that differ between alike events, in order: their numbers."""
 
 SITES = {
     table: tuple([column for column in TABLES[table] if column.name not in names])
     for table, names in _OF_EACH.items()
 }
-"""What they have in common: the columns of their sites, in order."""
+"""Columns that alike events share, in order: their sites."""
 
 _FIRST_WORD = b"commtrace-spool"
 _FIRST_LINE = b"%s %d\n" % (_FIRST_WORD, FORMAT_VERSION)
@@ -101,12 +103,12 @@ _FASTEST = 1
 
 
 def numbers_of(table: str) -> str:
-    """The pseudo-table with the numbers of a table's events."""
+    """Return the name of the pseudo-table with the numbers of a table's events."""
     return f"{table}.numbers"
 
 
 def sites_of(table: str) -> str:
-    """The pseudo-table with their sites."""
+    """Return the name of the pseudo-table with the sites of a table's events."""
     return f"{table}.sites"
 
 
@@ -120,11 +122,11 @@ _TABLES = {
 
 Rows = Sequence[tuple[Any, ...]]
 Numbers = Sequence[int]
-"""The rows of a table of nothing but numbers, one after the other."""
+"""Rows of an all-integer table, flattened."""
 
 
 def spool_name(rank: int) -> str:
-    """The file name of a rank's spool.
+    """Return the file name of a rank's spool.
 
     >>> spool_name(3)
     'rank-00003.spool'
@@ -133,7 +135,7 @@ def spool_name(rank: int) -> str:
 
 
 class SpoolWriter:
-    """Appends batches to a stream; not safe to call from two threads at once."""
+    """Appends batches to a stream; not thread-safe."""
 
     def __init__(self, stream: BinaryIO, facts: Mapping[str, Any]) -> None:
         self._stream = stream
@@ -150,8 +152,10 @@ class SpoolWriter:
     ) -> None:
         """Append rows of any tables, facts, and the numbers of events, as one batch.
 
-        It is in the file on return. Where that fails, with an OSError, the file is as it was, and
-        another batch may be tried.
+        The batch is in the file on return.
+
+        Raises:
+            OSError: writing failed; the file is unchanged, and another batch may be tried.
         """
         blobs: list[bytes] = []
         heads = {name: self._encode(name, rows, blobs) for name, rows in tables.items() if rows}
@@ -169,7 +173,7 @@ class SpoolWriter:
         self._num_written = len(self._strings.strings)
 
     def _append(self, data: bytes) -> None:
-        """All of it, or else nothing: what a full disk has taken is cut off again."""
+        """Append all of `data` or nothing: a partial write, as on a full disk, is truncated."""
         try:
             rest = memoryview(data)
             while rest:
@@ -213,7 +217,14 @@ def _encode_numbers(
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """What one rank recorded; `is_torn` says that the last batch was cut off."""
+    """Recording of one rank.
+
+    Attributes:
+        facts: facts of all batches merged.
+        tables: column values by table and column.
+        is_torn: the last batch was cut off.
+        path: the file, None in memory.
+    """
 
     facts: dict[str, Any]
     tables: dict[str, dict[str, ColumnValues]]
@@ -222,10 +233,14 @@ class Spool:
 
 
 def read_spool(path: Path) -> Spool:
-    """The spool of one rank, without its torn tail.
+    """Read the spool of one rank, without its torn tail.
 
-    Raises EmptyTraceError, NotATraceError, NewerTraceError, UnbegunSpoolError where not even the
-    first batch is whole, or another TraceError where what is in it cannot be.
+    Raises:
+        EmptyTraceError: the file is empty.
+        NotATraceError: the file is something else.
+        NewerTraceError: a later commtrace has written it.
+        UnbegunSpoolError: not even the first batch is complete.
+        TraceError: its contents are invalid.
     """
     spool = parse_spool(read_file(path, f"cannot read the spool {path}"), path)
     require_spool_facts(spool.facts, f"cannot read the spool {path}")
@@ -233,7 +248,7 @@ def read_spool(path: Path) -> Spool:
 
 
 def parse_spool(data: bytes, path: Path | None = None) -> Spool:
-    """`read_spool` of bytes in memory, whatever the facts; `path` is only for messages."""
+    """Parse a spool in memory without checking its facts; `path` is only used in messages."""
     asked = f"cannot read the spool {path}"
     _check_first_line(data, asked)
     allowance = Allowance(asked, len(data))
@@ -255,7 +270,7 @@ def parse_spool(data: bytes, path: Path | None = None) -> Spool:
 
 
 def batches(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The batches of a spool that are whole: where each ends, and its payload, as it is stored."""
+    """Yield the end and the stored payload of each complete batch of a spool."""
     position = len(_FIRST_LINE)
     while payload := _payload_at(data, position):
         position += _BATCH.size + len(payload)
@@ -287,7 +302,7 @@ def _check_first_line(data: bytes, asked: str) -> None:
 
 
 def _payload_at(data: bytes, position: int) -> bytes:
-    """The payload of the batch that begins there; empty where none does, or a torn one."""
+    """Return the payload of the batch at `position`; empty if there is none or it is torn."""
     if position + _BATCH.size > len(data):
         return b""
     length, checksum = _BATCH.unpack_from(data, position)
@@ -296,7 +311,7 @@ def _payload_at(data: bytes, position: int) -> bytes:
 
 
 class _Builder:
-    """Joins batches, one after the other, to whole columns."""
+    """Joins successive batches into complete columns."""
 
     def __init__(self, allowance: Allowance) -> None:
         self.num_batches = 0
@@ -332,7 +347,7 @@ class _Builder:
             position = self._add_table(name, table, blobs, position)
 
     def _add_table(self, name: str, table: dict[str, Any], blobs: bytes, position: int) -> int:
-        """Append a table's columns, whose bytes begin at `position`; where they end."""
+        """Append a table's columns, whose bytes begin at `position`; return the end of the last."""
         rows = require_rows(table.get("rows"), len(_TABLES[name]), self._allowance, name)
         described = _part(table, "columns", dict)
         for column in _TABLES[name]:
@@ -374,9 +389,9 @@ class _Builder:
             whole[column.name].extend(map(sites[column.name].__getitem__, numbers[SITE.name]))
 
     def _correct_ranks(self) -> None:
-        """Put down to the rank what was recorded before the process knew that this is its rank.
+        """Reassign to the rank the rows that were recorded before the process knew its rank.
 
-        A rank that made calls is another one: threads may play several.
+        A rank that made calls is kept, since threads may play several ranks.
         """
         rank = self.facts.get("rank")
         taken_for = set(filter(is_int, self._taken_for))
@@ -409,7 +424,7 @@ _JSON_NAMES: dict[type, str] = {dict: "object", list: "list"}
 
 
 def _head_of(data: bytes, allowance: Allowance) -> tuple[dict[str, Any], bytes]:
-    """The head of a batch, and the bytes that it describes."""
+    """Return the head of a batch and the bytes that it describes."""
     if len(data) < _LENGTH.size:
         raise DamageError(f"{len(data)} bytes", "its head")
     (length,) = _LENGTH.unpack_from(data)
@@ -428,7 +443,7 @@ def _empty_table(name: str) -> dict[str, array[Any]]:
 
 
 def _in_order(table: dict[str, array[Any]]) -> dict[str, array[Any]]:
-    """A table with the rows of each rank in the order of their ids, where it has ids."""
+    """Return a table with each rank's rows sorted by id, if it has ids."""
     ids = table.get("id")
     if ids is None or all(before <= after for before, after in pairwise(ids)):
         return table

@@ -1,7 +1,7 @@
-"""Source of a run's steps, and the step of each call where nobody marked any.
+"""Source of a run's steps, and the step of each call if the program marked none.
 
-A spool has the steps that the program marked, and those that were found while recording, by what
-they were found with. All ranks take the same source, the first of these that any of them has:
+A spool has the steps that the program marked, and those found while recording, by source. All ranks
+use the same source, the first of these that any of them has:
 
     marked      `recording.step()`, or a recording that was entered several times
     optimizer   `torch.optim.Optimizer.step`
@@ -10,8 +10,8 @@ they were found with. All ranks take the same source, the first of these that an
     recording   none of these: a recording that the program made itself counts as one step
     none
 
-A step is found when the next one begins, and calls have been written by then. So their step is told
-by the time at which they were issued.
+A step is found when the next one begins, by which time its calls have been written. Their step is
+therefore derived from their issue times.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from commtrace.tracefile.trace import ColumnValues
 
 MARKED, RECORDING, NONE = "marked", "recording", "none"
 STEPS_FROM = "steps_from"
-"""The fact of a run that names the source."""
+"""Name of the fact of a run that states the source."""
 _NO_STEP = -1
 _INSTANTS = {"comm": "issue_ns", "ops": "start_ns"}
 
 
 def steps_from(spools: Sequence[Spool]) -> str:
-    """The source of the steps of all ranks."""
+    """Return the source of the steps of all ranks."""
     if any(map(_is_marked, spools)):
         return MARKED
     found = {source for spool in spools for source in _found(spool)["source"]}
@@ -43,7 +43,7 @@ def steps_from(spools: Sequence[Spool]) -> str:
 
 
 def with_steps_from(source: str, spool: Spool) -> Spool:
-    """A spool whose table `steps`, and whose calls and operators, have the steps of a source."""
+    """Return a spool with the steps of a source, also in its calls and operators."""
     if source not in STEP_SOURCES:
         return spool
     found = _found(spool)
@@ -58,7 +58,7 @@ def with_steps_from(source: str, spool: Spool) -> Spool:
 
 
 def _steps_at(instants: Sequence[int], steps: Mapping[str, array[int]]) -> array[int]:
-    """The step that each instant is in. Each step begins where the one before ends."""
+    """Return the step that contains each instant; each step begins where the previous one ends."""
     ends, numbers = steps["end_ns"], steps["step"]
     if not ends:
         return array("q", [_NO_STEP]) * len(instants)
@@ -78,7 +78,7 @@ def _num_steps(spool: Spool) -> int:
 
 
 def _is_marked(spool: Spool) -> bool:
-    """Return whether the program has marked a step: the one of a whole recording is no mark."""
+    """Return whether the program has marked a step; the recording as a step does not count."""
     num_steps = _num_steps(spool)
     is_whole: Any = spool.facts.get("is_one_step", False)
     return num_steps > 1 or (num_steps == 1 and not is_whole)

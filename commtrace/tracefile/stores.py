@@ -1,7 +1,7 @@
-"""Where a recording's spool goes: memory, a folder that someone else joins, or a run file.
+"""Destinations of a recording's spool: memory, a folder merged by others, or a run file.
 
-A store opens the stream that the recording writes its spool to, and is told when it is closed. A
-rank that closed its recording properly leaves `rank-00003.done` beside its spool.
+A store opens the stream to which the recording writes its spool and is notified when it is closed.
+A rank that closed its recording properly leaves `rank-00003.done` beside its spool.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ _CLOCK_TICK_S = 0.02
 
 
 class Store(Protocol):
-    """What a recording asks of the place it writes to.
+    """Interface between a recording and its destination.
 
-    `wants_axes` says that the mesh axes of groups are to be looked up when the recording ends.
+    Attributes:
+        wants_axes: look up the mesh axes of groups when the recording ends.
     """
 
     wants_axes: bool
 
     def open(self, rank: int) -> BinaryIO:
-        """A stream to write to and read back from."""
+        """Open a stream to write to and read back from."""
         ...
 
     def close(self, rank: int, num_ranks: int) -> None:
-        """The recording of `rank`, one of `num_ranks`, is over and its stream complete."""
+        """Finish the recording of `rank`, one of `num_ranks`, whose stream is complete."""
         ...
 
 
@@ -54,15 +55,15 @@ class Memory:
     wants_axes = False
 
     def open(self, rank: int) -> BinaryIO:
-        """A stream in memory."""
+        """Open a stream in memory."""
         return io.BytesIO()
 
     def close(self, rank: int, num_ranks: int) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 class SpoolFolder:
-    """Writes the spool into a folder, to be joined with others later."""
+    """Writes the spool into a folder, to be merged with others later."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,10 +71,10 @@ class SpoolFolder:
         self._opened: Path | None = None
 
     def open(self, rank: int) -> BinaryIO:
-        """The rank's file in the folder, made anew.
+        """Create the rank's file in the folder.
 
-        Where another process at work has taken it, since not all of them know their ranks yet, the
-        name has this process's number too.
+        If another live process uses that name, since not all processes know their rank yet, the
+        name also contains the process id.
         """
         make_folder(self.folder)
         path = self.folder / spool_name(rank)
@@ -91,7 +92,7 @@ class SpoolFolder:
         return cast("BinaryIO", stream)
 
     def close(self, rank: int, num_ranks: int) -> None:
-        """Leave the mark that says so."""
+        """Leave the mark of a properly closed recording."""
         if self._opened is not None:
             _done_mark(self._opened).touch(mode=0o600)
 
@@ -100,7 +101,7 @@ class OwnSpool(SpoolFolder):
     """Writes the spool into a folder under a name that no other process takes, now or later."""
 
     def open(self, rank: int) -> BinaryIO:
-        """A file with the numbers of the rank and of this process, made anew."""
+        """Create a file named after the rank and the process id."""
         make_folder(self.folder)
         return self._begun(_name_of_process(self.folder / spool_name(rank)), "w+b")
 
@@ -110,11 +111,11 @@ def _name_of_process(spool: Path) -> Path:
 
 
 _num_recordings: Counter[tuple[Path, int]] = Counter()
-"""How often a rank has recorded to a file: of each recording the spools lie by themselves."""
+"""Number of recordings of a rank to a file; each recording has its own folder of spools."""
 
 
 class RunFile:
-    """Writes spools beside the run file; rank 0 joins them into it at the end."""
+    """Writes spools beside the run file; rank 0 merges them into it at the end."""
 
     wants_axes = True
 
@@ -124,7 +125,7 @@ class RunFile:
         self._folder: SpoolFolder
 
     def open(self, rank: int) -> BinaryIO:
-        """The rank's file in the folder of spools; what an earlier program left there goes."""
+        """Create the rank's file in the folder of spools; remove those of an earlier program."""
         if self.path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "a folder of that name", str(self.path))
         key = self.path.absolute(), rank
@@ -136,7 +137,7 @@ class RunFile:
         return self._folder.open(rank)
 
     def close(self, rank: int, num_ranks: int) -> None:
-        """On rank 0: wait for the ranks that still record, join all spools, remove them."""
+        """On rank 0, wait for ranks that still record, then merge all spools and remove them."""
         self._folder.close(rank, num_ranks)
         if rank == 0:
             folder = self._folder.folder
@@ -151,7 +152,7 @@ def _done_mark(spool: Path) -> Path:
 
 
 def _unfinished(folder: Path) -> list[Path]:
-    """The spools whose process is still at work on them."""
+    """Return the spools that a live process is still writing."""
     return [
         spool
         for spool in folder.glob(f"*{SPOOL_SUFFIX}")
@@ -160,7 +161,7 @@ def _unfinished(folder: Path) -> list[Path]:
 
 
 def _is_own(spool: Path) -> bool:
-    """Whether this process has written a spool; that recording is over."""
+    """Return whether this process has written a spool; its recording is then over."""
     try:
         facts = read_spool(spool).facts
     except (TraceError, OSError):
@@ -169,11 +170,11 @@ def _is_own(spool: Path) -> bool:
 
 
 def _is_being_written(spool: Path) -> bool:
-    """Whether the process that writes a spool lives; true where that cannot be known."""
+    """Return whether the process that writes a spool is alive; true if that is unknown."""
     try:
         facts = read_spool(spool).facts
     except (TraceError, OSError):
-        return _age_s(spool) < _TIME_TO_BEGIN_S  # or else it was killed before it had written
+        return _age_s(spool) < _TIME_TO_BEGIN_S  # otherwise it was killed before it had written
     if facts["host"] != socket.gethostname():
         return True
     try:
@@ -182,12 +183,12 @@ def _is_being_written(spool: Path) -> bool:
         return False
     except PermissionError:
         pass
-    # A process that began after the last write has got the number of the one that wrote.
+    # A process that started after the last write has a reused process id.
     return _process_age_s(facts["pid"]) > _age_s(spool) - _CLOCK_TICK_S
 
 
 def _process_age_s(pid: int) -> float:
-    """How long ago a process began; infinite where that cannot be known."""
+    """Return the age of a process in seconds; infinite if unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         ticks = int(stat.rpartition(")")[2].split()[19])
@@ -199,7 +200,7 @@ def _process_age_s(pid: int) -> float:
 def _age_s(path: Path) -> float:
     try:
         return time.time() - path.stat().st_mtime
-    except OSError:  # it is gone
+    except OSError:  # it was removed
         return float("inf")
 
 
@@ -210,7 +211,7 @@ def _wait_for_others(folder: Path, timeout_s: float) -> None:
 
 
 def remove_joined(folder: Path, left_out: Collection[str]) -> None:
-    """Remove a folder of spools, but for those that were left out of the run."""
+    """Remove a folder of spools, except those that were left out of the run."""
     if not left_out:
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -220,7 +221,7 @@ def remove_joined(folder: Path, left_out: Collection[str]) -> None:
 
 
 def _remove_left_overs(folder: Path) -> None:
-    """Remove the spools of processes that have ended: they belong to an earlier recording."""
+    """Remove the spools of processes that have ended, which belong to an earlier recording."""
     for spool in folder.glob(f"*{SPOOL_SUFFIX}"):
         if not _is_being_written(spool):
             spool.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """A trace in memory: facts about the run, and the tables of the schema, column by column.
 
-Readers make it; analyses, pages and exports take it. It needs neither torch nor pandas: integers
-and flags are `array`s (numpy reads them without a copy), strings a `StringColumn`.
+Readers create it; analyses, pages and exports consume it. It needs neither torch nor pandas:
+integers and flags are `array`s, which numpy reads without a copy, and strings a `StringColumn`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from commtrace.schema import FORMAT_VERSION, TABLES, Column
 
 @dataclass(frozen=True, slots=True)
 class StringColumn(Sequence[str]):
-    """Strings stored as numbers: row i holds `strings[codes[i]]`; equal strings, equal numbers.
+    """Strings stored as indices: row i holds `strings[codes[i]]`; equal strings have equal indices.
 
-    `strings` is shared by all columns of a trace, so it has entries that this column never uses.
+    `strings` is shared by all columns of a trace and has entries that this column does not use.
     """
 
     codes: array[int]
@@ -54,10 +54,15 @@ Table = Mapping[str, ColumnValues]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One run: `run` holds facts about it, `tables[table][column]` the values of a column.
+    """One run in memory.
 
-    Every table and column of the schema is there, empty where nothing was recorded. `version` is
-    that of the format which it was read from.
+    Every table and column of the schema is present, empty if nothing was recorded.
+
+    Attributes:
+        run: facts about the run.
+        tables: column values by table and column.
+        path: the file or folder it was read from, None in memory.
+        version: format version of the file.
     """
 
     run: Mapping[str, Any]
@@ -66,16 +71,16 @@ class Trace:
     version: int = FORMAT_VERSION
 
     def num_rows(self, table: str) -> int:
-        """How many rows a table has."""
+        """Return the number of rows of a table."""
         return len(next(iter(self.tables[table].values())))
 
     def rows(self, table: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a table, as tuples in the order of the schema's columns."""
+        """Iterate over the rows of a table, as tuples in the order of the schema's columns."""
         return zip(*self.tables[table].values(), strict=True)
 
 
 class StringTable:
-    """Numbers strings in the order in which they come."""
+    """Assigns indices to strings in order of first occurrence."""
 
     def __init__(self, strings: Iterable[str] = ()) -> None:
         self.strings: list[str] = []
@@ -84,7 +89,7 @@ class StringTable:
             self.code(string)
 
     def code(self, string: str) -> int:
-        """The number of a string, given out at first sight."""
+        """Return the index of a string, adding it if new."""
         code = self._codes.get(string)
         if code is None:
             code = self._codes[string] = len(self.strings)
@@ -92,7 +97,7 @@ class StringTable:
         return code
 
     def codes(self, strings: Sequence[str]) -> array[int]:
-        """The numbers of many strings."""
+        """Return the indices of many strings."""
         known = self._codes
         try:
             return array("q", [known[string] for string in strings])
@@ -101,7 +106,7 @@ class StringTable:
 
 
 def column_of(column: Column, values: Sequence[Any], strings: StringTable) -> ColumnValues:
-    """The values of one column in the form that a `Trace` holds them in."""
+    """Convert the values of one column to the form that a `Trace` holds."""
     if column.type is str:
         return StringColumn(strings.codes(values), strings.strings)
     return array("d" if column.type is float else "q", values)
@@ -110,7 +115,7 @@ def column_of(column: Column, values: Sequence[Any], strings: StringTable) -> Co
 def table_of(
     name: str, rows: Sequence[tuple[Any, ...]], strings: StringTable
 ) -> dict[str, ColumnValues]:
-    """A table made of rows: tuples in the order of the schema's columns."""
+    """Build a table from rows, which are tuples in the order of the schema's columns."""
     columns = TABLES[name]
     by_column = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
     return {
@@ -122,15 +127,16 @@ def table_of(
 def trace_of_rows(
     run: Mapping[str, Any], rows: Mapping[str, Sequence[tuple[Any, ...]]], path: Path | None = None
 ) -> Trace:
-    """A trace made of the rows of its tables; a table without rows may be left out."""
+    """Build a trace from the rows of its tables; tables without rows may be omitted."""
     strings = StringTable()
     return Trace(run, {name: table_of(name, rows.get(name, ()), strings) for name in TABLES}, path)
 
 
 def require_events(trace: Trace) -> Trace:
-    """`trace` itself, where it holds a communication call or an operator.
+    """Return `trace` if it holds a communication call or an operator.
 
-    Raises EmptyTraceError where it does not: there is nothing to report.
+    Raises:
+        EmptyTraceError: it holds neither, so there is nothing to report.
     """
     if trace.num_rows("comm") or trace.num_rows("ops"):
         return trace

@@ -1,9 +1,9 @@
-"""A trace that was read, held to the schema once: after it, analyses may take it at its word.
+"""Validation of a trace against the schema, once after reading; analyses then rely on it.
 
-Columns have the length of their table, integers lie between the bounds of their column, strings
-have its form; ids are unique, no end comes before its beginning, and no call is on a group that the
-trace does not have. Everything that differs is named in one InvalidTraceError. The laws are those
-of `commtrace.schema`; each is one pass of numpy over a column.
+Columns have the length of their table, integers are within the bounds of their column, and strings
+match its form. Ids are unique, no end precedes its beginning, and every call's group exists. All
+violations are reported in one InvalidTraceError. The laws are those of `commtrace.schema`; each is
+one numpy pass over a column.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _MOST_TOLD = 5
 
 
 def validated(trace: Trace, asked: str = "") -> Trace:
-    """`trace`, whose strings can all be printed.
+    """Return `trace` with printable strings, if it obeys the schema.
 
-    Raises InvalidTraceError that names the columns and rows which cannot be.
+    Raises:
+        InvalidTraceError: names the columns and rows with impossible values.
     """
     asked = asked or f"cannot read the trace {trace.path or 'in memory'}"
     with reading(asked):
@@ -49,7 +50,7 @@ def validated(trace: Trace, asked: str = "") -> Trace:
 
 
 Problem = tuple[str, str]
-"""The place, and what is wrong there with the place in it."""
+"""The place, and the problem as a text that contains the place."""
 
 
 def _problems(trace: Trace) -> Iterator[Problem]:
@@ -108,7 +109,7 @@ def _misshapen(place: str, column: Column, values: Sequence[str]) -> Iterator[Pr
 
 
 def _used(values: Sequence[str]) -> list[str]:
-    """The different strings of a column."""
+    """Return the distinct strings of a column."""
     if isinstance(values, StringColumn):
         return [values.strings[int(code)] for code in np.unique(np.asarray(values.codes))]
     return sorted(set(values))
@@ -123,13 +124,13 @@ def _has_form(form: str, text: str) -> bool:
 
 
 def _are_members(text: str) -> bool:
-    """Different ranks, each below the largest."""
+    """Return whether the text lists distinct ranks below the maximum."""
     ranks = [int(rank) for rank in text.split(",")] if text else []
     return len(set(ranks)) == len(ranks) and max(ranks, default=0) < MAX_RANKS
 
 
 def _are_candidates(text: str) -> bool:
-    """Pairs of a layout and its cost."""
+    """Return whether the text is a JSON list of pairs of a layout and its cost."""
     try:
         candidates = json.loads(text or "[]")
     except (ValueError, RecursionError):
@@ -148,7 +149,7 @@ _FURTHER = {"ranks": _are_members, "candidates": _are_candidates}
 
 
 def _doubles(name: str, table: Table) -> Iterator[Problem]:
-    """Rows that are not told apart by the columns that should do so."""
+    """Report rows that share the values of columns that must be unique."""
     keys = [_codes(table[column]) for column in UNIQUE[name]]
     if not len(keys[0]) or _is_increasing(keys):
         return
@@ -166,7 +167,7 @@ def _doubles(name: str, table: Table) -> Iterator[Problem]:
 
 
 def _is_increasing(keys: Sequence[np.ndarray]) -> bool:
-    """Return whether each row comes after the one before, by the first key, then by the next."""
+    """Return whether each row follows the previous one in lexicographic order of the keys."""
     after = np.zeros(len(keys[0]) - 1, dtype=bool)
     same = np.ones(len(keys[0]) - 1, dtype=bool)
     for key in keys:
@@ -176,7 +177,7 @@ def _is_increasing(keys: Sequence[np.ndarray]) -> bool:
 
 
 def _codes(values: Sequence[Any]) -> np.ndarray:
-    """Integers, or of strings numbers that are equal where the strings are."""
+    """Return integers as they are, and for strings codes that are equal for equal strings."""
     if isinstance(values, StringColumn):
         number: dict[str, int] = {}
         first = {
@@ -225,7 +226,7 @@ def _unknown_references(trace: Trace, sound: dict[str, bool]) -> Iterator[Proble
 
 
 def _printable(trace: Trace) -> Trace:
-    """The trace with what no file can hold, halves of surrogate pairs, written out in strings."""
+    """Return the trace with lone surrogates, which no file can hold, escaped in its strings."""
     lists: dict[int, list[str]] = {
         id(values.strings): cast("list[str]", values.strings)
         for table in trace.tables.values()
