@@ -32,7 +32,7 @@ from tests.opdb.scan import DESYNC, ERROR, PASS, REFUSED, WRONG, Tally
 
 
 def main() -> int:
-    """Scan what the command line asks for; 1 if something is wrong."""
+    """Run the scans that the command line selects; returns 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("runs", nargs="*", default=list(RUNS), help=", ".join(RUNS))
     parser.add_argument("--only", default="", help="names of operators, separated by commas")
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def line(run: Run, tallies: dict[str, Tally]) -> str:
-    """What a stranger reads of a run."""
+    """Format the summary line of a run."""
     verdicts = Counter(tally.verdict for tally in tallies.values())
     outcomes = sum((tally.outcomes for tally in tallies.values()), Counter[str]())
     reasons = sum((tally.reasons for tally in tallies.values()), Counter[str]())
