@@ -143,7 +143,7 @@ def _step(by_sequence: bool) -> Callable[[Kit, DeviceMesh], Contender]:
 def _first_step(by_sequence: bool) -> Callable[[Kit, DeviceMesh], Any]:
     def make(kit: Kit, mesh: DeviceMesh) -> Callable[[int], Contender]:
         def at(number: int) -> Contender:
-            between = 2 * RANKS * by_sequence  # sizes that the other form has not seen either
+            between = 2 * RANKS * by_sequence  # not used by the other form
             args = transformer_args(dim=MODEL.dim + 4 * RANKS * number + between)
             return step_of(parallel_transformer(kit, mesh, args, by_sequence=by_sequence))
 

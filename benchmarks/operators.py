@@ -79,7 +79,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure of dtensor_core and of torch; `kept` is False on a violation, None if not enforced.
+    """A figure of dtensor_core and of torch.
+
+    Attributes:
+       kept: False on a violation of the bar, None if the bar is not enforced.
     """
 
     name: str

@@ -154,7 +154,7 @@ def main() -> None:
         how += ", sequence parallel"
     if rank == 0:
         print(f"{parameters:,} parameters, {how}", flush=True)
-    with commtrace.record(detail="collective") as recording:  # joins that of `commtrace run`
+    with commtrace.record(detail="collective") as recording:  # joins `commtrace run`'s
         losses = train(model, steps=options.steps, lr=options.lr, seed=options.seed)
         for step, loss in enumerate(losses):
             recording.step()

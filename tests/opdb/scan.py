@@ -48,7 +48,7 @@ class Tally:
 
     @property
     def verdict(self) -> str:
-        """"all", "some" or "none" of the combinations passed, or "untried"."""
+        """ "all", "some" or "none" of the combinations passed, or "untried"."""
         total = sum(self.outcomes.values()) - self.outcomes[REFUSED]
         passed = self.outcomes[PASS]
         return (
