@@ -1,8 +1,8 @@
-"""Statements made of samples of torch's operator database, with a program's own values in them.
+"""Statements from samples of torch's operator database, with a program's own values in them.
 
-A tensor of the sample becomes a tensor of the program that can be brought to its shape, or, if none
-is chosen, one that is given anew. What is neither a tensor nor has a literal is named by its place
-in the sample.
+A tensor of the sample is replaced by a tensor of the program that can be reshaped to it, or becomes
+a new input. A value that is neither a tensor nor has a literal is referred to by its position in
+the sample.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tests.programs.database import Sampled, operators, samples
 from tests.programs.draw import Draw
 from tests.programs.program import names_in
 
-# They return whatever was in memory.
+# They return uninitialized memory.
 _UNINITIALISED = {
     "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted",
 }  # fmt: skip
-# They count places in memory from the beginning of what a tensor is a view of, and of DTensors from
-# the tensor's own first element, as documented: their tensors are given anew, and no views.
+# They count positions in memory from the base of a view on one device, and from the tensor's own
+# first element for DTensors, as documented. So their tensors are new inputs, not views.
 _PLACED = {"as_strided partial_views", "as_strided", "as_strided_copy", "as_strided_scatter"}
 _LITERAL = (int, float, bool, str, type(None), complex, torch.dtype, torch.memory_format, slice)
 _OTHERS = (torch.int64, torch.bool, torch.complex128, torch.int32, torch.uint8, torch.float32)
 
 
 class _Code:
-    """Types that print as themselves."""
+    """A value that prints as its text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -39,9 +39,10 @@ class _Code:
 
 
 def sampled_call(d: Draw, name: str) -> str:
-    """A call of an operator of the database, in one of its forms.
+    """Return a call of an operator of the database, in one of its forms.
 
-    Raises ValueError where it has no sample that can be part of the program.
+    Raises:
+       ValueError: The operator has no sample that can be part of the program.
     """
     info = operators()[name]
     dtype = _dtype(d, info)
@@ -65,9 +66,10 @@ def sampled_call(d: Draw, name: str) -> str:
 
 
 def _target(d: Draw, arguments: str) -> str:
-    """A variable to write a result to, which shares no memory with what is read.
+    """Choose a variable to write a result to, which shares no memory with those that are read.
 
-    Raises ValueError if there is none.
+    Raises:
+       ValueError: There is none.
     """
     read = {_memory(d.values[name]) for name in names_in(arguments)}
     fits = [
@@ -85,7 +87,9 @@ def _memory(value: Any) -> int:
 
 
 def _dtype(d: Draw, info: Any) -> torch.dtype:
-    """The program's type if the operator takes it, now and then another one that is as exact."""
+    """Choose the program's dtype if the operator takes it, at times another one that
+    is as exact.
+    """
     supported = info.supported_dtypes("cpu")
     others = [each for each in _OTHERS if each in supported and _is_as_exact(d, each)]
     if d.dtype in supported and not (others and d.chance(0.2)):
@@ -101,7 +105,7 @@ def _is_as_exact(d: Draw, dtype: torch.dtype) -> bool:
 
 
 def _texts(d: Draw, where: Sampled, leaves: Sequence[Any]) -> list[Any]:
-    """Code that stands for each leaf."""
+    """Return code for each leaf."""
     texts: list[Any] = []
     is_first = True
     for number, leaf in enumerate(leaves):
@@ -121,7 +125,7 @@ def _texts(d: Draw, where: Sampled, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _own(d: Draw, wanted: torch.Tensor, probability: float) -> str | None:
-    """A tensor of the program's that fits in place of one of the sample's, or is made to."""
+    """Choose a tensor of the program in place of one of the sample's, reshaped if need be."""
     if not d.chance(probability):
         return None
     alike = [name for name, v in d.tensors().items() if v.dtype is wanted.dtype]
@@ -135,7 +139,9 @@ def _own(d: Draw, wanted: torch.Tensor, probability: float) -> str | None:
 
 
 def _brought(d: Draw, name: str, shape: list[int]) -> str | None:
-    """An expression of this shape: with elements left out, repeated, or another order of dims."""
+    """Return an expression of this shape, which reshapes, truncates or repeats the variable's
+    elements; None if none is.
+    """
     value, count = d.values[name], torch.Size(shape).numel()
     if value.numel() == count:
         return f"{name}.reshape({shape})"
