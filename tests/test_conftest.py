@@ -1,4 +1,6 @@
-"""A missing browser is seen: it skips with a reason, or fails where one is required."""
+"""A missing browser is reported: the test is skipped with a reason, or fails where
+one is required.
+"""
 
 from __future__ import annotations
 
