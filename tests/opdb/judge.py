@@ -85,7 +85,7 @@ def _is_rounding(case: Case, number: int, got: Any, expected: Any) -> bool:
 
 
 def _distance(got: Any, expected: Any) -> tuple[float, float] | None:
-    """Return the maximum and the Euclidean norm of the difference, or None if they are not defined."""
+    """Return the maximum and the Euclidean norm of the difference, or None if undefined."""
     if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
         return None
     if (got.dtype, got.shape) != (expected.dtype, expected.shape) or not expected.numel():

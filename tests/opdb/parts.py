@@ -28,7 +28,7 @@ _CHUNK = 8
 def tallies_of(
     runs: Sequence[str], only: Collection[str], samples: int, combinations: int, processes: int
 ) -> Iterator[tuple[str, dict[str, Tally], float]]:
-    """Yield each run's tallies by operator, and its seconds; the next run starts in the meantime."""
+    """Yield each run's tallies by operator, and its seconds; the next run starts meanwhile."""
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
     try:
         tasks = {name: _submit(pool, name, only, samples, combinations) for name in runs}

@@ -1,4 +1,6 @@
-"""Plans of styles over models: values of one device, and the collectives that programs pin."""
+"""Plans of styles for models: the values of one device, and the collectives that
+programs assert.
+"""
 
 from __future__ import annotations
 

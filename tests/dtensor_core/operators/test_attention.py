@@ -1,4 +1,4 @@
-"""Attention and what stands around it: equal to one device, without communication on heads."""
+"""Attention and its surroundings equal one device, without communication if sharded by heads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SILENT = [
     for backend in BACKENDS
     for layout in (Shard(0), Shard(1))
     for groups in (4, 8)
-    # The math form repeats grouped heads by a gather, which moves them if they are cut.
+    # The math form repeats grouped heads by a gather, which communicates if they are sharded.
     if (backend, layout, groups) != ("math", Shard(1), 4)
 ]
 

@@ -1,4 +1,4 @@
-"""What programs do with autograd, on DTensors in every layout as on the whole tensors."""
+"""Uses of autograd by programs, on DTensors in every layout and on full tensors."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ PROGRAMS: tuple[Callable[[Any, Any], Any], ...] = (
     _grad_of_grad,
     _vmap,
 )
-# What these switch on is one for the whole process, so that ranks must not be threads.
+# These set state of the whole process, so ranks must not be threads.
 IN_PROCESSES = (_jvp, _jacobians, _hessian, _dual_numbers, _anomaly_detected)
 
 
