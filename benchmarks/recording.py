@@ -63,9 +63,7 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line of the report: name, figures as text, bar, and `kept`, which is False on a
-    violation.
-    """
+    """One line of the report; `kept` is False on a violation of the bar."""
 
     name: str
     cells: tuple[str, ...]

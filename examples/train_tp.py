@@ -1,12 +1,12 @@
 """Train a byte-level language model whose weights are split over the ranks, and watch it talk.
 
-    commtrace run --nproc 4 -o run.json examples/train_tp.py
-    commtrace run --nproc 4 -o sp.json examples/train_tp.py --sequence-parallel
-    commtrace summary run.json
+   commtrace run --nproc 4 -o run.json examples/train_tp.py
+   commtrace run --nproc 4 -o sp.json examples/train_tp.py --sequence-parallel
+   commtrace summary run.json
 
-The text is the manual that every Python carries, the model a small Transformer that knows nothing
-of ranks; `plan` below says how it is split. The same file runs under torchrun, and
-`python examples/train_tp.py --single-process` prints the same losses without any ranks.
+The text is the manual included in every Python. The model is a small Transformer without any code
+for ranks; `plan` below defines its sharding. The same file runs under torchrun, and
+`python examples/train_tp.py --single-process` prints the same losses without ranks.
 """
 
 from __future__ import annotations

@@ -143,9 +143,7 @@ class Command:
 
 @linux
 def test_a_foreign_process_that_guesses_every_key_runs_nothing(tmp_path: Path) -> None:
-    """It sets the keys that torch's elastic rendezvous would unpickle in the launcher, at every
-    port.
-    """
+    """It sets the keys that torch's elastic rendezvous would unpickle, at every port."""
     script = tmp_path / "meet.py"
     script.write_text(MEETING)
     value = base64.b64encode(pickle.dumps(Command(f"touch '{tmp_path}/ran'")))

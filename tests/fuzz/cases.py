@@ -189,9 +189,7 @@ def _write_baseline(chance: random.Random, folder: Path, number: int) -> list[tu
 
 
 def _write_special(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
-    """Write inputs that are not regular files, alone and inside of folders, and
-    compression bombs.
-    """
+    """Write special files, alone and inside of folders, and compression bombs."""
     way = number // len(_TURN) % 8
     inside = folder / ("spools" if chance.random() < 0.5 else "files")
     inside.mkdir()

@@ -108,9 +108,7 @@ def _output_of(words: tuple[str, ...], folder: Path) -> Path | None:
 
 
 def _run(words: tuple[str, ...], folder: Path) -> tuple[int, str, str]:
-    """Return the exit code, the text on stderr, and the traceback or hang that ended
-    the command.
-    """
+    """Return the exit code, stderr, and the traceback or hang that ended the command."""
     out, err = _stream(), _stream()
     here = os.getcwd()
     os.chdir(folder)
@@ -160,9 +158,7 @@ def _baseline(name: str) -> int:
 
 @contextlib.contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raise `_TooLong` in the body after the limit of CPU time, or five times that of
-    elapsed time.
-    """
+    """Raise `_TooLong` at the limit of CPU time, or at five times that of elapsed time."""
 
     def stop(number: int, frame: Any) -> None:
         raise _TooLong

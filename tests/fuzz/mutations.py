@@ -106,9 +106,7 @@ def _somewhere(chance: random.Random, value: Any) -> tuple[Any, Any]:
 
 
 def text_of(chance: random.Random, value: Any) -> bytes:
-    """Encode a document as JSON, rarely with a duplicate key, a byte order mark or another
-    encoding.
-    """
+    """Encode a document as JSON, rarely with a duplicate key, a BOM or another encoding."""
     text = json.dumps(value)
     way = chance.random()
     if way < 0.02 and text.startswith("{"):
@@ -236,9 +234,7 @@ OPCODES = (
 
 
 def bomb(chance: random.Random) -> bytes:
-    """Create one or several concatenated gzip streams that inflate to a thousand
-    times their size.
-    """
+    """Create concatenated gzip streams that inflate to a thousand times their size."""
     unit = chance.choice((b" ", b"[", b'{"ph":"X"},', b"[],", b"\0"))
     opening = chance.choice((b"", b'{"traceEvents": [', b'{"entries": ['))
     size = chance.choice((1 << 20, 30 << 20, 200 << 20))

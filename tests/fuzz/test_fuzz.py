@@ -1,4 +1,4 @@
-"""A short run of the fuzzer finds no defect, and finds each kind of defect that is planted."""
+"""A short run of the fuzzer finds no defect, and finds each kind of defect that is injected."""
 
 from __future__ import annotations
 

@@ -197,11 +197,8 @@ def _inplace(info: Any) -> Call | None:
 
 
 def _out(info: Any) -> Call | None:
-    """Variant with `out=`: the target has the layout of the result, is replicated, or sharded, in
-    turn.
-
-    The expected result is that without `out=`, because torch's ihfftn does not write into it
-    itself.
+    """Variant with `out=`: the target has the result's layout, is replicated or
+    sharded, in turn.
     """
     if not info.supports_out:
         return None

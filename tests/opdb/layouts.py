@@ -31,9 +31,7 @@ def placements_of(tensor: torch.Tensor, run: Run, axis_size: int) -> Iterator[Pl
 def layouts_of(
     tensors: Sequence[torch.Tensor], run: Run, chooser: random.Random, limit: int
 ) -> list[Layouts]:
-    """Return placements of all tensors: every combination, or `limit` random ones, all-replicated
-    first.
-    """
+    """Return all combinations of placements, or `limit` random ones; all-replicated comes first."""
     choices = [
         [
             each

@@ -1,7 +1,7 @@
 """`python -m tests.programs [--count N]`: random programs on a mesh against one device.
 
-Prints what they consisted of, by family of rules and by operator of torch's database, and each
-failure, shrunk, as a script that can be run. Exits with 1 if there is one.
+Prints the composition of the programs, by family of rules and by operator of torch's database, and
+each failure, shrunk, as a script that can be run. Exits with 1 if there is one.
 """
 
 from __future__ import annotations

@@ -31,9 +31,7 @@ class Sampled(NamedTuple):
 
 @lru_cache(maxsize=1)
 def operators() -> dict[str, Any]:
-    """Return the OpInfos by name and variant; they hold functions that `dtensor_core`
-    has changed.
-    """
+    """Return the OpInfos by name; their functions are those that `dtensor_core` has changed."""
     module = importlib.import_module("torch.testing._internal.common_methods_invocations")
     return {f"{info.name} {info.variant_test_name}".strip(): info for info in module.op_db}
 

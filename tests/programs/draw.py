@@ -81,9 +81,7 @@ class Draw:
     def tensor(
         self, fits: Callable[[torch.Tensor], bool] = lambda _: True, *, ndim: int | None = None
     ) -> str:
-        """Choose a tensor of numbers that fits, preferring newer ones; create one if
-        there is none.
-        """
+        """Choose a tensor of numbers that fits, newer ones more often; create one if none does."""
         found = [
             name
             for name, value in self.tensors().items()
@@ -152,9 +150,7 @@ class Draw:
         return given.name
 
     def layout(self, ndim: int, dtype: torch.dtype, *, addends: bool) -> tuple[Placement, ...]:
-        """Choose placements for a tensor; the partial placements of all axes have the same
-        reduction.
-        """
+        """Choose placements for a tensor; all partial ones have the same reduction."""
         strided = [
             _StridedShard(self.dice.randrange(ndim), split_factor=self.one_of((2, 2, 3)))
             for _ in range(1 if ndim and self.chance(0.2) else 0)

@@ -17,9 +17,7 @@ _MEMORY_BYTES = 10 << 30
 
 
 def tallies(chunks: Sequence[range], processes: int) -> Iterator[Tally]:
-    """Yield the tallies of all chunks; a crash of a process is a failure of the seed
-    that it ran.
-    """
+    """Yield the tallies of all chunks; a crash of a process counts as its seed's failure."""
     context = get_context("spawn")
     left = list(chunks)
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin) as pool:

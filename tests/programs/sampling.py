@@ -87,9 +87,7 @@ def _memory(value: Any) -> int:
 
 
 def _dtype(d: Draw, info: Any) -> torch.dtype:
-    """Choose the program's dtype if the operator takes it, at times another one that
-    is as exact.
-    """
+    """Choose the program's dtype if supported, at times another one that is as exact."""
     supported = info.supported_dtypes("cpu")
     others = [each for each in _OTHERS if each in supported and _is_as_exact(d, each)]
     if d.dtype in supported and not (others and d.chance(0.2)):
@@ -139,9 +137,7 @@ def _own(d: Draw, wanted: torch.Tensor, probability: float) -> str | None:
 
 
 def _brought(d: Draw, name: str, shape: list[int]) -> str | None:
-    """Return an expression of this shape, which reshapes, truncates or repeats the variable's
-    elements; None if none is.
-    """
+    """Return an expression of this shape from the variable's elements, or None."""
     value, count = d.values[name], torch.Size(shape).numel()
     if value.numel() == count:
         return f"{name}.reshape({shape})"

@@ -23,7 +23,7 @@ from commtrace.analyze import Frames, load
 
 HERE = Path(__file__).parent
 DEADLINE_S = 240
-TRANSFERS = {"send": "gloo:send", "recv": "gloo:recv"}  # a receive from anybody has a longer name
+TRANSFERS = {"send": "gloo:send", "recv": "gloo:recv"}  # a receive from any rank is longer
 # gloo has no reduce-scatter: it reduces everything on all ranks and each keeps its shard.
 CARRIED_OUT_AS = {"reduce_scatter": "all_reduce"}
 DTYPES = {

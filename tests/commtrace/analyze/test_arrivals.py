@@ -127,9 +127,7 @@ def test_a_run_without_communication_has_no_arrivals() -> None:
 
 
 def moved(send: tuple[int, int], recv: tuple[int, int], **shared: Any) -> list[Any]:
-    """A transfer from rank 0 to rank 1; each end is blocked from its first instant to
-    its second.
-    """
+    """A transfer from rank 0 to rank 1; each end is blocked in the given interval."""
     return [
         call(
             rank=rank,

@@ -36,8 +36,8 @@ class Dump:
         return self
 
     def call(self, name: str, group: str = ALL, **given: Any) -> Dump:
-        """Record one collective or transfer; `state`, `sizes` (of inputs), `out`,
-        `dtype` as given.
+        """Record one collective or transfer; `given` has `state`, `sizes` (of inputs), `out`,
+        `dtype`.
         """
         is_p2p = name.startswith(("send", "recv"))
         seq = self._bump(group, is_p2p)

@@ -1,6 +1,4 @@
-"""Baselines: written, compared, readable in other versions, and independent of who
-runs the tests.
-"""
+"""Baselines: written, compared, kept readable, and independent of the user who runs the tests."""
 
 from __future__ import annotations
 

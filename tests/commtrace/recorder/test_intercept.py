@@ -1,6 +1,4 @@
-"""Every call is recorded exactly once, whatever issues it, and the process is
-restored afterwards.
-"""
+"""Every call is recorded once, whatever issues it; afterwards the dispatcher is restored."""
 
 from __future__ import annotations
 

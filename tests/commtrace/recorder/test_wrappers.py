@@ -78,7 +78,7 @@ def test_wrappers_are_no_part_of_a_path(wrap: Callable[[Model], nn.Module]) -> N
         with commtrace.record(detail="collective") as recording:
             model(torch.ones(1, 2, requires_grad=True))
         made = [each for each in calls(recording) if each.kind == "all_reduce"]
-    is_one_graph = wrap in (compiled, all_at_once)  # of which the outermost module is left
+    is_one_graph = wrap in (compiled, all_at_once)  # only the outermost module remains
     assert [each.module for each in made] == (
         ["", ""] if is_one_graph else ["layers.0", "layers.1"]
     )

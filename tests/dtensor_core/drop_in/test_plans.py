@@ -1,6 +1,4 @@
-"""Plans of styles for models: the values of one device, and the collectives that
-programs assert.
-"""
+"""Plans of styles for models: the values of one device, and the asserted collectives."""
 
 from __future__ import annotations
 

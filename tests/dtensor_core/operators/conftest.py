@@ -14,9 +14,7 @@ from dtensor_core.rules.rule import Candidate
 
 @pytest.fixture
 def rows_move(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the cost model exchange rows wherever possible, despite the latency for
-    small tensors.
-    """
+    """Make the cost model exchange rows wherever possible, despite the latency."""
 
     def seconds(specs: Any, axis: int, candidate: Candidate) -> float:
         return float(candidate.exchange is None)

@@ -35,7 +35,7 @@ def test_attention_and_its_gradients_are_those_of_one_device(backend: str, layou
         return F.scaled_dot_product_attention(*tensors[:3], attn_mask=mask, **options)
 
     heads, layouts = _heads(), [[layout]] * 3
-    with sdpa_kernel(BACKENDS[backend]):  # of the process: ranks that are threads share it
+    with sdpa_kernel(BACKENDS[backend]):  # process-wide, so shared by threads
         assert_agrees(attend, heads, layouts)
         assert_agrees(lambda *x: attend(*x, is_causal=True), heads, layouts)
         assert_agrees(attend, [*heads, _t(5, 7)], [*layouts, [Replicate()]])

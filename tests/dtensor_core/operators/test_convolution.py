@@ -150,9 +150,7 @@ def _sends_and_agrees(
 
 
 def _backward_arguments(y: Any, tensors: Sequence[Any]) -> list[Any]:
-    """Arguments that autograd passes to a convolution's backward, for the sum of its result's
-    sines.
-    """
+    """Arguments of a convolution's backward, for the gradient of its result's sum of sines."""
     saved = y.grad_fn
     settings = [
         [getattr(saved, f"_saved_{name}")] if isinstance(getattr(saved, f"_saved_{name}"), int)

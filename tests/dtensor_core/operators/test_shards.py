@@ -15,7 +15,7 @@ from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
-# It has no rule yet: its argument is gathered.
+# Without bounds it has no rule: its argument is gathered.
 pytestmark = pytest.mark.filterwarnings("ignore:aten.histc")
 
 

@@ -27,11 +27,12 @@ def _t(*shape: int) -> torch.Tensor:
 # The call, and the rows that rank 1, which holds rows 16 to 31 of 64, sends forward and backward.
 RESAMPLED: dict[str, tuple[Callable[[Any], Any], int, int]] = {
     "nearest": (lambda x: F.interpolate(x, scale_factor=2), 0, 0),
-    # Row i depends on those around i / 2 - 1/4: one more to either side. Row r is part of rows 2r -
-    # 1 to 2r + 2: of 32 to 63 in rank 1, row 32 of rank 0's and 63 of rank 2's.
+    # Row i depends on those around i / 2 - 1/4: one more to either side.
+    # Row r is part of rows 2r - 1 to 2r + 2: of 32 to 63 in rank 1, row 32 of rank 0's and 63 of
+    # rank 2's.
     "bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 2, 2),
     # Two rows on either side of i / 3 - 1/3: row 48 depends on 14 to 17. Row 15, of rank 0, is part
-    # of what is around 13 to 17, which where it is 13 or 17 has no weight: to row 51.
+    # of the rows around 13 to 17; its weight is zero where these are 13 or 17: to row 51.
     "bicubic": (lambda x: F.interpolate(x, scale_factor=3, mode="bicubic"), 4, 8),
     # Row i is the mean of 2i and 2i + 1.
     "half": (lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"), 0, 0),

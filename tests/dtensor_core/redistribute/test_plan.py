@@ -296,7 +296,7 @@ def test_payloads_count_padded_pieces(
 
 
 def test_the_longest_piece_need_not_be_the_first() -> None:
-    """9 in blocks of 5 and 4 over 4 ranks, each block cut by 2 ranks after."""
+    """4 elements, sharded in 3 blocks over one axis of 2 ranks, then over another."""
     layout = (_StridedShard(0, split_factor=3), Shard(0))
     (step,) = plan(layout, (Replicate(), Replicate()), (4,), 1, mesh((2, 2), (0, 1))).steps
     pieces = [

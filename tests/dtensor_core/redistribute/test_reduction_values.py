@@ -1,6 +1,4 @@
-"""Reductions on the wire: half precision that could overflow, nan in max and min,
-announced bytes.
-"""
+"""Reductions on the wire: overflow of half precision, nan in max and min, announced bytes."""
 
 from __future__ import annotations
 

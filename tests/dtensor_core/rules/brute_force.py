@@ -209,9 +209,7 @@ def _call(
 
 
 def local_parts(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[torch.Tensor]:
-    """Local parts by coordinate; partial values differ, have both signs, and reduce
-    to the tensor.
-    """
+    """Local parts by coordinate; partial values differ and reduce to the tensor."""
     if isinstance(placement, Partial):
         return addends(tensor, placement.reduce_op, ranks)
     if sharded_dim(placement) is not None:

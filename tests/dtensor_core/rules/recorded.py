@@ -56,9 +56,7 @@ _Kinds = dict[Any, Sample]
 
 @cache
 def recorded() -> dict[str, list[Sample]]:
-    """Return calls by the name of their row, alternating between passes and starting with varied
-    ones.
-    """
+    """Return calls by the name of their row, alternating between the passes."""
     passes = [_recorded(each) for each in _PASSES]
     names = dict.fromkeys(name for each in passes for name in each)
     return {name: list(_in_turn([each.get(name, []) for each in passes])) for name in names}

@@ -26,9 +26,7 @@ SINGULAR = (math.inf, -math.inf, math.nan, 0.0)
 
 
 def _with_singular_factors(sample: Sample, offer: Offer) -> Iterator[Sample]:
-    """Yield the call with non-finite values in each floating argument that is not
-    Partial, in turn.
-    """
+    """Yield calls with non-finite values in one floating argument that is not Partial."""
     leaves, structure = tree_flatten((sample.args, sample.kwargs))
     tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     for place, placement in zip(tensors, offer.candidate.inputs, strict=True):

@@ -1,6 +1,4 @@
-"""Functions that the pool's tests run in its processes; module-level, so that they
-can be pickled.
-"""
+"""Functions that the pool's tests run in its processes; module-level, to be importable."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def test_what_is_moved_or_made_inside_of_a_transform_is_a_constant(made: str) ->
         mesh = kept_mesh((2,))
         whole = numbers(5, 4)
         x, c = (distribute_tensor(each, mesh, [Shard(0)]) for each in (whole, given))
-        if made == "distributed":  # for what torch makes inside of a transform is transformed
+        if made == "distributed":  # new tensors in a transform are transformed
             with pytest.raises(TransformError, match="make or redistribute them outside"):
                 torch.func.grad(lambda y: (y * CONSTANTS[made](c)).sum())(x)
             return

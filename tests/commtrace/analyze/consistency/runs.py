@@ -1,6 +1,4 @@
-"""Runs on a mesh of rows (`tp`) and columns (`dp`) to inject faults into, as rows of
-table `comm`.
-"""
+"""Runs on a mesh of rows (`tp`) and columns (`dp`), as rows of table `comm`, to add faults to."""
 
 from __future__ import annotations
 

@@ -72,9 +72,7 @@ class Run:
         return call.issue_ns + duration_of(call)
 
     def blocks(self, call: Any) -> list[Interval]:
-        """Intervals in which a call blocks its rank: in the call, and in a wait until its
-        completion.
-        """
+        """Intervals in which a call blocks its rank: in the call, and in the wait for it."""
         if call.issue_ns < 0 or call.blocked_ns <= 0:
             return []
         in_call = max(min(call.call_ns, call.blocked_ns), 0)

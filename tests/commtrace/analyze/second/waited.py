@@ -276,9 +276,7 @@ def _waits_for_it(call: Any, last: Any) -> bool:
 
 
 def _blocks_of(run: Run, rank: int) -> list[tuple[Interval, Any, Any]]:
-    """Intervals in which calls block a rank, by time; a call precedes a wait that
-    starts with it.
-    """
+    """Intervals in which calls block a rank, by time; on ties a call precedes a wait."""
     found = [
         (span, call, wait)
         for call, wait in zip(run.comm, run.waits, strict=True)

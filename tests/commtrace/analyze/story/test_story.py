@@ -95,7 +95,7 @@ def test_the_time_is_split_at_the_arrival_of_the_last_peer() -> None:
     assert (early.time.wait_ns, early.time.transfer_ns, early.time.waited_for) == (30, 60, 1)
     assert (late.time.wait_ns, late.time.transfer_ns, late.time.waited_for) == (0, 60, 1)
     assert early.time.algbw_bytes_per_s == pytest.approx(1000 / 100e-9)
-    assert early.time.busbw_bytes_per_s == early.time.algbw_bytes_per_s  # 2 (n-1) / n of two
+    assert early.time.busbw_bytes_per_s == early.time.algbw_bytes_per_s  # 2 (n-1) / n for n = 2
     assert [(peer.rank, peer.id, peer.after_ns, peer.is_this) for peer in early.peers] == [
         (0, 3, 0, True),
         (1, 5, 40, False),
