@@ -26,10 +26,10 @@ class Effort:
     """Measurement budget of the benchmarks.
 
     Attributes:
-       num_rounds: Rounds of a repeated case.
-       turn_s: Seconds that a contender runs in each round.
-       num_first: Rounds of a case of kind "first".
-       num_objects: Objects created per round of a case of kind "bytes".
+        num_rounds: Rounds of a repeated case.
+        turn_s: Seconds that a contender runs in each round.
+        num_first: Rounds of a case of kind "first".
+        num_objects: Objects created per round of a case of kind "bytes".
     """
 
     num_rounds: int = 60

@@ -29,9 +29,9 @@ class Case:
     """One benchmark case.
 
     Attributes:
-       kind: What `make(kit, mesh)` returns. "repeated": a function that is called repeatedly.
-           "first": a function from a number to such a function, at sizes not seen before.
-           "bytes": a function whose result is kept alive.
+        kind: What `make(kit, mesh)` returns. "repeated": a function that is called repeatedly.
+            "first": a function from a number to such a function, at sizes not seen before.
+            "bytes": a function whose result is kept alive.
     """
 
     name: str

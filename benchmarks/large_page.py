@@ -173,7 +173,7 @@ def used(browser: Any, page: Path) -> tuple[list[Measured], dict[str, float]]:
     """Measure opening, zooming and filtering.
 
     Returns:
-       The figures that have a bar, and all timings by name, in seconds.
+        The figures that have a bar, and all timings by name, in seconds.
     """
     starts = [_opening(browser, page) for _ in range(REPEATS)]
     shown = _page(browser, page)

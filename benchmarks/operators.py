@@ -56,9 +56,9 @@ class Outcome:
     """Result of one combination with one DTensor.
 
     Attributes:
-       passes: True if the result is right on every rank.
-       sent: Collectives of rank 0; elements and wire bytes of all ranks.
-       sharded: Number of results that are sharded.
+        passes: True if the result is right on every rank.
+        sent: Collectives of rank 0; elements and wire bytes of all ranks.
+        sharded: Number of results that are sharded.
     """
 
     passes: bool
@@ -82,7 +82,7 @@ class Bar:
     """A figure of dtensor_core and of torch.
 
     Attributes:
-       kept: False on a violation of the bar, None if the bar is not enforced.
+        kept: False on a violation of the bar, None if the bar is not enforced.
     """
 
     name: str
@@ -210,9 +210,9 @@ def worse(found: Sequence[Pair]) -> list[tuple[str, int, int, int, str]]:
     """List the operators that send more than torch's or keep less sharded, worst first.
 
     Returns:
-       Rows of (operator, elements, collectives, sharded results, example). The first two numbers
-       are
-       the excess over torch's, the third is the number of sharded results lost.
+        Rows of (operator, elements, collectives, sharded results, example). The first two numbers
+        are
+        the excess over torch's, the third is the number of sharded results lost.
     """
     rows: list[tuple[str, int, int, int, str]] = []
     for name, group in itertools.groupby(found, key=lambda pair: pair.operator):

@@ -1,8 +1,8 @@
 """Train a byte-level language model whose weights are split over the ranks, and watch it talk.
 
-   commtrace run --nproc 4 -o run.json examples/train_tp.py
-   commtrace run --nproc 4 -o sp.json examples/train_tp.py --sequence-parallel
-   commtrace summary run.json
+    commtrace run --nproc 4 -o run.json examples/train_tp.py
+    commtrace run --nproc 4 -o sp.json examples/train_tp.py --sequence-parallel
+    commtrace summary run.json
 
 The text is the manual included in every Python. The model is a small Transformer without any code
 for ranks; `plan` below defines its sharding. The same file runs under torchrun, and

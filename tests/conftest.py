@@ -38,9 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests that use the browser, so that `-m "not browser"` deselects them.
 
     Raises:
-       UsageError: A test's id contains an address. Each worker of `pytest -n 2` would collect
-           another
-           id, and none of them could be run.
+        UsageError: A test's id contains an address. Each worker of `pytest -n 2` would collect
+            another
+            id, and none of them could be run.
     """
     for item in items:
         if " at 0x" in item.nodeid:

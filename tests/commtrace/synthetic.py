@@ -2,7 +2,7 @@
 
 Tests of readers, analyses, figures and commands build on it.
 
-   python -m tests.commtrace.synthetic run.json     writes it to a file
+    python -m tests.commtrace.synthetic run.json     writes it to a file
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def test_a_list_of_who_may_read_decides_by_itself(
     monkeypatch.setattr(os, "getxattr", lambda path, name: b"list", raising=False)
     path = tmp_path / "page.html"
     os.close(opener(path, os.O_WRONLY | os.O_CREAT))
-    assert mode(path) == 0o644  # the system restricts the default list to these
+    assert mode(path) == 0o644  # the system applies the list to this mode
     make_folder(tmp_path / "folder")
     assert mode(tmp_path / "folder") == 0o755
 

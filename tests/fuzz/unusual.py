@@ -2,7 +2,7 @@
 
 A run is changed a few times, each time to values that the schema allows. It is then made to obey
 the laws of `commtrace.schema`: columns within their bounds, unique rows, ends after beginnings,
-calls on existing groups. Combinations that no program records are repaired together.
+calls on existing groups. The values may be combinations that no program records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Worker of the fuzzer: reads case numbers, examines the cases, writes a line of JSON per outcome.
 
-   python -m tests.fuzz.worker SEED MEMORY_BYTES < numbers
+    python -m tests.fuzz.worker SEED MEMORY_BYTES < numbers
 
 It announces each case before it begins, so that the reader knows which one crashed or hung it.
 """

@@ -3,9 +3,9 @@
 Up to `--samples` samples of every operator are laid out in up to `--combinations` ways each, on 4
 ranks that are threads; the operators are spread over the machine's cores. A line reads
 
-   forward: 644 operators pass in all that was tried, 0 in some, 0 in none, 33 untried;
-   5578 combinations: 5578 pass, 0 wrong values, 0 desynchronised, 0 errors;
-   4 pass within rounding only
+    forward: 644 operators pass in all that was tried, 0 in some, 0 in none, 33 untried;
+    5578 combinations: 5578 pass, 0 wrong values, 0 desynchronised, 0 errors;
+    4 pass within rounding only
 
 An operator is untried if none of its samples has a tensor, or if it lacks the variant of the run. A
 combination is one call in one layout. A refused one writes in place to partial values that the user

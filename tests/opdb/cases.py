@@ -46,8 +46,8 @@ class Case:
     """One call of an OpInfo.
 
     Attributes:
-       leaves: Leaves of the arguments, some of which are tensors.
-       expected: Leaves of the result on full tensors.
+        leaves: Leaves of the arguments, some of which are tensors.
+        expected: Leaves of the result on full tensors.
     """
 
     info: Any

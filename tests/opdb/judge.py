@@ -6,8 +6,8 @@ error can exceed such a tolerance. A result outside of it is right as well in tw
 
 - It is within the tolerance of the result in wider numbers, so that torch's own is the one off.
 - It is no farther from that result than the sum of torch's own error and the effect of rounding
- on torch's result (`nudges`), in both the largest element and the Euclidean norm, and half of
- the digits are beyond doubt.
+  on torch's result (`nudges`), in both the largest element and the Euclidean norm, and half of
+  the digits are beyond doubt.
 
 A wrong rule omits a rank's part or counts it twice, which is off by orders of magnitude. The
 combinations that need this relaxation are counted.
@@ -49,7 +49,7 @@ def difference(case: Case, results: Sequence[Sequence[Any]]) -> tuple[str, bool]
     """Compare the ranks' results with the expected ones.
 
     Returns:
-       The first problem, empty if there is none, and True if rounding has to explain a difference.
+        The first problem, empty if there is none, and True if rounding has to explain a difference.
     """
     rounded = False
     for rank, result in enumerate(results):

@@ -12,10 +12,10 @@ class Run:
     """One pass over the database.
 
     Attributes:
-       uneven: Allow shards of unequal or zero size.
-       partials: Reductions for which partial placements are tried.
-       variant: "forward", or the gradient ("backward"), the in-place form ("inplace") or the form
-           with `out=` ("out").
+        uneven: Allow shards of unequal or zero size.
+        partials: Reductions for which partial placements are tried.
+        variant: "forward", or the gradient ("backward"), the in-place form ("inplace") or the form
+            with `out=` ("out").
     """
 
     name: str

@@ -106,8 +106,7 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
 def redistribute(tensor: torch.Tensor, text: str) -> torch.Tensor:
     """Copy a DTensor to other placements (`"S0 R"`); a plain tensor is just copied.
 
-    The copy avoids the alias that a DTensor with these placements would return, unlike a plain
-    tensor.
+    Without the copy, the same placements would return an alias, which one device does not have.
     """
     copy = tensor.clone()
     return copy.redistribute(placements=placements_of(text)) if isinstance(copy, DTensor) else copy
@@ -117,9 +116,9 @@ def put_together(held: Sequence[Held], mesh_shape: Sequence[int]) -> torch.Tenso
     """Reassemble the full tensor from the parts of a mesh's ranks, in rank order.
 
     Raises:
-       Mismatch: Ranks disagree about the layout or about replicated values, or a local part does
-           not
-           have the shape that its layout requires.
+        Mismatch: Ranks disagree about the layout or about replicated values, or a local part does
+            not
+            have the shape that its layout requires.
     """
     first = held[0]
     for each in held:

@@ -44,9 +44,9 @@ class Statement:
     """A statement `targets = code`.
 
     Attributes:
-       several: The code returns a list or tuple.
-       in_place: The code may change the value of a variable.
-       raises: One device refuses the code.
+        several: The code returns a list or tuple.
+        in_place: The code may change the value of a variable.
+        raises: One device refuses the code.
     """
 
     targets: tuple[str, ...]

@@ -135,7 +135,7 @@ def on_threads(program: Program) -> list[list[Kept] | Stopped]:
     """Run all ranks as threads and return their results.
 
     Raises:
-       Mismatch: Some ranks stop while others wait for them.
+        Mismatch: Some ranks stop while others wait for them.
     """
     stopped: list[Stopped] = []
 
@@ -164,12 +164,12 @@ def check(
     """Run a program and compare it; statements with documented errors are left out.
 
     Returns:
-       The program that was compared, and the reasons why statements were left out.
+        The program that was compared, and the reasons why statements were left out.
 
     Raises:
-       Mismatch: A result differs from that of one device, or ranks stop unexpectedly or for
-           different
-           reasons. Other errors of a rank propagate.
+        Mismatch: A result differs from that of one device, or ranks stop unexpectedly or for
+            different
+            reasons. Other errors of a rank propagate.
     """
     left_out: list[str] = []
     while True:

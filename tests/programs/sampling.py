@@ -42,7 +42,7 @@ def sampled_call(d: Draw, name: str) -> str:
     """Return a call of an operator of the database, in one of its forms.
 
     Raises:
-       ValueError: The operator has no sample that can be part of the program.
+        ValueError: The operator has no sample that can be part of the program.
     """
     info = operators()[name]
     dtype = _dtype(d, info)
@@ -69,7 +69,7 @@ def _target(d: Draw, arguments: str) -> str:
     """Choose a variable to write a result to, which shares no memory with those that are read.
 
     Raises:
-       ValueError: There is none.
+        ValueError: There is none.
     """
     read = {_memory(d.values[name]) for name in names_in(arguments)}
     fits = [

@@ -1,4 +1,4 @@
-"""Place of a spool, and the process that merges it."""
+"""Place of a spool, and the process and time of its merging."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ class Recipe:
     """Recipe of a training.
 
     Attributes:
-       accumulated: Number of batches whose gradients are summed in a step.
-       clip: Maximum norm of the gradients; None does not clip.
-       layout: Placements of tokens and targets; None makes them plain tensors.
+        accumulated: Number of batches whose gradients are summed in a step.
+        clip: Maximum norm of the gradients; None does not clip.
+        layout: Placements of tokens and targets; None makes them plain tensors.
     """
 
     steps: int = STEPS

@@ -37,7 +37,7 @@ def assert_agrees(
     """Assert that results and gradients on every rank are those of one device.
 
     Args:
-       layouts: The placements of every tensor.
+        layouts: The placements of every tensor.
     """
     given = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
     results = _several(function(*given))

@@ -77,7 +77,7 @@ class Sample:
     """One call on full tensors, and the number of ranks to distribute it over.
 
     Attributes:
-       compare_values: False for uninitialized results.
+        compare_values: False for uninitialized results.
     """
 
     op: OpOverload
@@ -306,10 +306,10 @@ def check(sample: Sample, offer: Offer, is_near: Near = _is_near) -> bool:
     """Raise AssertionError if the candidate does not give the full run's result.
 
     Args:
-       is_near: Compares a result with that of the full run.
+        is_near: Compares a result with that of the full run.
 
     Returns:
-       True if the candidate communicated.
+        True if the candidate communicated.
     """
     candidate, ranks = offer.candidate, sample.ranks
     sample = _with_positive_norms(sample, candidate)

@@ -32,9 +32,9 @@ class Second:
     """Second computation of a table.
 
     Attributes:
-       rows: Computes the rows.
-       keys: Columns that identify a row.
-       ignored: Columns that are not compared.
+        rows: Computes the rows.
+        keys: Columns that identify a row.
+        ignored: Columns that are not compared.
     """
 
     rows: Callable[[Run], list[dict[str, Any]]]
