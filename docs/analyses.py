@@ -52,9 +52,11 @@ def table_lines(columns: Sequence[Column]) -> list[str]:
 
 
 def about(analysis: Analysis) -> str:
-    """Return the description of an analysis: its module's docstring without the first paragraph.
+    """Return the description of an analysis.
 
-    Falls back to the docstring of the analysis's function.
+    A flat table has a fixed sentence. Any other analysis has its module's docstring without the
+    first
+    paragraph, or else the docstring of its function.
     """
     if analysis in FLAT:
         return "One row per value of these columns, the one that blocks longest first."

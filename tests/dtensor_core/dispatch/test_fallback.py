@@ -38,7 +38,7 @@ mix_into: Any = torch.ops.unruled.mix_into.default
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Starts without warnings issued, and restores the policy afterwards."""
+    """Yield the set of reported operators, initially empty; the policy is restored afterwards."""
     monkeypatch.setattr(fallback, "_told", set())
     with missing_rule("warn"):
         yield fallback._told
