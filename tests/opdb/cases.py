@@ -197,8 +197,8 @@ def _inplace(info: Any) -> Call | None:
 
 
 def _out(info: Any) -> Call | None:
-    """Variant with `out=`: the target has the result's layout, is replicated, or
-    sharded, by turn.
+    """Variant with `out=`: the target is laid out like the result, replicated or
+    sharded, in turn.
     """
     if not info.supports_out:
         return None
