@@ -197,9 +197,7 @@ def _inplace(info: Any) -> Call | None:
 
 
 def _out(info: Any) -> Call | None:
-    """Variant with `out=`: the target is laid out like the result, replicated or
-    sharded, in turn.
-    """
+    """Variant with `out=`: the target is laid out like the result, replicated, or sharded."""
     if not info.supports_out:
         return None
 
