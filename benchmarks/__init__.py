@@ -1,1 +1,1 @@
-"""How long things take: `make bench`, or `python -m benchmarks [CASE ...]`."""
+"""Timing benchmarks: `make bench`, or `python -m benchmarks [CASE ...]`."""

@@ -23,7 +23,14 @@ HEADINGS = ("case", "what", "dtensor_core", "torch", "ratio", "bar", "verdict")
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long is measured: rounds, the seconds of a turn, and how many objects are made."""
+    """Measurement budget of the benchmarks.
+
+    Attributes:
+        num_rounds: Rounds of a repeated case.
+        turn_s: Seconds that a contender runs in each round.
+        num_first: Rounds of a case of kind "first".
+        num_objects: Objects created per round of a case of kind "bytes".
+    """
 
     num_rounds: int = 60
     turn_s: float = 0.005
@@ -32,7 +39,7 @@ class Effort:
 
 
 def contenders_of(case: Case) -> tuple[dict[str, Any], list[str]]:
-    """What runs of a case, by package, and a sentence on what does not."""
+    """Return the contenders that run the case, by package, and a message for each that fails."""
     mesh = mesh_of(case.mesh_shape)
     able: dict[str, Any] = {}
     unable = []
@@ -40,7 +47,7 @@ def contenders_of(case: Case) -> tuple[dict[str, Any], list[str]]:
         try:
             contender = case.make(kit, mesh)
             (contender(0) if case.kind == "first" else contender)()
-        except Exception as error:  # what the other DTensor cannot do is part of the answer
+        except Exception as error:  # a case that torch's DTensor cannot run is part of the result
             first_line = str(error).strip().partition("\n")[0]
             unable.append(f"{case.name} with {name}: {type(error).__name__}: {first_line}")
         else:
@@ -49,7 +56,7 @@ def contenders_of(case: Case) -> tuple[dict[str, Any], list[str]]:
 
 
 def measured(case: Case, contenders: dict[str, Any], effort: Effort) -> dict[str, Figures]:
-    """The figures of a case."""
+    """Measure a case with the method that its `kind` asks for."""
     if case.kind == "first":
         return first_calls(contenders, num_rounds=effort.num_first)
     if case.kind == "bytes":
@@ -58,7 +65,7 @@ def measured(case: Case, contenders: dict[str, Any], effort: Effort) -> dict[str
 
 
 def verdict(case: Case, figures: dict[str, Figures]) -> str:
-    """Whether a case keeps to its bar; without the other contender there is nothing to keep to."""
+    """Compare a case with its bar; "torch can't" if only the other contender is missing."""
     if OURS not in figures:
         return "missed"
     if TORCHS not in figures:
@@ -67,7 +74,7 @@ def verdict(case: Case, figures: dict[str, Figures]) -> str:
 
 
 def row(case: Case, figures: dict[str, Figures]) -> list[str]:
-    """The cells of one case."""
+    """Format the table row of one case."""
 
     def text(name: str) -> str:
         if name not in figures:
@@ -84,12 +91,12 @@ def row(case: Case, figures: dict[str, Figures]) -> list[str]:
 
 
 def chosen(names: Sequence[str]) -> list[Case]:
-    """The cases of these names; all for none."""
+    """Select the cases with the given names; an empty sequence selects all."""
     return [case for case in CASES if not names or case.name in names]
 
 
 def main() -> None:
-    """Measure the cases that the command line names, or all."""
+    """Measure the cases named on the command line, or all of them."""
     names = [case.name for case in CASES]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(names)}")
@@ -101,7 +108,7 @@ def main() -> None:
     if unknown := set(given.cases) - set(names):
         parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     effort = Effort(num_rounds=given.rounds, num_first=max(2, given.rounds // 5))
-    torch.set_num_threads(1)  # what is compared is overhead, not kernels
+    torch.set_num_threads(1)  # the comparison is of overhead, not of kernels
     table = Table(
         title=f"per call on one core, rank 0 of {RANKS}, torch {torch.__version__}",
         caption="medians; a ratio is the median of those within rounds, in which both alternate",

@@ -1,8 +1,8 @@
-"""What is measured: each case on dtensor_core and on torch.distributed.tensor, with its bar.
+"""Benchmark cases, each run on dtensor_core and on torch.distributed.tensor, with its bar.
 
-Both have the same public names, so a case is written once, against `Kit`. All run as rank 0 of a
-fake process group of 4, which computes and dispatches like a real one, and sends nothing. The bar
-is the ratio to torch's DTensor that a case must not exceed.
+Both packages have the same public names, so a case is written once, against `Kit`. All cases run
+as rank 0 of a fake process group of 4, which computes and dispatches like a real one but sends
+nothing. The bar is the ratio to torch's DTensor that a case must not exceed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ FLAT, SQUARE = (RANKS,), (2, RANKS // 2)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing that is measured.
+    """One benchmark case.
 
-    `kind` says what `make(kit, mesh)` gives: "repeated" a function that is called again and
-    again, "first" one that makes such a function of a number, at sizes not seen before, and
-    "bytes" a function whose result is kept.
+    Attributes:
+        kind: What `make(kit, mesh)` returns. "repeated": a function that is called repeatedly.
+            "first": a function from a number to such a function, at sizes not seen before.
+            "bytes": a function whose result is kept alive.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Case:
 def _tensor(
     kit: Kit, mesh: DeviceMesh, shape: tuple[int, ...] = (ROWS, COLUMNS), *, cut: bool = True
 ) -> Any:
-    """A DTensor cut by rows along the first axis, or whole."""
+    """Create a DTensor sharded by rows along the first mesh axis, or replicated."""
     api = kit.tensor
     placements = [api.Replicate()] * mesh.ndim
     if cut:
@@ -53,7 +54,7 @@ def _tensor(
 
 
 def _of_one(operator: Callable[[Any], object]) -> Callable[[Kit, DeviceMesh], Contender]:
-    """An operator on x [ROWS, COLUMNS] cut by rows."""
+    """Case of an operator on x [ROWS, COLUMNS], sharded by rows."""
 
     def make(kit: Kit, mesh: DeviceMesh) -> Contender:
         x = _tensor(kit, mesh)
@@ -63,7 +64,7 @@ def _of_one(operator: Callable[[Any], object]) -> Callable[[Kit, DeviceMesh], Co
 
 
 def _of_two(operator: Callable[[Any, Any], object]) -> Callable[[Kit, DeviceMesh], Contender]:
-    """An operator on x and y, both [ROWS, COLUMNS] cut by rows."""
+    """Case of an operator on x and y, both [ROWS, COLUMNS] and sharded by rows."""
 
     def make(kit: Kit, mesh: DeviceMesh) -> Contender:
         x, y = _tensor(kit, mesh), _tensor(kit, mesh)
@@ -100,7 +101,7 @@ def _redistribute(kit: Kit, mesh: DeviceMesh) -> Contender:
 
 
 def _crossing(kit: Kit, mesh: DeviceMesh) -> Contender:
-    """Into a DTensor, to another layout and out again, forward and backward."""
+    """Case of from_local, redistribute and to_local, forward and backward."""
     local = torch.ones(ROWS // RANKS, COLUMNS, requires_grad=True)
     cut, whole = [kit.tensor.Shard(0)], [kit.tensor.Replicate()]
 
@@ -118,7 +119,7 @@ def _foreach_add(kit: Kit, mesh: DeviceMesh) -> Contender:
 
 
 def _first(operator: Callable[..., object]) -> Callable[[Kit, DeviceMesh], Any]:
-    """An operator on x of a new shape, cut by rows, and a square matrix that is whole."""
+    """Case of an operator on x of a new shape, sharded by rows, and a replicated square matrix."""
 
     def make(kit: Kit, mesh: DeviceMesh) -> Callable[[int], Contender]:
         def at(number: int) -> Contender:
@@ -142,7 +143,7 @@ def _step(by_sequence: bool) -> Callable[[Kit, DeviceMesh], Contender]:
 def _first_step(by_sequence: bool) -> Callable[[Kit, DeviceMesh], Any]:
     def make(kit: Kit, mesh: DeviceMesh) -> Callable[[int], Contender]:
         def at(number: int) -> Contender:
-            between = 2 * RANKS * by_sequence  # sizes that the other form has not seen either
+            between = 2 * RANKS * by_sequence  # not used by the other form
             args = transformer_args(dim=MODEL.dim + 4 * RANKS * number + between)
             return step_of(parallel_transformer(kit, mesh, args, by_sequence=by_sequence))
 
@@ -152,7 +153,7 @@ def _first_step(by_sequence: bool) -> Callable[[Kit, DeviceMesh], Any]:
 
 
 def _adamw(form: dict[str, Any]) -> Callable[[Kit, DeviceMesh], Contender]:
-    """The update of the Transformer's parameters."""
+    """Case of one AdamW update of the Transformer's parameters."""
 
     def make(kit: Kit, mesh: DeviceMesh) -> Contender:
         model = parallel_transformer(kit, mesh, MODEL, by_sequence=True)
@@ -178,7 +179,7 @@ def _mlp_step(kit: Kit, mesh: DeviceMesh) -> Contender:
 
 
 def _kept(kit: Kit, mesh: DeviceMesh) -> Contender:
-    """A DTensor around a local tensor that is there already."""
+    """Case of wrapping an existing local tensor in a DTensor."""
     local = _tensor(kit, mesh).to_local()
     placements = [kit.tensor.Shard(0)]
     return lambda: kit.tensor.DTensor.from_local(local, mesh, placements)

@@ -1,7 +1,7 @@
-"""Counts the collectives that each thread issues, whoever asks for them.
+"""Count the collectives that each thread issues, whichever library issues them.
 
-Counted are the operators of c10d, in which every collective of every DTensor ends, as commtrace's
-recorder sees them. What elements and wire bytes are is said in docs/bytes.md.
+The counted operators are those of c10d, in which every collective of every DTensor ends, as seen
+by commtrace's recorder. Elements and wire bytes are defined in docs/bytes.md.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from commtrace.recorder.signatures import Signature
 
 @dataclass(slots=True)
 class Sent:
-    """What was communicated: calls, elements of their payloads, bytes that had to be sent."""
+    """Communication volume: calls, payload elements and wire bytes."""
 
     collectives: int = 0
     elements: int = 0
     wire_bytes: int = 0
 
     def add(self, other: Sent) -> None:
-        """Count another one in."""
+        """Add the counts of another instance."""
         self.collectives += other.collectives
         self.elements += other.elements
         self.wire_bytes += other.wire_bytes
 
 
 class Counter(Recorder):
-    """Stands in for the recorder: adds up the calls of each thread that is `counting`."""
+    """Recorder that only adds up the calls of each thread that is in `counting`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.buffers: Any = (self,)  # the interception asks whether anybody listens
+        self.buffers: Any = (self,)  # a non-empty tuple makes the interception active
         self._here = threading.local()
 
     @contextmanager
     def counting(self) -> Iterator[Sent]:
-        """What the body sends on this thread, added up while it runs."""
+        """Yield the counts of this thread's calls, updated while the body runs."""
         self._here.sent = sent = Sent()
         try:
             yield sent
@@ -54,7 +54,7 @@ class Counter(Recorder):
     def issue(
         self, native_op: str, signature: Signature, args: Sequence[Any], frame: Any, state: Any
     ) -> None:
-        """Count a call; one that a functional collective makes is seen twice and counted once."""
+        """Count a call; a functional collective is seen twice and counted once."""
         sent: Sent | None = getattr(self._here, "sent", None)
         if sent is not None and native_op.startswith("c10d::"):
             group = self.groups.of(resolve(args[signature.group]))
@@ -66,7 +66,7 @@ class Counter(Recorder):
 
 @contextmanager
 def counter() -> Iterator[Counter]:
-    """A counter that sees every collective of the process while the body runs."""
+    """Yield a counter that sees every collective of the process while the body runs."""
     made = Counter()
     interception = Interception(made)
     interception.install()

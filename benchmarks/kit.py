@@ -1,4 +1,4 @@
-"""The two DTensors that are compared, under names that they have in common, and the ranks."""
+"""The two DTensor packages under their common names, and the fake ranks they run on."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ OURS, TORCHS = "dtensor_core", "torch"
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """One DTensor: its tensors and placements, and its tensor-parallel styles."""
+    """One DTensor package: its tensor API and its tensor-parallel styles."""
 
     tensor: Any
     parallel: Any
 
 
 def kits() -> dict[str, Kit]:
-    """The DTensors to compare, by name."""
+    """Import the DTensor packages to compare, by name."""
     homes = {OURS: "dtensor_core", TORCHS: "torch.distributed.tensor"}
     return {
         name: Kit(importlib.import_module(home), importlib.import_module(f"{home}.parallel"))
@@ -35,12 +35,12 @@ def kits() -> dict[str, Kit]:
 
 @contextmanager
 def fake_ranks() -> Iterator[None]:
-    """Be rank 0 of `RANKS` in a world where nothing is sent, while the body runs."""
+    """Run the body as rank 0 of `RANKS` in a fake world that sends nothing."""
     with fake_world(RANKS):
         yield
 
 
 def mesh_of(shape: Sequence[int]) -> DeviceMesh:
-    """A mesh of all ranks."""
+    """Create a mesh of all ranks."""
     names = ("tp",) if len(shape) == 1 else ("dp", "tp")
     return init_device_mesh("cpu", tuple(shape), mesh_dim_names=names)

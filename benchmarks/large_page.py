@@ -39,7 +39,7 @@ BARS: dict[str, tuple[float, str]] = {
     "zoom": (2.0, "s"),
     "filter": (2.0, "s"),
 }
-"""What is measured, and what it must stay under."""
+"""Bars of the measured figures: (upper limit, unit)."""
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 REPEATS = 3
@@ -109,29 +109,29 @@ _FILTERS = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One figure, in the unit of its bar."""
+    """One measured figure, in the unit of its bar."""
 
     name: str
     value: float
 
     @property
     def is_met(self) -> bool:
-        """Whether it stays under its bar."""
+        """True if the value is below its bar."""
         return self.value < BARS[self.name][0]
 
     @property
     def text(self) -> str:
-        """The figure for people."""
+        """The value with its unit."""
         return text_of(self.value, BARS[self.name][1])
 
 
 def text_of(value: float, unit: str) -> str:
-    """Seconds or bytes for people."""
+    """Format seconds or bytes with a readable unit."""
     return text_of_duration(1e9 * value) if unit == "s" else text_of_bytes(value)
 
 
 def written(trace: Path, page: Path) -> list[Measured]:
-    """What loading the trace and writing the page take."""
+    """Measure loading the trace and writing the page: time, peak memory and size."""
     loaded = subprocess.run(
         [sys.executable, "-c", _LOAD, str(trace)], check=True, capture_output=True, text=True
     )
@@ -156,7 +156,7 @@ def _bytes(resources: resource.struct_rusage) -> float:
 
 
 def in_chromium(page: Path) -> tuple[list[Measured], dict[str, float]]:
-    """What `used` says of the page in a headless Chromium."""
+    """Run `used` on the page in a headless Chromium."""
     from playwright.sync_api import sync_playwright
 
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
@@ -170,7 +170,11 @@ def in_chromium(page: Path) -> tuple[list[Measured], dict[str, float]]:
 
 
 def used(browser: Any, page: Path) -> tuple[list[Measured], dict[str, float]]:
-    """What opening, zooming and filtering take; and all that was timed, by name, in seconds."""
+    """Measure opening, zooming and filtering.
+
+    Returns:
+        The figures that have a bar, and all timings by name, in seconds.
+    """
     starts = [_opening(browser, page) for _ in range(REPEATS)]
     shown = _page(browser, page)
     details = {name: statistics.median(each[name] for each in starts) / 1e3 for name in starts[0]}
@@ -209,7 +213,7 @@ def _timed(shown: Any, acts: Any, name: str, details: dict[str, float]) -> list[
 
 
 def main() -> None:
-    """Make the run and its page, and print what that takes beside the bars."""
+    """Create the run and its page, and print the measurements beside their bars."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.large_page", description=__doc__)
     parser.add_argument("--calls", type=int, default=1_000_000, help="default: %(default)s")
     parser.add_argument("--ranks", type=int, default=64, help="a multiple of 8; default: 64")

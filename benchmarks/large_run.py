@@ -51,7 +51,7 @@ _NUM_SYNC = sum(not row[5] for row in _LAYER)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is made: `num_calls` at most, as many whole steps as fit."""
+    """Parameters of the synthetic run: as many whole steps as fit into `num_calls`."""
 
     num_ranks: int = 64
     num_calls: int = 1_000_000
@@ -68,12 +68,12 @@ class Plan:
 
     @property
     def num_steps(self) -> int:
-        """How many whole steps fit."""
+        """Number of whole steps that fit, at least one."""
         return max(1, self.num_calls // (self.num_ranks * self.calls_per_step))
 
 
 class _Clocks:
-    """Where every rank stands, and what its calls have cost; all arrays are `[calls, ranks]`."""
+    """Clock of every rank and times of its calls; the calls' arrays are `[calls, ranks]`."""
 
     def __init__(self, plan: Plan, num_calls: int) -> None:
         shape = (num_calls, plan.num_ranks)
@@ -85,7 +85,7 @@ class _Clocks:
         self.tp = plan.tp
 
     def arrival(self, axis: str) -> np.ndarray:
-        """When the last member of each rank's group came."""
+        """Time at which the last member of each rank's group arrives, `[ranks]`."""
         grid = self.now.reshape(self.rows, self.tp)
         if axis == TP:
             return np.repeat(grid.max(axis=1), self.tp)
@@ -104,7 +104,7 @@ def _duration_ns(kind: str, payload: int, size: int) -> int:
 
 
 def _walk(plan: Plan) -> list[tuple[Any, ...]]:
-    """What one step calls, in order: (layer, its row of `_LAYER`)."""
+    """Sequence of calls of one step: (layer, row of `_LAYER`)."""
     forward = [(layer, row) for layer in range(plan.num_layers) for row in _LAYER[:2]]
     backward = [(layer, row) for layer in reversed(range(plan.num_layers)) for row in _LAYER[2:]]
     barrier = (-1, ("other", "", "barrier", WORLD, 0, False, "", 90))
@@ -112,7 +112,7 @@ def _walk(plan: Plan) -> list[tuple[Any, ...]]:
 
 
 def large_trace(plan: Plan | None = None) -> Trace:
-    """The run, as `commtrace run` would leave it: ranks one after the other."""
+    """Build the trace that `commtrace run` would write: the events of one rank after another."""
     plan = plan or Plan()
     walk = _walk(plan)
     num_calls = len(walk) * plan.num_steps
@@ -135,7 +135,7 @@ def _step(plan: Plan, clocks: _Clocks, walk: list[Any], first: int, chance: Any)
             clocks.now += COMPUTE_NS + chance.integers(0, 1000, plan.num_ranks)
         if phase == "forward":
             clocks.now[plan.late_rank] += plan.late_ns
-        if kind == "barrier":  # the step's end: what is still under way is waited for
+        if kind == "barrier":  # calls still in flight at the end of the step are waited for
             for other in pending:
                 rest = np.maximum(clocks.complete[other] - clocks.now, 0)
                 clocks.blocked[other] += rest
@@ -274,7 +274,7 @@ def _small_tables(plan: Plan, clocks: _Clocks, bounds: list[Any], num_calls: int
 
 
 def timings(path: Path) -> list[tuple[str, float]]:
-    """The seconds that reading the run file takes, loading it, and each analysis."""
+    """Measure the seconds of reading the run file, of loading it, and of each analysis."""
     from commtrace.analyze import CATALOG, load
     from commtrace.tracefile import read_trace
 

@@ -1,9 +1,9 @@
-"""Contenders timed alternately, so that what slows the machine down slows all of them down.
+"""Alternating measurement of contenders, so that machine noise affects all of them alike.
 
-Functions come in, numbers a round come out. In every round each contender runs for about the same
-time, the order turning from round to round; a ratio is taken within a round, and its median over
-rounds is what counts. Rounds are short and many, so a disturbance spoils few of them, and the clock
-counts the processor's time for this process: what others run on the machine is left out.
+The input is functions, the output one number per round. In every round each contender runs for
+about the same time, and the order rotates from round to round. A ratio is taken within a round; the
+result is its median over rounds. Rounds are short and many, so a disturbance spoils few of them.
+The clock is the CPU time of this process, which excludes other programs on the machine.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Seconds per call, or bytes per object, a number for each round."""
+    """Seconds per call, or bytes per object: one number per round."""
 
     rounds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The median."""
+        """Median over rounds."""
         return statistics.median(self.rounds)
 
     def ratio(self, other: Figures) -> float:
-        """How many times as much as `other`: the median of the ratios within a round.
+        """Return the median over rounds of the ratio to `other`.
 
         >>> Figures((2.0, 4.0, 100.0)).ratio(Figures((1.0, 2.0, 10.0)))
         2.0
@@ -49,7 +49,7 @@ def repeated(
     turn_s: float,
     clock: Clock = time.process_time,
 ) -> dict[str, Figures]:
-    """Seconds per call of each contender, from turns of about `turn_s`."""
+    """Measure the seconds per call of each contender, in turns of about `turn_s`."""
     counts = {name: _calls_in(call, turn_s, clock) for name, call in contenders.items()}
 
     def seconds(name: str, _: int) -> float:
@@ -64,9 +64,11 @@ def first_calls(
     num_rounds: int,
     clock: Clock = time.process_time,
 ) -> dict[str, Figures]:
-    """Seconds of one call of what each maker makes of a number that was not there before.
+    """Measure the seconds of the first call of each function that a maker returns.
 
-    Number 0 is called without being timed: what a program does once is not what is asked.
+    A maker is called with a new number in each round. Number 0 is called untimed, to exclude
+    one-time
+    costs of the process.
     """
     for maker in makers.values():
         maker(0)()
@@ -84,10 +86,10 @@ def bytes_each(
     num_objects: int,
     resident: Callable[[], int] | None = None,
 ) -> dict[str, Figures]:
-    """By how many bytes the process grows with each object that is made.
+    """Measure the growth of the process in bytes per created object.
 
-    All stay alive until the end, so that none is put where another one was, and as many are made
-    first to fill what is free.
+    All objects stay alive until the end, so that none reuses the memory of another. As many are
+    created first, to fill the free lists of the allocator.
     """
     measure = resident or resident_bytes
     kept: list[object] = [[make() for _ in range(num_objects)] for make in makers.values()]
@@ -117,7 +119,7 @@ def _alternately(
 
 
 def _calls_in(call: Contender, turn_s: float, clock: Clock) -> int:
-    """How many calls fill a turn; finding out warms the contender up."""
+    """Number of calls that fill a turn; measuring it also warms up the contender."""
     count = 1
     while True:
         took = _seconds_per_call(call, count, clock) * count
@@ -127,7 +129,7 @@ def _calls_in(call: Contender, turn_s: float, clock: Clock) -> int:
 
 
 def _seconds_per_call(call: Contender, count: int, clock: Clock) -> float:
-    """Not timed are entering the contender's context, where it has one, and a first call in it."""
+    """Seconds per call; the contender's context, if any, is entered and called once untimed."""
     context = getattr(call, "context", None)
     gc.disable()
     try:
@@ -147,5 +149,5 @@ def _seconds_of(call: Contender, count: int, clock: Clock) -> float:
 
 
 def resident_bytes() -> int:
-    """The memory of this process that is in use, as Linux counts it."""
+    """Resident memory of this process in bytes, from Linux's /proc."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()

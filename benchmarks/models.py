@@ -1,8 +1,8 @@
-"""The tensor-parallel Transformer that is timed: one model and one plan for both DTensors.
+"""The tensor-parallel Transformer of the benchmarks: one model and one plan for both DTensors.
 
-Attention is written in matrix products and a softmax, without a mask, because torch's DTensor
-runs no fused attention on CPU. Activations between the pairs of matrices are whole, or with
-sequence parallelism cut along the sequence.
+Attention is written as matrix products and a softmax, without a mask, because torch's DTensor
+runs no fused attention on CPU. Activations between the pairs of matrices are replicated, or
+sharded along the sequence with sequence parallelism.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BATCH, SEQUENCE = 4, 32
 
 
 def transformer_args(dim: int) -> ModelArgs:
-    """A model of 4 layers."""
+    """Arguments of a model of 4 layers."""
     return ModelArgs(
         n_layers=4,
         vocab_size=64,
@@ -38,7 +38,7 @@ MODEL = transformer_args(dim=64)
 
 
 class _Attention(nn.Module):
-    """What `F.scaled_dot_product_attention` computes, in operators that both DTensors know."""
+    """Equivalent of `F.scaled_dot_product_attention` in operators that both DTensors support."""
 
     def __init__(self, fused: Any, num_heads: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Attention(nn.Module):
 def parallel_transformer(
     kit: Kit, mesh: DeviceMesh, args: ModelArgs, *, by_sequence: bool
 ) -> Transformer:
-    """A new model on the mesh."""
+    """Create a model and parallelize it over the mesh."""
     torch.manual_seed(0)
     model = Transformer(args)
     for layer in model.layers:
@@ -70,7 +70,7 @@ def parallel_transformer(
 
 
 def _plan(kit: Kit, by_sequence: bool) -> dict[str, object]:
-    """Matrices in pairs, by columns and then by rows."""
+    """Parallel styles by module: matrices in pairs, column-wise then row-wise."""
     api, styles = kit.tensor, kit.parallel
     whole = api.Replicate()
     between = api.Shard(1) if by_sequence else whole
@@ -94,7 +94,7 @@ def _plan(kit: Kit, by_sequence: bool) -> dict[str, object]:
 
 
 def step_of(model: Transformer) -> Contender:
-    """Forward and backward; the gradients are new ones every time."""
+    """Create a function that runs forward and backward, with new gradients each time."""
     tokens = torch.arange(BATCH * SEQUENCE).view(BATCH, SEQUENCE) % model.model_args.vocab_size
 
     def step() -> None:

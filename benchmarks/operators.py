@@ -42,18 +42,24 @@ from tests.opdb.scan import PASS, Tally, judged
 Layouts = Sequence[Sequence[Placement]]
 PIPED_WIDTH = 120
 TOLD = Console(stderr=True)
-# Operators a task of the pool.
+# Operators per task of the pool.
 CHUNK = 6
-# Where torch's DTensor hangs, it need not do so for long.
+# Short, because torch's DTensor hangs on some combinations.
 TIMEOUT_S = 5.0
 VERDICTS = {True: "ok", False: "missed", None: ""}
-# Of the combinations that are right and have a cut argument, as many send nothing with torch's.
+# Percentage of right combinations with a sharded argument that send nothing with torch's DTensor.
 SILENT_PER_CENT = 55
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One combination with one DTensor: whether it is right, and what all ranks sent for it."""
+    """Result of one combination with one DTensor.
+
+    Attributes:
+        passes: True if the result is right on every rank.
+        sent: Collectives of rank 0; elements and wire bytes of all ranks.
+        sharded: Number of results that are sharded.
+    """
 
     passes: bool
     sent: Sent = field(default_factory=Sent)
@@ -62,7 +68,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One combination with both."""
+    """Outcomes of one combination with both DTensors."""
 
     operator: str
     text: str
@@ -73,7 +79,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure of ours, that of torch, and whether it is as it has to be; None if it may be any."""
+    """A figure of dtensor_core and of torch.
+
+    Attributes:
+        kept: False on a violation of the bar, None if the bar is not enforced.
+    """
 
     name: str
     ours: float
@@ -82,12 +92,12 @@ class Bar:
 
     @property
     def ratio(self) -> float:
-        """Ours in terms of torch's."""
+        """The figure of dtensor_core relative to torch's."""
         return self.ours / self.torchs if self.torchs else float(self.ours > 0)
 
 
 def outcome(case: Case, run: Run, layouts: Layouts, kit: Kit, count: Counter) -> Outcome:
-    """What becomes of one combination with one DTensor."""
+    """Run one combination with one DTensor and judge its result."""
 
     def body() -> Any:
         mesh = kept_mesh(run.mesh)
@@ -127,7 +137,7 @@ def _whole(leaf: Any) -> Any:
 def pairs(
     info: Any, run: Run, count: Counter, *, samples: int, combinations: int
 ) -> Iterator[Pair]:
-    """Every combination of one operator, with both DTensors."""
+    """Yield the outcomes of every combination of one operator, with both DTensors."""
     name = f"{info.name} {info.variant_test_name}".strip()
     chooser = random.Random(0)
     both = kits()
@@ -143,7 +153,7 @@ def pairs(
 def compared(
     run: Run, numbers: Sequence[int], samples: int, combinations: int, processes: int
 ) -> list[Pair]:
-    """Every combination of the operators of these numbers in the database, over processes."""
+    """Compare the operators with the given database indices, spread over processes."""
     parts = [numbers[start : start + CHUNK] for start in range(0, len(numbers), CHUNK)]
     work = partial(_part, run.name, samples, combinations)
     if processes == 1 or len(parts) == 1:
@@ -158,14 +168,14 @@ def _part(name: str, samples: int, combinations: int, numbers: Sequence[int]) ->
     logging.getLogger("torch").setLevel(logging.ERROR)
     effort = {"samples": samples, "combinations": combinations}
     with warnings.catch_warnings(), counter() as count:
-        warnings.simplefilter("ignore")  # of operators that are deprecated, and of samples
+        warnings.simplefilter("ignore")  # from deprecated operators and from generating samples
         return [
             pair for number in numbers for pair in pairs(op_db[number], RUNS[name], count, **effort)
         ]
 
 
 def bars(found: Sequence[Pair]) -> list[Bar]:
-    """What is compared over the combinations that both get right, and the share without sending."""
+    """Total the figures over combinations that both get right, and the share that sends nothing."""
     shared = [pair for pair in found if pair.torchs.passes and pair.ours.passes]
 
     def total(figure: Callable[[Outcome], int]) -> tuple[int, int]:
@@ -190,16 +200,19 @@ def bars(found: Sequence[Pair]) -> list[Bar]:
 
 
 def _silent(found: Sequence[Pair], *, ours: bool) -> float:
-    """How many of a hundred cut combinations that one gets right send nothing."""
+    """Percentage of right combinations with a sharded argument that send nothing."""
     cut = [pair.ours if ours else pair.torchs for pair in found if pair.cut]
     right = [each for each in cut if each.passes]
     return 100 * sum(not each.sent.collectives for each in right) / max(len(right), 1)
 
 
 def worse(found: Sequence[Pair]) -> list[tuple[str, int, int, int, str]]:
-    """Operators that send more than torch's, or keep less sharded, the worst first.
+    """List the operators that send more than torch's or keep less sharded, worst first.
 
-    Each with what we have more: elements, collectives, and sharded results less; and an example.
+    Returns:
+        Rows of (operator, elements, collectives, sharded results, example). The first two numbers
+        are
+        the excess over torch's, the third is the number of sharded results lost.
     """
     rows: list[tuple[str, int, int, int, str]] = []
     for name, group in itertools.groupby(found, key=lambda pair: pair.operator):
@@ -213,7 +226,7 @@ def worse(found: Sequence[Pair]) -> list[tuple[str, int, int, int, str]]:
 
 
 def _more(pair: Pair) -> tuple[int, int, int]:
-    """What we have more: elements, collectives, and sharded results less."""
+    """Excess over torch's in elements and collectives, and the number of sharded results lost."""
     ours, torchs = pair.ours.sent, pair.torchs.sent
     return (
         ours.elements - torchs.elements,
@@ -223,7 +236,7 @@ def _more(pair: Pair) -> tuple[int, int, int]:
 
 
 def main() -> None:
-    """Compare the operators that the command line asks for."""
+    """Compare the operators that the command line selects."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operators", description=__doc__)
     parser.add_argument("runs", nargs="*", default=["forward"], help=f"of {', '.join(RUNS)}")
     parser.add_argument("--only", default="", help="names of operators, separated by commas")

@@ -44,11 +44,11 @@ class Within:
     context: Callable[[], AbstractContextManager[Any]]
 
     def __call__(self) -> object:
-        """One step."""
+        """Run one step."""
         return self.step()
 
 
-# (model, what of it is recorded, bar)
+# (model, detail that is recorded, bar)
 STEPS = (
     (PLAIN, "collective", 1.05),
     (OURS, "collective", 1.05),
@@ -63,7 +63,7 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One line: what was measured, the figures as text, and whether the bar is kept."""
+    """One line of the report; `kept` is False on a violation of the bar."""
 
     name: str
     cells: tuple[str, ...]
@@ -72,7 +72,7 @@ class Result:
 
 
 def recorded_step(model: str, detail: str, bar: float | None, rounds: int) -> Result:
-    """How many times as long a step takes while it is recorded."""
+    """Measure the ratio of a step's time with a recording to its time without."""
     step = _step(model)
     contenders: dict[str, Callable[[], object]] = {"without": step}
     if detail == "CommDebugMode":
@@ -88,7 +88,7 @@ def recorded_step(model: str, detail: str, bar: float | None, rounds: int) -> Re
 
 
 def _counted_once(step: Callable[[], object]) -> Callable[[], object]:
-    """A step in a mode of its own: torch's fails where a module is called again in one."""
+    """Run each step in a new mode: torch's fails if a module is called again in the same one."""
 
     def count() -> None:
         with CommDebugMode():
@@ -106,7 +106,7 @@ def _step(model: str) -> Callable[[], object]:
 
 
 def bytes_of_a_call() -> list[Result]:
-    """What a call takes in a file: the calls of ten tensor-parallel steps."""
+    """Measure the bytes per call in a file, over ten tensor-parallel steps."""
     step = _step(OURS)
     with commtrace.record(detail="collective") as recording:
         for _ in range(10):
@@ -127,7 +127,7 @@ def bytes_of_a_call() -> list[Result]:
 
 
 def writer_speed(num_calls: int = 200_000, batch: int = 20_000) -> Result:
-    """Calls a second through the writer of spools, from what the program has left behind."""
+    """Measure the calls per second of the spool writer, from what the program has left behind."""
     tensor = torch.ones(4)
     seconds = 0.0
     with commtrace.record(detail="collective") as recording:
@@ -146,17 +146,17 @@ def writer_speed(num_calls: int = 200_000, batch: int = 20_000) -> Result:
 
 
 def _later(*_: object, **__: object) -> None:
-    """In place of the flush in the background, so that one is timed that has all to write."""
+    """Replace the background flush, so that the timed flush writes all events."""
 
 
 def growth(num_calls: int = 1_000_000) -> Result:
-    """By how much the process grows while a million calls are recorded into a file."""
+    """Measure the growth of the process while a million calls are recorded into a file."""
     tensor = torch.ones(4)
     with (
         tempfile.TemporaryDirectory() as folder,
         commtrace.record(Path(folder) / "run.json", detail="collective"),
     ):
-        for _ in range(num_calls // 10):  # what is needed once
+        for _ in range(num_calls // 10):  # one-time allocations
             dist.all_reduce(tensor)
         before = resident_bytes()
         for _ in range(num_calls):
@@ -172,7 +172,7 @@ def _at_most(name: str, figure: float, bar: float, unit: str) -> Result:
 
 
 def main() -> None:
-    """Measure all of it."""
+    """Run all measurements."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recording", description=__doc__)
     parser.add_argument("--rounds", type=int, default=40, help="of a step; default: 40")
     parser.add_argument("--check", action="store_true", help="end with code 1 if a bar is missed")

@@ -1,6 +1,6 @@
-"""Writes docs/analyses.md: every analysis with its columns and units, from the catalog.
+"""Write docs/analyses.md: every analysis with its columns and units, from the catalog.
 
-Run by `make docs`; a test compares the file with what this would write.
+Run by `make docs`; a test compares the file with the output of this module.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ every command and the page repeat them.
 
 
 def escaped(cell: str) -> str:
-    """A cell that can't end its own column."""
+    """Escape pipes, so that a cell cannot end its own column."""
     return cell.replace("|", "\\|")
 
 
 def table_lines(columns: Sequence[Column]) -> list[str]:
-    """A Markdown table of columns."""
+    """Format a Markdown table of columns."""
     rows = [
         (f"`{each.name}`", each.type.__name__, each.unit, escaped(each.meaning)) for each in columns
     ]
@@ -52,7 +52,12 @@ def table_lines(columns: Sequence[Column]) -> list[str]:
 
 
 def about(analysis: Analysis) -> str:
-    """What the file of an analysis says below its first line, which says what its question says."""
+    """Return the description of an analysis.
+
+    A flat table has a fixed sentence. Any other analysis has its module's docstring without the
+    first
+    paragraph, or else the docstring of its function.
+    """
     if analysis in FLAT:
         return "One row per value of these columns, the one that blocks longest first."
     told = (sys.modules[analysis.function.__module__].__doc__ or "").strip()
@@ -60,7 +65,7 @@ def about(analysis: Analysis) -> str:
 
 
 def section(analysis: Analysis) -> str:
-    """One analysis: its question, what its numbers are, and its columns."""
+    """Format the section of one analysis: its question, its numbers and its columns."""
     columns = list(analysis.columns)
     shared = ""
     for told, text in ((MEASURES, "[the measures](#the-measures)"), (COMM, "all of table `comm`")):
@@ -73,14 +78,14 @@ def section(analysis: Analysis) -> str:
 
 
 def rules() -> str:
-    """The rules behind the table of findings."""
+    """Format the list of rules behind the table of findings."""
     lines = ["### The rules", ""]
     lines += [f"- `{rule.name}`: {rule.about}. {inspect.getdoc(rule.find)}" for rule in RULES]
     return "\n".join([*lines, ""])
 
 
 def render() -> str:
-    """The whole document."""
+    """Render the whole document."""
     measures = (sys.modules["commtrace.analyze.measures"].__doc__ or "").strip()
     parts = [ABOUT, "\n".join(["## The measures", "", measures, "", *table_lines(MEASURES), ""])]
     for analysis in (*CATALOG.values(), DIFF):

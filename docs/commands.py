@@ -1,6 +1,6 @@
-"""Writes docs/commands.md: every command, from the command line itself.
+"""Write docs/commands.md: every command, from the command line itself.
 
-Run by `make docs`; a test compares the file with what this would write.
+Run by `make docs`; a test compares the file with the output of this module.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ commands, options, tables and traces.
 
 
 def escaped(cell: str) -> str:
-    """A cell that can't end its own column."""
+    """Escape pipes, so that a cell cannot end its own column."""
     return cell.replace("|", "\\|")
 
 
 def default_of(parameter: Any) -> str:
-    """What is taken where nothing is given, as it would be typed."""
+    """Format the default of a parameter as it would be typed; empty if there is none to show."""
     value = parameter.default
     if parameter.required or value is None or value is False or not parameter.show_default:
         return ""
@@ -49,7 +49,7 @@ def default_of(parameter: Any) -> str:
 
 
 def parameter_lines(command: Any) -> Iterator[str]:
-    """A table of arguments and options."""
+    """Yield the lines of a table of arguments and options."""
     yield "| argument or option | default | meaning |"
     yield "| --- | --- | --- |"
     for parameter in command.params:
@@ -65,14 +65,14 @@ def parameter_lines(command: Any) -> Iterator[str]:
 
 
 def command_lines(command: Any) -> Iterator[str]:
-    """One command: what it does, what it takes, examples."""
+    """Yield the lines of one command: description, parameters and examples."""
     yield from (f"### {command.name}", "", inspect.cleandoc(command.help), "")
     yield from (*parameter_lines(command), "")
     yield from (command.epilog.strip(), "")
 
 
 def render() -> str:
-    """The whole document."""
+    """Render the whole document."""
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
     lines = [ABOUT + "\n".join(f"| `{code}` | {how} |" for code, how in EXIT_CODES.items()), ""]
     for purpose, modules in COMMANDS.items():

@@ -1,6 +1,6 @@
-"""Writes docs/operators.md: the table of operators, from the rows of `dtensor_core.rules`.
+"""Write docs/operators.md: the table of operators, from the rows of `dtensor_core.rules`.
 
-Run by `make docs`; a test compares the file with what this would write.
+Run by `make docs`; a test compares the file with the output of this module.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ A row serves all overloads of its operator, and a row such as `max.dim` one of t
   `no rule` and its bytes. `dtensor_core.missing_rule` chooses "replicate", "warn" or "error".
 """
 
-# What raises, on all ranks alike and before anything is sent: the call, the error, why.
+# Calls that raise on all ranks alike, before anything is sent: (call, error, reason).
 RAISING = (
     ("x.resize_(2, 4)", "RuleError", "what is written in place keeps its shape"),
     (
@@ -102,7 +102,7 @@ On every rank alike, before anything is sent. `x` is cut or whole; `p` is Partia
 
 
 def render() -> str:
-    """The whole document."""
+    """Render the whole document."""
     raising = "".join(f"| `{call}` | `{error}` | {why} |\n" for call, error, why in RAISING)
     return "\n".join([ABOUT, markdown(), NOT_FINITE, DERIVED, REFUSED + raising])
 

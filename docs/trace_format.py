@@ -1,6 +1,6 @@
-"""Writes docs/trace-format.md: the columns of every table, from `commtrace.schema`.
+"""Write docs/trace-format.md: the columns of every table, from `commtrace.schema`.
 
-Run by `make docs`; a test compares the file with what this would write.
+Run by `make docs`; a test compares the file with the output of this module.
 """
 
 from __future__ import annotations
@@ -69,17 +69,17 @@ TITLES = {
 
 
 def missing_text(column: Column) -> str:
-    """What stands for "not known", as a reader sees it."""
+    """Format the placeholder of a column for "not known"."""
     return '`""`' if column.type is str else f"`{column.missing}`"
 
 
 def escaped(cell: str) -> str:
-    """A cell that can't end its own column."""
+    """Escape pipes, so that a cell cannot end its own column."""
     return cell.replace("|", "\\|")
 
 
 def table_lines(columns: Iterable[Column]) -> list[str]:
-    """A Markdown table of columns."""
+    """Format a Markdown table of columns."""
     rows = [
         (
             f"`{column.name}`",
@@ -96,7 +96,7 @@ def table_lines(columns: Iterable[Column]) -> list[str]:
 
 
 def render() -> str:
-    """The whole document."""
+    """Render the whole document."""
     parts = [ABOUT]
     for name, columns in TABLES.items():
         parts.append("\n".join([f"## `{name}`: {TITLES[name]}", "", *table_lines(columns), ""]))

@@ -4,9 +4,9 @@
     commtrace run --nproc 4 -o sp.json examples/train_tp.py --sequence-parallel
     commtrace summary run.json
 
-The text is the manual that every Python carries, the model a small Transformer that knows nothing
-of ranks; `plan` below says how it is split. The same file runs under torchrun, and
-`python examples/train_tp.py --single-process` prints the same losses without any ranks.
+The text is the manual included in every Python. The model is a small Transformer without any code
+for ranks; `plan` below defines its sharding. The same file runs under torchrun, and
+`python examples/train_tp.py --single-process` prints the same losses without ranks.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ MODEL = ModelArgs(
 
 
 def plan(sequence_parallel: bool) -> dict[str, ParallelStyle]:
-    """How each module is split: matrices in pairs, by columns and then by rows.
+    """Return the parallel style of each module: matrices in pairs, column-wise then row-wise.
 
-    Between such pairs every rank holds all activations `[B, L, D]`; with `sequence_parallel`
-    it holds its part of the sequence, so that norms and residuals are computed once, not on
+    Between such pairs every rank holds the full activations `[B, L, D]`. With `sequence_parallel`
+    it holds its shard of the sequence, so that norms and residuals are computed once instead of on
     every rank.
     """
     between = Shard(1) if sequence_parallel else Replicate()
@@ -75,10 +75,10 @@ def plan(sequence_parallel: bool) -> dict[str, ParallelStyle]:
 
 
 def parallelize(model: torch.nn.Module, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
-    """Split the model as planned, and let backward lay out each gradient as its parameter.
+    """Shard the model as planned, and redistribute each gradient to its parameter's placements.
 
-    A norm on a part of the sequence has but an addend of its gradient. Left so, it is summed over
-    the ranks whenever it is read, and AdamW reads it twice.
+    A norm on a shard of the sequence produces a partial sum as its gradient. Without the hook it
+    would be reduced over the ranks each time it is read, and AdamW reads it twice.
     """
     if MODEL.n_heads % mesh.size():
         raise ValueError(f"{mesh.size()} ranks cannot share {MODEL.n_heads} heads evenly")
@@ -90,13 +90,13 @@ def parallelize(model: torch.nn.Module, mesh: DeviceMesh, *, sequence_parallel: 
 
 
 def build(seed: int) -> Transformer:
-    """The model on one process; the same seed makes the same model on every rank."""
+    """Build the model on one process; the same seed gives the same model on every rank."""
     torch.manual_seed(seed)
     return Transformer(MODEL)
 
 
 def batches(seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Bytes of the text and the bytes that follow them, `[B, L]` each, without end."""
+    """Yield inputs and next-byte targets, `[B, L]` each, indefinitely."""
     text = torch.tensor(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8)
     dice = torch.Generator().manual_seed(seed)
     while True:
@@ -117,7 +117,7 @@ def train(model: torch.nn.Module, *, steps: int, lr: float, seed: int) -> Iterat
 
 
 def arguments() -> argparse.Namespace:
-    """The options of the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").partition("\n\n")[0],
         epilog="example: commtrace run --nproc 4 -o run.json examples/train_tp.py --steps 10",
@@ -139,7 +139,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Train as the command line says; rank 0 prints."""
+    """Train with the options of the command line; rank 0 prints."""
     options = arguments()
     model = build(options.seed)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -154,7 +154,7 @@ def main() -> None:
         how += ", sequence parallel"
     if rank == 0:
         print(f"{parameters:,} parameters, {how}", flush=True)
-    with commtrace.record(detail="collective") as recording:  # joins that of `commtrace run`
+    with commtrace.record(detail="collective") as recording:  # joins `commtrace run`'s
         losses = train(model, steps=options.steps, lr=options.lr, seed=options.seed)
         for step, loss in enumerate(losses):
             recording.step()

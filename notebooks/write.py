@@ -1,8 +1,8 @@
-"""Runs the notebooks and keeps what they show: `python notebooks/write.py [NAME ...]`.
+"""Run the notebooks and store their outputs: `python notebooks/write.py [NAME ...]`.
 
-Figures are kept as plotly's data, which Jupyter and VS Code draw, and as a picture of it, made in
-headless Chromium where there is one, for those that run no script. Cells tagged `varies` show
-times: they differ from run to run.
+Figures are stored as plotly data, which Jupyter and VS Code render, and as a picture for viewers
+that run no script. The picture is made in headless Chromium, if there is one. Cells tagged `varies`
+show times, which differ from run to run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WIDTH = 900
 
 
 def executed(path: Path) -> Any:
-    """The notebook as running it leaves it, in a kernel of its own."""
+    """Execute the notebook in a kernel of its own and return it with its outputs."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
@@ -48,7 +48,7 @@ def executed(path: Path) -> Any:
 
 
 def figures(notebook: Any) -> list[Any]:
-    """The outputs that are plotly figures."""
+    """Return the outputs that are plotly figures."""
     return [
         output
         for cell in notebook.cells
@@ -58,7 +58,7 @@ def figures(notebook: Any) -> list[Any]:
 
 
 def draw(notebook: Any, chromium: str) -> None:
-    """Put a picture beside each figure."""
+    """Add a picture to each figure."""
     from playwright.sync_api import sync_playwright
     from plotly.offline import get_plotlyjs
 
@@ -84,7 +84,7 @@ def _chromium() -> str:
 
 
 def main(names: list[str]) -> None:
-    """Run those named, or all."""
+    """Run the named notebooks, or all of them."""
     for path in sorted(FOLDER.glob("*.ipynb")):
         if names and path.stem not in names:
             continue

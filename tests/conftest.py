@@ -1,8 +1,8 @@
-"""What every test may ask for: a browser, and the same random examples on every CI run.
+"""Fixtures and settings of all tests: a browser, and reproducible random examples in CI.
 
-`browser` is the one way to headless Chromium. Where none is installed the test skips and says so;
-with COMMTRACE_REQUIRE_BROWSER=1 (set by .ci/run) the same test fails instead, so that a machine
-without a browser can't turn the page's tests off unnoticed.
+`browser` is the only way to headless Chromium. If none is installed, the test is skipped with the
+reason; with COMMTRACE_REQUIRE_BROWSER=1 (set by .ci/run) it fails instead, so that a machine
+without a browser cannot silently disable the page's tests.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def find_chromium() -> str | None:
-    """The browser's path: $COMMTRACE_CHROMIUM, or else the first known name on the PATH."""
+    """Path of the browser: $COMMTRACE_CHROMIUM, or else the first known name on the PATH."""
     chosen = os.environ.get("COMMTRACE_CHROMIUM")
     candidates = (chosen,) if chosen is not None else CHROMIUM_NAMES
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the browser, so that `-m "not browser"` leaves it out.
+    """Mark tests that use the browser, so that `-m "not browser"` deselects them.
 
-    Raises UsageError if a test's id has an address in it: each worker of `pytest -n 2` would
-    collect another id, and none of them could be run.
+    Raises:
+        UsageError: A test's id contains an address. Each worker of `pytest -n 2` would collect
+            another
+            id, and none of them could be run.
     """
     for item in items:
         if " at 0x" in item.nodeid:
@@ -51,8 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def browser() -> Iterator[Browser]:
     """A headless Chromium, shared by a module's tests; open a page of your own in it.
 
-    Not shared by the session: its event loop runs as long as it does, and a test elsewhere may
-    want one of its own.
+    It is not shared by the session: its event loop runs until it is closed, and tests elsewhere may
+    need one of their own.
     """
     path = find_chromium()
     if path is None:

@@ -1,4 +1,4 @@
-"""The changelog has versions in order, and entries that are whole."""
+"""The changelog has versions in order, and complete entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def entries(text: str) -> list[str]:
 
 
 def broken(text: str) -> list[str]:
-    """Entries that do not end with a sentence or a link, or that stand there twice."""
+    """Entries that do not end with a sentence or a link, or that are duplicates."""
     found = entries(text)
     doubled = {each for each in found if found.count(each) > 1}
     return [each for each in found if each in doubled or not each.endswith((".", ")", "`."))]

@@ -1,4 +1,4 @@
-"""A missing browser is seen: it skips with a reason, or fails where one is required."""
+"""A missing browser skips the test with a reason, or fails it where one is required."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each import contract of pyproject.toml notices an import that it forbids."""
+"""Each import contract of pyproject.toml detects an import that it forbids."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORBIDDEN = {
 
 
 def broken_contracts(folder: Path) -> list[str]:
-    """The names of the contracts that the packages in `folder` do not keep."""
+    """Names of the contracts that the packages in `folder` violate."""
     run = "import sys; sys.path[:0] = ['.', 'cli']; from importlinter.cli import lint_imports; "
     result = subprocess.run(
         [sys.executable, "-c", run + "sys.exit(lint_imports(cache_dir=None))"],
@@ -42,7 +42,7 @@ def broken_contracts(folder: Path) -> list[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the packages, to spoil."""
+    """A copy of the packages, for the test to modify."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for package in PACKAGES:
         shutil.copytree(

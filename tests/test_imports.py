@@ -1,8 +1,8 @@
-"""What loading a part of the project loads with it, looked at in a fresh interpreter.
+"""Modules that a fresh interpreter loads with each part of the project.
 
-Recording runs inside a training program, so it must not drag in what only reports need; a trace is
-read on a laptop, so that must not need torch; and `dtensor_core` stands on its own feet. Import
-contracts (pyproject.toml) say the same of what is written; this is what happens.
+Recording runs inside a training program, so it must not load what only reports need. A trace is
+read on a laptop, so that must not need torch. `dtensor_core` must not depend on the rest. Import
+contracts (pyproject.toml) check the same for written imports; these tests check what is loaded.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TORCH_DTENSOR = ("torch.distributed.tensor", "torch.distributed._tensor")
 
 
 def loaded_modules(program: str) -> set[str]:
-    """The names in sys.modules after `program` has run in a new interpreter."""
+    """Names in sys.modules after `program` has run in a new interpreter."""
     report = "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     path = f"import sys\nsys.path[:0] = {[str(ROOT), str(ROOT / 'cli')]!r}\n"
     result = subprocess.run(
@@ -69,7 +69,7 @@ def loaded_modules(program: str) -> set[str]:
 
 
 def unwanted(program: str, packages: tuple[str, ...]) -> set[str]:
-    """Those of `packages`, or what is in them, that `program` loads."""
+    """Modules that `program` loads from `packages`."""
     return {
         name
         for name in loaded_modules(program)
@@ -113,7 +113,7 @@ def test_what_is_loaded_is_noticed(program: str, packages: tuple[str, ...]) -> N
 
 
 def mentions(source: str, packages: tuple[str, ...]) -> list[str]:
-    """The modules of `packages` that a source text imports, or looks up by their name."""
+    """Modules of `packages` that a source text imports, or looks up by name."""
     named: list[str] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

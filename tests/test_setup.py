@@ -1,4 +1,4 @@
-"""A clone sets itself up: everything is pinned, and what the documents name is there."""
+"""A clone sets itself up: all dependencies are pinned, and what the documents name exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
 def pins(text: str) -> dict[str, Requirement]:
-    """Name -> the pin that holds for this interpreter."""
+    """Parse the pins that apply to this interpreter, by name."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     requirements = [Requirement(line) for line in lines]
     return {
@@ -28,7 +28,7 @@ def pins(text: str) -> dict[str, Requirement]:
 
 
 def needed(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str]]]) -> set[str]:
-    """The names of all that the installed distribution `name` requires, directly or not."""
+    """Names of all direct and indirect requirements of the installed distribution `name`."""
     if (name, extras) in seen:
         return set()
     seen.add((name, extras))
@@ -42,14 +42,14 @@ def needed(name: str, extras: frozenset[str], seen: set[tuple[str, frozenset[str
 
 
 def unpinned(constraints: str) -> set[str]:
-    """What `pip install -e '.[dev]'` needs and `constraints` does not pin exactly."""
+    """Requirements of `pip install -e '.[dev]'` that `constraints` does not pin exactly."""
     pinned = pins(constraints)
     exact = {name for name, pin in pinned.items() if re.fullmatch(r"==[^*]+", str(pin.specifier))}
     return needed("commtrace", frozenset({"dev"}), set()) - exact - {"commtrace"}
 
 
 def targets() -> set[str]:
-    """What make can make."""
+    """Targets of the Makefile."""
     return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
 
 
@@ -100,7 +100,7 @@ def test_a_dead_link_and_an_unknown_target_are_noticed() -> None:
 
 
 def dead_ends(text: str, folder: Path) -> set[str]:
-    """Relative links to nothing, and make targets that do not exist."""
+    """Relative links without a target, and make targets that do not exist."""
     links = {link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link}
     asked = set(re.findall(r"(?:^    |`)make ([a-z-]+)", text, re.M))
     return {link for link in links if not (folder / link).exists()} | {

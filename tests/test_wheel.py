@@ -1,7 +1,7 @@
-"""A built wheel in an environment of what it requires: reading and reporting need no torch.
+"""A built wheel in an environment of its requirements only: reading and reporting need no torch.
 
-The environment has a folder of links to the required distributions as they are installed here, so
-that it holds no package more and no network is asked.
+The environment links to the required distributions as they are installed here, so that it holds no
+other package and needs no network.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PACKAGES = ("commtrace", "dtensor_core", "commtrace_cli")
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built as an installer builds it but in this environment."""
+    """Build the wheel as an installer does, but in this environment."""
     folder = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
@@ -86,7 +86,7 @@ def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 def top_entries(distribution: metadata.Distribution) -> set[Path]:
-    """The files and folders of a distribution that lie directly in site-packages."""
+    """Files and folders of a distribution that lie directly in site-packages."""
     home = Path(str(distribution.locate_file("")))
     first = {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
     return {home / name for name in first if name != "__pycache__"}

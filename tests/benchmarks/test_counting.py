@@ -1,4 +1,4 @@
-"""The counter sees each collective once, on the thread that issues it, with what it sends."""
+"""The counter counts each collective once, on the thread that issues it, with its volume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dtensor_core.testing import run_threads
 
 
 def _sent(communicate) -> list[Sent]:
-    """What each of four ranks sends."""
+    """Counts of each of four ranks."""
 
     def body() -> Sent:
         with count.counting() as sent:

@@ -24,7 +24,7 @@ def test_the_planted_straggler_makes_the_others_wait(frames: Frames) -> None:
     ranks = CATALOG["by_rank"].function(frames)
     assert ranks["caused_wait_ns"].idxmax() == PLAN.late_rank
     # Before each of the two all-reduces of a layer's forward pass it is late_ns later than the
-    # seven others of its row; rounding of the others' work moves that by less than 1 %.
+    # seven others of its row; rounding of the others' work changes that by less than 1 %.
     planted = PLAN.late_ns * 7 * 2 * PLAN.num_layers * PLAN.num_steps
     assert ranks.loc[PLAN.late_rank, "caused_wait_ns"] >= 0.99 * planted
 

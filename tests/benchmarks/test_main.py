@@ -1,4 +1,4 @@
-"""Every case runs on both DTensors, and what does not run or is too slow is told."""
+"""Every case runs on both DTensors, and cases that fail or are too slow are reported."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_unknown_case_is_refused(
 
 
 def ratio_of_memory() -> float:
-    """Memory of our DTensors in parts of torch's."""
+    """Memory of a DTensor of dtensor_core relative to torch's."""
     (memory,) = [case for case in CASES if case.name == "memory"]
     with fake_ranks():
         able, _ = contenders_of(memory)
@@ -103,7 +103,7 @@ def ratio_of_memory() -> float:
 
 def test_a_dtensor_takes_no_more_memory_than_torchs() -> None:
     code = "from tests.benchmarks.test_main import ratio_of_memory; print(ratio_of_memory())"
-    run = subprocess.run(  # in this process, memory that earlier tests have freed is used again
+    run = subprocess.run(  # memory that earlier tests of this process have freed would be reused
         [sys.executable, "-W", "ignore", "-c", code],
         cwd=Path(__file__).parents[2],
         capture_output=True,

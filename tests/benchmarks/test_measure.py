@@ -1,4 +1,4 @@
-"""Contenders take turns, and a ratio is what it says."""
+"""Contenders alternate, and ratios are computed as documented."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.measure import Figures, bytes_each, first_calls, repeated
 
 
 class Machine:
-    """A clock, and work that takes its time; the machine gets slower by `drift` a second."""
+    """A fake clock, and work that advances it; the machine gets slower by `drift` per second."""
 
     def __init__(self, drift: float = 0.0) -> None:
         self.now = 0.0
@@ -85,6 +85,6 @@ def test_bytes_are_those_of_objects_that_stay() -> None:
 
 
 def test_the_process_grows_by_what_is_kept() -> None:
-    size = 33 << 20  # large enough to be given pages of its own
+    size = 33 << 20  # large enough to be mapped as pages of its own
     figures = bytes_each({"one": lambda: b"x" * size}, num_rounds=1, num_objects=2)
     assert figures["one"].median == pytest.approx(size, rel=0.2)

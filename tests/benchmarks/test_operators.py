@@ -1,4 +1,4 @@
-"""The comparison of what operators communicate counts what is sent, and misses a bar if it must."""
+"""The comparison of operators counts their communication, and reports a missed bar."""
 
 from __future__ import annotations
 

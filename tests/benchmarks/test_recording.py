@@ -1,4 +1,4 @@
-"""The benchmark of recording measures what it says, and tells a bar that is missed."""
+"""The recording benchmark measures as documented, and reports a missed bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as a user meets it, in this process: arguments in, exit code and texts out."""
+"""Fixtures that run the command line in this process: arguments in, exit code and texts out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -30,7 +30,7 @@ class Ended:
 
 
 def start(*arguments: str | Path, stdout: Any = subprocess.PIPE) -> subprocess.Popen[bytes]:
-    """`commtrace ARGS...` in a process of its own, whose output the test may close."""
+    """Start `commtrace ARGS...` in a process of its own, whose output the test may close."""
     paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, "-m", "commtrace_cli", *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""`commtrace check`: what it prints, and that its exit code says whether something is wrong."""
+"""`commtrace check`: its output, and an exit code that reports faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.commtrace.analyze.rows import rank_row, trace_of
 
 @pytest.fixture
 def broken_json(tmp_path: Path) -> Path:
-    """A trace of 4 ranks of which rank 3 reduces another type."""
+    """A trace of 4 ranks in which rank 3 reduces another dtype."""
     program = training(num_ranks=4, tp=4)
     rows = changed(program.rows, 3, "all_reduce", {"dtype": "bfloat16"})
     return write_trace(trace_of(rows, groups=program.groups, num_ranks=4), tmp_path / "broken.json")

@@ -1,4 +1,4 @@
-"""`commtrace demo`: it runs the example of the checkout, which is what a wheel brings along."""
+"""`commtrace demo`: it runs the checkout's example, which wheels include."""
 
 from __future__ import annotations
 

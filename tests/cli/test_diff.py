@@ -1,4 +1,4 @@
-"""`commtrace diff`: what changed between two runs, and the code that it ends with."""
+"""`commtrace diff`: changes between two runs, and the exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.commtrace.synthetic import write_synthetic_run
 
 @pytest.fixture
 def longer_json(tmp_path: Path) -> Path:
-    """The same run with a layer more."""
+    """The same run with one layer more."""
     return write_synthetic_run(tmp_path / "longer.json", num_layers=3)
 
 

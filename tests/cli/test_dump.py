@@ -1,4 +1,4 @@
-"""`commtrace dump`: raw rows, chosen, for people and for programs."""
+"""`commtrace dump`: selected raw rows, for people and for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commtrace explain`: one call's story, as people and as programs read it."""
+"""`commtrace explain`: one call's story, for people and for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.commtrace.analyze.rows import call, group, op, trace_of
 
 @pytest.fixture
 def needed_json(tmp_path: Path) -> Path:
-    """Two ranks gather an argument of a product; rank 1 comes late."""
+    """A trace in which two ranks gather an argument of a product, and rank 1 is late."""
     shared = {
         "kind": "all_gather", "native_op": "c10d::_allgather_base_", "seq": 0, "until": 2_000_000,
         "dtype": "float32", "input_shapes": "[4,8]", "output_shapes": "[8,8]",

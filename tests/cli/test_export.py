@@ -1,4 +1,4 @@
-"""`commtrace export`: each format, where it is written, and what is refused."""
+"""`commtrace export`: each format, its output file, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commtrace findings`: as people and as programs read it."""
+"""`commtrace findings`: for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.commtrace.analyze.rows import call, step, trace_of
 
 @pytest.fixture
 def wasteful_json(tmp_path: Path) -> Path:
-    """One rank that sends 20 small messages outside of its only module."""
+    """A trace of one rank that sends 20 small messages outside of its only module."""
     calls = [
         call(
             id=i, seq=i, step=0, at=100 * i, until=100 * i + 40, blocked_ns=40, payload_bytes=8,

@@ -1,4 +1,4 @@
-"""Columns that fit a terminal; numbers are whole or absent, and what is missing is counted."""
+"""Columns fit a terminal; numbers are shown in full or left out, and omissions are counted."""
 
 from __future__ import annotations
 

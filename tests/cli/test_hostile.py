@@ -1,4 +1,4 @@
-"""Nothing that a trace or a file name holds gets to a terminal as more than letters."""
+"""Text of a trace or a file name reaches a terminal as visible characters only."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tests.commtrace.synthetic import write_synthetic_run
 BAD = "\x1b]0;owned\x07\x9b31m\u202e\u2066\r\x08\x00\x7f\u2028\u200b\ud800[red]:smile:[link=x]"
 NAME = "=evil\x1b]0;x\x07\u202e\n.json"
 _STRUCTURED = re.compile(r"[\d,;\[\]]*|\[\[.*")
-"""Texts that a reader parses: lists of ranks, shapes, candidates."""
+"""Structured texts that a reader parses: lists of ranks, shapes, candidates."""
 _LISTED = {*PHASES, "dtensor", "local"}
-"""Values that the schema lists: a trace with another phase or level is refused as a whole."""
+"""Values enumerated by the schema: a trace with another phase or level is refused as a whole."""
 
 
 def is_seen(text: str) -> bool:
-    """Return whether a text has visible characters only; line breaks are the command's."""
+    """Return whether a text has visible characters only; line breaks come from the command."""
     unseen = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return all(unicodedata.category(letter) not in unseen or letter == "\n" for letter in text)
 
 
 def spoiled(value: Any) -> Any:
-    """A fact of a run with `BAD` before each of its texts."""
+    """Prefix each text of a run's fact with `BAD`."""
     if isinstance(value, str):
         return BAD + value
     return [spoiled(each) for each in value] if isinstance(value, list) else value
@@ -45,7 +45,7 @@ def spoiled(value: Any) -> Any:
 
 @pytest.fixture
 def hostile_json(tmp_path: Path) -> Path:
-    """A trace all of whose texts are hostile, under a name that is."""
+    """A trace with hostile text everywhere, including its name."""
     document = json.loads(write_synthetic_run(tmp_path / "plain.json").read_text())
     document["strings"] = [
         text if text in _LISTED or _STRUCTURED.fullmatch(text) else "=" + BAD + text
@@ -165,7 +165,7 @@ FORBIDDEN = re.compile(
 
 
 def printing(source: str) -> list[str]:
-    """The calls in a program that print past the one place, and imports of rich's own texts."""
+    """The calls in a program that bypass the one place that prints, and imports of rich's texts."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):

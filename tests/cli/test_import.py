@@ -1,4 +1,4 @@
-"""`commtrace import`: what others recorded becomes a run file, or is refused by what it is."""
+"""`commtrace import`: foreign recordings become a run file, or are refused with the reason."""
 
 from __future__ import annotations
 

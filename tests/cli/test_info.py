@@ -1,4 +1,4 @@
-"""`commtrace info`: what a trace is, also of one that lacks something."""
+"""`commtrace info`: the description of a trace, also of an incomplete one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commtrace` itself: its help, how it ends, and how little it loads to begin with."""
+"""`commtrace` itself: its help, its exit codes, and the few modules that it loads at startup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SLOW_TO_IMPORT = ("torch", "pandas", "numpy", "plotly", "jinja2")
 
 
 def loaded_after(program: str) -> set[str]:
-    """Which of the slow modules a fresh Python has loaded after running `program`."""
+    """Return the slow modules that a fresh Python has loaded after running `program`."""
     report = f"""
 import sys
 print("loaded", *(set({SLOW_TO_IMPORT}) & set(sys.modules)), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`commtrace merge`: what ranks left behind becomes a run file that says what is missing."""
+"""`commtrace merge`: spools of ranks become a run file that names what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commtrace report`: the page it writes, and every trace that it cannot read."""
+"""`commtrace report`: the page it writes, and every trace that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commtrace run`: ranks that end well, ranks that fail in every way, and what it refuses."""
+"""`commtrace run`: ranks that succeed, ranks that fail in every way, and refusals."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ rank = dist.get_rank()
 print(f"rank {rank} got {sys.argv[1:]}")
 dist.all_reduce(torch.ones(8))
 """
-# Ranks wait before they fail, longer than a recording keeps what it has to itself: the launcher
-# ends the others at once.
+# Ranks wait before they fail, longer than a recording buffers events: the launcher kills the others
+# at once.
 LATER = "import os, time; time.sleep(1.5)\n"
 FAILURES = {
     "raises": LATER + 'if rank == 1:\n    raise ValueError("no more data")\ndist.barrier()\n',
@@ -49,7 +49,7 @@ def environment() -> dict[str, str]:
 
 
 def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
-    """`commtrace ARGS...` in a process of its own."""
+    """Start `commtrace ARGS...` in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "commtrace_cli", *arguments],
         cwd=folder,
@@ -62,7 +62,7 @@ def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def run(*arguments: str, folder: Path) -> Ended:
-    """`commtrace run ARGS...` in a process of its own, for it handles signals."""
+    """Run `commtrace run ARGS...` in a process of its own, because it handles signals."""
     process = start("run", *arguments, folder=folder)
     try:
         out, err = process.communicate(timeout=DEADLINE_S)
@@ -73,7 +73,7 @@ def run(*arguments: str, folder: Path) -> Ended:
 
 
 def kinds(trace: Trace) -> Counter[tuple[int, str]]:
-    """How many calls of each kind every rank made."""
+    """Number of calls of each rank and kind."""
     comm = trace.tables["comm"]
     return Counter(zip(comm["rank"], comm["kind"], strict=True))
 
@@ -140,7 +140,7 @@ while True:
 
 
 def in_terminal(*arguments: str, folder: Path, kill_by: signal.Signals) -> Ended:
-    """`commtrace run ARGS...` on a terminal, sent a signal when WAITING has come to its end."""
+    """Run `commtrace run ARGS...` on a terminal, and send a signal at "all here"."""
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "commtrace_cli", "run", *arguments],
@@ -159,7 +159,7 @@ def in_terminal(*arguments: str, folder: Path, kill_by: signal.Signals) -> Ended
                 continue
             try:
                 shown += os.read(ours, 4096).decode(errors="replace")
-            except OSError:  # nobody is left on the other side
+            except OSError:  # the other end is closed
                 break
             if "all here" in shown and not is_killed:
                 is_killed = True
@@ -275,7 +275,7 @@ def test_ranks_that_each_process_would_start_are_refused_and_nothing_is_left(
     (tmp_path / "train.py").write_text(STARTING)
     ended = run("-n", "2", "train.py", "1", port, folder=tmp_path)
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.endswith(  # behind what torch says of the processes that it ends
+    assert ended.err.endswith(  # after torch's own messages about the processes that it kills
         "error: cannot run train.py on 2 ranks\n"
         "  found: a process group of processes that it starts itself\n"
         "  why: each of the 2 would start ranks of its own\n"
@@ -291,7 +291,7 @@ def test_options_behind_the_script_are_the_scripts_and_told(tmp_path: Path) -> N
     assert (ended.code, ended.out) == (0, f"rank 0 got {list(arguments)}\n")
     assert [line for line in ended.err.splitlines() if line.startswith("note")] == [
         f"note: train.py gets {name}; to give it to `commtrace run`, put it before train.py"
-        for name in ("--detail", "--stacks")  # the others were given before too
+        for name in ("--detail", "--stacks")  # the others are also given before it
     ]
     assert read_trace(tmp_path / "out.json").run["detail"] == "op"
 

@@ -1,4 +1,4 @@
-"""`commtrace summary`: the tables as people and as programs read them."""
+"""`commtrace summary`: the tables for people and for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.commtrace.synthetic import TENSOR_BYTES, synthetic_facts, write_synth
 
 
 def first_calls(trace: Trace, num: int) -> Trace:
-    """A trace with the first calls only."""
+    """Keep only the first calls of a trace."""
     kept = {
         name: StringColumn(values.codes[:num], values.strings)
         if isinstance(values, StringColumn)
@@ -36,7 +36,7 @@ def first_calls(trace: Trace, num: int) -> Trace:
 
 
 def lines_of(text: str, title: str) -> list[list[str]]:
-    """The lines below a title up to the next empty one, split at runs of spaces."""
+    """Split the lines below a title, up to the next empty one, at runs of spaces."""
     lines = text.split(f"{title}")[1].split("\n")[1:]
     end = next(i for i, line in enumerate(lines) if not line.strip())
     return [line.replace(" kB", "kB").replace(" ms", "ms").split() for line in lines[:end]]

@@ -1,4 +1,4 @@
-"""`commtrace table`: any table of the catalog, as people and as programs read it."""
+"""`commtrace table`: any table of the catalog, for people and for programs."""
 
 from __future__ import annotations
 

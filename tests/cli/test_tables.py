@@ -1,4 +1,4 @@
-"""What a table leaves out."""
+"""Rows and columns that a table omits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said on stderr: errors, outputs that are refused, progress, and the end of a command."""
+"""Messages on stderr: errors, refused outputs, progress, and the end of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flame graph as lines: names, numbers, and bars below those of what they are part of."""
+"""The flame graph as lines: names, numbers, and bars below those of their parents."""
 
 from __future__ import annotations
 

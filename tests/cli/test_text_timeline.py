@@ -1,4 +1,4 @@
-"""The timeline in letters: what each column of a rank says, against runs made by hand."""
+"""The timeline in letters: each column of a rank, compared with runs made by hand."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from commtrace_cli.text_timeline import LETTERS, OTHER_LETTER, PHASE_LETTERS, ce
 from tests.commtrace.analyze.rows import call, op, run_of, step
 from tests.commtrace.analyze.training import training_trace
 
-WIDTH = 24  # rank labels take 8, the two shares 16: so many are left for columns
+WIDTH = 24  # rank labels take 8 and the two shares 16; the rest is for columns
 
 
 def rows(frames: Frames, last_ns: int, num_columns: int = WIDTH) -> dict[str, str]:
-    """The rows of a window from 0, by their labels, without the shares."""
+    """The timeline's rows from time 0, by label, without the shares."""
     ranks = sorted(frames.ranks["rank"])
     activity = CATALOG["activity"].function(frames)
     lines = timeline_lines(frames, activity, (0, last_ns), ranks, 8 + num_columns + 16)
@@ -33,7 +33,7 @@ def blocked(rank: int, kind: str, at: int, until: int, seq: int = -1, **more: An
 
 @pytest.fixture
 def late() -> Frames:
-    """Rank 0 waits for rank 1 in half of an all-reduce; then rank 1 gathers, mostly not."""
+    """Rank 0 waits for rank 1 during half of an all-reduce; then rank 1 has short gathers."""
     return run_of(
         [
             blocked(0, "all_reduce", 0, 800, 0),

@@ -16,7 +16,7 @@ from tests.commtrace.analyze.training import training_trace
 
 @pytest.fixture
 def late_json(tmp_path: Path) -> Path:
-    """A run of 4 ranks and 3 steps in which the others wait for rank 2."""
+    """A trace of 4 ranks and 3 steps in which the others wait for rank 2."""
     path = tmp_path / "late.json"
     write_trace(training_trace(), path)
     return path

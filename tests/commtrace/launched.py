@@ -1,4 +1,4 @@
-"""A launcher as a process, seen from outside: what it has started, and where that listens."""
+"""A launcher as a process, observed from outside: its child processes and listening sockets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print("exit code", result.exit_code)
 def launcher(
     script: Path, *args: str, nproc: int, spools: Path, program: str = LAUNCHER
 ) -> Iterator[subprocess.Popen[str]]:
-    """The process of a launcher that runs `script`; killed when the body ends, and all below it."""
+    """Start a launcher that runs `script`; it and its descendants are killed after the body."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(nproc), str(spools), str(script), *args],
         cwd=script.parent, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -49,7 +49,7 @@ def launcher(
 
 
 def free_ports(num: int) -> int:
-    """The first of some ports in a row that nobody has, and that the system gives to nobody."""
+    """Find consecutive ports that are free and outside of the system's ephemeral range."""
     while True:
         first = random.randrange(20_000, 32_000)
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -70,7 +70,7 @@ def wait_until(
 
 
 def descendants(pid: int) -> set[int]:
-    """The processes that a process has started, and those have, and so on."""
+    """Process ids of all descendants of a process."""
     parents = {int(path.name): _parent(path) for path in Path("/proc").glob("[0-9]*")}
     found = {pid}
     while more := {each for each, parent in parents.items() if parent in found} - found:
@@ -85,7 +85,7 @@ def _parent(process: Path) -> int:
 
 
 def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
-    """The addresses and ports at which processes accept TCP connections."""
+    """Addresses and ports at which the processes accept TCP connections."""
     inodes = {inode for pid in pids for inode in _sockets(pid)}
     return {
         (_address(local.partition(":")[0]), int(local.partition(":")[2], 16))
@@ -97,7 +97,7 @@ def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
 
 
 def beyond_loopback(sockets: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Those of the sockets that other machines can reach."""
+    """The sockets that other machines can reach."""
     return {each for each in sockets if not ipaddress.ip_address(each[0]).is_loopback}
 
 

@@ -1,5 +1,6 @@
-"""A made-up run, written through the real spool writer: what a small tensor-parallel training
-would leave behind. Tests of readers, analyses, figures and commands build on it.
+"""A synthetic run of a small tensor-parallel training, written by the real spool writer.
+
+Tests of readers, analyses, figures and commands build on it.
 
     python -m tests.commtrace.synthetic run.json     writes it to a file
 """
@@ -30,7 +31,7 @@ _CALLS = (
 
 
 def synthetic_facts(rank: int, world_size: int) -> dict[str, Any]:
-    """The facts that a rank's spool begins with."""
+    """First facts of a rank's spool."""
     return {
         "rank": rank,
         "host": "node0",

@@ -1,4 +1,4 @@
-"""A file is written whole or not at all."""
+"""A file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_folder_that_is_missing_or_a_file_is_named(tmp_path: Path) -> None:
 def test_a_folder_without_write_permission_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda *_: False)  # whoever is root may write anywhere
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
     with pytest.raises(OutputError) as refused, whole(tmp_path / "x.json"):
         pass
     assert refused.value.found == f"no permission to write to {tmp_path}"

@@ -1,4 +1,4 @@
-"""Ranks that scripts start: recorded where they are a run, refused where they are several."""
+"""Ranks that scripts start: recorded if they form one run, refused if they form several."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def processes(context, num_ranks, of=work):
 
 @pytest.fixture(autouse=True)
 def port_of_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port that the scripts may choose themselves, and two behind it."""
+    """A port for the scripts' own use, and two after it."""
     monkeypatch.setenv("TEST_PORT", str(free_ports(3)))
 
 
@@ -191,7 +191,7 @@ def test_ranks_that_make_their_group_again_are_recorded_on(run: Any) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_that_load_data_are_left_alone(method: str, run: Any) -> None:
-    """No spool is theirs, no operator of theirs is recorded, and none is looked at."""
+    """They have no spool, record no operator, and observe none."""
     result = run(
         f"""
         dist.init_process_group("gloo")
@@ -236,7 +236,7 @@ def test_ranks_of_each_of_several_processes_are_refused(
 
 
 def test_a_group_of_processes_that_serve_ranks_is_left_alone(run: Any) -> None:
-    """As torch makes one to write checkpoints: of a process for each rank."""
+    """torch creates one such group for checkpoints, with a process per rank."""
     result = run(
         """
         dist.init_process_group("gloo")

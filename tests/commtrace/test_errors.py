@@ -1,4 +1,4 @@
-"""An error says what was asked, where, what was found, why, and what to try."""
+"""An error names the request, the place, the finding, the reason, and a remedy."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from commtrace.errors import RankError, UsageError
 from commtrace.escaping import visible, visible_value
 
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Control, format (bidirectional, zero width), surrogate, and separators of lines."""
+"""Control, format (bidirectional, zero width) and surrogate characters, and line separators."""
 
 
 def test_every_control_format_and_separator_character_becomes_an_escape() -> None:

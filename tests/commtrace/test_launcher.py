@@ -1,4 +1,4 @@
-"""Ranks started, recorded, joined; and what is told when one of them fails."""
+"""Ranks are started, recorded and joined, and failures are reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ dist.all_reduce(torch.ones(4))
 
 @pytest.fixture
 def script(tmp_path: Path) -> Any:
-    """Write a script that begins like every one here, and return its path."""
+    """Write a script with the common preamble, and return its path."""
 
     def write(body: str) -> Path:
         path = tmp_path / "folder of script" / "train.py"

@@ -1,4 +1,4 @@
-"""Ranks of one machine meet where no other machine can reach them, however often they do."""
+"""Ranks of one machine rendezvous where no other machine can reach them, however often."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(autouse=True)
 def port_of_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port that the scripts may choose themselves, and two behind it."""
+    """A port for the scripts' own use, and two after it."""
     monkeypatch.setenv("TEST_PORT", str(free_ports(3)))
 
 
@@ -93,7 +93,7 @@ def test_no_socket_of_a_run_can_be_reached_from_elsewhere(
 
 @linux
 def test_a_store_that_the_script_makes_itself_is_left_as_it_is_and_is_seen(tmp_path: Path) -> None:
-    """Control: the test above would see such a socket."""
+    """Control experiment: the test above would detect such a socket."""
     script = tmp_path / "meet.py"
     script.write_text(MEETING)
     args = (str(tmp_path), "on all", "launcher")
@@ -143,7 +143,7 @@ class Command:
 
 @linux
 def test_a_foreign_process_that_guesses_every_key_runs_nothing(tmp_path: Path) -> None:
-    """It sets what torch's elastic rendezvous would unpickle in the launcher, at every port."""
+    """It sets the keys that torch's elastic rendezvous would unpickle, at every port."""
     script = tmp_path / "meet.py"
     script.write_text(MEETING)
     value = base64.b64encode(pickle.dumps(Command(f"touch '{tmp_path}/ran'")))
@@ -156,7 +156,7 @@ def test_a_foreign_process_that_guesses_every_key_runs_nothing(tmp_path: Path) -
         attack = subprocess.run(
             [*command, *ports], input=value, capture_output=True, timeout=120, check=True
         )
-        assert attack.stdout == b"set"  # the store took it
+        assert attack.stdout == b"set"  # the store accepted it
         (tmp_path / "go on").touch()
         assert process.communicate(timeout=60)[0] == "exit code 0\n"
     assert not (tmp_path / "ran").exists()

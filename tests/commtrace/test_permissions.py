@@ -1,4 +1,4 @@
-"""Files and folders are their owner's alone, unless the folder that they are put into says more."""
+"""Files and folders are accessible to their owner only, unless their parent folder grants more."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_list_of_who_may_read_decides_by_itself(
     monkeypatch.setattr(os, "getxattr", lambda path, name: b"list", raising=False)
     path = tmp_path / "page.html"
     os.close(opener(path, os.O_WRONLY | os.O_CREAT))
-    assert mode(path) == 0o644  # of which the system takes what the list does not give
+    assert mode(path) == 0o644  # the system applies the list to this mode
     make_folder(tmp_path / "folder")
     assert mode(tmp_path / "folder") == 0o755
 

@@ -1,4 +1,4 @@
-"""What a function takes along to another process, and what comes back."""
+"""Objects that a function takes to another process, and the results that return."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCALE = 3
 
 
 def notebook_cell(source: str) -> dict[str, Any]:
-    """The names that a cell defines, in a `__main__` that no file holds."""
+    """Names that a cell defines, in a `__main__` without a file."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(source, "/tmp/ipykernel_1/2.py", "exec"), names)
     return names

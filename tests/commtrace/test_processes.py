@@ -1,4 +1,4 @@
-"""Processes that are ranks: ended with each other, with what they have started, and on a signal."""
+"""Processes that are ranks end together, with their descendants, and on a signal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def is_running(pid: int) -> bool:
 
 
 def noted(folder: Path, what: str, ranks: Sequence[int]) -> list[int]:
-    """The processes that have noted something, once all have."""
+    """Process ids of the ranks that have written a note, once all have."""
     paths = [folder / f"{what}-{rank}" for rank in ranks]
     until = time.monotonic() + 60
     while not all(path.exists() and path.read_text() for path in paths):
@@ -123,11 +123,11 @@ def test_a_second_signal_waits_no_longer(tmp_path: Path) -> None:
     ended = run_ranks(*commands(body, tmp_path, 1), is_over=never)
     thread.join()
     assert ended == Ended({0: -signal.SIGKILL}, signal=signal.SIGTERM)
-    assert time.monotonic() - begin < 25  # of 30 s that they would have
+    assert time.monotonic() - begin < 25  # of the 30 s of the deadline
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
-    """As under nohup."""
+    """This is the situation under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         body = f"note('here'); os.kill({os.getpid()}, signal.SIGHUP); time.sleep(0.3)"

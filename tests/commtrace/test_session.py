@@ -1,4 +1,4 @@
-"""`commtrace.record`: as a context manager and a decorator, in memory and to a file."""
+"""`commtrace.record` as a context manager and a decorator, in memory and to a file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_counts_and_sums_are_at_hand(world: None) -> None:
     assert (recording.total(), recording.total("payload_bytes")) == (3, 64)
     counts = recording.counts()
     assert counts["send"] == 0
-    assert "send" not in counts  # asking changes nothing
+    assert "send" not in counts  # reading does not add the key
 
 
 def test_its_repr_says_where_it_goes_and_how_far_it_is(world: None, tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def record_on_every_rank(folder: str) -> int:
             dist.all_reduce(torch.ones(4))
             recording.step()
     dist.barrier()
-    return recording.total()  # its own part, though rank 0 has removed the spools
+    return recording.total()  # its own part, although rank 0 has removed the spools
 
 
 def test_the_recordings_of_all_ranks_are_joined_in_one_file(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_the_recordings_of_all_ranks_are_joined_in_one_file(tmp_path: Path) -> N
     trace = read_trace(tmp_path / "run.json")
     assert list(trace.tables["comm"]["rank"]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert (trace.run["missing_ranks"], trace.run["torn_ranks"]) == ([], [])
-    for seq in range(3):  # what happened at once is at once on the common scale
+    for seq in range(3):  # simultaneous calls coincide on the common time scale
         rows = [row for row in calls_of(trace) if row.seq == seq]
         assert max(row.issue_ns for row in rows) < min(row.complete_ns for row in rows)
 
@@ -336,7 +336,7 @@ def record_on_rank_0_only(folder: str) -> None:
         dist.barrier()
 
 
-# Ends that nobody planned. The programs are run by themselves: `sys.argv[1]` is the run file.
+# Unplanned ends. Each program runs by itself: `sys.argv[1]` is the run file.
 
 PROGRAM = """
 import os, signal, sys, time, torch, torch.distributed as dist, commtrace
@@ -355,7 +355,7 @@ def start(program: str, path: Path) -> subprocess.Popen[str]:
 
 
 def ended(program: str, path: Path) -> tuple[int, str]:
-    """How a program ended, and what it said on stderr."""
+    """Exit code of a program, and its text on stderr."""
     process = start(program, path)
     try:
         _, said = process.communicate(timeout=60)
@@ -384,9 +384,9 @@ for _ in range(3):
 
 
 def test_processes_killed_under_load_leave_all_but_their_last_second(tmp_path: Path) -> None:
-    """Three ranks, each killed at a moment of its own; the fourth never begins.
+    """Three ranks are each killed at a random moment; the fourth never begins.
 
-    The second is one of the process's own time: what it was not given it can't have written in.
+    The second is one of the process's CPU time: without CPU time it cannot have written anything.
     """
     moments = [1 + random.random() * 2.5 for _ in range(3)]
     process = start(KILLED, tmp_path / "run.json")
@@ -539,7 +539,7 @@ def test_recordings_to_one_file_do_not_mix_and_the_last_to_end_stays(
 def record_twice(folder: str) -> None:
     for number in range(2):
         if dist.get_rank() == 0:
-            time.sleep(0.3)  # the other has begun its second recording by then
+            time.sleep(0.3)  # the other rank has begun its second recording by then
         with commtrace.record(Path(folder) / "run.json") as recording:
             for _ in range(number + 1):
                 dist.all_reduce(torch.ones(4))

@@ -1,4 +1,4 @@
-"""The settings of a project: every one through its door, every mistake with its place."""
+"""Settings of a project: each from its source, each mistake with its place."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_detail_is_what_a_recording_has_by_default(
 
 
 def reduced_by(name: str, file: str) -> ModuleType:
-    """A module with a function that communicates, as if it came from that file."""
+    """A module with a function that communicates, as if loaded from that file."""
     module = ModuleType(name)
     module.dist, module.torch = dist, torch  # type: ignore[attr-defined]
     text = "def call(function=None):\n    return function() if function else reduce()\n\n"

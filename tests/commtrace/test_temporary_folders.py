@@ -1,4 +1,4 @@
-"""Temporary folders outlive a killed process until the next one; what was recorded stays."""
+"""Temporary folders of a killed process stay until the next one; recordings are kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ with scratch_folder() as folder:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary ones, also of other processes."""
+    """The system's temporary folder, also for child processes."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
@@ -87,7 +87,7 @@ def test_spools_stay_and_their_place_is_told_once() -> None:
 
 
 def test_folders_of_others_are_left_alone(temporary: Path) -> None:
-    """No mark, a mark that is a link, a link instead of the folder."""
+    """Cases: no mark, a mark that is a link, a link instead of the folder."""
     gone = killed()
     (temporary / "commtrace-unmarked").mkdir()
     with_link = temporary / "commtrace-linked"

@@ -1,4 +1,4 @@
-"""Bytes and bandwidth by kind, against the formulas written out by hand."""
+"""Bytes and bandwidth by kind, compared with the formulas written out by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from commtrace.units import (
         ("all_gather", 0, 750),
         ("reduce_scatter", 0, 750),
         ("all_to_all", 0, 750),
-        ("broadcast", 0, 1000),  # the root, then each forwards, the last does not
+        ("broadcast", 0, 1000),  # the root sends, then each forwards, and the last does not
         ("broadcast", 2, 1000),
         ("broadcast", 3, 0),
         ("reduce", 0, 0),

@@ -1,4 +1,4 @@
-"""Ranks that are not done in time say where they stand, and then end."""
+"""Ranks that exceed the deadline report their stacks, and are then killed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ time.sleep(60)
 
 @contextlib.contextmanager
 def rank(folder: Path, number: int, body: str, **kwargs: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is at `body`, or beyond."""
+    """A process that has reached `body`."""
     program = PROGRAM.format(root=str(ROOT), body=body, folder=str(folder), rank=number)
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, **kwargs) as process:
@@ -51,7 +51,7 @@ def rank(folder: Path, number: int, body: str, **kwargs: Any) -> Iterator[subpro
 
 
 def ended(folder: Path, *processes: subprocess.Popen[bytes]) -> TimeoutReport:
-    """What a watchdog says that has passed already."""
+    """Verdict of a watchdog whose deadline has already passed."""
     with watchdog(folder, 0.0) as verdict:
         assert [each.wait(WAIT_S) for each in processes] == [-signal.SIGKILL] * len(processes)
     return verdict
@@ -72,7 +72,7 @@ def test_a_rank_that_is_late_says_where_its_main_thread_stands(body: str, tmp_pa
 
 
 def test_a_rank_that_waits_for_another_is_asked_before_that_one_ends(tmp_path: Path) -> None:
-    """The first goes on as soon as the second is gone, which holds the pipe's other end."""
+    """The first continues as soon as the second ends, which holds the pipe's other end."""
     read, write = os.pipe()
     with (
         rank(tmp_path, 1, "time.sleep(60)", pass_fds=[write]) as second,
@@ -93,7 +93,7 @@ def test_a_rank_that_can_not_answer_is_ended_too(
 
 
 def test_a_rank_that_is_gone_is_not_asked(tmp_path: Path) -> None:
-    """Its number may be that of another process by now; here it is this one's."""
+    """Its process id may have been reused; here it is this process's."""
     with rank(tmp_path, 0, "sys.exit()") as done, rank(tmp_path, 1, "time.sleep(60)") as late:
         assert done.wait(WAIT_S) == 0
         left = tmp_path / "rank-00000.stack"

@@ -1,4 +1,4 @@
-"""The demo, run once for all tests that look at it, by the command that `make demo` runs."""
+"""Fixtures that run the demo once for all tests, with the command that `make demo` runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Demo:
 
 
 def start(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a Python program of the checkout to its end; all of its processes end with it."""
+    """Run a Python program of the checkout to completion; a timeout kills its process group."""
     paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(
         [sys.executable, *map(str, command)],
@@ -51,7 +51,7 @@ def start(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def cpu_of_children_s() -> float:
-    """The processor time that all ended processes below this one have used."""
+    """CPU time in seconds that all finished child processes have used."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

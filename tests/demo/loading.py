@@ -1,4 +1,4 @@
-"""The example as a module, though examples/ is no package."""
+"""Load the example as a module, although examples/ is not a package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRAIN_TP = Path(__file__).parents[2] / "examples" / "train_tp.py"
 
 
 def load_example() -> ModuleType:
-    """A fresh module made of examples/train_tp.py."""
+    """Load examples/train_tp.py as a new module."""
     spec = importlib.util.spec_from_file_location("train_tp", TRAIN_TP)
     assert spec is not None
     assert spec.loader is not None

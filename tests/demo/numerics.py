@@ -1,8 +1,8 @@
-"""Trains the example a few steps in each mode and writes every loss and gradient, bit by bit.
+"""Train the example a few steps in each mode and write every loss and gradient, bit for bit.
 
     torchrun --nproc-per-node 4 -m tests.demo.numerics FOLDER
 
-Started with recording and without, it must write the same files.
+Runs with and without recording must write the same files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEPS = 3
 
 
 def gradient_digests(model: torch.nn.Module) -> dict[str, str]:
-    """A hash of the bytes of each parameter's gradient, as this rank holds it."""
+    """Hash the bytes of this rank's local gradient of each parameter."""
     digests = {}
     for name, parameter in model.named_parameters():
         gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)

@@ -1,4 +1,4 @@
-"""The analyses of the demo's trace against plain loops over its rows."""
+"""Analyses of the demo's trace compared with plain loops over its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo communicates, call for call and byte for byte, against the derivation."""
+"""The demo's communication compared with the derivation, call by call and byte by byte."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = 30
 
 
 def shape_of_payload(kind: str, input_shapes: str, output_shapes: str) -> int:
-    """Elements that a call counts as its payload, by the shapes that went through the wire."""
+    """Number of payload elements of a call, from the shapes of its inputs and outputs."""
     shapes = output_shapes if kind == "all_gather" else input_shapes
     return sum(
         prod(map(int, filter(None, shape.strip("[]").split(",")))) for shape in shapes.split(";")
@@ -30,7 +30,7 @@ def shape_of_payload(kind: str, input_shapes: str, output_shapes: str) -> int:
 
 
 def departures(comm: pd.DataFrame, mode: str) -> dict[tuple[int, int], tuple[Counter, Counter]]:
-    """For each rank and step that departs from theory: the calls too many and those missing."""
+    """For each rank and step that departs from theory, the superfluous and the missing calls."""
     expected = Counter(
         {
             (call.phase, call.module, call.kind, call.payload_bytes): count

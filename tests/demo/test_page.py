@@ -1,4 +1,4 @@
-"""The page of the demo: small enough, and it opens without a script error."""
+"""The demo's page is small enough and opens without a script error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The totals that the derivation comes to, as the papers state them."""
+"""Totals of the derivation compared with the papers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training over ranks is the same training: its losses, and what recording does to them."""
+"""Distributed training gives the losses of the single process, and recording changes nothing."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_the_loss_falls(demo: Demo) -> None:
 
 
 def test_recorded_training_fits_into_a_minute_of_two_cores(demo: Demo) -> None:
-    # Processor time, for it does not depend on what else the machine is doing.
+    # CPU time, because it does not depend on the load of the machine.
     assert 0 < demo.cpu_s < NUM_CORES * TIME_LIMIT_S
 
 
 def numerics(folder: Path, *launcher: str | Path) -> list[Any]:
-    """What each rank of tests/demo/numerics.py wrote into `folder`."""
+    """Run the launcher on tests/demo/numerics.py and read what each rank wrote into `folder`."""
     folder.mkdir()
     done = start(*launcher, Path(__file__).with_name("numerics.py"), folder)
     assert done.returncode == 0, done.stderr

@@ -1,11 +1,11 @@
-"""What examples/train_tp.py must communicate in one step, derived by hand.
+"""Communication of one step of examples/train_tp.py, derived by hand.
 
-Notation: T ranks, B sequences of L tokens, D features, V bytes, N blocks; a call's shape is that of
-its payload: of the tensor that all_reduce sums up, that all_gather puts together, that
-reduce_scatter takes apart. A matrix split by columns is fed the whole activation and makes its part
-of the features; one split by rows is fed its part of the features and makes a term of a sum. So a
-pair of both communicates twice: the sum of the terms forward, and backward the sum of the gradients
-that each rank's columns give for the whole activation.
+Notation: T ranks, B sequences of L tokens, D features, V bytes, N blocks. A call's shape is that of
+its payload: the tensor that all_reduce reduces, that all_gather gathers, that reduce_scatter
+scatters. A column-wise matrix takes the replicated activation and computes its shard of the
+features; a row-wise one takes its shard of the features and computes a partial sum. So a pair of
+both communicates twice: forward it reduces the partial sums, backward the partial gradients of the
+replicated activation that each rank's columns give.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POSITIONS = (L, D)
 LOGITS = (B, L, V)
 FEATURES = (D,)
 
-WIRE_SHARES = {  # what a rank sends in a ring, as a part of the payload: (times, over)
+WIRE_SHARES = {  # bytes that a rank sends in a ring, as a share of the payload: (times, over)
     "all_reduce": (2 * (T - 1), T),
     "all_gather": (T - 1, T),
     "reduce_scatter": (T - 1, T),
@@ -46,29 +46,29 @@ class Call(NamedTuple):
 
 
 def tensor_parallel() -> Iterator[Call]:
-    """Between pairs of matrices, every rank holds all activations."""
-    # Each rank has some rows of the tables; a token in another's rows counts as zero here. So the
-    # looked-up rows are terms of a sum. Their gradient is whole on every rank: nothing backward.
+    """Calls with replicated activations between pairs of matrices."""
+    # Each rank holds some rows of the tables and looks up zero for a token in another's rows. So
+    # the results are partial sums. Their gradient is replicated: nothing backward.
     yield Call("forward", "tok_embeddings", "all_reduce", ACTIVATION)
     yield Call("forward", "pos_embeddings", "all_reduce", POSITIONS)
     for block in blocks():
-        # wq, wk, wv by columns (heads), wo by rows; w1 by columns, w2 by rows.
+        # wq, wk, wv column-wise (heads), wo row-wise; w1 column-wise, w2 row-wise.
         yield Call("forward", f"{block}.attention.wo", "all_reduce", ACTIVATION)
         yield Call("forward", f"{block}.feed_forward.w2", "all_reduce", ACTIVATION)
         yield Call("backward", f"{block}.feed_forward.w1", "all_reduce", ACTIVATION)
-        # The gradients through wq, wk and wv add up before they are summed over ranks: one, not 3.
+        # The gradients through wq, wk and wv are added before the reduction over ranks: one, not 3.
         yield Call("backward", f"{block}.attention", "all_reduce", ACTIVATION)
-    # By columns with no partner: the loss wants all logits, and their gradient is whole.
+    # Column-wise without a partner: the loss needs all logits, and their gradient is replicated.
     yield Call("forward", "output", "all_gather", LOGITS)
     yield Call("backward", "output", "all_reduce", ACTIVATION)
-    # Norms, residuals and the loss see whole tensors on every rank: nothing.
+    # Norms, residuals and the loss see replicated tensors: nothing.
 
 
 def sequence_parallel() -> Iterator[Call]:
-    """Between pairs of matrices, every rank holds its part of the sequence.
+    """Calls with activations sharded along the sequence between pairs of matrices.
 
-    Each all-reduce becomes a reduce-scatter where a pair ends and an all-gather where one begins,
-    forward and backward, as the gradient's layout is that of the activation.
+    Each all-reduce becomes a reduce-scatter at the end of a pair and an all-gather at the beginning
+    of one, forward and backward, because the gradient has the layout of the activation.
     """
     for table, shape in (("tok_embeddings", ACTIVATION), ("pos_embeddings", POSITIONS)):
         yield Call("forward", table, "reduce_scatter", shape)
@@ -82,7 +82,7 @@ def sequence_parallel() -> Iterator[Call]:
     yield Call("forward", "output", "all_gather", ACTIVATION)
     yield Call("forward", "output", "all_gather", LOGITS)
     yield Call("backward", "output", "reduce_scatter", ACTIVATION)
-    # Each rank's part of the sequence gives a term of the gradient of a norm's weight and bias.
+    # Each rank's shard of the sequence gives a partial sum of the gradient of a norm's parameters.
     for norm in norms():
         for _parameter in ("weight", "bias"):
             yield Call("backward", norm, "all_reduce", FEATURES)
@@ -104,16 +104,18 @@ PER_STEP = {
 
 
 def wire_bytes(kind: str, payload_bytes: int) -> int:
-    """What each rank of a ring sends; all payloads here divide evenly."""
+    """Bytes that each rank of a ring sends; all payloads here divide evenly."""
     times, over = WIRE_SHARES[kind]
     assert payload_bytes * times % over == 0
     return payload_bytes * times // over
 
 
 def distributed_parameters() -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Before the first step, rank 0 hands each parameter out: split (scatter) or whole (broadcast).
+    """Collectives by which rank 0 distributes the parameters before the first step.
 
-    Those of norms are as they are made, alike on all ranks, whether the sequence is split or not.
+    A sharded parameter is scattered, a replicated one broadcast. Those of norms stay as created,
+    alike
+    on all ranks, with and without sequence parallelism.
     """
     hidden = 4 * D
     yield "scatter", (V, D)  # tok_embeddings

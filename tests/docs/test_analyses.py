@@ -1,4 +1,4 @@
-"""docs/analyses.md is what the catalog says now."""
+"""docs/analyses.md agrees with the catalog."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_analysis_every_column_and_every_rule_is_in_it() -> None:
         told = sections[name]
         if "#the-measures" in told:
             told += sections["The"]
-        if name != "calls":  # those of table `comm` are in the trace format's document
+        if name != "calls":  # those of table `comm` are in the document of the trace format
             assert all(f"| `{column.name}` |" in told for column in analysis.columns), name
     assert all(f"- `{rule.name}`: " in sections["findings"] for rule in RULES)
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md shows the layers that the import contracts hold."""
+"""docs/architecture.md shows the layers of the import contracts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def contracts() -> list[dict[str, Any]]:
 
 
 def layers_of(package: str) -> list[set[str]]:
-    """The layers of a package's contract, from the top; what may be missing and is, left out."""
+    """Layers of a package's contract, from the top, without optional modules that do not exist."""
     (contract,) = (found for found in contracts() if found.get("containers") == [package])
     layers = [set(re.findall(r"\w+", layer)) for layer in contract["layers"]]
     home = ROOT / package
@@ -36,7 +36,7 @@ def layers_of(package: str) -> list[set[str]]:
 
 
 def documented_layers(text: str, lowest: set[str]) -> list[set[str]]:
-    """The layers of the diagram that ends with the layer `lowest`."""
+    """Layers of the diagram that ends with the layer `lowest`."""
     section = text.partition("## Who may import whom")[2]
     for diagram in section.partition("```")[2].partition("```")[0].split("\n\n"):
         layers = [set(re.findall(r"\w+", layer)) for layer in diagram.split("->")]

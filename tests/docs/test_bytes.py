@@ -1,4 +1,4 @@
-"""docs/bytes.md says what commtrace/units.py computes."""
+"""docs/bytes.md agrees with commtrace/units.py."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PAYLOAD = 997
 
 
 def documented() -> dict[str, tuple[str, str]]:
-    """Kind -> (what a rank sends, busbw factor), as the table of the document has them."""
+    """Parse the document's table: kind -> (bytes that a rank sends, busbw factor)."""
     rows = re.findall(r"^\| (\w+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", DOCUMENT.read_text(), re.M)
     return {kind: (sends, factor) for kind, _, sends, factor in rows if kind != "kind"}
 
 
 def factor_of(formula: str, n: int) -> Fraction:
-    """The value of `2(n-1)/n`, `(n-1)/n`, `1/n`, `1`, `0` or of nothing, which is 1."""
+    """Evaluate `2(n-1)/n`, `(n-1)/n`, `1/n`, `1`, `0`; an empty formula is 1."""
     match = re.fullmatch(r"(\d*)(\(n-1\))?(/n)?", formula)
     assert match, f"not a formula of this document: {formula!r}"
     number, others, share = match.groups()
@@ -30,7 +30,7 @@ def factor_of(formula: str, n: int) -> Fraction:
 
 
 def sent_bytes(formula: str, n: int, distance: int) -> int:
-    """What a rank sends of PAYLOAD, `distance` places behind the root.
+    """Bytes of PAYLOAD that a rank sends, `distance` places after the root.
 
     The formula is `2(n-1)/n S`, or one rank's and the others': `root: 0, others: S`.
     """

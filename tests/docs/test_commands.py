@@ -1,4 +1,4 @@
-"""docs/commands.md is what the command line says now."""
+"""docs/commands.md agrees with the command line."""
 
 from __future__ import annotations
 

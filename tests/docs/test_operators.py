@@ -1,4 +1,4 @@
-"""docs/operators.md is what the table of operators says now."""
+"""docs/operators.md agrees with the table of operators."""
 
 from __future__ import annotations
 

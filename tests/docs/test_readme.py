@@ -1,4 +1,4 @@
-"""The programs in README.md run, and its comments are true."""
+"""The programs in README.md run, and their comments are true."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def program(with_text: str) -> str:
-    """The one Python block of the README that has `with_text` in it."""
+    """Return the only Python block of the README that contains `with_text`."""
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.S)
     (found,) = [block for block in blocks if with_text in block]
     return found
@@ -103,13 +103,13 @@ def test_every_question_is_answered_in_the_terminal(
 
 
 def command_lines(text: str) -> list[list[str]]:
-    """The command lines that a document gives for `commtrace`."""
+    """Command lines that a document gives for `commtrace`."""
     lines = re.findall(r"(?:^    |`)commtrace ([a-z][^`\n]*)", text, re.M)
     return [shlex.split(line) for line in lines]
 
 
 def accepted(words: list[str]) -> bool:
-    """Whether the command line takes these words: a command that exists, and its own options."""
+    """Return whether the command exists and has these options."""
     group = get_command(app)
     name, *rest = words
     command = group.commands.get(name)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The test files in docs/testing.md pass, and the failures that it shows are what is printed."""
+"""The test files in docs/testing.md pass, and its failures are printed as shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/trace-format.md is what the schema says now."""
+"""docs/trace-format.md agrees with the schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts the collectives that a rank issues, by c10d's functional names, and what it sends."""
+"""Count the collectives that a rank issues, by c10d's functional names, and their sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_COLLECTIVES = ("wait_tensor",)
 
 
 class Collectives(TorchDispatchMode):
-    """`with Collectives() as issued:` then `issued == {"all_reduce": 1}`."""
+    """Counts collectives: `with Collectives() as issued:` then `issued == {"all_reduce": 1}`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Collectives(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # come again with what it communicates and computes
+            return NotImplemented  # is dispatched again as its collectives and local operators
         name = func.overloadpacket.__name__
         if func.namespace in _NAMESPACES and name not in _NO_COLLECTIVES:
             self.counts[name.rstrip("_")] += 1
@@ -38,7 +38,7 @@ class Collectives(TorchDispatchMode):
 
 
 class Sent(TorchDispatchMode):
-    """The bytes that this rank's all-to-alls put in."""
+    """Records the bytes that this rank puts into all-to-alls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Sent(TorchDispatchMode):
 
 
 class Messages(TorchDispatchMode):
-    """The collectives that this rank issues, each with the number of elements that it puts in.
+    """Records the collectives that this rank issues, each with its number of input elements.
 
     `with Messages() as sent:` then `sent.all == [("all_reduce", 512)]`.
     """

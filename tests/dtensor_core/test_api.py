@@ -1,4 +1,4 @@
-"""Making DTensors of tensors and modules."""
+"""Creation of DTensors from tensors and modules."""
 
 from __future__ import annotations
 

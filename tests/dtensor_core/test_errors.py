@@ -1,4 +1,4 @@
-"""Errors have a text: what was asked, what was found, why, what to try."""
+"""Errors have a text: the request, the finding, the reason, and a remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE = Path(dtensor_core.__file__).parent
 
 
 def _wordless(text: str) -> list[str]:
-    """The raises of a file that say nothing; a name alone may be an error that was caught."""
+    """Raises of a file without a text; a bare name may be an error that was caught."""
     raised = [each.exc for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Raise)]
     calls = [each for each in raised if isinstance(each, ast.Call)]
     classes = [e for e in raised if isinstance(e, ast.Name) and e.id[0].isupper()]
@@ -25,7 +25,7 @@ def _wordless(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: p.name)
 def test_no_error_is_raised_without_a_text(path: Path) -> None:
-    if path.name != "cases.py":  # whose one is how torch's own test class says that it is abstract
+    if path.name != "cases.py":  # torch's own test class marks itself as abstract by such a raise
         assert _wordless(path.read_text()) == []
 
 

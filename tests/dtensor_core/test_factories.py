@@ -1,4 +1,4 @@
-"""DTensors from nothing have the values, shape and layout asked for, and cost no communication."""
+"""Factories create DTensors with the requested values, shape and layout, without communication."""
 
 from __future__ import annotations
 

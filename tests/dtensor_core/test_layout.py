@@ -1,4 +1,4 @@
-"""Shard arithmetic equals torch.chunk, and the pieces of all coordinates make up the whole."""
+"""Shard arithmetic equals torch.chunk, and the shards of all coordinates make up the tensor."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_strided_cut_takes_its_share_of_every_block() -> None:
 
 
 def test_a_strided_cut_and_the_cut_that_it_leaves_room_for_are_a_plain_nesting() -> None:
-    """Axis 1 outermost: what axis 0 holds of both blocks, axis 1 splits by block."""
+    """Axis 1 is outermost: axis 0 holds parts of both blocks, which axis 1 separates."""
     assert layout.held_extents(8, [Cut(2, 1, 2), Cut(2, 0)]) == (Extent(2, 2),)
     assert layout.held_extents(8, [Cut(2, 1, 2), Cut(2, 1)]) == (Extent(6, 2),)
 

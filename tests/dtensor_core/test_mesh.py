@@ -1,4 +1,4 @@
-"""Groups of axes, axes joined by `_flatten`, and ranks that a mesh leaves out."""
+"""Groups of axes, axes joined by `_flatten`, and ranks outside of a mesh."""
 
 from __future__ import annotations
 

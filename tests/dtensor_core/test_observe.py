@@ -1,4 +1,4 @@
-"""Announcements are in force for the body only, per thread, and listeners may refuse."""
+"""Announcements are active in the body only, per thread, and listeners may refuse."""
 
 from __future__ import annotations
 

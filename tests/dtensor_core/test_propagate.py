@@ -1,4 +1,4 @@
-"""Decisions: which placements a call gets, at what cost, alike on every rank."""
+"""Decisions: the placements of a call and their cost, identical on every rank."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mesh():
 
 
 def decided(fn, mesh, *arguments: tuple[tuple[int, ...], Layout]) -> tuple[Layout, list[str]]:
-    """The result's placements, and the steps taken for the arguments: `operator argument step`."""
+    """Return the result's placements, and the steps for arguments as `operator argument step`."""
     tensors = [
         distribute_tensor(torch.ones(shape), mesh, layout, src_data_rank=None)
         for shape, layout in arguments
@@ -73,7 +73,7 @@ def test_a_bias_joins_addends_on_one_rank(mesh) -> None:
 
 
 def test_the_cheaper_argument_moves(mesh) -> None:
-    """Rows cut by two arguments: the small one is brought along the large one's cut."""
+    """Both arguments are sharded by rows: the small one is redistributed to match the large one."""
     large, small = ((4096, 4096), (Shard(0), Replicate())), ((4096, 8), (Shard(0), Replicate()))
     placements, steps = decided(torch.mm, mesh, large, small)
     assert steps == ["mat2 all_gather dp"]
@@ -92,7 +92,7 @@ def test_where_no_argument_is_cut_no_result_becomes_cut(mesh) -> None:
 
 
 def test_a_cheap_move_is_not_paid_for_with_a_large_pending_sum(mesh) -> None:
-    """Cutting x by columns would be cheap, but leaves [64, 256] addends to be summed."""
+    """Resharding x by columns would be cheap, but leaves [64, 256] partial sums to be reduced."""
     x, w = ((64, 64), (Shard(0), Replicate())), ((64, 256), (Shard(0), Replicate()))
     placements, steps = decided(torch.mm, mesh, x, w)
     assert steps == ["mat2 all_gather dp"]
@@ -100,7 +100,7 @@ def test_a_cheap_move_is_not_paid_for_with_a_large_pending_sum(mesh) -> None:
 
 
 def test_a_pending_number_is_cheaper_than_gathering_both_arguments(mesh) -> None:
-    """Somebody may have to add it up, but that is no more than one message."""
+    """It may have to be reduced later, but that costs only one message."""
     x, y = ((64, 64), (Replicate(), Shard(0))), ((64, 64), (Replicate(), Shard(1)))
     placements, steps = decided(torch.nn.functional.mse_loss, mesh, x, y)
     assert len(steps) == 1
@@ -109,7 +109,7 @@ def test_a_pending_number_is_cheaper_than_gathering_both_arguments(mesh) -> None
 
 
 def test_nothing_is_sent_where_a_slice_is_enough(mesh) -> None:
-    """As for a weight's gradient: the cut of x is kept, and its replicated partner is sliced."""
+    """As for a weight's gradient: x stays sharded, and the replicated argument is sliced."""
     x, grad = ((128, 8), (Shard(1), Replicate())), ((8, 128), (Replicate(), Replicate()))
     placements, steps = decided(torch.mm, mesh, x, grad)
     assert steps == []
@@ -117,7 +117,7 @@ def test_nothing_is_sent_where_a_slice_is_enough(mesh) -> None:
 
 
 def test_a_head_cut_passes_through_flattening_and_back(mesh) -> None:
-    """[b, h, l, d] cut by heads: bmm sees (b h), and the cut is a strided shard there."""
+    """[b, h, l, d] sharded by heads: bmm sees (b h), where the sharding is a strided shard."""
     by_heads: Layout = (Replicate(), Shard(1))
     flat, steps = decided(lambda x: x.view(32, 4, 4), mesh, ((4, 8, 4, 4), by_heads))
     assert flat == (Replicate(), _StridedShard(0, split_factor=4))

@@ -1,4 +1,4 @@
-"""Generators, seeds and states: torch's own calls mean what they mean on one device."""
+"""Generators, seeds and states: torch's own calls have the meaning they have on one device."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_ranks_seeded_differently_raise_on_all_ranks_alike():
     def body() -> str:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         torch.manual_seed(mesh.get_local_rank("tp"))
-        check_seeds(mesh["dp"])  # those of one column are alike
+        check_seeds(mesh["dp"])  # those of one column are equal
         with pytest.raises(RandomStateError) as raised:
             check_seeds(mesh)
         return str(raised.value)
@@ -317,7 +317,7 @@ def test_tensors_without_data_draw_shapes(fake: bool):
         assert isinstance(y, DTensor)
         assert tuple(y._local_tensor.shape) == y._spec.local_shape
 
-    # It looks at values, of plain tensors too.
+    # It inspects values, of plain tensors too.
     able = {name: draw for name, draw in ELEMENTWISE.items() if name != "init.trunc_normal_"}
     with fake_world(4, rank=3):
         for mesh_shape, placements in LAYOUTS:

@@ -1,4 +1,4 @@
-"""Drawing in blocks gives what drawing at once gives."""
+"""Random numbers drawn in blocks equal those drawn at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 
 class Grid:
-    """As much of a DeviceMesh as a spec asks for, seen from one coordinate."""
+    """Minimal DeviceMesh for specs, seen from one coordinate."""
 
     mesh_dim_names = None
     device_type = "cpu"
@@ -106,9 +106,11 @@ def test_what_is_embedded_is_the_part(spec: Spec):
 
 
 class PhiloxModel:
-    """A CUDA generator and the kernel that draws from it, as torch's sources have them.
+    """Model of a CUDA generator and the kernel that draws from it, following torch's sources.
 
-    Source: ATen/native/cuda/DistributionTemplates.h. A number is (thread, count, which of a call).
+    A number is identified by (thread, count, index within a call).
+
+    Source: ATen/native/cuda/DistributionTemplates.h.
     """
 
     def __init__(self, threads: int, per_call: int) -> None:
@@ -165,4 +167,4 @@ def test_of_a_tensor_cut_along_its_outermost_dim_only_the_part_is_drawn():
         patch.setattr(sharded_rng, "BLOCK", 16)
         sharded_rng._keep_of(stream, local, spec)
     assert local.numel() == 600
-    assert model.drawn <= 600 + 3 * 48  # the first block, and what the part's ends share
+    assert model.drawn <= 600 + 3 * 48  # the first block, and those that the part's ends share

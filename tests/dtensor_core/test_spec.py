@@ -1,4 +1,4 @@
-"""Specs are interned, and what is derived from them is what their placements say."""
+"""Specs are interned, and derived values follow from their placements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crossings between local and global world, their gradients, and what they refuse."""
+"""Conversions between local tensors and DTensors, their gradients, and their errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def mesh():
 
 
 def steps_of(body: Callable[[], object]) -> list[str]:
-    """The steps announced while a body runs."""
+    """Steps announced while a body runs."""
     told: list[observe.Announcement] = []
     with observe.listening(told.append):
         body()
@@ -324,7 +324,7 @@ def test_a_training_step_keeps_every_optimizer_state_where_its_parameter_is(mesh
 
 
 def _refused_from_local(held: int, run_check: bool, shape: tuple[int, ...]) -> str | None:
-    """The error on a rank of four that holds so many rows."""
+    """The error on a rank, of four, that holds `held` rows; None without one."""
     mesh = kept_mesh((4,))
     try:
         DTensor.from_local(

@@ -1,4 +1,4 @@
-"""What Python reads of a DTensor without an operator: numbers of the whole, never its memory."""
+"""Attributes that Python reads of a DTensor without an operator describe the full tensor."""
 
 from __future__ import annotations
 

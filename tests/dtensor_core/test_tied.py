@@ -1,4 +1,4 @@
-"""Parameters that have several names: one DTensor after all calls, plans and wrappers."""
+"""Parameters with several names stay one DTensor after all calls, plans and wrappers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VOCABULARY, SIZE = 12, 8
 
 
 class Language(nn.Module):
-    """A model whose embedding is its output layer's weight."""
+    """A model whose embedding shares the weight of its output layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ def test_different_layouts_of_a_tied_parameter_are_refused(at_once: bool) -> Non
 
 
 class Scaled(nn.Module):
-    """A parameter without dims, below a block."""
+    """A 0-dim parameter, below a block."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The example as a reader meets it: its data, its plan, its help; training is in tests/demo."""
+"""The example's data, plan and help; its training is tested in tests/demo."""
 
 from __future__ import annotations
 

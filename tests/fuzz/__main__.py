@@ -31,7 +31,7 @@ _GRACE_S = 60
 
 
 class Worker:
-    """A process that examines cases; `lost` says why it ended before it was through."""
+    """A process that examines cases; `lost` is the reason why it ended early."""
 
     def __init__(self, seed: int, numbers: Sequence[int], memory: int) -> None:
         paths = [str(ROOT), str(ROOT / "cli"), os.environ.get("PYTHONPATH", "")]
@@ -51,7 +51,7 @@ class Worker:
         self._last_words = ""
 
     def outcomes(self) -> Iterator[list[Outcome]]:
-        """The outcomes of one case after the other, a crash or a hang as one of them."""
+        """Yield the outcomes of each case in turn, including a crash or a hang."""
         readers = [
             threading.Thread(target=each, daemon=True) for each in (self._read, self._listen)
         ]
@@ -101,7 +101,7 @@ class Worker:
 
 
 def run(seed: int, numbers: Sequence[int], *, jobs: int, memory: int, tell: Any) -> list[Outcome]:
-    """The outcomes of these cases, examined by `jobs` workers at a time."""
+    """Examine the cases with at most `jobs` workers at a time, and return their outcomes."""
     chunks: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     size = max(min(CASES_PER_WORKER, -(-len(numbers) // jobs)), 1)
     for start in range(0, len(numbers), size):
@@ -121,7 +121,7 @@ def run(seed: int, numbers: Sequence[int], *, jobs: int, memory: int, tell: Any)
                 with lock:
                     found.extend(outcomes)
                     tell(found, outcomes)
-            if done < len(chunk):  # a crash, or a hang: the rest goes to another one
+            if done < len(chunk):  # after a crash or a hang another worker takes the rest
                 chunks.put(chunk[done:])
 
     threads = [threading.Thread(target=work) for _ in range(jobs)]
@@ -133,7 +133,7 @@ def run(seed: int, numbers: Sequence[int], *, jobs: int, memory: int, tell: Any)
 
 
 def keep(seed: int, outcome: Outcome, folder: Path) -> Path:
-    """The files of a case that failed, and what was said, in a folder of their own."""
+    """Write the files of a failed case and its output into a folder of their own."""
     kept = folder / f"{outcome.kind}-{outcome.number}"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
@@ -147,12 +147,12 @@ def keep(seed: int, outcome: Outcome, folder: Path) -> Path:
 
 
 def again(seed: int, outcome: Outcome) -> str:
-    """The line that tries a case again."""
+    """Return the command line that runs a case again."""
     return f"python -m tests.fuzz --seed {seed} --only {outcome.number}"
 
 
 def summary(found: Sequence[Outcome]) -> list[str]:
-    """Numbers of commands by outcome, kind of input and command."""
+    """Format the number of commands by outcome, for each kind of input and each command."""
     lines = []
     for title, name in (("kind", "kind"), ("command", "command")):
         lines.append(
@@ -177,7 +177,7 @@ def summary(found: Sequence[Outcome]) -> list[str]:
 
 
 def main() -> int:
-    """Examine what the command line asks for; 1 if there is a defect."""
+    """Examine the cases that the command line selects; returns 1 if there is a defect."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000, help="default: %(default)s")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")

@@ -1,8 +1,8 @@
-"""One input of the fuzzer: spoiled files in a folder, and the commands that are to read them.
+"""Inputs of the fuzzer: corrupted files in a folder, and the commands that read them.
 
-A case is its seed, kind and number: `Case("run", 17).write(folder)` always writes the same files.
-Kinds take turns by weight, and so do the commands that read a kind, so that each command gets its
-share of each.
+A case is determined by its seed and number: `Case(seed, 17).write(folder)` always writes the same
+files. Kinds rotate by weight, and so do the commands that read a kind, so that each command gets
+its share of each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUT = "out"
 BASELINE = "baseline"
 
 WEIGHTS = {"run": 7, "spools": 7, "profile": 4, "dump": 4, "pickle": 3, "baseline": 2, "special": 1}
-"""Kinds of input, and how many of 28 cases are of each."""
+"""Kinds of input, and the number of each among 28 cases."""
 
 _TURN = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
 _STRIDE = 11
@@ -59,11 +59,11 @@ LOOKING: tuple[Callable[[str, int], tuple[str, ...]], ...] = (
     lambda trace, n: ("flame", trace, *((), ("-o", f"{OUT}.html", "--force"))[n % 2]),
     lambda trace, n: ("timeline", trace, *((), ("-o", f"{OUT}.html", "--force"))[n % 2]),
 )  # fmt: skip
-"""Commands that look at a trace, given its path and a number that picks among their options."""
+"""Commands that read a trace, given its path and a number that selects their options."""
 
 NUM_LOOKS = 4
 UNUSUAL = 0.5
-"""Part of the run files and spools whose form is sound and whose content is not."""
+"""Share of the run files and spools that are well-formed but have unusual content."""
 
 
 def _format(number: int) -> tuple[str, ...]:
@@ -72,14 +72,14 @@ def _format(number: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One input by its number; the kind follows from it."""
+    """One input by its number, which determines the kind."""
 
     seed: int
     number: int
 
     @property
     def kind(self) -> str:
-        """Inputs to mutate."""
+        """The kind of input to mutate."""
         return _TURN[self.number * _STRIDE % len(_TURN)]
 
     def write(self, folder: Path) -> list[tuple[str, ...]]:
@@ -90,7 +90,7 @@ class Case:
 
 
 def looks(trace: str, number: int, most: int = NUM_LOOKS) -> list[tuple[str, ...]]:
-    """Some of the commands that look at a trace; of following numbers others."""
+    """Return some of the commands that read a trace; consecutive numbers give different ones."""
     first = number * most
     chosen = [LOOKING[(first + place) % len(LOOKING)] for place in range(most)]
     return [of(trace, number // len(LOOKING)) for of in chosen]
@@ -189,7 +189,7 @@ def _write_baseline(chance: random.Random, folder: Path, number: int) -> list[tu
 
 
 def _write_special(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
-    """Inputs that are no regular files, alone and inside of folders, and compression bombs."""
+    """Write special files, alone and inside of folders, and compression bombs."""
     way = number // len(_TURN) % 8
     inside = folder / ("spools" if chance.random() < 0.5 else "files")
     inside.mkdir()

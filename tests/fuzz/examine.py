@@ -1,8 +1,8 @@
-"""Runs the commands of a case in this process, and says what is wrong with how they end.
+"""Run the commands of a case in this process, and check how they end.
 
-A command may end with the exit codes of its documentation, says what it refuses in a sentence on
-stderr, leaves an output that it does not finish as it was, ends in time, and takes memory in
-proportion to its input. Whatever else happens is a defect.
+A command must exit with a documented code, report a refusal in a sentence on stderr, leave an
+output that it does not finish unchanged, end in time, and use memory in proportion to its input.
+Anything else is a defect.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from typing import Any
 from tests.fuzz.cases import BASELINE, Case
 
 TIME_LIMIT_S = 60
-"""Time of the processor that a command may take."""
+"""CPU time in seconds that a command may take."""
 WAITS = 5
-"""Factor by which a case may take longer on a busy machine."""
+"""Ratio of the limit on elapsed time to that on CPU time, for a busy machine."""
 MOST_GROWTH_BYTES = 512 << 20
 GROWTH_PER_BYTE = 250
 SENTINEL = b"what was there before"
 
 CODES = {"check": (0, 1, 3), "diff": (0, 3), "explain": (0, 2, 3)}
-"""Exit codes by command; of the others 0 and 3."""
+"""Exit codes by command; all other commands have 0 and 3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of one command: `defect` is empty where all is well."""
+    """Outcome of one command; `defect` is empty if there is none."""
 
     kind: str
     number: int
@@ -48,12 +48,12 @@ class Outcome:
     seconds: float = 0.0
 
     def row(self) -> dict[str, Any]:
-        """As JSON."""
+        """The fields, for JSON."""
         return asdict(self)
 
 
 class _TooLong(BaseException):
-    """A command has not ended in time."""
+    """A command has exceeded its time limit."""
 
 
 def examine(case: Case, folder: Path) -> list[Outcome]:
@@ -108,7 +108,7 @@ def _output_of(words: tuple[str, ...], folder: Path) -> Path | None:
 
 
 def _run(words: tuple[str, ...], folder: Path) -> tuple[int, str, str]:
-    """Exit code, words on stderr, and the traceback or hang that it ended in."""
+    """Return the exit code, stderr, and the traceback or hang that ended the command."""
     out, err = _stream(), _stream()
     here = os.getcwd()
     os.chdir(folder)
@@ -143,7 +143,7 @@ def _command(words: tuple[str, ...]) -> int:
 
 
 def _baseline(name: str) -> int:
-    """Read a baseline as a test does, and compare it with what was found."""
+    """Read a baseline as a test does, and compare it with the calls found."""
     from commtrace.errors import CommtraceError
     from commtrace.pytest_plugin import baseline
 
@@ -158,7 +158,7 @@ def _baseline(name: str) -> int:
 
 @contextlib.contextmanager
 def _time_limit() -> Iterator[None]:
-    """End the body by `_TooLong`: after so much work, or after waiting five times as long."""
+    """Raise `_TooLong` at the limit of CPU time, or at five times that of elapsed time."""
 
     def stop(number: int, frame: Any) -> None:
         raise _TooLong
@@ -176,7 +176,7 @@ def _time_limit() -> Iterator[None]:
 
 
 def _where(error: BaseException) -> str:
-    """The exception, and the innermost line of ours."""
+    """Describe the exception and the innermost frame in commtrace."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [
         f
@@ -188,7 +188,7 @@ def _where(error: BaseException) -> str:
 
 
 def _defect_of(command: str, code: int, err: str) -> str:
-    """The defect of an end that is no traceback."""
+    """Return the defect of an exit without a traceback, or an empty string."""
     if "Traceback" in err:
         return "traceback on stderr"
     if code not in CODES.get(command, (0, 3)):
@@ -212,7 +212,7 @@ def _destroyed(output: Path, code: int) -> str:
 
 
 def _forget_peak() -> int:
-    """Make the kernel forget the highest memory of this process, and return what it has now."""
+    """Reset the kernel's record of this process's peak memory, and return the current value."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return _peak()

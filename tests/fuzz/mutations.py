@@ -1,7 +1,7 @@
-"""Ways to spoil a file: bytes, values of JSON, columns, batches of a spool, opcodes of a pickle.
+"""Corruptions of a file: bytes, JSON values, columns, batches of a spool, opcodes of a pickle.
 
-Each takes a random generator and what is to be spoiled, and gives it back spoiled. Nothing here
-knows what readers make of it.
+Each takes a random generator and the input, and returns the corrupted input. None of them depends
+on how readers treat it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def spoil_bytes(chance: random.Random, data: bytes) -> bytes:
 
 
 def odd_value(chance: random.Random) -> Any:
-    """A value that hardly belongs where it is put."""
+    """Return a value that is unlikely to be valid anywhere."""
     if chance.random() < 0.03:
         nested: Any = 0
         for _ in range(chance.choice((50, 200, 900))):
@@ -62,7 +62,7 @@ def odd_value(chance: random.Random) -> Any:
 
 
 def spoil_json(chance: random.Random, value: Any) -> Any:
-    """Replace, delete, double or move a few values anywhere in a document."""
+    """Replace, delete, duplicate or move a few values anywhere in a document."""
     for _ in range(chance.choice((1, 1, 2, 4))):
         holder, key = _somewhere(chance, value)
         if holder is None:
@@ -92,7 +92,7 @@ def _nearby(chance: random.Random, number: float) -> Any:
 
 
 def _somewhere(chance: random.Random, value: Any) -> tuple[Any, Any]:
-    """A random place in a document, a container and a key in it; deep ones are as likely."""
+    """Choose a container of the document and a key in it; deep ones are as likely."""
     holder, key = None, None
     while isinstance(value, (dict, list)) and value:
         holder = value
@@ -106,7 +106,7 @@ def _somewhere(chance: random.Random, value: Any) -> tuple[Any, Any]:
 
 
 def text_of(chance: random.Random, value: Any) -> bytes:
-    """A document as JSON; now and then with a name twice, a byte order mark or another encoding."""
+    """Encode a document as JSON, rarely with a duplicate key, a BOM or another encoding."""
     text = json.dumps(value)
     way = chance.random()
     if way < 0.02 and text.startswith("{"):
@@ -159,12 +159,12 @@ _PLAUSIBLE = (-1, 0, 1, 2, 3, 5, 40, 1000, 1 << 20, 1 << 40)
 
 
 def packed(description: dict[str, Any], data: bytes) -> dict[str, Any]:
-    """A column as run.json holds it."""
+    """Encode a column as in run.json."""
     return {**description, "data": base64.b64encode(zlib.compress(data)).decode()}
 
 
 def spoil_spool(chance: random.Random, data: bytes) -> bytes:
-    """Spoil a batch of a spool and make its length and checksum right again."""
+    """Corrupt a batch of a spool, and recompute its length and checksum."""
     first = data.index(b"\n") + 1
     payloads = [zlib.decompress(payload) for _, payload in batches(data)]
     number = chance.randrange(len(payloads))
@@ -234,7 +234,7 @@ OPCODES = (
 
 
 def bomb(chance: random.Random) -> bytes:
-    """A gzip, or several behind each other, that inflates to a thousand times its size."""
+    """Create concatenated gzip streams that inflate to a thousand times their size."""
     unit = chance.choice((b" ", b"[", b'{"ph":"X"},', b"[],", b"\0"))
     opening = chance.choice((b"", b'{"traceEvents": [', b'{"entries": ['))
     size = chance.choice((1 << 20, 30 << 20, 200 << 20))

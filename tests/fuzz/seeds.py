@@ -1,4 +1,4 @@
-"""Sound inputs of every kind, small ones, which the fuzzer then spoils."""
+"""Small valid inputs of every kind, which the fuzzer corrupts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spool
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """The bytes of sound files; of several, by name."""
+    """Contents of valid files; a dict holds several by name."""
 
     run: bytes
     spools: dict[str, bytes]
@@ -30,7 +30,7 @@ class Seeds:
 
 @lru_cache(maxsize=1)
 def seeds() -> Seeds:
-    """All of them, made once in a process."""
+    """All valid inputs, created once per process."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         small: dict[str, Any] = {"world_size": 2, "num_steps": 2, "num_layers": 1}

@@ -1,4 +1,4 @@
-"""The fuzzer: a short run finds nothing, and each kind of defect, where it is planted, is found."""
+"""A short run of the fuzzer finds no defect, and finds each kind of defect that is injected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.fuzz.examine import examine
 from tests.fuzz.unusual import unusual_run
 
 NUM_CASES = 28
-"""One turn of all kinds."""
+"""One cycle of all kinds."""
 
 
 def test_a_short_run_finds_no_defect() -> None:

@@ -1,8 +1,8 @@
-"""Runs that are valid by form and unusual in content, so that analyses and pages meet them.
+"""Runs with a valid form and unusual content, for the analyses and pages.
 
-A run is changed a few times, each time to values that the schema allows, and is then held to the
-laws of `commtrace.schema`: columns within their bounds, rows told apart, ends after beginnings,
-calls on groups that there are. What no program records together is told together.
+A run is changed a few times, each time to values that the schema allows. It is then made to obey
+the laws of `commtrace.schema`: columns within their bounds, unique rows, ends after beginnings,
+calls on existing groups. The values may be combinations that no program records.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _TEXTS_OF: dict[str, tuple[str, ...]] = {
     "file": ("train.py", "<stdin>", "ipython-input-1"),
     "source_file": ("train.py", "<stdin>", "ipython-input-1"),
 }  # fmt: skip
-"""Strings by form or name of their column; others than those with a form may have all `_TEXTS`."""
+"""Strings by form or name of their column; a column without a form may have all of `_TEXTS`."""
 
 _INSTANTS = (0, 1, START_NS, START_NS + 1, START_NS + 10**6, START_NS + 10**9, START_NS + 10**15)
 _NUMBERS = (0, 1, 2, 3, 7, 255, 1000, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 53) + 1)
@@ -90,7 +90,7 @@ def _values(column: Column) -> tuple[Any, ...]:
 
 
 def unusual_run(chance: random.Random) -> Trace:
-    """A run, changed once or several times, that the readers accept."""
+    """Create a run, changed once or several times, that the readers accept."""
     trace = _ordinary_run(chance)
     tables: Tables = {
         name: {column.name: list(trace.tables[name][column.name]) for column in columns}
@@ -107,7 +107,7 @@ def unusual_run(chance: random.Random) -> Trace:
 
 
 def unusual_spools(chance: random.Random) -> dict[str, bytes]:
-    """The spools of such a run, by their names, on clocks of one host or of several."""
+    """Create the spools of such a run, by name, on clocks of one host or of several."""
     trace = unusual_run(chance)
     rows = {name: list(trace.rows(name)) for name in ("comm", "ops", "steps")}
     ranks = sorted({row[0] for of_table in rows.values() for row in of_table}) or [0]
@@ -137,7 +137,7 @@ def _ordinary_run(chance: random.Random) -> Trace:
 
 
 def _a_column(chance: random.Random, tables: Tables) -> tuple[str, Column]:
-    """A column of a table, more often one of calls."""
+    """Choose a column of a table, more often one of calls."""
     name = chance.choice(("comm", "comm", *(name for name in tables if any(tables[name].values()))))
     return name, chance.choice(TABLES[name])
 
@@ -147,7 +147,7 @@ def _num_rows(table: Columns) -> int:
 
 
 def _some_rows(chance: random.Random, table: Columns) -> list[int]:
-    """Rows of a table: all, some or one of them, or those of one value in a column."""
+    """Choose rows of a table: all, some, one, or those with the same value in a column."""
     rows = range(_num_rows(table))
     way = chance.randrange(4)
     if way == 0 or not rows:
@@ -160,7 +160,7 @@ def _some_rows(chance: random.Random, table: Columns) -> list[int]:
 
 
 def _fill(chance: random.Random, tables: Tables) -> None:
-    """Give a column one or a few other values in some rows."""
+    """Set a column to one or a few other values in some rows."""
     name, column = _a_column(chance, tables)
     legal = _values(column)
     pool = chance.sample(legal, min(chance.choice((1, 1, 2, 5)), len(legal)))
@@ -169,7 +169,7 @@ def _fill(chance: random.Random, tables: Tables) -> None:
 
 
 def _fill_all_of_a_unit(chance: random.Random, tables: Tables) -> None:
-    """Give all columns of one unit the same value: no time passes, nothing has a size."""
+    """Set all columns of one unit to the same value: no time passes, or nothing has a size."""
     unit = chance.choice((INSTANT, "ns", "bytes"))
     value = chance.choice((-1, 0, 1, 1 << 58, START_NS))
     for name, columns in TABLES.items():
@@ -179,7 +179,7 @@ def _fill_all_of_a_unit(chance: random.Random, tables: Tables) -> None:
 
 
 def _scale(chance: random.Random, tables: Tables) -> None:
-    """Move and stretch the points in time, or stretch the durations, of some tables."""
+    """Shift and scale the instants, or scale the durations, of some tables."""
     unit, by = chance.choice((INSTANT, "ns", "bytes")), chance.choice((0, 2, 1000, 10**9, 10**15))
     to = chance.choice((0, START_NS, MOST_INSTANT_NS // 2))
     since = START_NS if unit == INSTANT else 0
@@ -202,7 +202,7 @@ def _take_another_column(chance: random.Random, tables: Tables) -> None:
 
 
 def _order(chance: random.Random, tables: Tables) -> None:
-    """Shuffle, turn round or sort the rows of a table."""
+    """Shuffle, reverse or sort the rows of a table."""
     name, column = _a_column(chance, tables)
     rows = list(range(_num_rows(tables[name])))
     values = tables[name][column.name]
@@ -215,14 +215,14 @@ def _order(chance: random.Random, tables: Tables) -> None:
 
 
 def _lose(chance: random.Random, tables: Tables) -> None:
-    """Take rows from a table: a rank, a group, a step, some or all of them."""
+    """Remove rows from a table: a rank, a group, a step, some or all of them."""
     name = chance.choice(list(tables))
     gone = set(_some_rows(chance, tables[name]))
     _keep(tables[name], [row for row in range(_num_rows(tables[name])) if row not in gone])
 
 
 def _lose_a_rank(chance: random.Random, tables: Tables) -> None:
-    """Take a rank, or all others, from the tables that have it, or from one of them."""
+    """Remove a rank, or all others, from the tables that have it, or from one of them."""
     known = [rank for table in tables.values() for rank in table.get("rank", ())] or [0]
     rank, is_alone = chance.choice(known), chance.random() < 0.5
     having = [name for name in tables if "rank" in tables[name]]
@@ -232,7 +232,7 @@ def _lose_a_rank(chance: random.Random, tables: Tables) -> None:
 
 
 def _repeat(chance: random.Random, tables: Tables) -> None:
-    """Tell rows once more, of another rank or under other numbers."""
+    """Duplicate rows, with another rank or other numbers."""
     name = chance.choice(list(tables))
     table, key = tables[name], UNIQUE[name][-1]
     rows = _some_rows(chance, table)
@@ -244,7 +244,7 @@ def _repeat(chance: random.Random, tables: Tables) -> None:
 
 
 def _rename(chance: random.Random, tables: Tables) -> None:
-    """Give a value of a column another name wherever columns of that name have it."""
+    """Replace a value in all columns of a name; a group's `name` counts as `group`."""
     name, column = _a_column(chance, tables)
     values = tables[name][column.name]
     if not values:
@@ -322,7 +322,7 @@ def _hold_to_the_laws(chance: random.Random, tables: Tables) -> None:
 
 
 def _tell_apart(table: Columns, keys: tuple[str, ...]) -> None:
-    """Keep of rows that the keys do not tell apart the first; where one is not known, all."""
+    """Keep the first of rows with equal keys; a row with an unknown key is always kept."""
     first: dict[Any, int] = {}
     rows = list(zip(*(table[key] for key in keys), strict=True))
     for row, values in enumerate(rows):

@@ -1,8 +1,8 @@
-"""A worker of the fuzzer: examines cases whose numbers it reads, a line of JSON per outcome.
+"""Worker of the fuzzer: reads case numbers, examines the cases, writes a line of JSON per outcome.
 
     python -m tests.fuzz.worker SEED MEMORY_BYTES < numbers
 
-It says which case it begins with, so that whoever reads knows which one ended or hung it.
+It announces each case before it begins, so that the reader knows which one crashed or hung it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.fuzz.examine import examine
 
 
 def main() -> None:
-    """Examine the cases whose numbers come in."""
+    """Examine the cases whose numbers are read from stdin."""
     seed, memory = int(sys.argv[1]), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,4 +1,4 @@
-"""What the traces in this folder are recordings of.
+"""Program that was recorded to make the traces in this folder.
 
 commtrace run --nproc 2 -o tests/gold/run-v3.json tests/gold/record.py
 """
@@ -13,7 +13,7 @@ import commtrace
 
 
 def main() -> None:
-    """Two steps on every rank: a reduced output, a backward pass, a barrier."""
+    """Run two steps on every rank: a reduced output, a backward pass; then a barrier."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))

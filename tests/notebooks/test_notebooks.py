@@ -1,7 +1,7 @@
-"""Each notebook runs from its first cell to its last, and shows what it shows when it is run.
+"""Each notebook runs from its first cell to its last, and reproduces its stored outputs.
 
-Numbers that are times, in cells tagged `varies`, are left out of the comparison; that such a cell
-shows the same kinds of things is not.
+Numbers that are times, in cells tagged `varies`, are excluded from the comparison; the types of
+such a cell's outputs are not.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SIZE_LIMIT_BYTES = 1_000_000
 
 @pytest.fixture(autouse=True)
 def _no_traces_in_c_plus_plus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's own test cases ask for them, in the environment of all that comes later."""
+    """torch's own test cases set the variable for everything that runs later."""
     monkeypatch.delenv("TORCH_SHOW_CPP_STACKTRACES", raising=False)
 
 
 def shown(cell: Any) -> list[Any]:
-    """What a cell shows, without layout and, where times are shown, without text."""
+    """Outputs of a cell, without layout and, where times are shown, without text."""
     outputs = []
     for output in cell.outputs:
         texts = output.get("data", {"text/plain": output.get("text", "")})
@@ -43,7 +43,7 @@ def shown(cell: Any) -> list[Any]:
 
 
 def names_of(figure: Any) -> Any:
-    """What a figure draws: the labels and values of its parts."""
+    """Labels and values of the parts of a figure."""
     if figure is None:
         return None
     drawn = [[trace.get("labels"), trace.get("values"), trace.get("z")] for trace in figure["data"]]

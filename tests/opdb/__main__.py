@@ -1,18 +1,18 @@
 """`python -m tests.opdb [run ...]`: a line per run, and a JSON with every operator's outcomes.
 
-Of every operator, `--samples` of its samples are laid out in `--combinations` ways each, on 4
-ranks that are threads; the operators are spread over the machine's cores. A line says
+Up to `--samples` samples of every operator are laid out in up to `--combinations` ways each, on 4
+ranks that are threads; the operators are spread over the machine's cores. A line reads
 
     forward: 644 operators pass in all that was tried, 0 in some, 0 in none, 33 untried;
     5578 combinations: 5578 pass, 0 wrong values, 0 desynchronised, 0 errors;
     4 pass within rounding only
 
-where an operator is untried if no sample of it has a tensor (or in the variant that the run asks
-for), a combination is one call in one layout, and what is refused is a write in place to addends
-that the user gave, as in torch. What passes within rounding only is beyond the OpInfo's tolerance,
-but no farther off than rounding moves torch's own result, see `judge`. Left out, and counted, are
-samples that are sparse, nested or quantised, have no tensor, or fail in torch itself. Exits with 1
-if values are wrong, ranks desynchronised or a hang was found.
+An operator is untried if none of its samples has a tensor, or if it lacks the variant of the run. A
+combination is one call in one layout. A refused one writes in place to partial values that the user
+passed, as in torch. A combination that passes within rounding only is outside of the OpInfo's
+tolerance, but no farther off than rounding moves torch's own result, see `judge`. Samples that are
+sparse, nested or quantised, have no tensor, or fail in torch itself are left out and counted. Exits
+with 1 if values are wrong, ranks desynchronised or a hang was found.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.opdb.scan import DESYNC, ERROR, PASS, REFUSED, WRONG, Tally
 
 
 def main() -> int:
-    """Scan what the command line asks for; 1 if something is wrong."""
+    """Run the scans that the command line selects; returns 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("runs", nargs="*", default=list(RUNS), help=", ".join(RUNS))
     parser.add_argument("--only", default="", help="names of operators, separated by commas")
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def line(run: Run, tallies: dict[str, Tally]) -> str:
-    """What a stranger reads of a run."""
+    """Format the summary line of a run."""
     verdicts = Counter(tally.verdict for tally in tallies.values())
     outcomes = sum((tally.outcomes for tally in tallies.values()), Counter[str]())
     reasons = sum((tally.reasons for tally in tallies.values()), Counter[str]())

@@ -1,4 +1,4 @@
-"""The calls of a run: an OpInfo's samples, and what torch makes of them on whole tensors."""
+"""The calls of a run: samples of an OpInfo and torch's results for them on full tensors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from dtensor_core.placement import Replicate, Shard
 from tests.opdb.nudges import Nudging
 from tests.opdb.runs import Run
 
-# In place of 20, 10, 5 and 3, of which most samples are made, where shards are to be even.
+# Replace torch's sizes 20, 10, 5 and 3, from which most samples are made, where shards must be
+# even.
 EVEN = {"L": 24, "M": 12, "S": 4, "XS": 2}
-# Its lengths are those of torch's sizes, and nobody checks them: it would read beyond its data.
+# Its lengths depend on torch's sizes and are not checked: with others it reads out of bounds.
 _OF_OWN_SIZES = {"_segment_reduce"}
-# The OpInfo has the method of torch.Tensor, which goes around what a subclass has.
+# The OpInfo has the method of torch.Tensor, which bypasses the override of a subclass.
 _AS_USERS_WRITE: dict[str, Any] = {"__getitem__": operator.getitem}
-# In place they give their argument other dims, with which its placements go along.
+# In-place operators that change the argument's dims, and its placements with them.
 _RESHAPING = {"squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims"}
 _RESHAPING |= {"as_strided", "resize_", "resize_as_"}
 _WIDER = {
@@ -34,15 +35,20 @@ _WIDER = {
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
 }
-# How often numbers are nudged to see how far a result goes.
+# Number of perturbed runs that estimate the rounding error of a result.
 _NUDGES = 16
-# From arguments to the leaves of what is compared; the number turns what no sample says.
+# From arguments to the compared leaves; the number varies what samples leave open.
 Call = Callable[[Any, Any, int], list[Any]]
 
 
 @dataclass
 class Case:
-    """One call of an OpInfo: its leaves, which are tensors, and the result on whole tensors."""
+    """One call of an OpInfo.
+
+    Attributes:
+        leaves: Leaves of the arguments, some of which are tensors.
+        expected: Leaves of the result on full tensors.
+    """
 
     info: Any
     run: Call
@@ -55,12 +61,12 @@ class Case:
 
     @property
     def text(self) -> str:
-        """The arguments that are no tensors."""
+        """The arguments that are not tensors."""
         return str([leaf for leaf in self.leaves if not isinstance(leaf, torch.Tensor)])[:80]
 
     @property
     def exact(self) -> list[Any]:
-        """The result in numbers of twice the width or more; nothing where torch refuses."""
+        """The result in a dtype of at least twice the width; empty if torch raises."""
         if self._exact is None:
             wide = [_widened(leaf) for leaf in _copied(self.leaves)]
             self._exact = []
@@ -70,7 +76,7 @@ class Case:
         return self._exact
 
     def nudged(self) -> Iterator[list[Any]]:
-        """The result, several times, of nudged numbers; nothing in place of what torch refuses."""
+        """Yield the results for perturbed numbers; an empty result where torch raises."""
         for seed in range(_NUDGES):
             if seed == len(self._nudged):
                 mode, made = Nudging(seed), []
@@ -81,12 +87,12 @@ class Case:
             yield self._nudged[seed]
 
     def arguments(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
-        """Positional and named arguments of which these are the leaves."""
+        """Return the positional and keyword arguments with these leaves."""
         return tree_unflatten(leaves, self.structure)
 
 
 def cases(info: Any, run: Run, limit: int, left_out: Counter[str] | None = None) -> Iterator[Case]:
-    """The cases of at most `limit` samples, evenly from all of them; counts those left out."""
+    """Yield at most `limit` cases, spaced evenly over all samples; counts those left out."""
     call = _CALLS[run.variant](info)
     if call is None:
         return
@@ -103,7 +109,7 @@ def cases(info: Any, run: Run, limit: int, left_out: Counter[str] | None = None)
 
 
 def _samples(info: Any, run: Run) -> Iterator[Any]:
-    """Its samples; some OpInfos raise half-way if sizes are not what they expect."""
+    """Samples of an OpInfo; some raise half-way at sizes that they do not expect."""
     with suppress(RuntimeError, IndexError, ValueError):
         yield from info.sample_inputs("cpu", run.dtype, requires_grad=run.variant == "backward")
 
@@ -116,7 +122,7 @@ def _spread(samples: Sequence[Any], limit: int) -> Sequence[Any]:
 
 
 def _case(info: Any, call: Call, sample: Any) -> Case | str:
-    """The case of a sample, or why it is none."""
+    """Build the case of a sample, or return the reason why there is none."""
     leaves, structure = tree_flatten(((sample.input, *sample.args), sample.kwargs))
     leaves = [leaf.resolve_conj() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     leaves = _copied(leaves)
@@ -175,7 +181,7 @@ def _forward(info: Any) -> Call:
 
 
 def _inplace(info: Any) -> Call | None:
-    """The argument that is written keeps its layout, and is what comes back."""
+    """In-place variant: the argument keeps its layout and is returned."""
     if info.inplace_variant is None:
         return None
 
@@ -191,10 +197,7 @@ def _inplace(info: Any) -> Call | None:
 
 
 def _out(info: Any) -> Call | None:
-    """Into tensors laid out as the result is, whole, and cut, in turn.
-
-    What is right is the result without `out=`: torch's ihfftn does not write into it on its own.
-    """
+    """Variant with `out=`: the target is laid out like the result, replicated, or sharded."""
     if not info.supports_out:
         return None
 
@@ -223,7 +226,7 @@ def _has_dtensors(values: Any) -> bool:
 
 
 def _backward(info: Any) -> Call | None:
-    """Results and the gradients of all that wants one."""
+    """Backward variant: the results, and the gradients of all inputs that require one."""
     if not info.supports_autograd:
         return None
 
@@ -243,7 +246,7 @@ def _backward(info: Any) -> Call | None:
 
 
 def _weight(leaf: torch.Tensor) -> torch.Tensor:
-    """What a result's gradient is: numbers of both signs, the same for every layout and width."""
+    """Gradient of a result: numbers of both signs, the same for every layout and dtype width."""
     generator = torch.Generator().manual_seed(9)
     kind = torch.complex64 if leaf.is_complex() else torch.float32
     weight = torch.randn(leaf.shape, generator=generator, dtype=kind).to(leaf.dtype)

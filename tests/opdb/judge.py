@@ -1,14 +1,16 @@
-"""What comes back from every rank against what torch makes of the whole tensors.
+"""Compare the results of every rank with torch's results on the full tensors.
 
-A result is right if it is as near to torch's as the OpInfo demands of any two implementations: its
-tolerance, or that of the dtype. Ranks round what they add up in another order, though, and where
-large terms cancel, or a system is ill-conditioned, that shows in more digits than a tolerance knows
-of that is made for results alone. So one that is farther off is right as well if it is that near to
-the result in wider numbers, where it is torch's own that is off; or no farther from it than torch's
-own is and what rounding does to torch's own (`nudges`), together: in the largest element as in the
-Euclidean norm, and as long as half of the digits are beyond doubt. What a wrong rule makes is
-farther off by orders of magnitude: it leaves out, or counts twice, a rank's part. How many
-combinations need this is counted.
+A result is right if it is within the tolerance of the OpInfo, or that of the dtype. Ranks round
+their sums in another order, however. Where large terms cancel, or a system is ill-conditioned, the
+error can exceed such a tolerance. A result outside of it is right as well in two cases:
+
+- It is within the tolerance of the result in wider numbers, so that torch's own is the one off.
+- It is no farther from that result than the sum of torch's own error and the effect of rounding
+  on torch's result (`nudges`), in both the largest element and the Euclidean norm, and half of
+  the digits are beyond doubt.
+
+A wrong rule omits a rank's part or counts it twice, which is off by orders of magnitude. The
+combinations that need this relaxation are counted.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from torch.testing._internal.common_device_type import toleranceOverride
 
 from tests.opdb.cases import Case
 
-# Their results are whatever was in memory.
+# Operators whose results are uninitialized memory.
 UNINITIALISED = {
     "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted",
 }  # fmt: skip
 
 
 def tolerances(info: Any, dtype: torch.dtype) -> tuple[float, float]:
-    """(rtol, atol) of torch for a dtype, or the widest that the OpInfo asks for on this device."""
+    """Return (rtol, atol) of torch for a dtype, or the largest that the OpInfo sets for CPU."""
     rtol, atol = default_tolerances(dtype)
     for decorator in info.decorators:
         if getattr(decorator, "device_type", None) not in (None, "cpu"):
@@ -44,7 +46,11 @@ def tolerances(info: Any, dtype: torch.dtype) -> tuple[float, float]:
 
 
 def difference(case: Case, results: Sequence[Sequence[Any]]) -> tuple[str, bool]:
-    """What is wrong with the ranks' results, or nothing; and whether rounding has to explain it."""
+    """Compare the ranks' results with the expected ones.
+
+    Returns:
+        The first problem, empty if there is none, and True if rounding has to explain a difference.
+    """
     rounded = False
     for rank, result in enumerate(results):
         for number, (got, wanted) in enumerate(itertools.zip_longest(result, case.expected)):
@@ -56,7 +62,7 @@ def difference(case: Case, results: Sequence[Sequence[Any]]) -> tuple[str, bool]
 
 
 def _is_rounding(case: Case, number: int, got: Any, expected: Any) -> bool:
-    """Whether a result is off by no more than rounding makes of it."""
+    """True if the difference is no larger than rounding explains."""
     off, torchs = _distance(got, expected), (0.0, 0.0)
     if off is None:
         return False
@@ -79,7 +85,7 @@ def _is_rounding(case: Case, number: int, got: Any, expected: Any) -> bool:
 
 
 def _distance(got: Any, expected: Any) -> tuple[float, float] | None:
-    """The largest difference of elements and the Euclidean one; None if they don't say it all."""
+    """Return the maximum and the Euclidean norm of the difference, or None if undefined."""
     if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
         return None
     if (got.dtype, got.shape) != (expected.dtype, expected.shape) or not expected.numel():
@@ -124,6 +130,6 @@ def _difference(info: Any, got: Any, expected: Any) -> str:
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as one whose kind torch can compare."""
+    """Convert the tensor to a layout and dtype that torch can compare."""
     dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
     return dense.to(torch.complex64) if dense.dtype is torch.complex32 else dense

@@ -1,4 +1,4 @@
-"""How the tensors of a call may lie on a mesh, and tensors that do lie so."""
+"""The layouts that a run tries for the tensors of a call, and tensors with these layouts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Layouts = tuple[tuple[Placement, ...], ...]
 
 
 def placements_of(tensor: torch.Tensor, run: Run, axis_size: int) -> Iterator[Placement]:
-    """How one mesh axis may hold a tensor in a run."""
+    """Yield the placements of a tensor on one mesh axis that a run tries."""
     yield Replicate()
     for dim, size in enumerate(tensor.shape):
         if run.uneven or (size > 0 and size % axis_size == 0):
@@ -31,7 +31,7 @@ def placements_of(tensor: torch.Tensor, run: Run, axis_size: int) -> Iterator[Pl
 def layouts_of(
     tensors: Sequence[torch.Tensor], run: Run, chooser: random.Random, limit: int
 ) -> list[Layouts]:
-    """Placements of all tensors: every combination, or `limit` by chance, all whole first."""
+    """Return all combinations of placements, or `limit` random ones; all-replicated comes first."""
     choices = [
         [
             each
@@ -54,7 +54,7 @@ def layouts_of(
 def laid_out(
     tensor: torch.Tensor, mesh: Any, placements: Sequence[Placement], kit: Any = dtensor_core
 ) -> Any:
-    """The tensor as a DTensor of `kit`; addends differ between the ranks and have both signs.
+    """Create a DTensor of `kit`; partial values differ between the ranks and have both signs.
 
     A kit has the names of `torch.distributed.tensor`.
     """
@@ -75,7 +75,7 @@ def laid_out(
 
 
 def _placement_of(kit: Any, placement: Placement | None) -> Any:
-    """The same placement of another kit; None is whole."""
+    """Convert a placement to that of another kit; None is Replicate."""
     if isinstance(placement, Partial):
         return kit.Partial(placement.reduce_op)
     dim = None if placement is None else sharded_dim(placement)
@@ -83,9 +83,10 @@ def _placement_of(kit: Any, placement: Placement | None) -> Any:
 
 
 def _addend(value: torch.Tensor, reduce_op: str, coord: int, ranks: int) -> torch.Tensor:
-    """What one rank holds of a pending reduction of which `value` comes out, exactly.
+    """Return a rank's partial value of a pending reduction whose exact result is `value`.
 
-    Powers of two make it exact: v = 2v - v + 0v + ...; what is infinite is on one rank.
+    Multiples by powers of two keep it exact: v = 2v - v + 0v + ...; non-finite values are on one
+    rank.
     """
     if reduce_op in ("max", "min"):
         sign = -1 if reduce_op == "max" else 1

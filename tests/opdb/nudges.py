@@ -1,8 +1,8 @@
-"""torch's results where every number along the way goes to a neighbour: what rounding may change.
+"""torch's results when every intermediate number moves to a neighbour: the effect of rounding.
 
-Monte Carlo arithmetic (Parker 1997), an operator at a time: the numbers of the arguments, and of
-what each operator makes of them, each go to the next larger or smaller one of their dtype, as
-chance will have it. Ranks that add up their parts round what an operator makes in another way, too.
+This is Monte Carlo arithmetic (Parker 1997) at the granularity of an operator: the arguments and
+the results of each operator move at random to the next larger or smaller number of their dtype.
+Ranks that sum up their parts also round the results of operators in another way.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dtensor_core.local.operator import with_lazy_bits
 
 
 class Nudging(TorchDispatchMode):
-    """Nudges what operators make, but for views and what is written in place."""
+    """Perturb the results of operators, except views and in-place writes."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._chance = torch.Generator().manual_seed(seed)
 
     def nudged(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Each number, or part of a complex one, is a neighbour of what it was.
+        """Move each number, or part of a complex one, to a neighbour.
 
-        But for 0, 1 and -1, which are what they are: labels, masks, constants.
+        Keeps 0, 1 and -1, which serve as labels, masks and constants.
         """
         kinds = tensor.is_floating_point(), tensor.is_complex()
         if not any(kinds) or tensor.layout is not torch.strided:

@@ -1,4 +1,4 @@
-"""The database in parts, over processes."""
+"""Scan of the database in parts, spread over processes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.opdb.scan import Tally, scan
 
 
 def database() -> Sequence[Any]:
-    """torch's OpInfos: they hold functions that `dtensor_core` changes, so it comes first."""
+    """Return torch's OpInfos; dtensor_core changes functions they hold, so it is imported first."""
     return importlib.import_module("torch.testing._internal.common_methods_invocations").op_db
 
 
-# Operators a task: few enough to keep all processes busy to the end.
+# Operators per task: few enough to keep all processes busy to the end.
 _CHUNK = 8
 
 
 def tallies_of(
     runs: Sequence[str], only: Collection[str], samples: int, combinations: int, processes: int
 ) -> Iterator[tuple[str, dict[str, Tally], float]]:
-    """Every run's tallies by operator, and its seconds; meanwhile the next run has begun."""
+    """Yield each run's tallies by operator, and its seconds; the next run starts meanwhile."""
     pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
     try:
         tasks = {name: _submit(pool, name, only, samples, combinations) for name in runs}
@@ -46,7 +46,7 @@ def tallies_of(
 def _submit(
     pool: ProcessPoolExecutor, name: str, only: Collection[str], samples: int, combinations: int
 ) -> list[Future[dict[str, Tally]]]:
-    """The parts of a run, begun."""
+    """Submit the parts of a run."""
     numbers = [
         number
         for number, info in enumerate(database())
@@ -58,7 +58,7 @@ def _submit(
 
 
 def _scan(name: str, numbers: Sequence[int], samples: int, combinations: int) -> dict[str, Tally]:
-    """The tallies of some operators, in a process of the pool."""
+    """Scan some operators, in a process of the pool."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     operators = database()

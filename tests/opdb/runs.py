@@ -1,4 +1,4 @@
-"""What a scan of torch's operator database varies: how arguments are laid out, and what is run."""
+"""Runs of the scan of torch's operator database: layouts of arguments and variants of operators."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 class Run:
     """One pass over the database.
 
-    `uneven` and `empty` allow cuts that give ranks unequal shards, or none; `partials` are the
-    reductions whose addends are tried. `variant` is the operator, its gradient ("backward"), its
-    in-place form ("inplace") or its form with `out=` ("out").
+    Attributes:
+        uneven: Allow shards of unequal or zero size.
+        partials: Reductions for which partial placements are tried.
+        variant: "forward", or the gradient ("backward"), the in-place form ("inplace") or the form
+            with `out=` ("out").
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Runs torch's operator database on DTensors over ranks that are threads.
+"""Run torch's operator database on DTensors over ranks that are threads.
 
-Every sample of an operator is run once on whole tensors and once for each combination of its
-arguments' placements; what comes back is compared on every rank.
+Every sample of an operator runs once on full tensors and once for each combination of its
+arguments' placements. The results are compared on every rank.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.opdb.layouts import Layouts, laid_out, layouts_of
 from tests.opdb.runs import Run
 
 PASS, WRONG, DESYNC, ERROR = "pass", "wrong values", "desynchronised", "error"
-# Addends that the user gave are not reduced in place: torch's rule.
+# Partial values that the user passes are not reduced in place, as in torch.
 REFUSED = "refused"
-# Of the harness: a run of milliseconds that lasts longer hangs.
+# A run takes milliseconds; one that lasts longer than this hangs.
 DEADLINE_S = 20
 
 
 @dataclass
 class Tally:
-    """What became of the combinations of one operator, and which samples were left out."""
+    """Outcomes of the combinations of one operator, and the samples that were left out."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Tally:
 
     @property
     def verdict(self) -> str:
-        """All, some or none of the combinations passed; nothing could be tried."""
+        """ "all", "some" or "none" of the combinations passed, or "untried"."""
         total = sum(self.outcomes.values()) - self.outcomes[REFUSED]
         passed = self.outcomes[PASS]
         return (
@@ -57,12 +57,12 @@ class Tally:
 
 
 def scan(info: Any, run: Run, *, samples: int, combinations: int) -> Tally:
-    """The outcomes of one operator: so many of its samples in so many layouts each, at most."""
+    """Run one operator on at most `samples` samples, in at most `combinations` layouts each."""
     tally = Tally()
     chooser = random.Random(0)
     with (
         patch.object(metadata, "_by_kernel", _remembered),
-        # torch's own notes a stack for each kind of device: half as long as a call takes.
+        # torch's own function captures a stack per device type, which takes half as long as a call.
         patch.object(torch, "manual_seed", torch.default_generator.manual_seed),
     ):
         for case in cases(info, run, samples, tally.left_out):
@@ -88,9 +88,9 @@ _metadata: dict[tuple[int, str], Any] = {}
 
 
 def _remembered(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator's meta kernel says, asked once a call and not for every layout and rank.
+    """Ask an operator's meta kernel once per call instead of for every layout and rank.
 
-    It knows of neither, and takes half of a scan's time.
+    The result depends on neither, and asking takes half of a scan's time.
     """
     metas = converted(Spec, lambda spec: spec.tensor_meta, args, kwargs)
     key = (id(op), str(metas))
@@ -142,6 +142,6 @@ def judged(case: Case, results: Sequence[Any], tally: Tally) -> tuple[str, str]:
 
 
 def _reason(text: str) -> str:
-    """Why an error was raised: what its text says so, or its beginning."""
+    """Extract the reason from the text of an error, or its beginning."""
     why = re.search(r"[Ww]hy: (.*?)( \||$)", text)
     return why.group(1) if why else text[:80]

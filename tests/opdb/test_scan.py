@@ -1,4 +1,4 @@
-"""The scan finds what is wrong, and operators of every family are right in every variant."""
+"""The scan finds errors, and operators of every family are right in every variant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.opdb.runs import RUNS
 from tests.opdb.scan import DESYNC, ERROR, PASS, WRONG, Tally, scan
 
 INFOS = {f"{info.name} {info.variant_test_name}".strip(): info for info in op_db}
-# In `make test`; they take a path through every family of rules.
+# Run by `make test`; together they cover every family of rules.
 CHECKED = (
     *("add", "clamp", "where", "lerp", "to", "float", "tril", "zeros_like", "new_full"),
     *("mm", "addmm", "baddbmm", "linalg.cholesky", "fft.fft", "linalg.vector_norm"),
@@ -40,7 +40,7 @@ CHECKED = (
 
 
 class Rows(TorchDispatchMode):
-    """Notes the rows of the operators that are called."""
+    """Record the rule rows of the operators that are called."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """`python -m tests.programs [--count N]`: random programs on a mesh against one device.
 
-Prints what they consisted of, by family of rules and by operator of torch's database, and each
-failure, shrunk, as a script that can be run. Exits with 1 if there is one.
+Prints the composition of the programs, by family of rules and by operator of torch's database, and
+each failure, shrunk, as a script that can be run. Exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tests.programs.parts import tallies
 from tests.programs.tally import Tally
 
 _CHUNK = 5
-# Operators that are used less often are told of, with the reason.
+# Operators that are used less often are listed, with the reason.
 _RARE = 5
 
 
 def main() -> int:
-    """Run what the command line asks for; 1 if a program fails."""
+    """Run the programs that the command line asks for; returns 1 if one fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=20_000, help="how many programs")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def summary(tally: Tally) -> Iterator[str]:
-    """Summary of a run, for a reader."""
+    """Yield the lines of the summary of a run."""
     yield (
         f"{tally.programs} programs of {tally.statements} statements, {tally.differentiated} with "
         f"gradients, {tally.raising} statements that one device refuses; "

@@ -1,4 +1,4 @@
-"""torch's operator database in programs: its operators by name, and its samples by number."""
+"""torch's operator database for programs: operators by name, samples by number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.testing._internal import common_utils
 from torch.testing._internal.opinfo import core
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-# Whose OpInfo has a method that goes around what a subclass has.
+# The OpInfo has a method that bypasses the override of a subclass.
 _AS_USERS_WRITE: dict[str, Callable[..., Any]] = {"__getitem__": operator.getitem}
 _LARGEST_SAMPLE = 3000
 # torch.manual_seed formats a stack for each kind of device that there is not.
@@ -24,7 +24,7 @@ _seed = torch.default_generator.manual_seed
 
 
 class Sampled(NamedTuple):
-    """A leaf of a sample: the operator, the dtype that was asked for, and two numbers."""
+    """Identifies a leaf of a sample: operator, requested dtype, sample number and leaf number."""
 
     operator: str
     dtype: torch.dtype
@@ -34,14 +34,14 @@ class Sampled(NamedTuple):
 
 @lru_cache(maxsize=1)
 def operators() -> dict[str, Any]:
-    """The OpInfos by name and variant; they hold functions that `dtensor_core` has changed."""
+    """Return the OpInfos by name; their functions are those that `dtensor_core` has changed."""
     module = importlib.import_module("torch.testing._internal.common_methods_invocations")
     return {f"{info.name} {info.variant_test_name}".strip(): info for info in module.op_db}
 
 
 @lru_cache(maxsize=4096)
 def samples(name: str, dtype: torch.dtype) -> Sequence[tuple[list[Any], TreeSpec]]:
-    """The samples of an operator, flattened; none with a large, sparse or quantised argument."""
+    """Return the flattened samples of an operator without large, sparse or quantised arguments."""
     found: list[tuple[list[Any], TreeSpec]] = []
     _seed(0)
     # Some OpInfos raise half-way.
@@ -72,7 +72,7 @@ def _is_ordinary(tensor: torch.Tensor) -> bool:
 
 
 def sampled(where: Sampled) -> Any:
-    """A leaf of a sample; a tensor is a copy that lies in memory as it does."""
+    """Return a leaf of a sample; a tensor is copied with its strides."""
     leaf = samples(where.operator, where.dtype)[where.sample][0][where.leaf]
     if not isinstance(leaf, torch.Tensor):
         return leaf
@@ -83,16 +83,16 @@ def sampled(where: Sampled) -> Any:
 
 
 def op(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Result of an operator of the database: a tensor, or a list of all that it returns.
+    """Run an operator of the database; returns a tensor, or a list if it returns several values.
 
-    What is drawn is drawn anew from one seed.
+    Random numbers are drawn from a fixed seed each time.
     """
     info = operators()[name]
     return _flat(_AS_USERS_WRITE.get(name, info.op), args, kwargs)
 
 
 def op_(name: str, *args: Any, **kwargs: Any) -> Any:
-    """The same of the operator's form that writes in place."""
+    """Run the operator's in-place form."""
     return _flat(operators()[name].inplace_variant, args, kwargs)
 
 

@@ -1,6 +1,6 @@
-"""Errors of DTensors that one device does not raise, each with the place that names it.
+"""Errors of DTensors that one device does not raise, each with its place in the documentation.
 
-A statement that ends in one, on all ranks alike, is left out of its program, and counted.
+A statement that raises one on all ranks alike is removed from its program, and counted.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _KNOWN = (
     ("a copy, .*aten.unfold.default needed communication", "copies of windows"),
     ("op_.'addbmm'.*output with shape .* doesn't match the broadcast shape", "addbmm_"),
     ("it takes elements of memory that are not the tensor's", "as_strided beyond a tensor"),
-    # torch's Python makes plain tensors there.
+    # torch's Python code creates plain tensors there.
     ("the gradients.*aten.mm.out: got mixed", "linear_cross_entropy in chunks, backward"),
     ("unravel_index.*got mixed torch.Tensor and DTensor", "unravel_index"),
 )
 
 
 def reason_of(statement: str, error: str) -> str | None:
-    """Why an error is to be expected; None if it is not."""
+    """Return the reason why an error is expected; None if it is not."""
     for text, reason in _KNOWN:
         if re.search(text, f"{statement}\n{error}", re.DOTALL):
             return reason

@@ -1,7 +1,7 @@
-"""Random choices that fit: a tensor with some property, a partner for it, an axis, a layout.
+"""Random choices under constraints: a tensor with a property, a partner for it, a dim, a layout.
 
-A `Draw` holds the tensors of a program in the making, as one device has them. What no tensor of
-the program offers is given anew.
+A `Draw` holds the tensors of an unfinished program with their values on one device. If no tensor
+of the program fits, a new one is created.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIZE_WEIGHTS = (1, 4, 6, 7, 8, 6, 5, 4, 4, 2)
 MOST_ELEMENTS = 3000
 
 
-# Kinds of statements that programs mostly consist of, with weights.
+# Dtypes of programs, with weights.
 _DTYPES = {
     torch.float64: 14,
     torch.float32: 3,
@@ -37,7 +37,7 @@ _SHAPES = ((5, 5), (5,), (10, 5), (5, 10), (5, 5, 5), (2, 3), (3, 3), (2, 3, 4),
 
 
 class Draw:
-    """The state of a program in the making, and its dice."""
+    """The state of an unfinished program, and its random generator."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -60,19 +60,19 @@ class Draw:
         return {name: v for name, v in self.values.items() if isinstance(v, torch.Tensor)}
 
     def chance(self, probability: float) -> bool:
-        """True so often."""
+        """Return True with this probability."""
         return self.dice.random() < probability
 
     def one_of(self, choices: Sequence[Any]) -> Any:
-        """One of them."""
+        """Choose one of them."""
         return self.dice.choice(choices)
 
     def size(self) -> int:
-        """A size of a dimension."""
+        """Choose the size of a dimension."""
         return self.dice.choices(_SIZES, _SIZE_WEIGHTS)[0]
 
     def shape(self, ndim: int) -> tuple[int, ...]:
-        """A shape with few elements; often one of the samples of torch's operator database."""
+        """Choose a shape with few elements; often one common in torch's operator database."""
         usual = [shape for shape in _SHAPES if len(shape) == ndim]
         if usual and self.chance(0.4):
             return self.one_of(usual)
@@ -81,7 +81,7 @@ class Draw:
     def tensor(
         self, fits: Callable[[torch.Tensor], bool] = lambda _: True, *, ndim: int | None = None
     ) -> str:
-        """A tensor of numbers that fits, newer ones more often; new if there is none."""
+        """Choose a tensor of numbers that fits, newer ones more often; create one if none does."""
         found = [
             name
             for name, value in self.tensors().items()
@@ -95,23 +95,23 @@ class Draw:
                 return self.new(shape)
 
     def of_dtype(self, *dtypes: torch.dtype) -> str | None:
-        """Some tensor of the program of one of these types."""
+        """Choose a tensor of the program with one of these dtypes."""
         found = [name for name, value in self.tensors().items() if value.dtype in dtypes]
         return self.dice.choice(found) if found else None
 
     def is_usual(self, value: torch.Tensor) -> bool:
-        """True for floating tensors, and for those that the program is about."""
+        """True for floating tensors, and for those of the program's dtype."""
         return value.is_floating_point() or value.dtype is self.dtype
 
     def new(self, shape: Sequence[int], dtype: torch.dtype | None = None, high: int = 5) -> str:
-        """A tensor given anew, laid out at random."""
+        """Create an input tensor with a random layout."""
         if dtype is None:
             wide = self.dtype is torch.float32 and self.chance(0.5)
             dtype = torch.float64 if wide else self.dtype
         memory = self.dice.choices(MEMORIES, (12, 2, 2, 1))[0]
         placements = self.layout(len(shape), dtype, addends=high == 5)
         if memory == "expanded" and any(each.is_partial() for each in placements):
-            memory = "dense"  # sums of addends round equal numbers to unequal ones: no ties
+            memory = "dense"  # rounding of partial sums makes equal numbers unequal: no ties
         return self.add(
             Given(
                 name=f"a{len(self.given)}",
@@ -128,7 +128,7 @@ class Draw:
         )
 
     def sample(self, sample: Sampled, tensor: torch.Tensor) -> str:
-        """A tensor of the operator database, laid out at random."""
+        """Create an input from a tensor of the operator database, with a random layout."""
         dtype, shape = tensor.dtype, tuple(tensor.shape)
         return self.add(
             Given(
@@ -144,13 +144,13 @@ class Draw:
         )
 
     def add(self, given: Given) -> str:
-        """Add what is given to the program."""
+        """Add an input to the program."""
         self.given.append(given)
         self.values[given.name] = given.whole().requires_grad_(given.requires_grad)
         return given.name
 
     def layout(self, ndim: int, dtype: torch.dtype, *, addends: bool) -> tuple[Placement, ...]:
-        """Placements for a tensor; the addends of all axes are of one kind."""
+        """Choose placements for a tensor; all partial ones have the same reduction."""
         strided = [
             _StridedShard(self.dice.randrange(ndim), split_factor=self.one_of((2, 2, 3)))
             for _ in range(1 if ndim and self.chance(0.2) else 0)
@@ -163,7 +163,7 @@ class Draw:
         return tuple(self.dice.choices(choices, weights)[0] for _ in self.mesh_shape)
 
     def partner(self, name: str) -> str:
-        """A floating tensor that broadcasts with this one."""
+        """Choose a floating tensor that broadcasts with this one."""
         shape = self.values[name].shape
         found = [
             other
@@ -175,26 +175,26 @@ class Draw:
         return self.new(self.reduced(shape))
 
     def reduced(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """A shape that broadcasts to this one."""
+        """Choose a shape that broadcasts to this one."""
         kept = shape[self.dice.randrange(len(shape) + 1) if self.chance(0.3) else 0 :]
         return tuple(1 if self.chance(0.2) else size for size in kept)
 
     def dim(self, name: str) -> int:
-        """A dimension of a tensor that has one, counted from either end."""
+        """Choose a dimension of a tensor that has one, counted from either end."""
         ndim = self.values[name].ndim
         return self.dice.randrange(-ndim, ndim)
 
     def dims(self, name: str) -> list[int]:
-        """One or more dimensions of a tensor that has some."""
+        """Choose one or more dimensions of a tensor that has some."""
         ndim = self.values[name].ndim
         return sorted(self.dice.sample(range(ndim), self.dice.randint(1, ndim)))
 
     def scalar(self) -> float:
-        """A number that is not round."""
+        """Choose a number that is not an integer."""
         return self.one_of((0.5, 1.5, -0.75, 2.25, 0.3125))
 
     def factors(self, count: int) -> list[int]:
-        """Sizes whose product this is."""
+        """Choose sizes with this product."""
         sizes: list[int] = []
         while count > 1 and len(sizes) < 3:
             divisors = [n for n in range(2, count + 1) if count % n == 0]
@@ -208,7 +208,7 @@ class Draw:
 
 
 def _broadcast_size(one: Sequence[int], other: Sequence[int]) -> float:
-    """Number of elements that two shapes make together; infinite if they don't fit."""
+    """Number of elements of two broadcast shapes; infinite if they do not broadcast."""
     try:
         return torch.broadcast_shapes(one, other).numel()
     except RuntimeError:
@@ -220,7 +220,7 @@ def _differentiable(dtype: torch.dtype) -> bool:
 
 
 def _reductions(dtype: torch.dtype) -> tuple[str, ...]:
-    """The reductions whose addends a tensor may consist of."""
+    """Reductions for partial placements of a tensor of this dtype."""
     if dtype.is_complex:
         return ("sum", "sum", "avg")
     if not dtype.is_floating_point:

@@ -1,10 +1,10 @@
-"""From a seed to a program: statements are drawn until one device accepts so many of them.
+"""Generate a program from a seed: draw statements until one device accepts enough of them.
 
-A statement is accepted if it runs, and if its results are finite (in programs without special
-values), not too many, and stable: from values that are a little off, by more than another order of
-summation makes, come results that are a little off. That leaves out ties, kinks and jumps, where
-nothing can be compared. Now and then one that torch refuses is kept: ranks are to refuse it, too.
-Each seed has operators of the database that it tries first, so that all of them have their turn.
+A statement is accepted if it runs, and if its results are not too large, finite (in programs
+without special values) and stable. Stable means that inputs perturbed by more than another order
+of summation would lead to slightly different results only. This excludes ties, kinks and jumps,
+where a comparison is impossible. Some statements that torch refuses are kept: ranks must refuse
+them, too. Each seed tries operators of the database of its own first, so that all of them are used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.programs.run import as_meta, on_one_device, outcome, same
 from tests.programs.sampling import sampled_call
 
 SHORTEST, LONGEST = 5, 30
-# Operators of the database that a seed tries before all others, and all seeds in turn.
+# Operators of the database that a seed tries before all others; the seeds take turns.
 OWN = 5
 _LARGEST = 1e4
 _REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, AssertionError, NotImplementedError)
@@ -61,19 +61,19 @@ _MISREADING = (("median", _is_repeated), ("native_group_norm", _has_gaps))
 
 
 class Unfit(ValueError):
-    """A result that can't be compared, or not go on."""
+    """A result that cannot be compared or used further."""
 
 
 @lru_cache(maxsize=1)
 def _turns() -> Sequence[str]:
-    """The operators of the database in an order of no meaning."""
+    """The operators of the database in an arbitrary fixed order."""
     names = sorted(database())
     random.Random(0).shuffle(names)
     return names
 
 
 def generate(seed: int, refused: Counter[tuple[str, str]] | None = None) -> Program:
-    """The program of a seed; `refused` counts why operators of the database were not taken."""
+    """Generate the program of a seed; `refused` counts the reasons for rejecting operators."""
     own = [_turns()[(seed * OWN + n) % len(_turns())] for n in range(OWN)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -86,7 +86,7 @@ def generate(seed: int, refused: Counter[tuple[str, str]] | None = None) -> Prog
 
 
 class _Making:
-    """A program in the making, and its values on two devices, one of them a little off."""
+    """An unfinished program, and its values on two devices, one of them perturbed."""
 
     def __init__(
         self, draw: Draw, own: Sequence[str], refused: Counter[tuple[str, str]] | None
@@ -101,7 +101,7 @@ class _Making:
         self.precision = Program((), (), (), (), draw.floating).precision
 
     def program(self) -> Program | None:
-        """The program, or None if none was found with these dice."""
+        """Return the program, or None if these random choices give none."""
         own = list(self.own) * 4
         families, weights = list(_FAMILIES), list(_FAMILIES.values())
         for _ in range(self.length * 12):
@@ -119,7 +119,7 @@ class _Making:
         return None
 
     def try_operator(self, name: str) -> bool:
-        """Add a call of an operator of the database if there is one that can be added."""
+        """Add a call of an operator of the database, if one is accepted."""
         for _ in range(3):
             try:
                 reason = self.try_code(sampled_call(self.draw, name))
@@ -131,7 +131,7 @@ class _Making:
         return False
 
     def try_code(self, code: str) -> str:
-        """Add a statement if it is accepted; why not, if it is not."""
+        """Add a statement if it is accepted; returns the reason if it is not."""
         in_place = _writes(code)
         try:
             self.add(code, in_place=in_place)
@@ -147,9 +147,10 @@ class _Making:
         return reason
 
     def refuse(self, code: str, in_place: bool) -> None:
-        """Keep now and then a statement that torch refuses whatever the data, and writes nothing.
+        """Keep, at times, a statement that writes nothing and that torch refuses whatever the data.
 
-        What data decide, the ranks that hold them refuse alone, as documented.
+        An error that depends on data is raised only by the ranks that hold those data, as
+        documented.
         """
         raising = sum(statement.raises for statement in self.statements)
         if in_place or raising >= _MOST_RAISING or not self.draw.chance(0.1):
@@ -184,7 +185,7 @@ class _Making:
         self.statements.append(Statement(targets, code, several, in_place))
 
     def check(self, one: Any, other: Any) -> None:
-        """Raise Unfit if a result can't be part of the program."""
+        """Raise Unfit if a result cannot be part of the program."""
         if not isinstance(one, torch.Tensor):
             if one != other or not isinstance(
                 one, (bool, int, float, str, list, tuple, type(None))
@@ -217,7 +218,7 @@ class _Making:
             self.nudged[given.name] = whole.requires_grad_(given.requires_grad)
 
     def replay(self) -> None:
-        """Undo what a statement wrote that was not accepted after all."""
+        """Undo the writes of a statement that was rejected afterwards."""
         for values, nudge in ((self.draw.values, 0.0), (self.nudged, self.precision.nudge)):
             values.clear()
             for given in self.draw.given:
@@ -230,7 +231,7 @@ class _Making:
                 values.update(zip(statement.targets, results, strict=True))
 
     def finished(self) -> Program | None:
-        """The program, with the gradients that are asked for, if those are stable too."""
+        """Return the program with its gradients, or with fewer or none if those are not stable."""
         draw = self.draw
         smooth = [n for n, value in draw.tensors().items() if n[0] == "v" and value.requires_grad]
         wanted = tuple(smooth[-3:]) if draw.chance(0.8) else ()
@@ -263,12 +264,12 @@ class _Making:
 
 
 def narrowest(tensors: Iterable[torch.Tensor]) -> torch.dtype:
-    """The least exact floating type among tensors, a complex one as that of its parts."""
+    """The least precise floating type among tensors; a complex one counts as that of its parts."""
     kinds = {each.dtype.to_real() if each.is_complex() else each.dtype for each in tensors}
     found = [dtype for dtype in PRECISIONS if dtype in kinds]
     return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)
 
 
 def _writes(code: str) -> bool:
-    """Return whether a statement may write to what variables hold."""
+    """Return whether a statement may write to the value of a variable."""
     return any(mark in code for mark in ("op_(", "out=", "_(", ".data"))

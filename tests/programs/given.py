@@ -1,10 +1,10 @@
-"""Tensors that a program starts from: values, memory, layout, all of it from a seed.
+"""Input tensors of a program: values, memory and layout, all determined by a seed.
 
-`values` are "normal" numbers, which a nudge moves; "exact" multiples of 1/4, whose bits are the
-same however they were added up; or "special": exact, with infinities, nan and zeros of both signs
-among them. `memory` is how the tensor lies on one device: "dense", "permuted", "gapped" (every
-second element of something larger, not from its beginning) or "expanded" (one dim of stride 0). A
-`sample` is a tensor of torch's operator database instead.
+`values` are "normal": numbers that a nudge moves; "exact": multiples of 1/4, whose bits do not
+depend on the order of summation; or "special": exact, with infinities, nan and zeros of both signs
+among them. `memory` is the tensor's memory layout on one device: "dense", "permuted", "gapped"
+(every second element of something larger, not from its beginning) or "expanded" (one dim of
+stride 0). A `sample` is a tensor of torch's operator database instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPECIAL = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A given tensor; unless it is `tight`, a rank's part lies in memory as the whole does."""
+    """An input tensor; a shard keeps the memory layout of the full tensor unless `tight`."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class Given:
     sample: Sampled | None = None
 
     def source(self) -> str:
-        """The Python that makes this; what is as usual is left out."""
+        """The Python expression that creates this; defaults are omitted."""
         usual = Given(self.name, self.shape, self.dtype, 5, 0, False, ())
         options = [
             f"{name}={getattr(self, name)!r}"
@@ -53,9 +53,9 @@ class Given:
         )
 
     def whole(self, nudge: float = 0.0, turn: int = 0) -> torch.Tensor:
-        """The values, as one device has them; those that are not exact off by about `nudge`.
+        """Return the full tensor on one device; values that are not exact are off by about `nudge`.
 
-        Each `turn` nudges in another way.
+        Each `turn` perturbs them in another way.
         """
         if self.sample is not None:
             summed = any(p.is_partial("sum") or p.is_partial("avg") for p in self.placements)
@@ -90,7 +90,7 @@ class Given:
         return whole.to(self.dtype)
 
     def _placed(self, whole: torch.Tensor) -> torch.Tensor:
-        """The values in memory as `memory` says."""
+        """Copy the values into the memory layout `memory`."""
         if self.memory == "permuted":
             order = list(range(whole.ndim))
             random.Random(self.seed).shuffle(order)
@@ -118,12 +118,12 @@ def _moved(whole: torch.Tensor, nudge: float, seed: int, *, summed: bool) -> tor
 
 
 def placements_of(text: str) -> tuple[Placement, ...]:
-    """Placements from text: `"R S1 Psum T0x2"`, the last a strided shard of dim 0 in 2 blocks."""
+    """Parse placements: `"R S1 Psum T0x2"`, the last a strided shard of dim 0 in 2 blocks."""
     return tuple(_placement(word) for word in text.split())
 
 
 def text_of(placements: tuple[Placement, ...]) -> str:
-    """The text that `placements_of` reads."""
+    """Format placements as `placements_of` reads them."""
     return " ".join(_word(placement) for placement in placements)
 
 

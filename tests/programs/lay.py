@@ -1,6 +1,6 @@
-"""Laying tensors out over a mesh, and putting them together again, by nothing but torch.chunk.
+"""Distribute tensors over a mesh and reassemble them, with nothing but torch.chunk.
 
-It is what dtensor_core is compared with, so it uses none of its arithmetic, and communicates
+dtensor_core is compared with this module, so it uses none of its arithmetic and communicates
 nothing.
 """
 
@@ -18,12 +18,12 @@ from tests.programs.given import Given, placements_of
 
 
 class Mismatch(AssertionError):
-    """A result that is not what one device computes."""
+    """A result that differs from that of one device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one rank holds of a result."""
+    """A rank's part of a result."""
 
     local: torch.Tensor
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class Held:
 
     @classmethod
     def of(cls, value: Any) -> Any:
-        """A copy of a DTensor's local part, and its layout; what is no tensor stays as it is."""
+        """Copy a DTensor's local part and its layout; a value that is no tensor stays as it is."""
         if not isinstance(value, torch.Tensor):
             return value
         if not isinstance(value, DTensor):
@@ -52,7 +52,7 @@ class Held:
 
 
 def lay(given: Given, mesh: Any) -> DTensor:
-    """The DTensor of a given tensor, a leaf; its addends differ from rank to rank."""
+    """Create the DTensor of an input, a leaf; partial values differ from rank to rank."""
     whole = given.whole()
     local = whole
     for axis, placement in enumerate(given.placements):
@@ -70,7 +70,7 @@ def lay(given: Given, mesh: Any) -> DTensor:
 def _part(
     whole: torch.Tensor, placement: Placement, ranks: int, coord: int, seed: int
 ) -> torch.Tensor:
-    """What one coordinate of one axis holds."""
+    """Local part of one coordinate on one axis."""
     if isinstance(placement, Shard):
         pieces = whole.chunk(ranks, placement.dim)
         return pieces[coord] if coord < len(pieces) else whole.narrow(placement.dim, 0, 0)
@@ -83,7 +83,7 @@ def _part(
 
 
 def _addend(whole: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> torch.Tensor:
-    """Partial sums of one coordinate: small numbers, and on the first one the rest."""
+    """Partial value of one coordinate: small numbers, and on the first coordinate the rest."""
     dice = torch.Generator().manual_seed(seed)
     noise = [torch.randint(1, 4, whole.shape, generator=dice).to(whole.dtype) for _ in range(ranks)]
     if op in ("max", "min"):
@@ -98,25 +98,27 @@ def _addend(whole: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> 
 
 
 def summed(tensor: torch.Tensor) -> torch.Tensor:
-    """A number to which every element adds that is finite, each in its own way."""
+    """Sum of a function of the finite elements, so that each of them contributes differently."""
     parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return parts.sin().nan_to_num().double().sum()
 
 
 def redistribute(tensor: torch.Tensor, text: str) -> torch.Tensor:
-    """A copy of a DTensor in other placements (`"S0 R"`); a plain copy of a plain tensor.
+    """Copy a DTensor to other placements (`"S0 R"`); a plain tensor is just copied.
 
-    A DTensor that is in these placements already would be aliased, which no plain tensor shows.
+    Without the copy, the same placements would return an alias, which one device does not have.
     """
     copy = tensor.clone()
     return copy.redistribute(placements=placements_of(text)) if isinstance(copy, DTensor) else copy
 
 
 def put_together(held: Sequence[Held], mesh_shape: Sequence[int]) -> torch.Tensor:
-    """The whole tensor that the ranks of a mesh hold, in rank order.
+    """Reassemble the full tensor from the parts of a mesh's ranks, in rank order.
 
-    Raises Mismatch where ranks differ about the layout or about what they hold in common, and
-    where a local part has not the shape that its layout says.
+    Raises:
+        Mismatch: Ranks disagree about the layout or about replicated values, or a local part does
+            not
+            have the shape that its layout requires.
     """
     first = held[0]
     for each in held:
@@ -139,7 +141,7 @@ def put_together(held: Sequence[Held], mesh_shape: Sequence[int]) -> torch.Tenso
 
 
 def _sizes(held: Held, mesh_shape: Sequence[int]) -> list[list[tuple[int, ...]]]:
-    """For each axis, the shape that each coordinate of the axes before it has to cut."""
+    """For each axis, the shape that each coordinate of the axes before it divides."""
     shapes: list[list[tuple[int, ...]]] = []
     level = [held.shape]
     for placement, ranks in zip(held.placements, mesh_shape, strict=True):
@@ -149,7 +151,7 @@ def _sizes(held: Held, mesh_shape: Sequence[int]) -> list[list[tuple[int, ...]]]
 
 
 def _pieces(shape: tuple[int, ...], placement: Placement, ranks: int) -> list[tuple[int, ...]]:
-    """The shape that each coordinate of one axis holds of a tensor of this shape."""
+    """Local shapes on the coordinates of one axis, for a tensor of this shape."""
     dim = sharded_dim(placement)
     if dim is None:
         return [shape] * ranks
@@ -161,7 +163,7 @@ def _pieces(shape: tuple[int, ...], placement: Placement, ranks: int) -> list[tu
 
 
 def _numbers(size: int, placement: Placement, ranks: int) -> list[torch.Tensor]:
-    """Which indices of a dim each coordinate holds: its chunk of each block."""
+    """Indices of a dim that each coordinate holds: its chunk of each block."""
     blocks = [
         _chunks(block, ranks) for block in _chunks(torch.arange(size), split_factor(placement))
     ]
@@ -169,7 +171,7 @@ def _numbers(size: int, placement: Placement, ranks: int) -> list[torch.Tensor]:
 
 
 def _chunks(indices: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """torch.chunk, with empty chunks at the end where it gives fewer."""
+    """torch.chunk, padded with empty chunks to `count`."""
     chunks = list(indices.chunk(count))
     return chunks + [indices[:0]] * (count - len(chunks))
 

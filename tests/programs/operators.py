@@ -1,7 +1,7 @@
-"""The operators that programs are made of: each draws its arguments and returns an expression.
+"""The operators of programs: each function draws its arguments and returns an expression.
 
-An expression is Python over the names of a program. It need not be valid, only mostly so: what one
-device refuses is drawn again.
+An expression is Python over the names of a program. It is usually valid; if one device refuses it,
+another is drawn.
 """
 
 from __future__ import annotations
@@ -407,7 +407,7 @@ def ordered(d: Draw) -> str:
     x = d.tensor(has_elements)
     dim = d.dim(x)
     size = d.values[x].shape[dim]
-    # Which of equal numbers topk names is not defined.
+    # topk may break ties differently.
     of_topk = "" if _all_differ(d.values[x]) else ".values"
     return d.one_of(
         (

@@ -1,4 +1,4 @@
-"""Programs in parts, over processes that can die."""
+"""Programs in parts, over processes that may crash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEMORY_BYTES = 10 << 30
 
 
 def tallies(chunks: Sequence[range], processes: int) -> Iterator[Tally]:
-    """The tallies of all chunks; a process that dies is the failure of the seed that it ran."""
+    """Yield the tallies of all chunks; a crash of a process counts as its seed's failure."""
     context = get_context("spawn")
     left = list(chunks)
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin) as pool:

@@ -1,7 +1,7 @@
-"""A program: tensors that are given, and statements on them, as source text.
+"""Programs: input tensors, and statements on them, as source text.
 
 The same statements run on plain tensors and on DTensors, so a program that fails can be printed as
-a script. Names are `a0, a1, ...` for what is given and `v0, v1, ...` for results.
+a script. Names are `a0, a1, ...` for inputs and `v0, v1, ...` for results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OPERATOR = re.compile(r"""\bop_?\(['"]([^'"]+)['"]""")
 
 
 class Precision(NamedTuple):
-    """Tolerance of results, and the size of nudges that test whether they are stable."""
+    """Tolerance of results, and the size of nudges that test their stability."""
 
     tolerance: float
     stable: float
@@ -41,9 +41,12 @@ PRECISIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`targets = code`; `several` if that gives a list or tuple.
+    """A statement `targets = code`.
 
-    `in_place` if it may change what a variable holds; `raises` if one device refuses it.
+    Attributes:
+        several: The code returns a list or tuple.
+        in_place: The code may change the value of a variable.
+        raises: One device refuses the code.
     """
 
     targets: tuple[str, ...]
@@ -53,7 +56,7 @@ class Statement:
     raises: bool = False
 
     def compiled(self) -> CodeType:
-        """The code of the right-hand side."""
+        """Compile the right-hand side."""
         return _compile(self.code)
 
     def reads(self) -> set[str]:
@@ -83,7 +86,7 @@ def _compile(code: str) -> CodeType:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Given tensors, statements, and the results whose gradients are asked for.
+    """Inputs, statements, and the results to differentiate.
 
     `dtype` is the narrowest floating type of its values.
     """
@@ -96,7 +99,7 @@ class Program:
 
     @property
     def ranks(self) -> int:
-        """How many ranks it runs on."""
+        """Number of ranks of the mesh."""
         return prod(self.mesh_shape)
 
     @property
@@ -109,7 +112,7 @@ class Program:
         return {name for statement in self.statements for name in statement.targets}
 
     def without(self, dropped: set[str]) -> Program:
-        """The program without these variables and all that is made of them."""
+        """The program without these variables and all that depend on them."""
         gone = set(dropped)
         kept: list[Statement] = []
         for statement in self.statements:
@@ -123,7 +126,7 @@ class Program:
         return replace(self, given=given, statements=tuple(kept), differentiated=differentiated)
 
     def script(self) -> str:
-        """The program as Python that can be run from the repository's root."""
+        """The program as Python that runs from the repository's root."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -160,5 +163,5 @@ class Program:
 
 
 def total(names: tuple[str, ...]) -> str:
-    """The scalar whose gradient is taken: every element counts, each differently."""
+    """Expression of the scalar to differentiate: every element contributes, each differently."""
     return " + ".join(f"summed({name})" for name in names)

@@ -1,8 +1,8 @@
-"""Running a program, on one device and on the ranks of a mesh, and comparing everything.
+"""Run a program on one device and on the ranks of a mesh, and compare all values.
 
-Compared are every result when it is made, every variable at the end (in-place operators change
-some), and all gradients. Ranks hand out copies of what they hold and the comparison is made
-afterwards: it communicates nothing, which could mend or hide a fault.
+The comparison covers every result at its creation, every variable at the end (in-place operators
+change some), and all gradients. Ranks return copies of their local parts, which are compared
+afterwards, because communication could repair or hide a fault.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SCOPE = {
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A rank that did not get past a statement, and the error, without what is of one run."""
+    """Statement at which a rank stopped, and the error without text that differs between runs."""
 
     number: int
     error: str
 
 
 def outcome(code: CodeType, values: Mapping[str, Any]) -> Any:
-    """Value of an expression over a program's values."""
+    """Evaluate an expression over a program's values."""
     return eval(code, SCOPE, dict(values))
 
 
@@ -89,11 +89,11 @@ def results_of(
 
 
 class Refusal(str):
-    """Text of an error; any two are equal here, and ranks are compared by their texts."""
+    """Text of an error; any two compare equal, and ranks are compared by their texts."""
 
 
 class _Stop(Exception):
-    """A statement raised that should not have."""
+    """A statement raised unexpectedly."""
 
     def __init__(self, stopped: Stopped) -> None:
         super().__init__(stopped.error)
@@ -113,7 +113,7 @@ def on_one_device(
 
 
 def _copied(value: Any) -> Any:
-    """A copy that lies in memory as the tensor does; what is no tensor stays as it is."""
+    """Copy a tensor with its memory layout; a value that is no tensor stays as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     once = value.detach()
@@ -131,7 +131,7 @@ def _quietly(program: Program) -> list[Kept]:
 
 
 def on_a_rank(program: Program, mesh: Any) -> list[Kept] | Stopped:
-    """All results as one rank holds them, or where it stopped."""
+    """Return all results of one rank, or where it stopped."""
     given = {g.name: lay(g, mesh) for g in program.given}
     try:
         return [(text, Held.of(value)) for text, value in results_of(program, given)]
@@ -144,9 +144,10 @@ def _on_a_process(program: Program) -> list[Kept] | Stopped:
 
 
 def on_threads(program: Program) -> list[list[Kept] | Stopped]:
-    """Results of all ranks; ranks are threads.
+    """Run all ranks as threads and return their results.
 
-    Raises Mismatch where some stop and others wait for them.
+    Raises:
+        Mismatch: Some ranks stop while others wait for them.
     """
     stopped: list[Stopped] = []
 
@@ -165,17 +166,22 @@ def on_threads(program: Program) -> list[list[Kept] | Stopped]:
 
 
 def on_processes(program: Program) -> list[list[Kept] | Stopped]:
-    """Results of all ranks; ranks are processes that communicate by gloo."""
+    """Run all ranks as processes that communicate by gloo, and return their results."""
     return run_processes(_on_a_process, program.ranks, program, timeout_s=_DEADLINE_S)
 
 
 def check(
     program: Program, run: Callable[[Program], list[list[Kept] | Stopped]] = on_threads
 ) -> tuple[Program, list[str]]:
-    """The program that was compared, and why statements of the given one had to be left out.
+    """Run a program and compare it; statements with documented errors are left out.
 
-    Raises Mismatch where a result is not that of one device, where ranks stop that should not or
-    each for a reason of its own, and what else a rank raises.
+    Returns:
+        The program that was compared, and the reasons why statements were left out.
+
+    Raises:
+        Mismatch: A result differs from that of one device, or ranks stop unexpectedly or for
+            different
+            reasons. Other errors of a rank propagate.
     """
     left_out: list[str] = []
     while True:
@@ -216,7 +222,7 @@ def check(
 
 
 def _runs(program: Program) -> bool:
-    """Return whether one device still runs a program of which a write was left out."""
+    """Return whether one device still runs a program from which a write was removed."""
     try:
         _quietly(program)
     except Exception:
@@ -225,7 +231,7 @@ def _runs(program: Program) -> bool:
 
 
 def compare(program: Program, ranks: Sequence[Any], expected: list[Kept]) -> None:
-    """Raises Mismatch for the first result of the ranks that is not the expected one."""
+    """Raise Mismatch for the first result of the ranks that is not the expected one."""
     texts = [text for text, _ in expected]
     laid = [*program.given, *(value for _, value in ranks[0] if isinstance(value, Held))]
     placements = [placement for each in laid for placement in each.placements]
@@ -248,7 +254,7 @@ def compare(program: Program, ranks: Sequence[Any], expected: list[Kept]) -> Non
 
 
 class OtherStride(Mismatch):
-    """A result whose global stride is not that on one device."""
+    """A result with a global stride that differs from one device's."""
 
     def __init__(self, name: str, found: Sequence[int], expected: Sequence[int]) -> None:
         super().__init__(f"stride {tuple(found)} for {tuple(expected)}")
@@ -256,9 +262,9 @@ class OtherStride(Mismatch):
 
 
 def is_meta_stride(program: Program, error: OtherStride) -> bool:
-    """Return whether a result's stride is as torch's own meta kernels have it, or those have none.
+    """Return whether a result's stride is that of torch's meta kernels, or they have none.
 
-    They differ from the kernels of the CPU here and there: nothing is promised then.
+    They differ from the CPU kernels in places; no stride is guaranteed there.
     """
     values: dict[str, Any] = {
         g.name: g.whole().requires_grad_(g.requires_grad) for g in program.given
@@ -281,7 +287,7 @@ def is_meta_stride(program: Program, error: OtherStride) -> bool:
 
 
 def as_meta(value: Any) -> Any:
-    """A tensor without elements that lies as this one; what is no tensor stays as it is."""
+    """Create a meta tensor with the same strides; a value that is no tensor stays as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
@@ -293,7 +299,7 @@ def _assign(values: dict[str, Any], statement: Statement, result: Any) -> None:
 
 
 class Inexact(Mismatch):
-    """Numbers that are farther off than the tolerance; what rounding does may explain it."""
+    """Numbers outside of the tolerance, which rounding may explain."""
 
 
 def _compare(program: Program, held: list[Any], whole: Any, *, summed: bool) -> None:
@@ -325,9 +331,9 @@ def _compare(program: Program, held: list[Any], whole: Any, *, summed: bool) -> 
 def _without_infinities(
     found: torch.Tensor, expected: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both with 0 where neither is finite: of partial sums, nan may stand for an infinity.
+    """Replace elements that are finite in neither by 0: partial sums may turn an infinity into nan.
 
-    docs/operators.md says what is promised: finite if and only if one device's result is finite.
+    docs/operators.md guarantees only that a result is finite if and only if one device's is.
     """
     if not (expected.is_floating_point() or expected.is_complex()):
         return found, expected
@@ -336,7 +342,7 @@ def _without_infinities(
 
 
 def same_stride(found: Sequence[int], expected: Sequence[int], shape: Sequence[int]) -> bool:
-    """Return whether two tensors lie alike; where a size is 1 or nothing, no step counts."""
+    """Return whether two strides are equivalent: dims of size 1 and empty tensors do not count."""
     if 0 in shape:
         return True
     steps = zip(found, expected, shape, strict=True)
@@ -400,7 +406,7 @@ def rounded(
 
 
 def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
-    """Raises AssertionError if two tensors differ, in type, shape or by more than rounding."""
+    """Raise AssertionError if two tensors differ in dtype or shape, or by more than rounding."""
     scale = 1.0
     if expected.numel() and (expected.is_floating_point() or expected.is_complex()):
         largest = expected.detach().abs().double().nan_to_num(0, 0, 0).max()

@@ -1,8 +1,8 @@
-"""Statements made of samples of torch's operator database, with a program's own values in them.
+"""Statements from samples of torch's operator database, with a program's own values in them.
 
-A tensor of the sample becomes a tensor of the program that can be brought to its shape, or, if none
-is chosen, one that is given anew. What is neither a tensor nor has a literal is named by its place
-in the sample.
+A tensor of the sample is replaced by a tensor of the program that can be reshaped to it, or becomes
+a new input. A value that is neither a tensor nor has a literal is referred to by its position in
+the sample.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.programs.database import Sampled, operators, samples
 from tests.programs.draw import Draw
 from tests.programs.program import NAME, names_in
 
-# They return whatever was in memory.
+# They return uninitialized memory.
 _UNINITIALISED = {
     "empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted",
 }  # fmt: skip
@@ -38,7 +38,7 @@ _SORTED = {"bucketize": 1, "searchsorted": 0}
 
 
 class _Code:
-    """Types that print as themselves."""
+    """A value that prints as its text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -48,9 +48,10 @@ class _Code:
 
 
 def sampled_call(d: Draw, name: str) -> str:
-    """A call of an operator of the database, in one of its forms.
+    """Return a call of an operator of the database, in one of its forms.
 
-    Raises ValueError where it has no sample that can be part of the program.
+    Raises:
+        ValueError: The operator has no sample that can be part of the program.
     """
     info = operators()[name]
     dtype = _dtype(d, info)
@@ -79,9 +80,10 @@ def sampled_call(d: Draw, name: str) -> str:
 
 
 def _target(d: Draw, arguments: str) -> str:
-    """A variable to write a result to, which shares no memory with what is read.
+    """Choose a variable to write a result to, which shares no memory with those that are read.
 
-    Raises ValueError if there is none.
+    Raises:
+        ValueError: There is none.
     """
     read = {_memory(d.values[name]) for name in names_in(arguments)}
     fits = [
@@ -107,7 +109,7 @@ def _memory(value: Any) -> int:
 
 
 def _dtype(d: Draw, info: Any) -> torch.dtype:
-    """The program's type if the operator takes it, now and then another one that is as exact."""
+    """Choose the program's dtype if supported, at times another one that is as exact."""
     supported = info.supported_dtypes("cpu")
     others = [each for each in _OTHERS if each in supported and _is_as_exact(d, each)]
     if d.dtype in supported and not (others and d.chance(0.2)):
@@ -123,7 +125,7 @@ def _is_as_exact(d: Draw, dtype: torch.dtype) -> bool:
 
 
 def _texts(d: Draw, where: Sampled, leaves: Sequence[Any]) -> list[Any]:
-    """Code that stands for each leaf."""
+    """Return code for each leaf."""
     texts: list[Any] = []
     is_first = True
     for number, leaf in enumerate(leaves):
@@ -145,7 +147,7 @@ def _texts(d: Draw, where: Sampled, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _own(d: Draw, wanted: torch.Tensor, probability: float) -> str | None:
-    """A tensor of the program's that fits in place of one of the sample's, or is made to."""
+    """Choose a tensor of the program in place of one of the sample's, reshaped if need be."""
     if not d.chance(probability):
         return None
     alike = [name for name, v in d.tensors().items() if v.dtype is wanted.dtype]
@@ -159,7 +161,7 @@ def _own(d: Draw, wanted: torch.Tensor, probability: float) -> str | None:
 
 
 def _brought(d: Draw, name: str, shape: list[int]) -> str | None:
-    """An expression of this shape: with elements left out, repeated, or another order of dims."""
+    """Return an expression of this shape from the variable's elements, or None."""
     value, count = d.values[name], torch.Size(shape).numel()
     if value.numel() == count:
         return f"{name}.reshape({shape})"

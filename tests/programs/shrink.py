@@ -1,4 +1,4 @@
-"""From a program that fails to the smallest one that does: what can go goes, one at a time."""
+"""Reduce a failing program to a minimal one, by removing one part at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Fails = Callable[[Program], bool]
 
 
 def shrink(program: Program, fails: Fails) -> Program:
-    """A program of which nothing can be taken without that it ceases to fail."""
+    """Return a program that stops failing if any single part is removed."""
     while True:
         smaller = next((each for each in _smaller(program) if fails(each)), None)
         if smaller is None:
@@ -21,7 +21,7 @@ def shrink(program: Program, fails: Fails) -> Program:
 
 
 def _smaller(program: Program) -> Iterator[Program]:
-    """Programs with one thing less."""
+    """Yield programs with one part less."""
     if program.differentiated:
         yield replace(program, differentiated=())
     count = len(program.statements)
@@ -58,7 +58,7 @@ def _with_given(program: Program, index: int, given: object) -> Program:
 
 
 def _without_axis(program: Program, axis: int) -> Program:
-    """The program on a mesh that has one axis less."""
+    """The program on a mesh without this axis."""
 
     def less(values: tuple) -> tuple:
         return values[:axis] + values[axis + 1 :]

@@ -1,4 +1,4 @@
-"""Operators that look at how a tensor lies in memory, or write where several names look."""
+"""Operators that depend on memory layout, or write where several names alias."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def has_dims(value: torch.Tensor) -> bool:
 
 
 def other_dtype(d: Draw) -> str:
-    """The same bytes as numbers of another type, narrower or wider."""
+    """Views of the bytes as another dtype, narrower or wider."""
     names = [name for name, v in d.tensors().items() if v.ndim and v.dtype is not torch.bool]
     if not names:
         return f"{d.tensor()}.view(torch.int64)"
@@ -33,7 +33,7 @@ def other_dtype(d: Draw) -> str:
 
 
 def strided(d: Draw) -> str:
-    """Views whose steps are given, or follow from those of the tensor."""
+    """Views with strides that are given, or derived from those of the tensor."""
     x = d.tensor(lambda v: v.ndim > 0 and v.numel() > 0)
     value = d.values[x]
     size = [d.dice.randint(1, n) for n in value.shape]
@@ -59,7 +59,7 @@ def strided(d: Draw) -> str:
 
 
 def diagonals(d: Draw) -> str:
-    """Reads and writes along diagonals."""
+    """Reads and writes of diagonals."""
     x = d.tensor(lambda v: v.ndim >= 2)
     value, offset = d.values[x], d.dice.randint(-2, 2)
     writable = d.one_of((f"{x}.clone()", f"({x} * 1)", x, f"{x}.transpose(0, 1).clone()"))

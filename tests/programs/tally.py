@@ -21,7 +21,7 @@ from tests.programs.shrink import shrink
 
 @dataclass
 class Tally:
-    """Counts of programs, and of what they consist of; `failures` are texts with their programs."""
+    """Counts of programs and their parts; `failures` are texts with their programs."""
 
     programs: int = 0
     statements: int = 0
@@ -42,7 +42,7 @@ class Tally:
 
 
 class _Families(TorchDispatchMode):
-    """Counts the operators that run, by the family of rules that they belong to."""
+    """Count the operators that run, by their family of rules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class _Families(TorchDispatchMode):
 
 
 def family_of(op: Any) -> str:
-    """The family of rules that serves an operator, or that there is none."""
+    """Return the family of rules that serves an operator, or "no rule"."""
     row = table.row_of(op)
     if row is None:
         return "no rule"
@@ -65,20 +65,20 @@ def family_of(op: Any) -> str:
 
 
 def tally_of(seeds: Sequence[int]) -> Tally:
-    """Outcomes of the programs of these seeds."""
+    """Run the programs of these seeds and tally their outcomes."""
     tally = Tally()
     for seed in seeds:
         program = generate(seed, tally.refused)
         try:
             count(tally, program)
             _judge(tally, seed, program)
-        except Exception as error:  # of the harness: some of them can't be sent to another process
+        except Exception as error:  # of the harness: some cannot be pickled to another process
             tally.failures.append((seed, f"{type(error).__name__}: {error}", program.script()))
     return tally
 
 
 def count(tally: Tally, program: Program) -> None:
-    """Add what a program consists of."""
+    """Count the parts of a program."""
     tally.programs += 1
     tally.statements += len(program.statements)
     tally.differentiated += bool(program.differentiated)
@@ -115,7 +115,7 @@ def _judge(tally: Tally, seed: int, program: Program) -> None:
 
 
 def failure(program: Program, run: Callable[..., Any] | None = None) -> Exception | None:
-    """The failure of a program, if it has one."""
+    """Return the error of a program, or None."""
     try:
         check(program, *([run] if run else []))
     except Exception as error:
@@ -124,7 +124,7 @@ def failure(program: Program, run: Callable[..., Any] | None = None) -> Exceptio
 
 
 def fails_alike(error: Exception) -> Callable[[Program], bool]:
-    """Return whether a smaller program is one that fails as this does."""
+    """Return a predicate that is true for a smaller program that fails with the same error."""
 
     def fails(program: Program) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""What random programs found wrong once, in its smallest form."""
+"""Errors that random programs have found, each in its smallest form."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_zeros_of_a_gradient_formula_are_no_plain_tensors_that_mix():
     mesh = kept_mesh((4,))
     torch.manual_seed(0)
     x = distribute_tensor(torch.randn(4, 6), mesh, [Shard(0)]).requires_grad_()
-    x.split(2, 1)[2].sum().backward()  # its formula joins zeros that it makes of sizes
+    x.split(2, 1)[2].sum().backward()  # its formula concatenates zeros that it creates from sizes
     assert torch.equal(x.grad.full_tensor(), torch.tensor([0.0, 0, 0, 0, 1, 1]).expand(4, 6))
     with pytest.raises(MixedTensorError):
         torch.cat([x, torch.zeros(4, 6)])

@@ -1,9 +1,9 @@
 """Random programs compute on a mesh what they compute on one device.
 
-A program is 5 to 30 statements: operators of all families and of torch's operator database, over
-tensors laid out at random. Every result, what in-place operators leave, and all gradients are
-compared, and errors where one device has them. What fails is shrunk, and printed as a script.
-`make programs` runs 20,000; here are a few of them.
+A program has 5 to 30 statements: operators of all families and of torch's operator database, over
+tensors with random layouts. Every result, the effects of in-place operators, all gradients, and
+errors that one device raises are compared. A failure is shrunk, and printed as a script.
+`make programs` runs 20,000; this module runs a few of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # operators that torch has de
 PROGRAMS = 40
 ON_PROCESSES = range(0, PROGRAMS, 20)
 RARE = {"attention", "bags", "embedding"}
-"""Families of few operators, which come up in more programs than are run here."""
+"""Small families, which are used by more programs than run here."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_a_seed_always_makes_the_same_program():
     assert generate(3) != generate(4)
 
 
-@pytest.mark.timeout(1200)  # where it is the first that asks for the tally
+@pytest.mark.timeout(1200)  # for the case that this test is the first to use the tally
 def test_the_programs_have_all_families_meshes_layouts_and_kinds_of_memory(tally):
     assert set(table.FAMILIES) - set(tally.families) <= RARE, tally.families
     words = {"R", "S", "Tx", "Psum", "Pmax", "Pmin", "Pavg", "Pproduct", "nested", "empty"}
@@ -95,7 +95,7 @@ def a_program(*code: str) -> Program:
 
 
 def faulty_softmax(op, inputs, outputs):
-    """A local operator that is wrong on one rank."""
+    """Return a local operator that is wrong on one rank."""
     return lambda *args: op(*args) + (inputs[0].coords[0] == 1)
 
 

@@ -1,7 +1,7 @@
-"""Training scripts that know nothing of commtrace: their recordings against torch's C++ counters.
+"""Recordings of training scripts unaware of commtrace, compared with torch's C++ counters.
 
-Each script of `scripts` runs under `commtrace run`, once. What gloo's flight recorder holds of each
-rank is what the backend was asked for, whoever asked: c10d's Python, DDP's reducer in C++, FSDP's
+Each script of `scripts` runs once under `commtrace run`. gloo's flight recorder on each rank holds
+what the backend was asked for, by whichever caller: c10d's Python, DDP's reducer in C++, FSDP's
 streams. A recording has the same collectives of each group, in the same order, of the same sizes.
 """
 
@@ -23,8 +23,8 @@ from commtrace.analyze import Frames, load
 
 HERE = Path(__file__).parent
 DEADLINE_S = 240
-TRANSFERS = {"send": "gloo:send", "recv": "gloo:recv"}  # a receive from anybody has a longer name
-# gloo has no reduce-scatter: it reduces everything on all ranks and each keeps its part.
+TRANSFERS = {"send": "gloo:send", "recv": "gloo:recv"}  # a receive from any rank is longer
+# gloo has no reduce-scatter: it reduces everything on all ranks and each keeps its shard.
 CARRIED_OUT_AS = {"reduce_scatter": "all_reduce"}
 DTYPES = {
     "Float": "float32", "Double": "float64", "BFloat16": "bfloat16", "Half": "float16",
@@ -58,7 +58,7 @@ Collective = tuple[str, str, int]
 
 
 def run(program: str, folder: Path) -> tuple[Frames, list[dict[str, Any]]]:
-    """A recorded run of a script, and what was counted on each rank."""
+    """Run a script recorded, and return the run and the counts of each rank."""
     line, num_ranks = PROGRAMS[program]
     script, *args = line.split()
     path = folder / "run.json"
@@ -76,12 +76,12 @@ def run(program: str, folder: Path) -> tuple[Frames, list[dict[str, Any]]]:
 
 
 def elements(shapes: Iterable[Iterable[int]]) -> int:
-    """Number of the elements of tensors together."""
+    """Total number of elements of the shapes."""
     return sum(math.prod(shape) for shape in shapes)
 
 
 def recorded(calls: pd.DataFrame) -> Iterator[tuple[str, Collective]]:
-    """Group and collective of each call, as gloo carries it out."""
+    """Group and collective of each recorded call, as gloo carries it out."""
     for call in calls[~calls["kind"].isin(TRANSFERS)].sort_values("id").itertuples():
         kind = CARRIED_OUT_AS.get(str(call.kind), str(call.kind))
         most = max(
@@ -98,7 +98,7 @@ def counted_by_gloo(
     for entry in entries:
         (group, _), kind = entry["process_group"], entry["profiling_name"].removeprefix("gloo:")
         most = max(elements(entry["input_sizes"]), elements(entry["output_sizes"]))
-        if kind == "all_gather":  # a coalesced one's output is noted with its input's size
+        if kind == "all_gather":  # a coalesced one's output has its input's size here
             most = elements(entry["input_sizes"]) * sizes[group]
         dtypes = [DTYPES[each] for each in (*entry["input_dtypes"], *entry["output_dtypes"])]
         yield group, (kind, dtypes[0] if most else "", most)

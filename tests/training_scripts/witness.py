@@ -1,7 +1,7 @@
-"""`python witness.py FOLDER SCRIPT ARGS…`: the script, and what torch's C++ counted while it ran.
+"""`python witness.py FOLDER SCRIPT ARGS…`: run the script and count its communication in C++.
 
-Writes `rank<N>.json`: the collectives that gloo's flight recorder holds, and what torch's profiler
-saw gloo do, since the flight recorder holds no transfers.
+Writes `rank<N>.json`: the collectives in gloo's flight recorder, and the operations of gloo that
+torch's profiler saw, because the flight recorder has no transfers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def main(folder: str, script: str, *args: str) -> None:
-    """Run the script under the profiler, and write what was counted."""
+    """Run the script under the profiler, and write the counts."""
     import torch
 
     native: Any = torch._C

@@ -1,4 +1,4 @@
-"""A second, slow way to every number: plain loops over the rows of a trace."""
+"""Reference computation of every number: plain loops over the rows of a trace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def duration_of(call: Any) -> int:
 
 
 def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
-    """The measures of some of a trace's calls."""
+    """Measures of some of a trace's calls."""
     num_ranks = len(rows(trace, "ranks"))
     recorded = sum(rank.end_ns - rank.start_ns for rank in rows(trace, "ranks"))
     num_steps = len({(each.rank, each.step) for each in rows(trace, "steps")})
@@ -83,7 +83,7 @@ TRANSFERS = ("send", "recv")
 
 
 def numbers_of(comm: list[Any]) -> list[int]:
-    """Each collective's number in its group, leaving out the transfers before it."""
+    """Sequence number of each collective in its group, not counting transfers."""
     transfers: dict[tuple[int, str], list[int]] = {}
     for call in comm:
         if call.kind in TRANSFERS and call.seq >= 0:
@@ -95,7 +95,7 @@ def numbers_of(comm: list[Any]) -> list[int]:
 
 
 def other_end_of(comm: list[Any], call: Any) -> Any:
-    """The call at the other end of a transfer, or None."""
+    """Return the call at the other end of a transfer, or None."""
 
     def same_way(kind: str, rank: int, peer: int) -> list[Any]:
         found = [
@@ -154,7 +154,7 @@ def _wait_of(
         needed = []
     last = max([call, *needed], key=lambda peer: (peer.issue_ns, peer is call, -peer.rank))
     in_call = min(call.call_ns, call.blocked_ns)
-    returned = call.issue_ns + in_call  # no wait begins before; one may end after completion
+    returned = call.issue_ns + in_call  # no wait begins before this; one may end after completion
     spans = [
         (call.issue_ns, returned),
         (max(returned, call.complete_ns - (call.blocked_ns - in_call)), call.complete_ns),

@@ -1,4 +1,4 @@
-"""Small hand-made runs: `run_of([call(rank=0, ...), ...])`, and random ones of any shape."""
+"""Small hand-made runs, `run_of([call(rank=0, ...), ...])`, and random ones of any shape."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LASTS_NS = 1_000_000
 
 
 def call(**given: Any) -> Any:
-    """A call of which only what is given is known; `at` and `until` count from the run's start."""
+    """A call with only the given fields known; `at` and `until` are relative to the run's start."""
     defaults: dict[str, Any] = {"rank": 0, "kind": "all_reduce", "group": "g", "phase": "forward"}
     for short, name in (("at", "issue_ns"), ("until", "complete_ns")):
         if short in given:
@@ -101,7 +101,7 @@ _LAYOUTS = tuple(
 
 
 def _what_is_told(chance: random.Random) -> dict[str, Any]:
-    """What is known of some calls only: layouts, parameters, lines."""
+    """Random values of fields that are known for some calls only: layouts, parameters, lines."""
     told: dict[str, Any] = {"dtype": chance.choice(("", "float32", "float32", "bfloat16"))}
     told["thread"] = chance.choice((7, 7, 8))
     if chance.random() < 0.7:
@@ -116,7 +116,7 @@ def _what_is_told(chance: random.Random) -> dict[str, Any]:
 
 
 def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Trace:
-    """A run in which everything varies, and much is not known."""
+    """A run in which everything varies and many values are unknown."""
     chance = random.Random(seed)
 
     def perhaps(value: int) -> int:
@@ -129,7 +129,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
     for _ in range(num_collectives):
         kind = chance.choice(_KINDS)
         name = chance.choice(("g",) * 8 + ("part", "unknown"))
-        members = range(num_ranks - (name == "part"))  # one never comes
+        members = range(num_ranks - (name == "part"))  # one never arrives
         root = chance.randrange(num_ranks)
         shared = {
             "kind": kind,
@@ -174,7 +174,7 @@ def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Tr
 
 
 def layouts_trace(seed: int, num_ranks: int = 2, num_calls: int = 120) -> Trace:
-    """A run of small calls that all tell their layouts, few of them: they repeat and go back."""
+    """A run of small calls between few known layouts, so that redistributions repeat and revert."""
     chance = random.Random(seed)
     layouts = [f"f32[8,16] tp:{placement}" for placement in ("S(0)", "R", "P(sum)")]
     comm = []
@@ -214,9 +214,9 @@ def layouts_trace(seed: int, num_ranks: int = 2, num_calls: int = 120) -> Trace:
 
 
 def late_trace(lateness: Callable[[int, int], int], num_ranks: int = 3, num: int = 20) -> Trace:
-    """All-reduces every 10 µs, to the nth of which each rank comes that late, in ns.
+    """All-reduces every 10 µs, with the given lateness in ns of each rank at the nth one.
 
-    They are over 9 µs after the first rank came, and half of them make a step.
+    They complete 9 µs after the first rank arrives, and half of them make a step.
     """
     comm = []
     for n in range(num):
@@ -239,22 +239,25 @@ def late_trace(lateness: Callable[[int, int], int], num_ranks: int = 3, num: int
 
 
 def stalled_once(n: int, rank: int) -> int:
-    """Rank 1 is late once; else everybody is a little, in turn."""
+    """Rank 1 is late once; otherwise the ranks are slightly late in turn."""
     return 8_000 if (n, rank) == (15, 1) else 10 * ((n + rank) % 3)
 
 
 def late_in_turn(n: int, rank: int) -> int:
-    """Each rank is late to every third one."""
+    """Each rank is late to every third call."""
     return 4_000 * (n % 3 == rank)
 
 
 def late_at_every_other(n: int, rank: int) -> int:
-    """Rank 2 is late to every other one."""
+    """Rank 2 is late to every second call."""
     return 3_000 * (rank == 2 and n % 2) + 10 * (n % 3 == rank)
 
 
 def accumulated(num_passes: int = 2, *, by_hand: bool = False, num_steps: int = 2) -> list[Any]:
-    """Calls of a rank that reduces two buckets in each of several passes a step, and by hand."""
+    """Calls of a rank that reduces two buckets per pass, in several passes a step.
+
+    `by_hand` adds four reductions outside of backward to each step.
+    """
     comm: list[Any] = []
 
     def reduces(**given: Any) -> None:
@@ -272,12 +275,12 @@ def accumulated(num_passes: int = 2, *, by_hand: bool = False, num_steps: int = 
                 )  # fmt: skip
         for _ in range(4 * by_hand):
             reduces(step=number, payload_bytes=8, phase="other", source_line=5)
-        reduces(step=number, payload_bytes=8, phase="other", source_line=6)  # a loss, say
+        reduces(step=number, payload_bytes=8, phase="other", source_line=6)  # for example a loss
     return comm
 
 
 def flagged(reasons: Sequence[str]) -> list[Any]:
-    """Passes of a rank that reduces a bucket and then flags, of which one is told each."""
+    """Passes of a rank that reduces a bucket and then the flags, with one reason for each."""
     known = {"phase": "backward", "module_class": "DistributedDataParallel", "call_ns": 50}
     comm = []
     for n, reason in enumerate(reasons):

@@ -11,7 +11,7 @@ UNKNOWN = (-1, -1, -1)
 
 
 def met(kind: str, comes: list[int], leaves: int, **shared: Any) -> list[Any]:
-    """One collective to which rank r comes at comes[r]; all are blocked until `leaves`."""
+    """One collective at which rank r arrives at comes[r]; all are blocked until `leaves`."""
     return [
         call(
             rank=rank,
@@ -127,7 +127,7 @@ def test_a_run_without_communication_has_no_arrivals() -> None:
 
 
 def moved(send: tuple[int, int], recv: tuple[int, int], **shared: Any) -> list[Any]:
-    """Rank 0 sends to rank 1; each end is blocked from the first instant to the second."""
+    """A transfer from rank 0 to rank 1; each end is blocked in the given interval."""
     return [
         call(
             rank=rank,

@@ -1,4 +1,4 @@
-"""What every call waited for against a second computation: plain loops over its peers."""
+"""Waits of every call compared with a second computation, plain loops over its peers."""
 
 from __future__ import annotations
 

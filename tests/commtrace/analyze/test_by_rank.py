@@ -5,7 +5,7 @@ from tests.commtrace.analyze.rows import call, group, rank_row, run_of
 
 
 def test_the_rank_that_comes_late_is_blocked_least_and_makes_others_wait() -> None:
-    # Rank 1 comes 70 after rank 0 and 40 after rank 2; all leave at 100.
+    # Rank 1 arrives 70 after rank 0 and 40 after rank 2; all leave at 100.
     comes = {0: 0, 1: 70, 2: 30}
     calls = [
         call(

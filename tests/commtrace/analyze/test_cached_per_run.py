@@ -1,4 +1,4 @@
-"""What is kept of a run is kept for that run only, and as long as it is there."""
+"""Cached results belong to one run only, and are freed with it."""
 
 from __future__ import annotations
 

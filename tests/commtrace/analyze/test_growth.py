@@ -1,4 +1,4 @@
-"""Growth from a baseline, by module, kind and line; numbers by hand."""
+"""Growth from a baseline, by module, kind and line; expected numbers derived by hand."""
 
 from __future__ import annotations
 

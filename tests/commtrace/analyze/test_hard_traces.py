@@ -1,4 +1,4 @@
-"""Every analysis on traces that lack something: an answer, or a sentence on what is missing."""
+"""Every analysis on incomplete traces gives an answer, or a message that names what is missing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def only(ranks: list[int], **run: Any) -> Frames:
 
 
 def shifted(by_ns: int) -> Frames:
-    """The training with rank 1 on a clock that is off: it seems to end what others have begun."""
+    """The training with rank 1's clock off: its calls seem to end before others begin."""
     comm = TRAINING.comm.copy()
     off = comm["rank"] == 1
     comm.loc[off, "issue_ns"] += by_ns
@@ -41,7 +41,7 @@ def shifted(by_ns: int) -> Frames:
 
 
 def bare() -> Frames:
-    """Calls of which hardly more is known than that they were made."""
+    """Calls with hardly any known fields."""
     return run_of([call(rank=rank, kind="", group="", phase="") for rank in range(2)], groups=[])
 
 
@@ -73,7 +73,7 @@ HARD: dict[str, Frames] = {
 
 
 def check_range(analysis: Analysis, table: pd.DataFrame) -> None:
-    """No time is negative, and no part more than the whole."""
+    """Check that no time is negative, and no part larger than the total."""
     for column in analysis.columns:
         values = table[column.name]
         if column.unit == "ns" and column.type is int:
@@ -92,7 +92,7 @@ def test_a_table_without_rows_comes_with_what_is_missing(name: str, analysis: An
     check_range(analysis, table)
     assert [*table.columns] == [column.name for column in analysis.columns]
     told = notices_on(analysis.name, notices_of(frames))
-    is_fine = analysis.name in ("consistency", "findings")  # nothing wrong is an answer
+    is_fine = analysis.name in ("consistency", "findings")  # for these an empty table is an answer
     assert len(table) or told or (is_fine and frames.num_ranks > 1 and len(frames.comm))
 
 

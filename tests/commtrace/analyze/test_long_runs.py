@@ -1,8 +1,9 @@
-"""No arithmetic of an analysis overflows: a run of a week, and as much as a thousand ranks of it.
+"""No arithmetic of an analysis overflows for a run of a week on a thousand ranks.
 
-Two laws hold for every analysis of the catalog, those that are added later included. Its table of a
-run whose times are k times as long has times k times as long, and nothing else is changed; the same
-of sizes. And at that length it agrees with the second computation, in Python's integers.
+Two laws hold for every analysis of the catalog. If all times of a run are multiplied by k, the
+times
+in the table are too, and nothing else changes; the same holds for sizes. At that length the table
+also agrees with the second computation, which uses Python's integers.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from tests.commtrace.analyze.second.compare import differences
 
 WEEK_NS = 7 * 24 * 3600 * 10**9
 MOST = 2**63 - 1024
-"""The largest integer of 64 bits that is a float as well."""
+"""The largest 64-bit integer that a float represents exactly."""
 SCALED = {"ns": 1, "bytes/s": -1}
-"""By unit, the power of k that a value goes with, where times are k times as long."""
+"""By unit, the exponent of k in a value if times are multiplied by k."""
 
 
 def scaled(trace: Trace, *, times: int = 1, sizes: int = 1) -> Trace:
-    """The run with durations, times since its start, and sizes that many times as large."""
+    """Scale the durations, the times since the start, and the sizes of a run."""
 
     def value(column: Column, value: Any) -> Any:
         if column.type is not int or value < 0:
@@ -69,7 +70,7 @@ def lasting_a_week(trace: Trace) -> Trace:
 
 
 def of_a_thousand_ranks() -> Trace:
-    """Each rank makes 20 calls, one a step; rank 7 is late to every other one."""
+    """Each rank makes 20 calls, one a step; rank 7 is late to every second one."""
     trace = late_trace(
         lambda n, rank: 3_000 * (rank == 7 and n % 2) + (n + rank) % 3, num_ranks=1000
     )
@@ -126,7 +127,7 @@ def thousand() -> tuple[Trace, Trace, int]:
 
 
 def assert_scaled(short: pd.DataFrame, long: pd.DataFrame, analysis: Analysis, k: int) -> None:
-    told = ("title", "value", "explanation")  # sentences with times in them
+    told = ("title", "value", "explanation")  # sentences that contain times
     for column in analysis.columns:
         before, after = short[column.name], long[column.name]
         if column.unit == INSTANT:
@@ -170,7 +171,7 @@ def test_a_thousand_ranks_for_a_week_have_the_late_one_found_and_a_page(
 )
 @pytest.mark.parametrize("power", [30, 42])
 def test_sizes_grow_and_stop_where_64_bits_end(analysis: Analysis, power: int) -> None:
-    if analysis.name in ("findings", "calls"):  # rules have thresholds; calls are no sums
+    if analysis.name in ("findings", "calls"):  # rules have thresholds; calls are not sums
         power = 0
     trace, k = random_trace(1), 2**power
     tables = [analysis.function(load(scaled(trace, sizes=each))) for each in (1, k)]
@@ -198,7 +199,7 @@ def test_sums_are_exact_as_long_as_integers_hold_them() -> None:
     exact = pd.Series([2**61 + 1, 2**61 + 3])
     assert addable(exact).sum() == 2**62 + 4
     large = pd.Series([2**62 + 1] * 4)
-    assert large.sum() == 4  # so it would be
+    assert large.sum() == 4  # 64-bit arithmetic would overflow to this
     assert addable(large).sum() == 2.0**64
 
 

@@ -15,8 +15,8 @@ from tests.commtrace.analyze.training import training_trace
 
 
 def one_rank() -> Frames:
-    # An all-reduce blocks from 0 to 10; a reduce-scatter is under way from 20 to 60, in its call
-    # until 22 and waited for from 50 on; another one from 40 to 70 blocks from 55 on.
+    # An all-reduce blocks from 0 to 10. A reduce-scatter is in flight from 20 to 60, in its call
+    # until 22 and waited for from 50 on. Another one from 40 to 70 blocks from 55 on.
     calls = [
         call(id=0, step=0, at=0, until=10, call_ns=10, blocked_ns=10),
         call(id=1, step=0, at=20, until=60, call_ns=2, blocked_ns=12, is_async=True),
@@ -92,7 +92,7 @@ def test_balance_is_mean_over_maximum() -> None:
 
 
 def covered(intervals: list[tuple[int, int]]) -> int:
-    """How long anything of the intervals lasts, by walking from end to end."""
+    """Total time covered by the intervals, computed by walking from end to end."""
     total, reached = 0, min((start for start, _ in intervals), default=0)
     for start, end in sorted(intervals):
         total += max(0, end - max(start, reached))
@@ -129,7 +129,7 @@ def test_the_planted_overlap_is_found() -> None:
 
 
 def test_a_wait_that_outlasts_completion_blocks_no_time_before_the_call() -> None:
-    # Issued at 100, back at 110, complete at 150; waits lasted 70 in all, beyond completion.
+    # Issued at 100, returned at 110, complete at 150; waits lasted 70 in all, beyond completion.
     calls = [call(id=0, step=0, at=100, until=150, call_ns=10, blocked_ns=80, is_async=True)]
     table = overlap(run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 1000)]))
     row = table[table["step"] == 0].iloc[0]

@@ -1,8 +1,8 @@
-"""Every analysis against a second, independent computation of all of its columns.
+"""Every analysis compared with a second, independent computation of all of its columns.
 
-The traces are random ones in which everything varies and much is not known, a training with a rank
-that is late, a run on a mesh with a planted straggler and planted overlap, layouts that go back and
-forth, and programs with a planted fault each.
+The traces are random ones in which everything varies and many values are unknown; a training with a
+straggler; a run on a mesh with an injected straggler and known overlap; layouts that revert; and
+programs with one injected fault each.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_an_analysis_agrees_with_loops_in_every_column(
 def test_a_planted_fault_is_found_by_both(name: str) -> None:
     trace = FAULTY[name]
     found = differences(CATALOG["consistency"], Run(trace), load(trace))
-    told_by_one = "only in the table: ('order', 'world', 1, '3', 0)"  # the other: `has_circle`
+    told_by_one = "only in the table: ('order', 'world', 1, '3', 0)"  # the loops have `has_circle`
     assert found == ([told_by_one] if name == "crossed" else [])
 
 

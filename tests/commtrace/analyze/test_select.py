@@ -33,7 +33,7 @@ def ids(*where: str) -> list[int]:
         (("is_async=true",), [0]),
         (("is_async=no",), [1, 2]),
         (("module~layers",), [0, 1]),
-        (("module~.",), [0, 1]),  # a text, not a pattern
+        (("module~.",), [0, 1]),  # plain text, not a pattern
         (("module=a=b",), [2]),
         (("reduce_op=",), [0, 1, 2]),
         (("kind>all_gather",), [0]),

@@ -1,8 +1,8 @@
-"""A made-up training run whose clocks obey what real ones do, with known answers.
+"""A synthetic training run with realistic clocks and known answers.
 
-Every rank walks through the same model; a collective starts to move data when its last member has
-come and ends for all at the same moment. Rank `late_rank` computes longer, so it comes last to
-everything and the others wait for it.
+Every rank executes the same model; a collective starts to move data when its last member has
+arrived and ends for all at the same moment. Rank `late_rank` computes longer, so it arrives last at
+every collective and the others wait for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTES_PER_S = 4_000_000_000
 LATE_NS = 150_000
 
 TENSOR_PARALLEL = (
-    # phase, module, class, operator, what it communicates
+    # phase, module, class, operator, kinds of collectives
     ("forward", "attention.wq", "Linear", "aten.mm.default", ()),
     ("forward", "attention", "Attention", "aten.scaled_dot_product_attention.default", ()),
     ("forward", "attention.wo", "Linear", "aten.mm.default", ("all_reduce",)),
@@ -61,7 +61,7 @@ class _Run:
         self._chance = random.Random(seed)
 
     def operator(self, op: str, where: dict[str, Any], kinds: tuple[str, ...] = ()) -> None:
-        """All ranks run one operator, which may communicate."""
+        """Run one operator on all ranks, with its collectives."""
         began = list(self.now)
         for rank in range(self.world_size):
             late = LATE_NS if rank == self.late_rank and kinds else 0
@@ -85,7 +85,7 @@ class _Run:
             self.num_ops[rank] += 1
 
     def collective(self, kind: str, op: str, where: dict[str, Any], root: int = -1) -> None:
-        """All ranks meet: nobody leaves before the last one came and the data went through."""
+        """Run a collective: no rank leaves before the last has arrived and the data has moved."""
         came = list(self.now)
         size = 0 if kind == "barrier" else HIDDEN_BYTES
         sent = wire_bytes(kind, size, self.world_size)
@@ -179,7 +179,7 @@ def training_trace(
     seed: int = 0,
     facts: dict[str, Any] | None = None,
 ) -> Trace:
-    """A run that distributes one weight, trains, and ends with a barrier outside of everything."""
+    """A run that broadcasts one weight, trains, and ends with a barrier outside of the steps."""
     run = _Run(world_size, late_rank, detail, seed)
     run.collective("broadcast", "", _where(-1, "other", "", ""), root=0)
     for step in range(num_steps):

@@ -1,4 +1,4 @@
-"""Programs written for torch's CommDebugMode get the same answers; what it gets wrong is right."""
+"""Programs for torch's CommDebugMode get the same answers, and right ones where it is wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.commtrace.recorder.recorded import Linear
 legacy, native, c10d = torch.ops.c10d_functional, torch.ops._c10d_functional, torch.ops.c10d
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# What torch's lists and ours does not: neither computes nor communicates.
+# Operators that only torch's mode lists: they neither compute nor communicate.
 _EXTRA = (
     "_c10d_functional._wrap_tensor_autograd.default",
     "_c10d_functional.wait_tensor.default",
@@ -102,8 +102,8 @@ def of_torch_distributed() -> Callable[[], Any]:
 
 
 def both(program: Callable[[], Any]) -> tuple[Any, Any]:
-    """Torch's mode and ours, after the same program; each on a model of its own."""
-    program()()  # what torch's dispatch learns at first sight
+    """Run the program under torch's mode and ours, each on a model of its own."""
+    program()()  # warms up the caches of torch's dispatch
     modes = TorchsMode(), CommDebugMode()
     for mode in modes:
         run = program()
@@ -151,7 +151,7 @@ def test_parameters_and_layouts_are_those_of_torchs_mode(program: Any, world) ->
 
 
 def lines(table: str) -> list[str]:
-    """The lines of a table but for headings, colours and what only torch's has or lacks."""
+    """Lines of a table without headings, colours and differences that are expected."""
     found = [line.rstrip() for line in _COLOUR.sub("", table).splitlines()]
     return [
         line
@@ -201,7 +201,7 @@ def test_operators_are_listed_under_torchs_names(world) -> None:
     assert is_product == [e for e in expected if e["name"] is torch.ops.aten.addmm.default] != []
 
 
-# What torch's mode gets wrong. Where that is cheap to see, a line shows that it still does.
+# Errors of torch's mode. Where that is cheap, an assertion shows that they still exist.
 
 
 def x() -> torch.Tensor:
@@ -287,7 +287,7 @@ def of_fsdp() -> dict[str, Any]:
 def test_what_fsdp_sends_is_its_units_and_clipping_is_nobodys() -> None:
     for counts in run_threads(of_fsdp, 2):
         assert counts == {
-            "Global": {"forward": 3, "backward": 4},  # of these one is of the clipping
+            "Global": {"forward": 3, "backward": 4},  # one of these is from clipping
             "FSDPSequential": {"forward": 2, "backward": 4},
             "FSDPSequential.0": {"forward": 1, "backward": 2},
             "FSDPSequential.1": {"forward": 1, "backward": 2},

@@ -1,4 +1,4 @@
-"""Counting the communication of a block, by operator and by module."""
+"""Communication counts of a block, by operator and by module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written for Perfetto: slices nest, arrows start and end in calls, names are right."""
+"""Perfetto export: slices nest, arrows start and end in calls, names are right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Event = dict[str, Any]
 
 
 def exported(frames: Frames, folder: Path, name: str = "run.json") -> dict[str, Any]:
-    """The document, times as exact fractions of µs."""
+    """Export and load the document; times are exact fractions of µs."""
     path = folder / name
     write_perfetto(frames, path)
     text = gzip.decompress(path.read_bytes()) if name.endswith(".gz") else path.read_bytes()
@@ -42,7 +42,7 @@ def slices_by_track(document: dict[str, Any]) -> dict[tuple[int, int], list[Even
 
 
 def overlapping(document: dict[str, Any]) -> list[tuple[Event, Event]]:
-    """Pairs of slices of one track that overlap in part: one of them would be dropped."""
+    """Pairs of slices of one track that overlap partially: Perfetto would drop one of them."""
     found = []
     for events in slices_by_track(document).values():
         around: list[Event] = []
@@ -56,7 +56,7 @@ def overlapping(document: dict[str, Any]) -> list[tuple[Event, Event]]:
 
 
 def check(document: dict[str, Any]) -> None:
-    """What a viewer needs of any trace."""
+    """Check what a viewer requires of any trace."""
     assert overlapping(document) == []
     named = {(e["pid"], e["tid"]) for e in document["traceEvents"] if e["name"] == "thread_name"}
     tracks = slices_by_track(document)
@@ -81,7 +81,7 @@ def check(document: dict[str, Any]) -> None:
 
 
 def made_up(seed: int) -> Frames:
-    """Two ranks, three threads, calls that overlap in every way, operators in each other."""
+    """Two ranks with overlapping calls, and operators on two threads that overlap partially."""
     chance = random.Random(seed)
     rows, ops = [], []
     for rank in range(2):

@@ -1,4 +1,4 @@
-"""What is written for speedscope keeps to its schema, and adds up to what the analyses say."""
+"""Speedscope export: it obeys the schema, and its sums agree with the analyses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNITS = {"none", "nanoseconds", "microseconds", "milliseconds", "seconds", "byte
 
 
 def check(document: dict[str, Any]) -> None:
-    """The parts of speedscope's file-format-schema.json that a sampled profile falls under."""
+    """Check the parts of speedscope's file-format-schema.json that apply to a sampled profile."""
     assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     assert isinstance(document["exporter"], str)
     assert isinstance(document["name"], str)
@@ -68,7 +68,7 @@ def test_a_stack_is_phase_modules_operator_and_call() -> None:
     ]
     path = "forward > layers > 0 > wq > aten.mm.default > all_reduce tp"
     assert by_stack(document, 0) == {path: 50, "no phase > barrier tp": 5}
-    assert document["profiles"][0]["weights"] == [50, 5]  # what follows itself is one
+    assert document["profiles"][0]["weights"] == [50, 5]  # equal consecutive samples are merged
     assert by_stack(document, 1) == {}
     assert by_stack(document, 2) == {path: 10, "no phase > barrier tp": 0}
     assert {"name": "all_reduce tp", "file": "train.py", "line": 4} in document["shared"]["frames"]

@@ -1,4 +1,4 @@
-"""No text of a trace is a formula in a spreadsheet, and each can be had back."""
+"""No text of a trace becomes a formula in a spreadsheet, and each can be restored."""
 
 from __future__ import annotations
 

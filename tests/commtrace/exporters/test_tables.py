@@ -1,4 +1,4 @@
-"""Tables written as CSV and Parquet are read back as what they were, with nulls for the unknown."""
+"""Tables written as CSV and Parquet read back equal, with nulls for unknown values."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def small() -> pd.DataFrame:
 
 
 def paths(nodes: pd.DataFrame) -> dict[str, tuple[float, ...]]:
-    """Each node's path from the root, with its values."""
+    """Values of each node, by its path from the root."""
     names: dict[int, str] = {-1: ""}
     found = {}
     for node in nodes.itertuples(index=False):

@@ -87,8 +87,8 @@ def test_lanes_share_the_height_of_their_rank() -> None:
 
 
 def test_a_column_is_shared_by_what_happens_in_it() -> None:
-    # Two columns of 100: on rank 0 five all-reduces in the first quarter of the first one and an
-    # all-gather across the border; on rank 1 two calls at a time all through the second.
+    # Two columns of 100. Rank 0: five all-reduces in the first quarter of the first column and an
+    # all-gather across the border. Rank 1: two concurrent calls throughout the second column.
     calls = [
         *(call(kind="all_reduce", at=at, until=at + 5) for at in range(0, 25, 5)),
         call(kind="all_gather", at=90, until=150),

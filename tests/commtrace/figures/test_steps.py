@@ -13,7 +13,7 @@ from tests.commtrace.analyze.training import training_trace
 
 
 def table_of(*rows: tuple[int, int, int, int, int]) -> pd.DataFrame:
-    """Rows of `step rank duration exposed overlapped`, in milliseconds."""
+    """Table from rows of (step, rank, duration, exposed, overlapped), in milliseconds."""
     table = pd.DataFrame(
         rows, columns=["step", "rank", "duration_ns", "exposed_ns", "overlapped_ns"]
     )

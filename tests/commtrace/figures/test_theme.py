@@ -1,4 +1,4 @@
-"""The colours: far enough apart for everyone, and each with one meaning."""
+"""Colours: distinguishable for everyone, and each with one meaning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from commtrace.units import KINDS
 
 BOTH = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 
-# What eyes without one kind of cone see of linear RGB (Machado, Oliveira and Fernandes, 2009).
+# Linear RGB as seen without one kind of cone (Machado, Oliveira and Fernandes, 2009).
 SIGHT = {
     "all cones": np.eye(3),
     "no red": np.array(
@@ -58,7 +58,7 @@ def linear(colour: str) -> np.ndarray:
 
 
 def oklab(rgb: np.ndarray) -> np.ndarray:
-    """A colour where distance is difference to the eye (Ottosson, 2020)."""
+    """Convert to Oklab, where distance is perceived difference (Ottosson, 2020)."""
     cones = np.array(
         [
             [0.4122214708, 0.5363325363, 0.0514459929],

@@ -28,7 +28,7 @@ def parts(figure: go.Figure, part: str) -> dict[str, go.Bar]:
 
 @pytest.fixture
 def late() -> Any:
-    """Two ranks meet twice; the first time, rank 1 comes 2 ms after rank 0."""
+    """Two ranks have two collectives; at the first, rank 1 arrives 2 ms after rank 0."""
     milli = 1_000_000
     calls = []
     for seq, (kind, comes, leaves) in enumerate(

@@ -14,7 +14,7 @@ MILLI = 1_000_000
 
 
 def met(kind: str, seq: int, comes: tuple[int, ...], leaves: int, root: int = -1) -> list[Any]:
-    """A collective to which ranks come and which they leave together, in milliseconds."""
+    """A collective with the ranks' arrival times and their common end, in milliseconds."""
     return [
         call(
             rank=rank,

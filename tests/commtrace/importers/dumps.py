@@ -1,7 +1,7 @@
-"""Dumps of flight recorders, as torch 2.13 writes them, of made-up runs to plant faults in.
+"""Synthetic flight recorder dumps in the format of torch 2.13, to inject faults into.
 
 The fields are those of torch/csrc/distributed/c10d/FlightRecorderDetail.hpp; a test in
-`test_flight_recorder.py` holds them against a dump that torch itself writes.
+`test_recorded_by_torch.py` compares them with a dump that torch itself writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DESCRIPTIONS = {ALL: "default_pg", LEFT: "mesh_tp", RIGHT: "mesh_tp"}
 
 
 class Dump:
-    """The flight recorder of one rank; methods record what the rank calls."""
+    """The flight recorder of one rank; methods record the rank's calls."""
 
     def __init__(self, rank: int, *, backend: str = "nccl", ranks: Any = None) -> None:
         self.rank = rank
@@ -30,13 +30,15 @@ class Dump:
         self._first_group = 0
 
     def anew(self) -> Dump:
-        """Destroy all groups and make others of the same names."""
+        """Destroy all groups and create others with the same names."""
         self._seqs.clear()
         self._first_group += len(RANKS)
         return self
 
     def call(self, name: str, group: str = ALL, **given: Any) -> Dump:
-        """One collective or transfer; `state`, `sizes` (of inputs), `out`, `dtype` as given."""
+        """Record one collective or transfer; `given` has `state`, `sizes` (of inputs), `out`,
+        `dtype`.
+        """
         is_p2p = name.startswith(("send", "recv"))
         seq = self._bump(group, is_p2p)
         self._entry(name, group, seq, is_p2p, **given)
@@ -44,7 +46,7 @@ class Dump:
 
     def batch(self, names: list[str], group: str = ALL, *, closing: str = "coalesced",
               state: str = "completed", **given: Any) -> Dump:  # fmt: skip
-        """Several calls in one launch: only the entry that closes them knows how far they are."""
+        """Record several calls in one launch: only the closing entry has their state."""
         is_p2p = names[0].startswith(("send", "recv"))
         seq = self._bump(group, is_p2p)
         for name in names:
@@ -102,7 +104,7 @@ class Dump:
         )
 
     def document(self, *, last: int | None = None) -> dict[str, Any]:
-        """The dump; of a ring that holds the `last` entries only."""
+        """The dump of a ring buffer that holds all entries, or the `last` ones only."""
         entries = self.entries if last is None else self.entries[-last:]
         config = {
             name: {"name": name, "desc": _DESCRIPTIONS.get(name, "undefined"), "ranks": str(ranks)}
@@ -113,7 +115,7 @@ class Dump:
 
 
 def write_dumps(folder: Path, dumps: list[Dump], *, as_json: bool = False, **how: Any) -> Path:
-    """A file of each dump in `folder`, as torch names them, pickled by protocol 2."""
+    """Write each dump to a file in `folder`, with torch's names and pickle protocol 2."""
     folder.mkdir(parents=True, exist_ok=True)
     for dump in dumps:
         document = dump.document(**how)
@@ -135,7 +137,7 @@ def healthy(num_steps: int = 3, **given: Any) -> list[Dump]:
         for _ in range(num_steps):
             dump.call("broadcast").call("all_reduce", half)
             dump.call("_all_gather_base", half, sizes=[[4]], out=[[8]])
-            other = (rank + 1) % 2  # places within the group of two
+            other = (rank + 1) % 2  # ranks within the group of two
             dump.batch([f"send {rank % 2}->{other}", f"recv {rank % 2}<-{other}"], half)
             dump.batch(["_broadcast_oop"] * 4, closing="ALLGATHER_coalesced", sizes=[[2]])
             dump.call("all_reduce_barrier", sizes=[[1]], dtype="Float")

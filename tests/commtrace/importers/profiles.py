@@ -1,7 +1,7 @@
-"""Chrome traces as torch.profiler writes them of NCCL programs, made up: there is no GPU here.
+"""Synthetic Chrome traces in torch.profiler's format for NCCL programs, which need a GPU.
 
-Field names and their peculiarities are those of torch/csrc/profiler/util.cpp and of Kineto; what
-the profiler writes on gloo is recorded for real in `test_recorded_by_torch.py`.
+Field names and their peculiarities are those of torch/csrc/profiler/util.cpp and of Kineto. Real
+traces of gloo programs are recorded in `test_recorded_by_torch.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Profile:
         self._ids = 0
 
     def span(self, name: str, cat: str, ts: float, dur: float, tid: int = 1, **args: Any) -> None:
-        """A complete event."""
+        """Add a complete event."""
         self.events.append(
             {
                 "ph": "X",
@@ -43,7 +43,7 @@ class Profile:
         )
 
     def described(self, name: str, group: str, seq: int | None, **given: Any) -> dict[str, Any]:
-        """The arguments that describe a collective."""
+        """Arguments that describe a collective."""
         ranks = self.groups[group]
         args = {
             "Collective name": name,
@@ -74,7 +74,7 @@ class Profile:
         in_kernel: bool = True,
         **given: Any,
     ) -> None:
-        """A collective: its operator, its description in it, and its kernel `(begin, duration)`."""
+        """Add a collective: its operator, the description, and the kernel `(begin, duration)`."""
         self._ids += 2
         args = self.described(name, group, seq, **given)
         self.span(op, "cpu_op", ts, 20, **{"External id": self._ids})
@@ -115,7 +115,7 @@ class Profile:
 
 def write_profiles(folder: Path, profiles: list[Profile], *, zipped: bool = False,
                    **changed: Any) -> Path:  # fmt: skip
-    """A file of each profile in `folder`."""
+    """Write each profile to a file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for profile in profiles:
         text = json.dumps(profile.document(**changed), indent=2)
@@ -131,7 +131,7 @@ def write_profiles(folder: Path, profiles: list[Profile], *, zipped: bool = Fals
 def training(
     num_steps: int = 2, ranks: int = 2, late_us: float = 30, **given: Any
 ) -> list[Profile]:
-    """Rank 0 is late by `late_us` at every all-reduce; half of it hides behind a kernel."""
+    """Rank 0 is late by `late_us` at every all-reduce; half of it is hidden behind a kernel."""
     profiles = [Profile(rank, groups={"0": list(range(ranks))}, **given) for rank in range(ranks)]
     for profile in profiles:
         for step in range(num_steps):

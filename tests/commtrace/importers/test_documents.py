@@ -1,4 +1,4 @@
-"""The rank of an imported file: what it says itself, or its name where that says rank."""
+"""Rank of an imported file: from its content, or else from its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps of flight recorders: what becomes of them, and what the check finds in them."""
+"""Imported flight recorder dumps, and what the check finds in them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_each_entry_becomes_a_call(tmp_path: Path) -> None:
         "[8,16]",
         8 * 16 * 2,
     )
-    assert first["wire_bytes"] == 8 * 16 * 2  # 2(n-1)/n of it among two
-    assert second["wire_bytes"] == -1  # of a broadcast whose root is not told
+    assert first["wire_bytes"] == 8 * 16 * 2  # 2(n-1)/n of it for n = 2
+    assert second["wire_bytes"] == -1  # a broadcast with an unknown root
     assert first["issue_ns"] == START_NS + 1000
     assert first["complete_ns"] == START_NS + 1000 + 500_000
     assert (first["call_ns"], first["blocked_ns"]) == (-1, -1)
@@ -77,7 +77,7 @@ def test_transfers_know_their_peer_and_have_no_number(tmp_path: Path) -> None:
     dump = Dump(3).call("send 1->0", RIGHT).call("recv 1<-0", RIGHT, sizes=[], out=[[4]])
     comm = load(import_trace([write_dumps(tmp_path, [dump])])).comm
     assert comm["kind"].tolist() == ["send", "recv"]
-    assert comm["peer"].tolist() == [2, 2]  # of the whole run: the first of group 2
+    assert comm["peer"].tolist() == [2, 2]  # the global rank: the first of group 2
     assert comm["seq"].tolist() == [-1, -1]
     assert comm["payload_bytes"].tolist() == [256, 8]
 
@@ -113,7 +113,7 @@ def test_a_healthy_run_has_no_problem(tmp_path: Path) -> None:
 
 
 def _replaced(dumps: list[Dump], rank: int, which: int, **fields: Any) -> list[Dump]:
-    """One entry of one rank made another one, with nothing complete from there on."""
+    """Change one entry of one rank; no call completes from there on."""
     entry = dumps[rank].entries[which]
     entry.update(fields)
     for dump in dumps:
@@ -156,7 +156,7 @@ def test_a_rank_that_never_came_is_named(missing: int, tmp_path: Path) -> None:
 
 def test_a_call_that_went_through_is_held_against_nobody(tmp_path: Path) -> None:
     dumps = healthy()
-    for dump in dumps[1:]:  # rank 0 was dumped a moment before
+    for dump in dumps[1:]:  # rank 0 was dumped a moment earlier
         dump.call("all_reduce", state="completed")
     (found,) = problems(write_dumps(tmp_path, dumps))
     assert (found["problem"], found["is_fault"], found["ranks"]) == ("lost calls", False, "0")
@@ -206,7 +206,7 @@ def test_what_came_before_a_reset_comes_first(tmp_path: Path) -> None:
     dump = Dump(0)
     for name in ("all_reduce", "broadcast", "all_gather", "barrier"):
         dump.call(name)
-    old, new = dump.entries[2:], dump.entries[:2]  # two of four are overwritten, in their places
+    old, new = dump.entries[2:], dump.entries[:2]  # two of four are overwritten in place
     for number, entry in enumerate([*old, *new]):
         entry["time_created_ns"] = 10**18 + number
     frames = load(import_trace([write_dumps(tmp_path, [dump])]))
@@ -215,7 +215,7 @@ def test_what_came_before_a_reset_comes_first(tmp_path: Path) -> None:
 
 
 def two_worlds(**last: Any) -> list[Dump]:
-    """Four ranks that make their groups twice, with three calls each and then two."""
+    """Four ranks that create their groups twice, with three calls each and then two."""
     dumps = [Dump(rank) for rank in range(4)]
     for dump in dumps:
         half = LEFT if dump.rank < 2 else RIGHT
@@ -243,7 +243,7 @@ def test_groups_that_are_made_anew_are_others(tmp_path: Path) -> None:
 
 
 def test_a_rank_whose_ring_has_lost_the_first_groups_has_the_second(tmp_path: Path) -> None:
-    """The others' are in dumps that have both; the numbers of the groups can't tell."""
+    """The other ranks' dumps have both generations; the groups' numbers cannot tell them apart."""
     whole, short = two_worlds()[:3], two_worlds()[3:]
     write_dumps(tmp_path, whole)
     write_dumps(tmp_path, short, last=2)
@@ -295,7 +295,7 @@ def test_the_analyses_serve_a_dump(tmp_path: Path) -> None:
 
 
 def test_ranks_of_a_dump_that_lists_none_are_those_that_called(tmp_path: Path) -> None:
-    """What gloo leaves: `pg_config` is empty, and no call ever starts or completes."""
+    """Dumps of gloo have an empty `pg_config`, and no call ever starts or completes."""
     dumps = [Dump(rank, backend="gloo") for rank in range(4)]
     for dump in dumps:
         dump.call("all_reduce", state="scheduled")

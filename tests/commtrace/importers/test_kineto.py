@@ -1,4 +1,4 @@
-"""Traces of torch.profiler: what becomes of their events."""
+"""Imported traces of torch.profiler and their events."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path) -> None:
 
 
 def test_traces_of_an_older_torch_are_numbered_by_their_order(tmp_path: Path) -> None:
-    """Earlier releases had no `Seq` in a description."""
+    """Earlier releases have no `Seq` in a description."""
     profiles = training()
     for profile in profiles:
         for event in profile.events:

@@ -1,4 +1,4 @@
-"""torch's spellings of collectives, element types and places, in our words."""
+"""torch's names of collectives, element types and places, mapped to commtrace's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pickle is read without running anything that it says."""
+"""A pickle is read without executing any of its callables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commtrace.tracefile.reading import MoreThanError
 
 
 class Runs:
-    """What is pickled as a call of any function."""
+    """Pickles as a call of the given function."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments

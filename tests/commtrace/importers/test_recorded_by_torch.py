@@ -1,4 +1,4 @@
-"""What torch itself records on gloo, imported: traces of its profiler, dumps of its recorder."""
+"""Files recorded by torch on gloo and imported: profiler traces, flight recorder dumps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_RANKS = 2
 
 
 def record(folder: Path) -> None:
-    """A rank's calls under torch's profiler and flight recorder, and both their files."""
+    """Run a rank's calls under torch's profiler and flight recorder, and write their files."""
     from torch._C._distributed_c10d import (  # pyright: ignore[reportAttributeAccessIssue]
         _dump_fr_trace,
         _dump_fr_trace_json,
@@ -51,7 +51,7 @@ def record(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
-    _pool.kill()  # processes that other tests have used have more in their flight recorders
+    _pool.kill()  # processes reused from other tests have older entries in their flight recorders
     run_processes(record, NUM_RANKS, folder)
     return folder
 
@@ -88,7 +88,7 @@ def test_a_profile_tells_how_long_calls_on_gloo_took(recorded: Path) -> None:
     sync = comm[~comm["is_async"]]
     assert (comm["complete_ns"] >= comm["issue_ns"]).all()
     assert (sync["blocked_ns"] == sync["complete_ns"] - sync["issue_ns"]).all()
-    # Nobody is through with a collective before the last one has come.
+    # No rank completes a collective before the last one has arrived.
     joined = comm[comm["kind"].isin(["all_reduce", "all_gather", "barrier"])].groupby("seq")
     assert (joined["complete_ns"].min() >= joined["issue_ns"].max()).all()
 
@@ -96,7 +96,8 @@ def test_a_profile_tells_how_long_calls_on_gloo_took(recorded: Path) -> None:
 def test_dumps_tell_the_collectives_in_both_forms(recorded: Path) -> None:
     pickled, text = imported(recorded, "pickled_*"), imported(recorded, "text_*")
     of_rank = pickled.comm[pickled.comm["rank"] == 0]
-    # gloo tells its recorder of no transfer, and reduces and scatters by an all-reduce of each part
+    # gloo's flight recorder lacks transfers, and gloo reduces and scatters by an all-reduce per
+    # part
     kinds = [*EXPECTED[:4], "all_reduce", "all_reduce", "barrier"]
     assert of_rank["kind"].tolist()[-7:] == kinds
     assert of_rank["payload_bytes"].tolist()[-7:] == [1024, 1024, 2048, 1024, 1024, 1024, 0]
@@ -106,7 +107,7 @@ def test_dumps_tell_the_collectives_in_both_forms(recorded: Path) -> None:
 
 
 def test_made_up_dumps_have_the_fields_of_real_ones(recorded: Path) -> None:
-    """The tests of planted faults rest on that."""
+    """The tests of injected faults rely on this."""
     entry: dict[str, Any] = json.loads((recorded / "text_rank0").read_text())["entries"][0]
     made_up = Dump(0).call("all_reduce").entries[0]
     assert set(entry) == set(made_up) - {"frames"}

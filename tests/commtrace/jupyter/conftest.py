@@ -1,4 +1,4 @@
-"""A shell of IPython in this process, and cells run in it."""
+"""An IPython shell in this process, and cells run in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traitlets.config import Config
 
 @pytest.fixture
 def shell() -> Iterator[Any]:
-    """A new notebook, without its extension."""
+    """A new notebook, without the extension loaded."""
     InteractiveShell.clear_instance()
     made = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     try:
@@ -27,7 +27,7 @@ def shell() -> Iterator[Any]:
 
 @pytest.fixture
 def cell(shell: Any) -> Any:
-    """Run a cell; an error of it is raised here."""
+    """Run a cell and raise its error, if any."""
 
     def run(source: str) -> Any:
         result = shell.run_cell(source, store_history=True)

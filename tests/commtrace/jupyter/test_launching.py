@@ -1,4 +1,4 @@
-"""A function on several ranks: the run, its values and output, and what went wrong where."""
+"""A function on several ranks: the run, its values and output, and errors with their place."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_error_of_a_rank_is_told_with_its_traceback_and_what_was_recorded(
 def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock is the test's: it runs fast once both are there."""
+    """The test controls the clock, which runs fast once both ranks are there."""
 
     def hang(there: Path) -> None:
         threading.Thread(target=tell, args=(there, threading.main_thread()), daemon=True).start()
@@ -114,7 +114,7 @@ def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
         while not {"stay", "barrier"} & functions_of(thread):
             time.sleep(0.01)
         (recording,) = commtrace.session._open
-        recording.trace()  # writes what has been recorded
+        recording.trace()  # writes the events recorded so far
         (there / str(dist.get_rank())).touch()
 
     def functions_of(thread: threading.Thread) -> set[str]:

@@ -1,4 +1,4 @@
-"""`%%commtrace`: a cell does what it does without it, and its communication is kept and shown."""
+"""`%%commtrace`: a cell behaves as without it, and its communication is recorded and shown."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Small projects whose tests are run by a pytest with the plugin that pyproject.toml declares.
 
-What an inner run in this process would load is loaded here first: it forgets what it loads.
+Modules that an inner run in this process would load are loaded here first, because pytest removes
+the modules that an inner run has loaded.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def reduce(times=1, size=4):
 
 
 """
-"""What every test file of these projects begins with."""
+"""First lines of every test file of these projects."""
 
 
 def is_installed() -> bool:
@@ -57,7 +58,7 @@ def _declared_here() -> list[metadata.EntryPoint]:
 
 
 class Project:
-    """A folder with tests, and what running them says."""
+    """A folder with tests, and the output of running them."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
@@ -79,14 +80,14 @@ class Project:
         return self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *args)
 
     def failure(self, body: str, *args: str) -> str:
-        """What is printed of tests that have to fail."""
+        """Run tests that must fail and return the output."""
         self.write(body)
         result = self.run(*args)
         assert result.ret == 1, result.stdout.str()
         return result.stdout.str()
 
     def passes(self, body: str, *args: str) -> str:
-        """What is printed of tests that have to pass."""
+        """Run tests that must pass and return the output."""
         self.write(body)
         result = self.run(*args)
         assert result.ret == 0, result.stdout.str()
@@ -95,7 +96,7 @@ class Project:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project in an empty folder, where the plugin is installed as pyproject.toml says."""
+    """A project in an empty folder, with the plugin installed as pyproject.toml declares."""
     pytester.syspathinsert(ROOT)
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'cli'}", prepend=":")
     if not is_installed():

@@ -1,4 +1,4 @@
-"""Baselines: written, compared, kept readable, and the same whoever ran the tests."""
+"""Baselines: written, compared, kept readable, and independent of the user who runs the tests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ WRITTEN = """\
 
 @pytest.fixture
 def updated(project):
-    """The project with a baseline, which is `WRITTEN`."""
+    """A project whose baseline is `WRITTEN`."""
     project.passes(BODY, "--comms-update")
     return project
 

@@ -1,4 +1,4 @@
-"""What can be expected: every form of a bound, filters, and what is refused, word for word."""
+"""Expectations: every form of a bound, filters, and refusals with their exact text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def claim(**arguments) -> Claim:
 
 
 def allowed(most: int = 5, **arguments) -> list[int]:
-    """The numbers up to `most` that keep to the only claim."""
+    """Numbers up to `most` that satisfy the only claim."""
     return [number for number in range(most + 1) if claim(**arguments).holds(number)]
 
 

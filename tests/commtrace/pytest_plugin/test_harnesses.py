@@ -1,4 +1,4 @@
-"""Set-up and tear-down of a known harness is not what its test communicates."""
+"""Set-up and tear-down of a known harness do not count as communication of its test."""
 
 from __future__ import annotations
 

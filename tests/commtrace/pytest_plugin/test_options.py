@@ -1,4 +1,4 @@
-"""Every option through each of its doors: the command line, the ini file, the marker."""
+"""Every option from each of its sources: the command line, the ini file, the marker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_plain():
 
 @dataclass(frozen=True)
 class Case:
-    """A value of an option, and what a test must be to show that it has come through."""
+    """A value of an option, and a test whose result shows that the value is in effect."""
 
     value: str
     body: str
@@ -84,7 +84,7 @@ DOORS = [
 
 
 def run(project, option, door: str | None) -> pytest.RunResult:
-    """The tests of an option's case, with its value given through a door, or not at all."""
+    """Run the tests of an option's case, with its value from one source or from none."""
     case = CASES[option.name]
     marker = ""
     args = list(BESIDES.get(option.name, ()))

@@ -1,4 +1,4 @@
-"""The plugin at work: markers, the fixture, blindness, and what a run without them pays."""
+"""The plugin in use: markers, the fixture, unseen communication, and the cost without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of every kind are seen, and where they are not, that is told."""
+"""Ranks of every kind are recorded, and where they are not, that is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts on calls that are made up: filters, ranks, and the text of a failure."""
+"""Verdicts on synthetic calls: filters, ranks, and the text of a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the recorder share: rows of a recording, and code that communicates backward."""
+"""Shared by the recorder's tests: rows of a recording, and code that communicates in backward."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ class Nested(torch.autograd.Function):
 
 
 def on_a_thread_of_the_engine(backward: Callable[[], Any]) -> None:
-    """Call a backward pass inside of so many others that the engine hands it to another thread.
+    """Nest a backward pass so deeply that the autograd engine runs it on another thread.
 
-    It does the same with all that is for an accelerator.
+    The engine also uses other threads for accelerators.
     """
     for _ in range(61):
         loss = Nested.apply(torch.ones(1, requires_grad=True), backward)
@@ -105,7 +105,7 @@ def on_a_thread_of_the_engine(backward: Callable[[], Any]) -> None:
 
 
 def unplaced_call() -> Call:
-    """A call that nobody has made: an all-reduce in a group of this process alone."""
+    """A call without an actual collective: an all-reduce in a group of this process alone."""
     nobody: Any = None
     row = GroupRow("alone", "", "0", 1, "", "gloo")
     group = Group(nobody, row, (0,), 0, is_in_cpp=True)

@@ -1,4 +1,4 @@
-"""The reason for a call: taken from dtensor_core where it announces one, never asked for."""
+"""The reason for a call is taken from dtensor_core's announcement and never requested."""
 
 from __future__ import annotations
 

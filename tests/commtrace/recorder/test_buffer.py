@@ -1,4 +1,4 @@
-"""A buffer writes what is over, shows what is not, and keeps to its bound."""
+"""A buffer writes completed calls, shows those in flight, and respects its limit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_nothing_new_is_not_written(world: None) -> None:
 
 
 def outstanding() -> tuple[list[Any], list[Any]]:
-    """What the spool of rank 0 says while it waits for rank 1, and afterwards."""
+    """Rows of rank 0's spool while it waits for rank 1, and afterwards."""
     tensor = torch.ones(2)
     dist.barrier()
     with commtrace.record() as recording:
@@ -127,7 +127,7 @@ def test_a_recording_without_steps_is_one_step(world: None) -> None:
 
 
 def test_a_million_events_would_fit() -> None:
-    """At most 100 bytes a call before compression, 40 with it, at a training's regularity."""
+    """A call of a regular training takes less than 40 bytes in the compressed spool."""
     with fake_world(8), commtrace.record(detail="collective") as recording:
         for _ in range(200):
             for size in (16, 64, 256):

@@ -1,4 +1,4 @@
-"""What a recording knows of each collective of torch.distributed, derived by hand.
+"""Recorded fields of each collective of torch.distributed, compared with values derived by hand.
 
 Four ranks of which this one is rank 1, tensors of 8 floats: 32 bytes, 8 of them a quarter.
 """

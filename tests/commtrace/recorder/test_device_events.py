@@ -1,4 +1,4 @@
-"""Completion on an accelerator, on a stand-in for one: a clock and events without hardware."""
+"""Completion on an accelerator, with a stand-in: a clock and events without hardware."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.commtrace.recorder.recorded import calls, unplaced_call
 
 MS = 1_000_000
 STARTED_NS = 123_456_789
-"""What the recorder's clock shows where the device's shows 0."""
+"""Reading of the recorder's clock at time 0 of the device's clock."""
 
 
 class StandInEvent:
-    """An event that is reached at a moment of the device's clock."""
+    """An event that completes at a given time of the device's clock."""
 
     def __init__(self, device: StandIn, reached_ns: int) -> None:
         self.device, self.reached_ns = device, reached_ns
@@ -43,7 +43,7 @@ class StandInEvent:
 
 
 class StandIn:
-    """A device whose stream is busy until `busy_until_ns`; the stream aside is idle."""
+    """A device whose stream is busy until `busy_until_ns`; its side stream is idle."""
 
     def __init__(self) -> None:
         self.busy_until_ns = 0
@@ -74,7 +74,7 @@ class StandIn:
 
 
 class Clock:
-    """A clock that is put forward by hand."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 10 * STARTED_NS
@@ -92,7 +92,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def waited(device: StandIn | None, clock: Clock, devices: Devices, work_ns: int = 0) -> Call:
-    """A call that was issued just now, and waited for by a stream that is busy for `work_ns`."""
+    """A call issued just now, and waited for by a stream that is busy for `work_ns`."""
     call = unplaced_call()
     call.request.device, call.issue = "standin", clock.now
     if device is not None:
@@ -152,7 +152,7 @@ def test_what_is_expected_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPat
 
 
 class Broken(StandIn):
-    """Fails when asked."""
+    """A device that fails when it is queried."""
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -180,7 +180,7 @@ def test_a_device_that_torch_does_not_know_is_told_once(clock: Clock) -> None:
 
 
 def recorded_on_a_stand_in() -> list[Any]:
-    """Calls of gloo that pretend to be a device's, whose stream is busy for a while."""
+    """Record gloo calls that pretend to run on a device whose stream is busy for a while."""
     device = StandIn()
     issue = RECORDER.issue
 

@@ -1,4 +1,4 @@
-"""What torch.compile does is the same while recording: graphs, breaks, and compiled parts."""
+"""torch.compile behaves the same while recording: graphs, breaks, and compiled parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _world() -> Iterator[None]:
 
 
 class Reduced(nn.Module):
-    """Communicates in both passes, and can be compiled whole."""
+    """Communicates in both passes, and compiles without graph breaks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Reduced(nn.Module):
 
 
 class Broken(nn.Module):
-    """Communicates where its graph breaks off, and after that."""
+    """Communicates at a graph break and after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Broken(nn.Module):
 
 
 class Unwhole(nn.Module):
-    """Can't be compiled itself; its children can, more than one function is compiled for."""
+    """Cannot be compiled itself; its children can, and outnumber the versions kept per function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def x(rows: int = 3) -> torch.Tensor:
 
 
 def compiled(make: Callable[[], nn.Module], mode: str | None) -> dict[str, Any]:
-    """What dynamo counted while a model was compiled, run, and compiled for other sizes."""
+    """Counters of dynamo after compiling a model, running it, and recompiling for other sizes."""
     dynamo.reset()
     dynamo.utils.counters.clear()
     model = torch.compile(make(), backend="aot_eager")
@@ -87,7 +87,7 @@ def compiled(make: Callable[[], nn.Module], mode: str | None) -> dict[str, Any]:
             model(x(rows)).sum().backward()
     counters = dynamo.utils.counters
     names = ["stats", "graph_break", "recompiles", "aot_autograd"]
-    names += ["frames"] if mode in (None, "collective") else []  # a mode is one more
+    names += ["frames"] if mode in (None, "collective") else []  # a mode adds one frame
     return {name: dict(counters[name]) for name in names}
 
 
@@ -154,7 +154,7 @@ def test_the_line_of_what_is_compiled_is_the_users(backend: str) -> None:
     names = [(each.source_function, each.source_file) for each in calls(recording)]
     lines = [each.source_line for each in calls(recording)]
     assert names == [(name, __file__) for name in ("reduced_twice", "reduced_twice", "run", "run")]
-    # A compiled function is at its first line, what is left of one where it goes on.
+    # A compiled function is located at its first line, its resumption where that starts.
     assert first <= lines[0] < lines[1] <= first + 3
     assert lines[2:] == [run.__code__.co_firstlineno + 1] * 2
 

@@ -1,4 +1,4 @@
-"""What a spool says of its rank and run, before and after a process group is there."""
+"""Facts of its rank and run that a spool records, before and after a process group exists."""
 
 from __future__ import annotations
 

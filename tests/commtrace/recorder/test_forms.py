@@ -1,4 +1,4 @@
-"""What is known of calls in all the forms that torch.distributed has, on three gloo processes."""
+"""Recorded fields of calls in all forms that torch.distributed has, on three gloo processes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def recorded(function: Callable[[], Any]) -> list[Any]:
 
 SEND, RECV = ("send", 16, 16), ("recv", 16, 0)
 
-# function -> of each rank: kind, payload and wire bytes, root, peer. Three ranks, floats.
+# function -> for each rank: kind, payload and wire bytes, root, peer. Three ranks, floats.
 EXPECTED: dict[Callable[[], None], list[list[tuple[Any, ...]]]] = {
     tagged: [
         [(*SEND, -1, 1), (*RECV, -1, 1)],
@@ -175,5 +175,5 @@ def test_completion_is_known_however_a_call_is_waited_for() -> None:
     for events in run_processes(recorded, 3, ways_to_wait):
         assert [each.is_async for each in events] == [True] * 4
         assert all(each.complete_ns >= each.issue_ns for each in events)
-        # Of those that nobody waited for by `wait`, it is not known how long that took.
+        # The blocked time of calls without a `wait` is not known.
         assert [each.blocked_ns >= 0 for each in events] == [True, False, False, False]

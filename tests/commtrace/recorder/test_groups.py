@@ -1,4 +1,4 @@
-"""Groups: described once, told apart by identity, not kept alive."""
+"""Groups are described once, distinguished by identity, and not kept alive."""
 
 from __future__ import annotations
 

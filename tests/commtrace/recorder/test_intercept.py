@@ -1,4 +1,4 @@
-"""Every call is seen, from wherever it comes, once; and afterwards all is as it was."""
+"""Every call is recorded once, whatever issues it; afterwards the dispatcher is restored."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def world() -> Iterator[None]:
 
 
 def dispatch_tables() -> dict[str, str]:
-    """Of all operators that this build has kernels of."""
+    """Dispatch tables of all operators that this build has kernels for."""
     names = [name for name in SIGNATURES if torch._C._dispatch_has_kernel(name)]
     return {name: torch._C._dispatch_dump_table(name) for name in [*names, WAIT]}
 
@@ -82,7 +82,7 @@ FUNCTIONAL = [
     (functional.isend, (2, 0, "0"), "send"),
     (functional.irecv, (2, 0, "0"), "recv"),
 ]
-"""Operator, what it is called with but for a tensor of 8 numbers, and its kind."""
+"""Operator, arguments other than a tensor of 8 numbers, and kind."""
 
 
 @pytest.mark.parametrize(("functional_op", "args", "kind"), FUNCTIONAL)
@@ -117,7 +117,7 @@ def test_a_functional_collective_is_recorded_alike_by_the_long_way_and_the_short
     world: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The short one is taken from the second call on: what a call issues is then known."""
+    """The short path is used from the second call on, once the issued operator is known."""
     rows = []
     for ways in (["long", "short"], ["long", "long"]):
         if ways[1] == "long":
@@ -131,7 +131,7 @@ def test_a_functional_collective_is_recorded_alike_by_the_long_way_and_the_short
 
 
 def test_what_a_functional_collective_runs_finds_the_dispatcher_as_ever(world: None) -> None:
-    """Also one that raises: tensors made afterwards are still made where they are to be."""
+    """This includes one that raises: later factories still use the right dispatch keys."""
 
     def keys_of_the_thread() -> tuple[str, str]:
         return (
@@ -313,7 +313,7 @@ def test_object_collectives_are_the_calls_that_they_are_made_of(world: None) -> 
 
 
 def fail_in_the_backend() -> tuple[str, str, list[tuple[int, int]]]:
-    """What a call says that gloo refuses, plainly and while recording; and what is recorded."""
+    """Errors of gloo without and with a recording, and the recorded rows."""
 
     def attempt() -> str:
         with pytest.raises(RuntimeError) as error:
@@ -349,7 +349,7 @@ def test_arguments_that_cannot_be_read_cost_the_call_not_the_program(
     assert recording.total() == 0
 
 
-# What follows needs ranks that really communicate.
+# The following tests need ranks that communicate.
 
 
 def reducer_of_ddp() -> tuple[Any, ...]:
@@ -388,13 +388,13 @@ def object_gather() -> list[Any]:
 def test_a_gather_of_objects_is_two_gathers() -> None:
     for gathered, kinds in run_processes(object_gather, 2):
         assert gathered == [{"rank": 0}, {"rank": 1}]
-        assert kinds[0] == ("all_gather", 2 * 8)  # a long for each size
+        assert kinds[0] == ("all_gather", 2 * 8)  # one int64 per size
         assert kinds[1][0] == "all_gather"
         assert kinds[1][1] >= 2 * len(pickle.dumps({"rank": 0}))
 
 
 def wait_for_a_late_rank(late_s: float) -> tuple[Any, ...]:
-    """What rank 0 records of calls that rank 1 makes `late_s` later, while a thread counts."""
+    """Rows of rank 0 for calls that rank 1 makes `late_s` later, while another thread counts."""
     rank, tensor = dist.get_rank(), torch.ones(4)
     ticks: list[float] = []
     done = threading.Event()
@@ -455,7 +455,7 @@ def overlap() -> tuple[int, int, int]:
 
 
 def unwaited_calls() -> int:
-    """How many completions the backend still holds when a recording has ended."""
+    """Number of completions that the backend still holds after a recording."""
     with commtrace.record(detail="collective"):
         for _ in range(50):
             dist.all_reduce(torch.ones(4), async_op=True)
@@ -510,11 +510,11 @@ def test_completion_is_seen_where_it_is_and_not_where_it_is_waited_for() -> None
     for blocked, taken, forgotten in run_processes(overlap, 2):
         assert blocked < 0.1e9
         assert 0 < taken < 0.15e9
-        assert forgotten == -1  # nobody is known to have waited
+        assert forgotten == -1  # no wait is known
 
 
 def train_tensor_parallel(detail: str | None) -> tuple[list[torch.Tensor], Counter[Any]]:
-    """Losses and gradients of three steps of a tensor-parallel MLP, and what was communicated."""
+    """Losses and gradients of three steps of a tensor-parallel MLP, and the recorded calls."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     torch.manual_seed(0)
     model = nn.Sequential(MLPModule("cpu"), MLPModule("cpu"))
@@ -540,8 +540,8 @@ def test_tensor_parallel_results_are_the_same_and_calls_are_those_of_theory(deta
     recorded = run_threads(train_tensor_parallel, 4, detail)
     for (one, _), (other, counts) in zip(plain, recorded, strict=True):
         assert all(a.equal(b) for a, b in zip(one, other, strict=True))
-        # The output of the second layer is a sum over ranks, forward; the gradient of the input of
-        # the first is one, backward. Both are [4, 10] floats.
+        # The output of the second layer is a sum over ranks in forward, the gradient of the first
+        # layer's input is one in backward. Both are [4, 10] floats.
         size = 4 * 10 * 4
         phases = Counter((phase, kind, size) for phase, _, _, kind, size, _ in counts.elements())
         assert phases == {("forward", "all_reduce", size): 6, ("backward", "all_reduce", size): 6}

@@ -1,4 +1,4 @@
-"""What libraries send ahead or in bulk is booked to the modules it is for, with the parameters."""
+"""Prefetched and bucketed calls of libraries are attributed to their modules and parameters."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_fsdp_communicates_is_booked_to_the_unit_that_it_is_for(prefetch: b
             assert found == Counter(
                 [
                     *(("all_gather", "forward", unit) for unit in UNITS),
-                    # The root keeps its parameters, and so gathers them but once.
+                    # The root keeps its parameters, so it gathers them only once.
                     *(("all_gather", "backward", unit) for unit in UNITS if unit),
                     *(("reduce_scatter", "backward", unit) for unit in UNITS),
                 ]
@@ -219,7 +219,7 @@ def halved(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor
     return work.get_future().then(lambda future: future.value()[0] / 2)
 
 
-# DistributedDataParallel wants its own class there, or nothing, and no string.
+# DistributedDataParallel requires its own class there, or nothing; a string annotation fails.
 halved.__annotations__.clear()
 
 
@@ -255,8 +255,8 @@ def test_what_a_hook_of_ddp_sends_is_the_bucket_that_it_was_given() -> None:
     for compressed, own, factored in run_processes(buckets_of_hooks, 2):
         for rows in (compressed, own):
             assert [row[4] for row in rows] == [0, 1, 2]
-        # A bucket is reduced whole at first, then in two factors; the second one is sent on a
-        # thread of the backend, or at once, where the first one is there already.
+        # A bucket is reduced whole at first, then in two factors. The second is sent on a thread of
+        # the backend, or immediately if the first is already complete.
         assert [row[4] for row in factored] == [0, 1, 2, 2, 2]
         for rows in (compressed, own, factored):
             assert {row[0] for row in rows} == {"gradients"}
@@ -308,7 +308,7 @@ def test_a_rank_that_has_joined_reduces_gradients_too_and_an_optimizer_sends_par
 
 
 class Around(nn.Module):
-    """A model that holds a wrapped one."""
+    """A model that contains a wrapped one."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The phase a call is in, and the user's line that it comes from."""
+"""Phase of a call, and the user's line that issues it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_recomputation_is_a_phase_of_its_own(reentrant: bool, detail: str) -> No
     assert phases(events[:2]) == [("forward", first), ("forward", second)]
     again = [event.module for event in events if event.phase == "recompute"]
     backward = [event.module for event in events if event.phase == "backward"]
-    # The part of the last layer that nobody's gradient needs is not computed again.
+    # The part of the last layer that no gradient needs is not recomputed.
     assert again in ([first, second], [first])
     assert backward == [second, first]
     assert len(events) == 2 + len(again) + 2
@@ -332,7 +332,7 @@ def test_a_checkpoint_on_a_thread_of_the_engine_does_not_confuse_modules() -> No
         on_a_thread_of_the_engine(loss.backward)  # here
     found = [event for event in calls(recording) if event.phase != "forward"]
     assert phases(found) == [
-        ("recompute", "2.inner.0"),  # which ends with what is needed again
+        ("recompute", "2.inner.0"),  # recomputation stops after the last tensor needed
         ("backward", "2.inner.1"), ("backward", "2.inner.0"), ("backward", "1"),
         ("recompute", "0.inner.0"), ("recompute", "0.inner.1"),
         ("backward", "0.inner.1"), ("backward", "0.inner.0"),

@@ -1,4 +1,4 @@
-"""The module that a call is booked to, forward and backward."""
+"""Modules that calls are attributed to, forward and backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators as spans, on distributed and on local tensors, and the calls that happen in them."""
+"""Operators as spans, on distributed and on local tensors, and the calls within them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def factors() -> tuple[DTensor, DTensor]:
 
 
 def check_spans_of_a_matmul_and_a_relu(recording: commtrace.Recording) -> None:
-    """A product of shards is a partial sum, which has to be reduced before the relu."""
+    """A product of shards is a partial sum, which must be reduced before the relu."""
     spans = ops(recording)
     matmul, relu = [span for span in spans if span.level == "dtensor"]
     assert (matmul.op, relu.op) == ("aten.mm.default", "aten.relu.default")
@@ -166,7 +166,7 @@ def test_so_it_is_for_the_distributed_tensors_of_torch() -> None:
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     left = torch_tensor.distribute_tensor(torch.ones(4, 4), mesh, [torch_tensor.Shard(1)])
     right = torch_tensor.distribute_tensor(torch.ones(4, 4), mesh, [torch_tensor.Shard(0)])
-    (left @ right).relu()  # what torch's dispatch learns at first sight is no part of the test
+    (left @ right).relu()  # warms up the caches of torch's dispatch, which are not under test
     with commtrace.record() as recording:
         (left @ right).relu()
     check_spans_of_a_matmul_and_a_relu(recording)

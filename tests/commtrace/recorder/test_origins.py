@@ -1,8 +1,8 @@
-"""From wherever calls come: results stay as they are bit by bit, and the profiler counts the same.
+"""Recording changes no result of any origin of calls, bit for bit, and agrees with the profiler.
 
-Each origin is a function that trains a little and returns what came of it. It runs plainly, then
-recorded, on two gloo processes; the profiler, which counts operators where torch dispatches them,
-is the independent witness of the counts, and of the backend's work being the same when recorded.
+Each origin is a function that trains a little and returns its results. It runs plainly, then
+recorded, on two gloo processes. The profiler, which counts operators at torch's dispatcher, is the
+independent witness of the counts, and of the backend doing the same work while recorded.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ ORIGINS = (
 
 
 def run_once(origin: Callable[[], Any], detail: str | None, *, profile: bool) -> tuple[Any, ...]:
-    """Results, the recorder's counts, and the profiler's: of calls, and of what the backend did."""
+    """Results, and the counts of the recorder and the profiler: calls, and the backend's work."""
     recording = commtrace.record(detail=detail) if detail else nullcontext()
     everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     witness = torch.profiler.profile(experimental_config=everywhere) if profile else nullcontext()
@@ -204,7 +204,7 @@ def run_once(origin: Callable[[], Any], detail: str | None, *, profile: bool) ->
 
 
 def compare(origin: Callable[[], Any]) -> dict[str, Any]:
-    run_once(origin, None, profile=False)  # what is done once in a process is done
+    run_once(origin, None, profile=False)  # one-time work of the process is done here
     return {
         "plain": run_once(origin, None, profile=True),
         "collective": run_once(origin, "collective", profile=True),

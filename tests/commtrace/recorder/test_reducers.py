@@ -1,4 +1,4 @@
-"""How long the reducer of DistributedDataParallel waits is known, though it waits in C++."""
+"""Waits of DistributedDataParallel's reducer are recorded, although they happen in C++."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model() -> nn.Module:
 
 
 def blocked_by_the_late(options: dict[str, Any]) -> list[tuple[int, int, int, int]]:
-    """Of each pass in which rank 1 is late: buckets, time blocked, in backward, and not known."""
+    """For each pass in which rank 1 is late: buckets, blocked ns, backward's ns, unknown waits."""
     wrapped = DistributedDataParallel(model(), bucket_cap_mb=0.003, **options)
     rows = []
     for _ in range(3):
@@ -72,7 +72,7 @@ class Fails(torch.autograd.Function):
 
 
 def failing() -> tuple[list[bool], list[int]]:
-    """A pass that raises behind its first bucket, then one that does not."""
+    """A pass that raises after its first bucket, then one that succeeds."""
     first, second = (nn.Linear(4, 4) for _ in range(2))
     two = [DistributedDataParallel(each) for each in (first, second)]
     with commtrace.record(detail="collective") as recording:
@@ -119,7 +119,7 @@ class WithBuffers(nn.Module):
 
 
 def blocked_by_a_late_root() -> tuple[list[tuple[str, int]], list[Any]]:
-    """What ranks are blocked for by what DDP sends on its own, of which rank 0 is late to some."""
+    """Blocked times of calls that DDP itself makes, with rank 0 late to some of them."""
     functions = [vars(owner)[name] for owner, name in WAITING]
     wrapped: Any = None
     with commtrace.record(detail="collective") as recording:

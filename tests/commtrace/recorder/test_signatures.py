@@ -1,4 +1,4 @@
-"""The table of operators against the operators that the installed torch has."""
+"""The table of operators compared with the operators of the installed torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEW = {
     "symm_mem::nccl_get_out": (2, 14),
     "symm_mem::nvshmem_get_out": (2, 14),
 }
-"""Operators that came with a torch which is newer than the oldest supported one."""
+"""Operators of a torch that is newer than the oldest supported one."""
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 SCHEMAS = {
@@ -47,7 +47,7 @@ def test_the_kind_of_every_operator_has_its_formulas(name: str) -> None:
     assert SIGNATURES[name].kind in KINDS
 
 
-# What an argument at a position has to be called in torch's schema.
+# Required name of an argument in torch's schema.
 NAMES = {
     "group": {"process_group", "group_name"},
     "reduce_op": {"reduce_op", "red_op"},
@@ -85,7 +85,7 @@ EXPLAINED = {
     # `src` and `dst` of a transfer are its peer, those of a broadcast its root.
     "root": ("c10d::recv_", "_c10d_functional::irecv"),
     "peer": ("_c10d_functional::broadcast", "_c10d_functional::broadcast_"),
-    # What is reduced is a product of the arguments.
+    # These reduce a product of the arguments.
     "sent": (
         "symm_mem::fused_matmul_reduce_scatter",
         "symm_mem::fused_scaled_matmul_reduce_scatter",

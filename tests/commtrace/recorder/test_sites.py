@@ -1,4 +1,4 @@
-"""What events have in common is written once, and no number is ever given twice."""
+"""Common fields of events are written once, and no number is used twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines around a call are in the recording, as they were when it was made."""
+"""Source lines around a call are recorded as they were at the time of the call."""
 
 from __future__ import annotations
 

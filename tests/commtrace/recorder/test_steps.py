@@ -1,4 +1,4 @@
-"""The steps of programs that mark none: the number that people expect, and found without a cost."""
+"""Steps of programs that mark none: the expected number, detected at no cost."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def compiled(first: Model, second: Model) -> None:
     optimizer = torch.optim.Adam(first.parameters(), foreach=True)
     step = torch.compile(optimizer.step, backend="eager")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the compiler's own
+        warnings.simplefilter("ignore")  # from the compiler itself
         for _ in range(NUM):
             backward(first)
             step()
@@ -166,9 +166,9 @@ def test_a_program_has_as_many_steps_as_its_loop_has_turns(
     models = Model(), Model()
     dist.barrier()
     with commtrace.record(detail="collective") as recording:
-        dist.barrier()  # of setting up
+        dist.barrier()  # belongs to set-up
         program(*models)
-        dist.barrier()  # of what comes after
+        dist.barrier()  # belongs to what follows
     assert recording.trace().run["steps_from"] == "optimizer"
     found = steps(recording)
     assert [each.step for each in found] == list(range(NUM))
@@ -247,7 +247,7 @@ def test_a_scheduler_tells_steps_where_nobody_else_does() -> None:
     model = Model()
     optimizer = sgd(model)
     with commtrace.record(detail="collective") as recording, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it should come behind the optimizer
+        warnings.simplefilter("ignore", UserWarning)  # it should come after the optimizer
         parts: list[LRScheduler] = [LinearLR(optimizer), CosineAnnealingLR(optimizer, 10)]
         scheduler = SequentialLR(optimizer, parts, [2])
         for _ in range(4):

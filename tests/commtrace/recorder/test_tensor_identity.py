@@ -1,4 +1,4 @@
-"""What calls send has a number: equal for what has not changed, and for nothing else."""
+"""Sent tensors are numbered: equal numbers for unchanged tensors, and for nothing else."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_inference_tensors_and_recordings_of_collectives_have_none(world: None) 
 def test_what_an_optimizer_writes_is_seen_by_whatever_name_it_is_sent(world: None) -> None:
     weight = torch.nn.Parameter(torch.ones(8))
     frozen = torch.ones(8)
-    optimizer = torch.optim.SGD([weight], lr=0.0)  # writes what was there
+    optimizer = torch.optim.SGD([weight], lr=0.0)  # writes the same values
     weight.grad = torch.ones(8)
     with commtrace.record(detail="op") as recording:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""What was called right before C++ ended the process is in the spool."""
+"""Calls made right before C++ terminates the process are in the spool."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_last_call_before_an_abort_is_kept(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(path)]
     ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert ended.returncode == -signal.SIGABRT
-    assert b"terminate called" in ended.stderr  # by the handler that was there before
+    assert b"terminate called" in ended.stderr  # by the previous handler
     comm = read_trace(tmp_path / "run.json.spools").tables["comm"]
     assert list(comm["kind"]) == ["all_reduce"]
 

@@ -1,4 +1,4 @@
-"""Collectives of a torch that nobody has tried are named instead of going uncounted."""
+"""Collectives that an untested torch adds are reported instead of going uncounted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fresh() -> None:
 
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A torch that is newer than tried and has an operator that no table knows."""
+    """A torch newer than the tested ones, with an operator that is in no table."""
     monkeypatch.setattr(torch, "__version__", "9.1.0a0+git")
     monkeypatch.delitem(signatures.SIGNATURES, "c10d::gather_")
     return "c10d::gather_"

@@ -1,4 +1,4 @@
-"""A module has one path, however it is wrapped, and the user's own names stay."""
+"""A module has one path, whatever wraps it, and the user's own names stay."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_wrappers_are_no_part_of_a_path(wrap: Callable[[Model], nn.Module]) -> N
         with commtrace.record(detail="collective") as recording:
             model(torch.ones(1, 2, requires_grad=True))
         made = [each for each in calls(recording) if each.kind == "all_reduce"]
-    is_one_graph = wrap in (compiled, all_at_once)  # of which the outermost module is left
+    is_one_graph = wrap in (compiled, all_at_once)  # only the outermost module remains
     assert [each.module for each in made] == (
         ["", ""] if is_one_graph else ["layers.0", "layers.1"]
     )
@@ -105,5 +105,5 @@ def test_a_module_of_one_s_own_that_is_named_so_keeps_its_name() -> None:
 def test_names_alone_are_plain_too() -> None:
     name = "_fsdp_wrapped_module.layers.0._checkpoint_wrapped_module._orig_mod.wq.weight"
     assert plain_name(name) == "layers.0.wq.weight"
-    assert plain_name("module.weight") == "module.weight"  # whose it is cannot be told
+    assert plain_name("module.weight") == "module.weight"  # the owner cannot be determined
     assert plain_path(None, "") == ""

@@ -1,4 +1,4 @@
-"""A page in headless Chromium, and what its tests do and read there."""
+"""A page in headless Chromium, and helpers of its tests to act and read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-PATIENCE_MS = 60_000  # a machine of two busy cores takes ten seconds to start plotly
+PATIENCE_MS = 60_000  # starting plotly takes ten seconds on two busy cores
 
 
 @dataclass
 class Opened:
-    """A page in the browser, and what it complained about and asked for meanwhile."""
+    """A page in the browser, with the errors and requests it caused."""
 
     page: Page
     errors: list[str] = field(default_factory=list)
@@ -25,7 +25,7 @@ Open = Callable[..., Opened]
 
 
 def hover(page: Page, place: str, selector: str) -> str:
-    """The text of the label that appears over the middle of a drawn thing."""
+    """Hover over the middle of a drawn element and return the text of its label."""
     page.locator(f"{place}").scroll_into_view_if_needed()
     box = page.locator(f"{place} {selector}").first.bounding_box()
     assert box is not None
@@ -37,7 +37,7 @@ def hover(page: Page, place: str, selector: str) -> str:
 
 
 def column(page: Page, number: int) -> list[str]:
-    """The texts of one column of the table in view."""
+    """Texts of one column of the visible table."""
     return page.locator(f"#table tbody tr td:nth-child({number})").all_inner_texts()
 
 
@@ -46,7 +46,7 @@ def x_range(page: Page) -> list[float]:
 
 
 def sort_by(page: Page, name: str) -> str | None:
-    """Clicks a column's head; how the table then says to be sorted by it."""
+    """Click a column's header and return its `aria-sort`."""
     page.click(f"#table th[data-name={name}] button")
     return page.get_attribute(f"#table th[data-name={name}]", "aria-sort")
 
@@ -59,19 +59,19 @@ def marked(page: Page) -> int:
 
 
 def shown_hash(page: Page) -> str:
-    """The page's address after `#`, once what changes it has settled."""
+    """The page's address after `#`, once pending changes have settled."""
     page.wait_for_timeout(300)
     return page.evaluate("decodeURIComponent(location.hash.slice(1))")
 
 
 def fields(page: Page) -> dict[str, str]:
-    """The parts of the view that the address names."""
+    """Parts of the view that the address names."""
     pairs = (each.partition("=") for each in shown_hash(page).split("&") if each)
     return {name: value for name, _, value in pairs if name != "page"}
 
 
 def go_to(page: Page, hash: str) -> None:
-    """Opens an address as a link in a new tab would."""
+    """Open an address as a link in a new tab would."""
     page.goto("about:blank")
     page.goto(hash)
     page.wait_for_selector("html[data-ready]", state="attached")

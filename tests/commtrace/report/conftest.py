@@ -1,4 +1,4 @@
-"""Pages opened in the browser."""
+"""Fixtures of pages opened in the browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def opened_in(browser: Browser, path: Path, **more: Any) -> Opened:
-    """A page in a context of its own, and what it complains about."""
+    """Open a page in a context of its own, and collect its errors."""
     still = {"viewport": {"width": 1400, "height": 1000}, "reduced_motion": "reduce"}
     context = browser.new_context(**(still | more))
     context.set_default_timeout(PATIENCE_MS)
@@ -35,7 +35,7 @@ def opened_in(browser: Browser, path: Path, **more: Any) -> Opened:
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page, or writes that of a run before; `more` goes to the browser's context."""
+    """Open a page, or write that of a run first; `more` goes to the browser's context."""
     pages = []
 
     def opened(source: Any, **more: Any) -> Opened:
@@ -58,7 +58,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(open_page: Open, training: Path) -> Iterator[Page]:
-    """That page, opened; it must end without having complained."""
+    """That page, opened; the test fails if the page reports an error."""
     opened = open_page(training)
     yield opened.page
     assert opened.errors == []
@@ -74,7 +74,7 @@ def opened_once(browser: Browser, training: Path) -> Iterator[Opened]:
 
 @pytest.fixture
 def shared(opened_once: Opened) -> Iterator[Page]:
-    """The page of `opened_once` as it was when it was opened, for what needs no history."""
+    """The page of `opened_once` in its initial state, for tests that need no history."""
     page = opened_once.page
     for _ in range(4):
         page.keyboard.press("Escape")

@@ -1,4 +1,4 @@
-"""Reads a page as a program does: its elements, and what it carries packed."""
+"""Read a page as a program: its elements, and its packed data."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ def text(page: str) -> str:
 
 
 def packed(page: str, name: str) -> str:
-    """What a page carries under the id `packed-<name>`."""
+    """Text that a page contains under the id `packed-<name>`."""
     return packed_bytes(page, name).decode()
 
 
 def packed_bytes(page: str, name: str) -> bytes:
-    """The same, of what is no text."""
+    """Binary content that a page contains under the id `packed-<name>`."""
     found = re.search(rf'id="packed-{name}">([^<]*)<', page)
     assert found is not None
     return gzip.decompress(base64.b64decode(found[1]))
 
 
 def calls(page: str) -> dict[str, list[int]]:
-    """The columns of the calls that a page carries, decoded as its script does."""
+    """The columns of a page's calls, decoded as its script does."""
     table = next(each for each in data(page)["tables"] if each["name"] == "calls")
     return decoded(table["store"], packed_bytes(page, "calls"))
 
 
 def decoded(head: dict[str, Any], body: bytes) -> dict[str, list[int]]:
-    """The columns of a `CallStore`, whose body is no longer compressed."""
+    """The columns of a `CallStore`, from its decompressed body."""
     columns: dict[str, list[int]] = {}
     num_rows, offset = head["num_rows"], 0
     for column in head["columns"]:
@@ -86,12 +86,12 @@ def decoded(head: dict[str, Any], body: bytes) -> dict[str, list[int]]:
 
 
 def data(page: str) -> dict[str, Any]:
-    """The tables and figures that a page carries."""
+    """The tables and figures of a page."""
     return json.loads(packed(page, "data"))
 
 
 def policy(page: str) -> str:
-    """The content policy of a page."""
+    """The content security policy of a page."""
     (content,) = [
         attributes["content"] or ""
         for tag, attributes in elements(page)

@@ -1,4 +1,4 @@
-"""The page's address holds what it shows: a link opens the same view, and Back undoes."""
+"""The page's address holds its view: a link opens the same view, and Back undoes changes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def state(page: Page) -> dict[str, Any]:
 
 
 def everything(page: Page) -> None:
-    """Changes all that an address can hold."""
+    """Change everything that an address can hold."""
     page.click("#theme")
     page.click("#flame-value [data-value=num_calls]")
     zoom_flame(page)

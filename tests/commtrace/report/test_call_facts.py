@@ -1,4 +1,4 @@
-"""The facts that the panel of a call shows are those that `explain` finds for each call alone."""
+"""The facts in the panel of a call are those that `explain` finds for each call alone."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def test_a_finding_says_what_it_saves_and_which_calls_it_is_about() -> None:
     assert late.saves.endswith(" ms")
     assert late.share.endswith("% of its steps")
     evidence = late.evidence.split(",")
-    assert len(evidence) == 9  # the one in each step that it comes late to
+    assert len(evidence) == 9  # one in each step, to which it is late
     assert set(evidence) <= {f"2:{each}" for each in frames.comm["id"]}
 
 

@@ -1,4 +1,4 @@
-"""Every text of the page is readable on what it stands on, by WCAG's measure AA, in both themes."""
+"""Every text of the page has WCAG level AA contrast with its background, in both themes."""
 
 from __future__ import annotations
 

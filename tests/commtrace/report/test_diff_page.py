@@ -1,4 +1,4 @@
-"""The page that compares runs, read as data and opened in a real browser."""
+"""The page that compares runs, checked as data and in a real browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Frames]:
-    """A baseline, one with a layer more, one of eight ranks."""
+    """A baseline, a run with one layer more, and one of eight ranks."""
     folder = tmp_path_factory.mktemp("runs")
     made = {"base": {}, "deeper": {"num_layers": 3}, "wider": {"world_size": 8}}
     return [

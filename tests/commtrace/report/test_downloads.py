@@ -1,4 +1,4 @@
-"""Tables come down as CSV that no spreadsheet executes, pictures as SVG; a module filters."""
+"""Downloads: tables as CSV that no spreadsheet executes, pictures as SVG; filtered by module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PICTURES = ("flame", "timeline", "steps", "waits", "sizes", "matrix")
 
 
 def saved(page: Page, selector: str) -> tuple[str, str]:
-    """The name and text of the file that a click brings down."""
+    """Name and text of the file that a click downloads."""
     with page.expect_download() as download:
         page.click(selector)
     path = download.value.path()

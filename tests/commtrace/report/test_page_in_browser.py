@@ -1,4 +1,4 @@
-"""The page as its reader meets it, in headless Chromium."""
+"""The page from its reader's point of view, in headless Chromium."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_a_call_opens_its_story_and_shows_itself_in_the_timeline(page: Page) -> 
 
 
 def test_clicking_a_call_in_the_timeline_opens_its_story(page: Page) -> None:
-    page.wait_for_load_state("networkidle")  # until then the page may move under the pointer
+    page.wait_for_load_state("networkidle")  # until then the layout may shift
     for _ in range(3):
         hover(page, "#timeline-picture", ".barlayer .trace:last-child .point path")
         page.mouse.down()

@@ -1,4 +1,4 @@
-"""One picture as a page of its own, read as text and opened in a real browser."""
+"""One picture as a page of its own, checked as text and in a real browser."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_no_legend_runs_into_the_title(browser: Browser, tmp_path: Path, width: 
     errors: list[str] = []
     page = opened(browser, tmp_path / "timeline.html", errors)
     page.set_viewport_size({"width": width, "height": 700})
-    # A resized picture is drawn twice: once to see how many rows its legend takes, once with room.
+    # A resized picture is drawn twice: once to measure the legend's rows, once with room for them.
     page.wait_for_function(
         """() => {
             const box = (element) => element.getBoundingClientRect();

@@ -1,4 +1,4 @@
-"""Timeline, flame graph and tables by keys and wheel: what Perfetto's users try first."""
+"""Timeline, flame graph and tables by keys and wheel, as users of Perfetto expect."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_escape_closes_one_thing_after_the_other(shared: Page) -> None:
         shared.keyboard.press("Escape")
         shared.keyboard.press(
             "Escape"
-        ) if number == 1 else None  # the call stays selected till then
+        ) if number == 1 else None  # the call stays selected until then
     assert not any(shared.locator(name).is_visible() for name in shown)
 
 

@@ -1,4 +1,4 @@
-"""The panel of a call says what `commtrace explain` says."""
+"""The panel of a call shows the same as `commtrace explain`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def panel(open_page: Open, written: Path) -> Any:
-    """Opens the page at a call, and returns the panel's text."""
+    """Open the page at a call, and return the panel's text."""
     opened = open_page(written)
 
     def at(name: str) -> str:
@@ -190,7 +190,7 @@ def test_a_finding_that_counts_the_call_in_stands_there_and_leads_to_its_card(
 
 
 def said_by_story(story: Story) -> list[str]:
-    """Texts that the panel of a call must hold."""
+    """Texts that the panel of a call must contain."""
     said = [f"{story.kind} on rank {story.rank}, call {story.id}", *story.unknown.values()]
     if story.time.blocked_ns >= 0:
         said.append(text_of_duration(story.time.blocked_ns))

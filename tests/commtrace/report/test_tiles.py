@@ -20,7 +20,7 @@ def texts(frames: Frames) -> dict[str, tuple[str, str]]:
 
 
 def test_the_tiles_of_a_small_run() -> None:
-    # Each rank is recorded for 1 ms. Rank 1 comes 200 µs late to the one all-reduce.
+    # Each rank is recorded for 1 ms. Rank 1 is 200 µs late to the only all-reduce.
     shared = {"seq": 0, "until": 400_000, "step": 0, "payload_bytes": 3000, "wire_bytes": 2000}
     frames = run_of(
         [

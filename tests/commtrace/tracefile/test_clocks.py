@@ -1,4 +1,4 @@
-"""Clocks of several systems: the estimate is as near to the truth as it says."""
+"""Clocks of several systems: the error of the estimate is within the reported bound."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def call(rank: int, seq: int, issue: int, complete: int, kind: str = "all_reduce
 def run_on(
     behind: list[int], *, seed: int, late_ns: int, num_calls: int = 50, first: int = 0
 ) -> list[Any]:
-    """Ranks from `first` on, one a system `behind` true time; arrivals differ up to `late_ns`."""
+    """Ranks from `first` on, each on a system `behind` true time, arriving within `late_ns`."""
     chance = random.Random(seed)
     rows: list[list[Any]] = [[] for _ in behind]
     now = START

@@ -1,4 +1,4 @@
-"""A column comes back from its description and bytes as it went in, and takes little room."""
+"""A column decodes from its description and bytes as it was encoded, and is small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that are made again under the same name have the same names of their own on all ranks."""
+"""Groups recreated under the same name get the same distinct names on all ranks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dtensor_core.testing import run_processes
 from tests.commtrace.tracefile.test_clocks import MS, START, spool
 
 WORLDS = ({0, 1}, {0, 1, 2}, {1, 2})
-"""The ranks that call in each of three worlds; of the others the world has no call."""
+"""The ranks that make calls in each of three worlds."""
 
 
 def calls_in(rank: int) -> tuple[list[Any], list[Any]]:
-    """The calls of a rank, and the groups as it counts them itself."""
+    """The calls of a rank, and the groups with the rank's own numbering."""
     comm: list[Any] = []
     names = []
     for world, callers in enumerate(WORLDS):

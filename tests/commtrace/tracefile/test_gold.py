@@ -1,4 +1,4 @@
-"""Traces of every version of the format stay readable (tests/gold says how they were made)."""
+"""Traces of every version of the format stay readable (see tests/gold for their origin)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_version_1_says_what_it_said_when_it_was_written() -> None:
     comm = trace.tables["comm"]
     assert trace.run["world_size"] == 2
     assert trace.run["torch"] == "2.13.0+cpu"
-    # Per rank: what DistributedDataParallel says hello with, and rebuilds its buckets with; then
-    # two steps with one bucket of 20 floats and one loss each; and a barrier.
+    # Per rank: DistributedDataParallel's handshake and the rebuilding of its buckets; then two
+    # steps with one bucket of 20 floats and one loss each; and a barrier.
     assert Counter(comm["kind"]) == {
         "all_gather": 2, "broadcast": 8, "all_reduce": 8, "barrier": 2,
     }  # fmt: skip

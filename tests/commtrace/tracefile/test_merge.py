@@ -1,4 +1,4 @@
-"""Joining spools: the order of files does not matter, clocks align, what is missing is named."""
+"""Merging spools: independent of the order of files; clocks align; missing ranks are named."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_folder_of_spools_reads_like_its_merged_file(tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_a_clock_are_put_on_one_scale() -> None:
-    # Rank 1 read the same clock, but believes that the epoch was 40 ns later.
+    # Rank 1 has the same clock, but its estimate of the epoch is 40 ns later.
     batch = {
         "comm": [CommEvent(rank=1, id=0, issue_ns=1000, call_ns=7, complete_ns=-1)],
         "ops": [OpEvent(rank=1, start_ns=2000, duration_ns=9)],
@@ -80,7 +80,7 @@ def test_ranks_that_share_a_clock_are_put_on_one_scale() -> None:
     trace = join([spool(0, epoch_ns=100), spool(1, batch, epoch_ns=60, start_ns=500)])
     comm, ops, steps = (trace.tables[name] for name in ("comm", "ops", "steps"))
     assert (list(comm["issue_ns"]), list(comm["call_ns"])) == ([1040], [7])
-    assert list(comm["complete_ns"]) == [-1]  # not known stays not known
+    assert list(comm["complete_ns"]) == [-1]  # unknown stays unknown
     assert (list(ops["start_ns"]), list(ops["duration_ns"])) == ([2040], [9])
     assert (list(steps["start_ns"]), list(steps["end_ns"])) == ([3040], [4040])
     assert (ranks(trace)[1].start_ns, ranks(trace)[1].clock_offset_ns) == (540, 40)
@@ -182,7 +182,7 @@ def test_a_made_up_run_has_rows_in_every_table(tmp_path: Path) -> None:
 def write_spool(
     folder: Path, rank: int, number: int, start_ns: int, end_ns: int, backend: str = "gloo"
 ) -> str:
-    """A spool of some process, and its name."""
+    """Write a spool of some process, and return its name."""
     name = f"rank-{rank:05d}.{number}.spool"
     facts = synthetic_facts(rank, 1) | {"start_ns": start_ns, "end_ns": end_ns, "pid": number}
     facts["run"] = {**facts["run"], "process_group": backend}
@@ -213,7 +213,7 @@ def test_a_process_that_communicated_is_a_rank_whoever_it_started(tmp_path: Path
 
 
 def test_of_runs_one_after_the_other_the_last_is_read_whole(tmp_path: Path) -> None:
-    """The one before had more ranks: none of them is taken for one of the last run."""
+    """The run before had more ranks: none of them is taken for a rank of the last run."""
     write_spool(tmp_path, 0, 1, START_NS, START_NS + 200, "none")
     earlier = [write_spool(tmp_path, r, 2 + r, START_NS + 10, START_NS + 50) for r in range(3)]
     for rank in range(2):

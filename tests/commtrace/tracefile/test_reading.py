@@ -1,4 +1,4 @@
-"""Bounds on reading: nothing is believed about its size, and no failure leaves as it came."""
+"""Reading is bounded: declared sizes are not trusted, and every failure becomes a TraceError."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def changed(path: Path, change: Any) -> Path:
 
 
 def refused(path: Path, error: type[TraceError] = TraceError) -> str:
-    """The text of the error that a trace is refused with, with little memory."""
+    """Text of the error that a trace is refused with, using little memory."""
     tracemalloc.start()
     try:
         with pytest.raises(error) as raised:

@@ -1,4 +1,4 @@
-"""run.json: written and read back equal; what cannot be read is told apart, and said where."""
+"""run.json reads back equal; unreadable files are distinguished and errors give the place."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_column_that_the_file_does_not_have_is_not_known(tmp_path: Path) -> No
     path = write_trace(trace_of_rows({}, {"comm": rows}), tmp_path / "run.json")
     document = json.loads(path.read_text())
     columns = document["tables"]["comm"]["columns"]
-    assert set(columns) == {"rank", "payload_bytes", "reason"}  # of the others nothing is known
+    assert set(columns) == {"rank", "payload_bytes", "reason"}  # the other columns are unknown
     del columns["payload_bytes"], columns["reason"]
     path.write_text(json.dumps(document))
     comm = read_trace(path).tables["comm"]
@@ -164,7 +164,7 @@ def _a_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 class _Folder:
-    """Where the laws write; a fixture of a function's own would be shared by its examples."""
+    """Folder of the laws; a function-scoped fixture would be shared by its examples."""
 
     name = ""
 

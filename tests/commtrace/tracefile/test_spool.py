@@ -1,4 +1,4 @@
-"""What is written to a spool is read from it, up to where a killed process left off."""
+"""A spool reads back what was written, up to the point where a process was killed."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_call_that_is_not_over_is_told_until_it_is() -> None:
 
 
 class Disk(io.BytesIO):
-    """Takes a few bytes at a time, and no more than `room`."""
+    """A stream that takes a few bytes at a time, and no more than `room`."""
 
     room = 1 << 20
 

@@ -1,4 +1,4 @@
-"""All ranks take their steps from one source, also of spools that were cut off."""
+"""All ranks take their steps from one source, also from truncated spools."""
 
 from __future__ import annotations
 

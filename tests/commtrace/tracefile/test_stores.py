@@ -1,4 +1,4 @@
-"""Where a spool goes, and who joins it when."""
+"""Place of a spool, and the process and time of its merging."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_an_empty_spool_that_nobody_began_is_not_waited_for(tmp_path: Path) -> N
 def test_a_process_that_began_after_the_last_write_did_not_write_it(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     folder = tmp_path / "run.json.spools"
-    write(SpoolFolder(folder), 1, pid=os.getppid())  # which lives, and has got a dead one's number
+    write(SpoolFolder(folder), 1, pid=os.getppid())  # a live process that has got a dead one's id
     spool = folder / spool_name(1)
     long_ago = time.time() - 50 * 365 * 24 * 3600
     os.utime(spool, (long_ago, long_ago))

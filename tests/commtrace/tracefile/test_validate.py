@@ -1,4 +1,4 @@
-"""A trace that is read is held to the schema: what cannot be is named, what is recorded passes."""
+"""A trace is validated against the schema: impossible values are named, recorded ones pass."""
 
 from __future__ import annotations
 

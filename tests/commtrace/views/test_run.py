@@ -1,4 +1,4 @@
-"""A run shows itself, and everything in it is a method away."""
+"""A run displays itself, and everything in it is available as a method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of dtensor_core.debug."""
+"""Public names of dtensor_core.debug."""
 
 from __future__ import annotations
 

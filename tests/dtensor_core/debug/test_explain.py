@@ -1,4 +1,4 @@
-"""What a function would communicate is told without doing it."""
+"""`explain` reports a function's communication without performing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redistributions that nobody asked for are refused, or told."""
+"""Implicit redistributions are refused or reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mesh():
 
 
 def pair(mesh, right=None) -> tuple[DTensor, DTensor]:
-    """x and A whose product needs A moved, or with another placement of A nothing."""
+    """Create x and A; their product redistributes A, or nothing if `right` is another placement."""
     x = distribute_tensor(torch.ones(8, 16, requires_grad=True), mesh, [Shard(0)])
     a = distribute_tensor(torch.ones(16, 16, requires_grad=True), mesh, [right or Shard(0)])
     return x, a

@@ -1,4 +1,4 @@
-"""The tables that show which rank holds what."""
+"""Tables that show which rank holds which part of a tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dtensor_core.testing.fake import fake_world
 
 
 def drawn(capsys, shape, placements, mesh=(2, 2), *, rank=0, header="", use_rich=False) -> str:
-    """What is printed for a tensor of a shape."""
+    """Return the printed table of a tensor of a shape."""
     names = ("dp", "cp", "tp")[: len(mesh)] if len(mesh) > 2 else ("dp", "tp")[: len(mesh)]
     capsys.readouterr()
     with fake_world(torch.Size(mesh).numel(), rank=rank):

@@ -1,4 +1,4 @@
-"""Gradients and results that torch makes of sizes alone are DTensors."""
+"""Gradients and results that torch creates from sizes alone are DTensors."""
 
 from __future__ import annotations
 

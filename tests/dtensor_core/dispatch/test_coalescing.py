@@ -1,4 +1,4 @@
-"""Lists of small addends are reduced by one collective, each kind by its own; large ones alone."""
+"""Lists of small partial sums are reduced by one collective per kind; large ones separately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Composites whose kernels can't take DTensors equal those of whole tensors, `out=` included."""
+"""Composites with kernels that cannot take DTensors equal one device, including `out=`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dtensor_core.errors import RuleError
 from dtensor_core.placement import Placement
 from dtensor_core.testing import kept_mesh, on_threads
 
-# What comes out is asked, not whether it was gathered for.
+# The results matter here, not whether a fallback gathered arguments.
 pytestmark = pytest.mark.filterwarnings("ignore::dtensor_core.MissingRuleWarning")
 
 A = torch.arange(50.0).reshape(2, 5, 5).sin() + 3 * torch.eye(5)

@@ -1,4 +1,4 @@
-"""An operator without a rule is put together from others where that sends less than gathering."""
+"""An operator without a rule is decomposed if that sends less than gathering its arguments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _cut(dim: int) -> DTensor:
 
 
 def _heard(run: Callable[[], Any]) -> tuple[Any, list[observe.Announcement]]:
-    """What four ranks make of `run`, on the first of them, and what all of them announced."""
+    """Run on four ranks; returns the first rank's result and the announcements of all."""
     heard: list[observe.Announcement] = []
     with observe.listening(heard.append):
         results = run_threads(run, 4)
@@ -72,7 +72,10 @@ def _known_as(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any]) -> 
 
 
 def _reasons(dims: tuple[int, int] = (0, 0), by: float = 1.0) -> list[tuple[str, str]]:
-    """Operators that communicate for a shift, and what their reasons add; the result is right."""
+    """Return the communicating operators of a shift and the additions to their reasons.
+
+    Also checks the result.
+    """
 
     def run() -> torch.Tensor:
         return shift(_cut(dims[0]), _cut(dims[1]), by).full_tensor()
@@ -120,7 +123,7 @@ def test_one_that_looks_at_values_is_asked_for_each(monkeypatch: pytest.MonkeyPa
 
     _known_as(monkeypatch, branching)
     assert _reasons(by=1.5) == []
-    assert _reasons(by=2.5) == GATHERED  # it writes
+    assert _reasons(by=2.5) == GATHERED  # writes in place
     assert _reasons(by=1.5) == []
 
 

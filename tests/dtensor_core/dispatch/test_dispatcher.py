@@ -1,4 +1,4 @@
-"""Operators on DTensors equal the full run, forward and backward, for any layout of arguments."""
+"""Operators on DTensors equal one device, forward and backward, for any layout of arguments."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_addends_that_the_user_gave_are_not_reduced_by_writing_in_place(mesh) ->
         "out-of-place form"
     )
     assert local.eq(1).all()
-    x.mul_(2)  # passes through the sum
+    x.mul_(2)  # commutes with the sum
     assert local.eq(2).all()
 
 

@@ -1,4 +1,4 @@
-"""What an operator without a rule does is chosen: it says so, is quiet, or is refused in time."""
+"""The policy for operators without a rule: warn, stay silent, or refuse before communicating."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ mix_into: Any = torch.ops.unruled.mix_into.default
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Nothing has been told, and afterwards the choice is what it was."""
+    """Yield the set of reported operators, initially empty; the policy is restored afterwards."""
     monkeypatch.setattr(fallback, "_told", set())
     with missing_rule("warn"):
         yield fallback._told

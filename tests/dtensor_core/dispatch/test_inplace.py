@@ -1,4 +1,4 @@
-"""In-place methods: the short way does what the dispatcher does, and leaves it what it must see."""
+"""In-place methods: the fast path equals the dispatcher, and defers to it where it must."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def tensor(mesh: DeviceMesh, value: float = 1.0) -> DTensor:
 
 
 def warm(mesh: DeviceMesh) -> tuple[DTensor, DTensor]:
-    """Two tensors whose in-place sum was decided before."""
+    """Two tensors whose in-place sum is in the cache."""
     x, y = tensor(mesh), tensor(mesh, 2.0)
     tensor(mesh).add_(y)
     return x, y
 
 
 def entered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Operators that go through the dispatcher from now on."""
+    """Operators that reach the dispatcher from now on."""
     seen: list[Any] = []
     usual = DTensor.__torch_dispatch__
 

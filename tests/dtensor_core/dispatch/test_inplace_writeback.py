@@ -1,4 +1,4 @@
-"""What is written in place to a pending reduction is the reduced value, whoever shares it."""
+"""An in-place write to a pending reduction stores the reduced value, for all aliases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists among subscripts are the same on every rank, and index as in torch."""
+"""Lists in subscripts are the same on every rank, and index as in torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dtensor_core import DTensor, Shard, distribute_tensor
 from dtensor_core.errors import MixedTensorError
 from dtensor_core.testing import kept_mesh, on_threads
 
-# What comes out is asked, not whether it was gathered for.
+# The results matter here, not whether a fallback gathered arguments.
 pytestmark = pytest.mark.filterwarnings("ignore::dtensor_core.MissingRuleWarning")
 
 X = torch.arange(40.0).reshape(5, 8)

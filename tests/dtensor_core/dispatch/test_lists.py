@@ -1,4 +1,4 @@
-"""List operators and the optimizers made of them equal their run on plain tensors."""
+"""List operators, and the optimizers that use them, equal their run on plain tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A view that had to be a copy is a view all the same: of what is written to either, both know."""
+"""A view whose result required communication still aliases its base: writes propagate both ways."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "detached slice": lambda x: x[2:4].detach(),
     "reshaped": lambda x: x.t().view(2, 3, 8)[:, 1:],
 }
-# The first two overlap themselves, and can't be written.
+# The first two overlap themselves and cannot be written to.
 READ_ONLY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "spread": lambda x: x[:1].expand(3, 6),
     "windows": lambda x: x.unfold(0, 3, 2),

@@ -1,4 +1,4 @@
-"""What is said of an operator's results without asking its meta kernel is what that says."""
+"""Metadata of results derived without an operator's meta kernel equals that of the kernel."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_shortcut_says_what_the_kernel_says(calls) -> None:
 
 
 def _library() -> tuple[torch.library.Library, Any]:
-    """Operators whose kernels without data fail, one for want of data, one of its arguments."""
+    """Operators whose kernels fail without data: one needs data, one rejects its arguments."""
     library = torch.library.Library("metadata_test", "DEF")
     for name in ("refusing", "reading"):
         library.define(f"{name}(Tensor x) -> Tensor")

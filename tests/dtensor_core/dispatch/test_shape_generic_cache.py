@@ -1,4 +1,4 @@
-"""What was decided at other sizes is what the long way decides, on every rank."""
+"""Decisions cached for other sizes equal those of the full path, on every rank."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ FIELDS = tuple(Entry.__slots__)
 
 @pytest.fixture(params=[0, 3])
 def mesh(request: pytest.FixtureRequest) -> Iterator[DeviceMesh]:
-    """2 x 2 ranks, seen from the first and from the last, which uneven shards leave empty."""
+    """2 x 2 ranks, seen from the first and from the last, whose uneven shards are empty."""
     with fake_world(4, rank=request.param):
         yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 
 
-# What a call takes: tensors by the letters of their sizes, masks of capital ones, and the rest.
+# Arguments of a call: tensors by the letters of their sizes, masks in capitals, and the rest.
 CALLS: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.add.Tensor, ("ab", "ab"), {}),
     (aten.add.Tensor, ("ab", "b"), {"alpha": 2}),
@@ -84,9 +84,9 @@ SIZES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 def layout(
     dice: random.Random, mesh: DeviceMesh, letters: str, cut: Sequence[str]
 ) -> Callable[[Any], DTensor]:
-    """A tensor of sizes that are yet to come, mostly cut along the letters that all are cut along.
+    """Return a tensor constructor for sizes given later, mostly sharded along the letters of `cut`.
 
-    Now and then it is not, or its elements do not lie one after the other.
+    Some tensors are laid out differently, or are not contiguous.
     """
     names = letters.lower()
     dtype = torch.bool if letters.isupper() else dice.choice((F32,) * 12 + (F64, I64))
@@ -117,7 +117,7 @@ def layout(
 def at_many_sizes(
     dice: random.Random, mesh: DeviceMesh, given: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """Arguments in one layout, at sizes that do not always fit together."""
+    """Yield arguments in one layout, at sizes that do not always match."""
     cut = [dice.choice("abc-") for _ in range(mesh.ndim)]
 
     def made(value: Any) -> Any:
@@ -139,12 +139,12 @@ def at_many_sizes(
 
 
 class Decided(Exception):
-    """Raised in place of running what was decided: no rank is here to communicate with."""
+    """Raised in place of executing a decision: there are no other ranks to communicate with."""
 
 
 @pytest.fixture
 def deciding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call is decided, and no more; nothing is remembered of it but its pattern."""
+    """Decide every call without executing it, and keep only its pattern in the cache."""
     miss = dispatcher._miss
 
     def decide(*call: Any) -> None:

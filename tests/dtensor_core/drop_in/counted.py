@@ -1,8 +1,8 @@
-"""Programs that pin the number of their collectives, run with each counter that must agree.
+"""Runs of programs that assert the number of their collectives, with each counter that must agree.
 
-A body gets a class of counting modes. It runs on four ranks that are threads with the mode of
-`dtensor_core.debug`, and on a fake group of four with torch's own mode, whose hooks on modules are
-for one rank a process.
+A body is called with a class of counting modes. It runs on four ranks that are threads, with the
+mode of `dtensor_core.debug`, and on a fake group of four, with torch's own mode, whose hooks on
+modules need one process per rank.
 """
 
 from __future__ import annotations

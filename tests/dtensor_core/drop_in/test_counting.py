@@ -1,4 +1,4 @@
-"""Both counting modes see what operators redistribute inside, and leave classes apart."""
+"""Both counting modes see redistributions inside operators, and leave classes unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between local tensors and DTensors, as programs written for torch's DTensor go."""
+"""Conversions between local tensors and DTensors, as in programs written for torch's DTensor."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ RANKS = 4
 
 
 class Stack(nn.Module):
-    """Two linear layers of one width."""
+    """Two linear layers."""
 
     def __init__(self, width: int, outputs: int, device: str = "cpu") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`local_map` as programs written for torch's use it, with the collectives that it may issue."""
+"""`local_map` as in programs written for torch's, with the collectives that it may issue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, COLUMNS, WHOLE = [Shard(0)], [Shard(1)], [Replicate()]
 
 
 def is_ours(mode: Any) -> bool:
-    """On threads values are true; on a fake group only shapes and counts are."""
+    """True on threads, where values are real; on a fake group only shapes and counts are."""
     return mode.__module__.startswith("commtrace")
 
 

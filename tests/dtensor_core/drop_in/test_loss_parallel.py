@@ -1,4 +1,4 @@
-"""Cross entropy on logits cut by class: three all-reduces forward, none backward, a whole loss."""
+"""Cross entropy on logits sharded by class: three all-reduces forward, none backward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES = {1: (CLASSES,), 2: (8, CLASSES), 3: (8, CLASSES, 4)}
 
 
 def data(ndim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits, and the classes that are right."""
+    """Create logits and target classes."""
     generator = torch.Generator().manual_seed(ndim)
     shape = SHAPES[ndim]
     target_shape = [size for dim, size in enumerate(shape) if dim != min(ndim - 1, 1)]

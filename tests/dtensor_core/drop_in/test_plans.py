@@ -1,4 +1,4 @@
-"""Plans of styles over models: values of one device, and the collectives that programs pin."""
+"""Plans of styles for models: the values of one device, and the asserted collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that programs expect to communicate nothing, and the placements of their results."""
+"""Operators that programs expect not to communicate, and the placements of their results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dtensor_core.testing.threads import kept_mesh, on_threads
 RANKS = 4
 P, R, S = Partial(), Replicate(), Shard
 
-# What is called, shape and placement of the argument, placement of the result.
+# Call, shape and placement of the argument, placement of the result.
 CALLS: dict[str, tuple[Any, tuple[int, ...], Placement, Placement]] = {
     "sum over the cut dim": (lambda x: x.sum(0), (8, 12), S(0), P),
     "sum over another dim": (lambda x: x.sum(1), (8, 12), S(0), S(0)),

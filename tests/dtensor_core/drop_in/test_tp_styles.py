@@ -26,12 +26,12 @@ from tests.dtensor_core.drop_in.counted import RANKS, functional, with_each_coun
 
 
 def cut(module: nn.Module, style: Any) -> nn.Module:
-    """A copy of a module under a style, on all ranks."""
+    """Parallelize a copy of a module with a style, on all ranks."""
     return parallelize_module(deepcopy(module), init_device_mesh("cpu", (RANKS,)), style)
 
 
 def expect(counter: Any, **counts: int) -> None:
-    """Each collective that is named was counted so often, and nothing else was."""
+    """Assert the counts of the named collectives, and that there are no others."""
     found = counter.get_comm_counts()
     assert {name: found[getattr(functional, name)] for name in counts} == counts
     assert counter.get_total_counts() == sum(counts.values())
@@ -138,7 +138,7 @@ def test_a_rowwise_embedding_reduces_its_output(run) -> None:
 
 
 class Adding(nn.Module):
-    """A linear layer, to whose output another input is added."""
+    """A linear layer with a second input added to its output."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Context parallelism: values and gradients of the whole sequence, and what is sent for them."""
+"""Context parallelism: values and gradients of the full sequence, and their communication."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_parts_attend_as_the_whole_does(length: int, is_causal: bool) -> None:
 
 @pytest.fixture
 def rotating() -> Iterator[None]:
-    """Keys and values go round."""
+    """Rotate keys and values by all-to-all."""
     set_rotate_method("alltoall")
     yield
     set_rotate_method("allgather")

@@ -1,4 +1,4 @@
-"""Rules of one's own replace those of the table, for built-in and custom operators."""
+"""User-defined rules replace those of the table, for built-in and custom operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributed checkpoints of DTensors: any layout is read back in any other, torch's included."""
+"""Distributed checkpoints of DTensors: any layout loads into any other, torch's included."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 LINE, SQUARE = (4,), (2, 2)
 WHOLE = torch.arange(42.0).view(6, 7)
 Layout = tuple[tuple[int, ...], tuple[Placement, ...]]
-# Four ranks share six rows unevenly, and three elements not at all.
+# Four ranks share six rows unevenly; of three elements one rank has none.
 LAYOUTS: dict[str, Layout] = {
     "rows": (LINE, (Shard(0),)),
     "columns": (LINE, (Shard(1),)),
@@ -54,7 +54,7 @@ LAYOUTS: dict[str, Layout] = {
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What torch warns of its own checkpoints."""
+    """Silence torch's warnings about its own checkpoints."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -142,7 +142,7 @@ def _save_aside_and_load(path: Path) -> None:
     read: dict[str, Any] = {"x": distribute_tensor(torch.zeros(6, 7), mesh, [Shard(1)])}
     with _quiet():
         saving: Any = dcp.async_save(state, checkpoint_id=path)
-        state["x"].zero_()  # it was staged
+        state["x"].zero_()  # the save uses the staged copy
         saving.result()
         dcp.load(read, checkpoint_id=path)
     assert read["x"].full_tensor().equal(WHOLE)
@@ -221,7 +221,7 @@ def test_a_trained_model_moves_from_four_ranks_to_two_by_two(tmp_path: Path) -> 
     body()
 
 
-# torch does not set a flat state dict of whole tensors.
+# torch does not set a flat state dict of full tensors.
 @pytest.mark.parametrize(
     ("full", "offload", "flat"),
     [each for each in itertools.product((False, True), repeat=3) if not (each[0] and each[2])],

@@ -1,4 +1,4 @@
-"""Functions of torch that make tensors besides those that they are given take DTensors."""
+"""torch functions that create tensors in addition to their arguments accept DTensors."""
 
 from __future__ import annotations
 

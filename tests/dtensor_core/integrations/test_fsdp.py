@@ -1,4 +1,4 @@
-"""FSDP2 trains like one process, and the class of its DTensors depends on the parameter alone."""
+"""FSDP2 trains like one process; the parameters alone determine its class of DTensors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_it_trains_like_one_process() -> None:
 
 
 class Experts(nn.Module):
-    """Every expert applied to every token, weighted by the router: tokens x dim -> tokens x dim."""
+    """Applies every expert to every token, weighted by the router: tokens x dim -> tokens x dim."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def _trained(
 
 
 def _compare(mixture: nn.Module, dp: Any, **how: Any) -> None:
-    """Three clipped steps, and what the state dict then holds, equal those of one process."""
+    """Compare three clipped steps, and the state dict after them, with those of one process."""
     whole, tokens = _mixture(), torch.arange(12) % 7
     wanted = _trained(whole, tokens, torch.optim.AdamW(whole.parameters(), lr=0.1))
     mine = tokens.chunk(dp.size())[dp.get_local_rank()]
@@ -223,7 +223,7 @@ def _routed() -> nn.Sequential:
 
 
 def _expert_parallel() -> None:
-    """All four ranks have tokens of their own; two share the experts, of which two copies exist."""
+    """Each of four ranks has its own tokens; two share the experts, which exist in two copies."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "ep"))
     data = mesh["copies", "ep"]._flatten("data")
     tokens = torch.arange(16) % 7

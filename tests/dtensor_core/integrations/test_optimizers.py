@@ -1,4 +1,4 @@
-"""Every optimizer of torch trains DTensors as it trains the whole tensors on one process."""
+"""Every optimizer of torch trains DTensors as it trains full tensors on one process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dtensor_core.testing.fake import fake_world
 from dtensor_core.testing.threads import kept_mesh, on_threads
 
 Tensors = list[torch.Tensor]
-# Sizes that four ranks can't share evenly, or at all; each with its mesh and placements there.
+# Sizes that four ranks share unevenly, or not at all; each with its mesh and placements.
 PARAMETERS: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[Placement, ...]], ...] = (
     ((5, 4), (4,), (Shard(0),)),
     ((4, 3), (4,), (Replicate(),)),
@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "RMSprop, centered": {"momentum": 0.9, "centered": True},
     "NAdam, decoupled": {"decoupled_weight_decay": True, "weight_decay": 0.1},
 }
-# Newton-Schulz runs in bfloat16, where the order of a sum shows.
+# Newton-Schulz runs in bfloat16, where the order of a sum is noticeable.
 TOLERANCES = {"Muon": {"rtol": 0.0, "atol": 1e-3}}
 APART = ("LBFGS", "SparseAdam")
 
@@ -105,7 +105,7 @@ def _gradient(number: int, step: int) -> torch.Tensor:
 
 
 def _pending(whole: torch.Tensor, mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
-    """A gradient as backward leaves it: sharded like the parameter, else equal addends."""
+    """A gradient as backward returns it: sharded like the parameter, else equal partial sums."""
     addends = [Partial() if each.is_replicate() else each for each in placements]
     ranks = math.prod(n for n, each in zip(mesh.shape, addends, strict=True) if each.is_partial())
     part = distribute_tensor(whole / ranks, mesh, placements).to_local()

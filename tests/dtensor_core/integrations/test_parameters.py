@@ -1,4 +1,4 @@
-"""Data that is assigned to parameters."""
+"""Assignments to `.data` of parameters."""
 
 from __future__ import annotations
 

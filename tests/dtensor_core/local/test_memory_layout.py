@@ -1,4 +1,4 @@
-"""Strides, offsets and bytes that an operator is told of are those of the whole tensor."""
+"""Strides, offsets and bytes that an operator receives refer to the full tensor."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_diagonal_is_filled_where_it_is_on_one_device(shape, placement, wrap):
         expected = whole + torch.zeros(shape)
         try:
             expected.fill_diagonal_(-1, wrap=wrap)
-        except RuntimeError:  # torch wraps by the strides of a tensor that is contiguous
+        except RuntimeError:  # torch wraps by the strides of a contiguous tensor
             with pytest.raises(RuntimeError):
                 x.fill_diagonal_(-1, wrap=wrap)
             continue
@@ -113,7 +113,7 @@ def test_the_gradient_of_places_in_memory_is_that_of_one_device():
 
 
 def gapped(mesh) -> tuple[torch.Tensor, DTensor]:
-    """A part with gaps between its rows, of a tensor that has none."""
+    """A shard with gaps between its rows, of a full tensor without gaps."""
     whole = numbers(4, 12)
     part = whole.chunk(4, 1)[mesh.get_local_rank()]
     return whole, DTensor.from_local(part, mesh, [Shard(1)], shape=(4, 12), stride=(12, 1))

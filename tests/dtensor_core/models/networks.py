@@ -1,4 +1,4 @@
-"""Networks as people write them for one device: attention of torch's own, convolutions, experts."""
+"""Networks written for one device: torch's own attention, convolutions, experts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Diffusion(nn.Module):
-    """A step of denoising: convolutions, a norm, an embedding of time, and back to the image."""
+    """A denoising step: convolutions, a norm, a time embedding, and back to the image."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Diffusion(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each token goes to the best 2 of 4 experts, which all tokens pass, weighed."""
+    """Weights the best 2 of 4 experts per token; all tokens pass all experts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Experts(nn.Module):
 
 
 class ExpertByExpert(Experts):
-    """The same with a loop, and indices compared with the number of the expert."""
+    """The same as a loop over experts that compares indices with the expert's number."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[B, L, 16] -> [B * L, 16]."""
@@ -59,7 +59,7 @@ class ExpertByExpert(Experts):
 
 
 class Gpt(nn.Module):
-    """One layer in the manner of minGPT: fused projections, a mask in a buffer."""
+    """One layer like minGPT's: fused projections, a mask in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,5 +101,5 @@ class VisionTransformer(nn.Module):
 
 
 def encoder_layer(**options: object) -> nn.TransformerEncoderLayer:
-    """One of torch's, without dropout."""
+    """torch's encoder layer, without dropout."""
     return nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True, **options)  # pyright: ignore

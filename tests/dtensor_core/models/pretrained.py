@@ -1,6 +1,6 @@
-"""Models of `transformers`, a few thousand parameters each, made from configurations: no download.
+"""Models of `transformers` with a few thousand parameters each, built from configurations.
 
-Each comes with inputs of a batch of four, and targets of which there is one for each row of logits.
+Nothing is downloaded. Each comes with inputs of a batch of four, and a target per row of logits.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _spoken() -> Inputs:
 class Pretrained:
     """A model by the name of its class, the options of its configuration, and its inputs.
 
-    Grouped products have no float64, so the models that use them are in float32.
+    Grouped products do not support float64, so the models that use them are in float32.
     """
 
     model: str
@@ -99,13 +99,13 @@ class Pretrained:
     classes: int = VOCABULARY
 
     def make(self, **options: Any) -> Any:
-        """The model, with the same weights each time."""
+        """Build the model, with the same weights each time."""
         torch.manual_seed(0)
         config = getattr(transformers, self.config)(**{**self.options, **options})
         return getattr(transformers, self.model)(config).to(self.dtype)
 
     def batch(self) -> Inputs:
-        """The inputs, and what the logits should be under `targets`."""
+        """Create the inputs, and the targets of the logits under `targets`."""
         torch.manual_seed(1)
         given = self.inputs()
         shape = (BATCH,) if "pixel_values" in given else (BATCH, LENGTH)
@@ -164,7 +164,7 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of training, as whole tensors: gradients are clipped, weights those it began with."""
+    """Full tensors of a training step: gradients are clipped, weights those before the step."""
 
     loss: torch.Tensor
     logits: torch.Tensor
@@ -178,10 +178,10 @@ def whole(value: Any) -> torch.Tensor:
 
 
 def train(model: nn.Module, batch: Inputs, steps: int = 3) -> list[Step]:
-    """Steps of AdamW with clipping.
+    """Train some steps with AdamW and clipping.
 
-    Where a gradient is nothing but rounding, AdamW makes of it a step of full size, unless its
-    epsilon is larger than that.
+    AdamW turns a gradient that consists of rounding errors into a step of full size, unless its
+    epsilon is larger than that gradient.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3)
     targets = batch["targets"]
@@ -200,7 +200,7 @@ def train(model: nn.Module, batch: Inputs, steps: int = 3) -> list[Step]:
 
 
 def expect_same(taken: list[Step], expected: list[Step]) -> None:
-    """Raises AssertionError, with its name, for the first tensor that differs.
+    """Raise AssertionError, with its name, for the first tensor that differs.
 
     The models compute their norms and rotary embeddings in float32, whatever the weights are.
     """

@@ -1,14 +1,15 @@
-"""A Llama trains on a mesh as it does on one device, in every way of cutting it.
+"""A Llama trains on a mesh as on one device, in every sharding of it.
 
-Written for one device, it is cut by a plan of styles (tensor and sequence parallel), or has every
-parameter a DTensor on a mesh of one or two axes and is called with DTensors. Every loss and every
-gradient of ten steps in double precision is compared.
+The model is written for one device. It is sharded by a plan of styles (tensor and sequence
+parallel), or all parameters are DTensors on a mesh of one or two axes and the inputs are DTensors.
+Every loss and every gradient of ten steps in double precision is compared.
 
-Counts of collectives are derived. Sequence parallel, a block gathers its input at the beginning of
-attention and of the feed-forward, and scatters the sum of the addends at the end of each; the
-backward mirrors both. The embedding scatters its addends, the last matrix gathers its input, and
-without `loss_parallel` its logits are gathered, the backward of which is a slice. `loss_parallel`
-reduces a maximum and a sum over the classes of each sample, and the loss; its backward nothing.
+Counts of collectives are derived. With sequence parallelism, a block gathers its input at the
+beginning of attention and of the feed-forward, and reduce-scatters the partial sums at the end of
+each; backward mirrors both. The embedding reduce-scatters its partial sums, the last matrix gathers
+its input, and without `loss_parallel` its logits are gathered, the backward of which is a slice.
+`loss_parallel` reduces a maximum and a sum over the classes of each sample, and the loss; its
+backward sends nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ HALVES = {"complex_rotary": False}
 EVEN = LlamaArgs(n_kv_heads=4)
 FEW_KV = LlamaArgs(n_kv_heads=2, **HALVES)
 TIED = LlamaArgs(tied=True)
-# 3 of 6 heads, 33 words and 25 hidden features can't be halved.
+# 3 of 6 heads, 33 words and 25 hidden features cannot be halved.
 UNEVEN = LlamaArgs(n_heads=6, n_kv_heads=3, hidden_dim=25, vocab_size=33)
 ONE_KV_HEAD = LlamaArgs(n_kv_heads=1, **HALVES)
 
@@ -50,7 +51,7 @@ SHORT = Recipe(steps=3)
 def expect_trains_as_on_one_device(
     args: LlamaArgs, ranks: int, recipe: Recipe = SHORT, **options: bool
 ) -> None:
-    """With styles, on a mesh of one axis."""
+    """Train with styles on a mesh of one axis and compare with one device."""
     recipe = replace(recipe, loss_parallel=options.get("loss_parallel", False))
 
     def body() -> list[Step]:
@@ -106,7 +107,7 @@ def test_clipped_and_accumulated_gradients_are_those_of_one_device(recipe):
     expect_trains_as_on_one_device(FEW_KV, 2, recipe)
 
 
-# Meshes, what each axis cuts, and the layout of tokens and targets.
+# Meshes, shardings by axis, and the layout of tokens and targets.
 ROWS = {"rotary": Replicate(), "*": Shard(0)}
 WHOLE = {"*": Replicate()}
 LAYOUTS = {

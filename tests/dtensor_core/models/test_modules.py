@@ -1,4 +1,4 @@
-"""Recurrent and Transformer modules of torch leave samples that are cut where they lie."""
+"""torch's recurrent and Transformer modules keep sharded samples on their ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.dtensor_core.operators.agreement import laid_out
 
 
 def _states(module: Any) -> Any:
-    """What a recurrent module starts from: as DTensors it knows how they lie."""
+    """Initial states of a recurrent module; as DTensors they have a layout."""
     made = torch.zeros(module.num_layers * (2 if module.bidirectional else 1), 8, 6).double()
     return (made, made.clone()) if isinstance(module, nn.LSTM) else made
 

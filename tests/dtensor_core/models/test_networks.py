@@ -1,7 +1,7 @@
-"""Networks written for one device train on a mesh: the batch cut, or a matrix here and there.
+"""Networks written for one device train on a mesh: the batch sharded, or some matrices.
 
-With only the batch cut nothing is sent in the forward nor in the backward: the loss is made of
-addends, and so are the gradients of the parameters, which every rank holds whole.
+With only the batch sharded, nothing is sent in forward or backward: the loss is a partial sum, and
+so are the gradients of the replicated parameters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A network, its inputs of which the first `cut` ones have a batch, and the loss."""
+    """A network, its inputs, of which the first `cut` have a batch dim, and the loss."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[], Sequence[torch.Tensor]]
@@ -51,7 +51,7 @@ def images() -> Sequence[torch.Tensor]:
 
 
 def padding() -> torch.Tensor:
-    """The last two of the second sequence are none."""
+    """The last two positions of the second sequence are padding."""
     mask = torch.zeros(4, 6, dtype=torch.bool)
     mask[1, 4:] = True
     return mask
@@ -117,7 +117,7 @@ CASES = {
 
 
 def in_double(case: Case) -> tuple[nn.Module, list[torch.Tensor]]:
-    """The network and its inputs, always the same, in double precision."""
+    """The network and its inputs in double precision, the same each time."""
     torch.manual_seed(0)
     model, inputs = case.make().double(), case.inputs()
     return model, [each.double() if each.is_floating_point() else each for each in inputs]
@@ -126,7 +126,7 @@ def in_double(case: Case) -> tuple[nn.Module, list[torch.Tensor]]:
 def steps(
     model: nn.Module, inputs: Sequence[torch.Tensor], case: Case, count: int = 2
 ) -> list[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-    """The loss and the gradients of each step."""
+    """Train some steps; returns the loss and the gradients of each."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     taken = []
     for _ in range(count):
@@ -146,7 +146,7 @@ def expect_same_steps(taken: Any, expected: Any) -> None:
 
 
 def batch_cut(case: Case, mesh: Any) -> tuple[nn.Module, list[torch.Tensor]]:
-    """The network replicated, its inputs cut by batch along the first axis."""
+    """Replicate the network, and shard its inputs by batch along the first axis."""
     model, inputs = in_double(case)
     rest: list[Placement] = [Replicate()] * (mesh.ndim - 1)
     return distribute_module(model, mesh), [
@@ -178,7 +178,7 @@ def test_with_only_the_batch_cut_nothing_is_sent(name):
     assert run_threads(body, 2) == [{}, {}]
 
 
-# Which dim of which parameters the last axis cuts.
+# Sharded dims on the last axis, by parameter.
 COLUMNS_AND_ROWS = {
     "in_proj_weight": 0,
     "in_proj_bias": 0,
@@ -192,7 +192,7 @@ COLUMNS_AND_ROWS = {
 
 
 def cut_parameters(_: str, module: nn.Module, mesh: Any) -> None:
-    """A partition function that goes by the names in `COLUMNS_AND_ROWS`."""
+    """A partition function that shards the parameters named in `COLUMNS_AND_ROWS`."""
     for name, parameter in list(module.named_parameters()):
         path, _, own = name.rpartition(".")
         dims = [dim for end, dim in COLUMNS_AND_ROWS.items() if name.endswith(end)]

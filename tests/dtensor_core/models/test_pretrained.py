@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A mesh, and how parameters and inputs lie on it."""
+    """A mesh shape, and the placements of parameters and inputs."""
 
     shape: tuple[int, ...]
     parameters: Callable[[torch.Tensor], list[Placement]]
@@ -44,7 +44,7 @@ def on_one_device(name: str) -> list[Step]:
 
 
 def place(model: nn.Module, mesh: Any, layout: Layout) -> None:
-    """Make DTensors of all parameters; those that modules share stay shared."""
+    """Convert all parameters to DTensors; shared ones stay shared."""
     placed: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():

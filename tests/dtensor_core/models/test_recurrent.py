@@ -1,4 +1,4 @@
-"""Recurrent layers and cells: cut by the batch, nothing is sent between time steps."""
+"""Recurrent layers and cells: sharded by batch, they send nothing between time steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _input(module: nn.Module) -> torch.Tensor:
 
 
 def _steps(cell: nn.Module, x: Any) -> Any:
-    """The last state after all steps of x [time, batch, features]."""
+    """Run the cell over x [time, batch, features]; returns the last state."""
     state = None
     for step in x.unbind(0):
         state = cell(step, state)
@@ -182,7 +182,7 @@ def test_a_hook_may_make_the_input_a_dtensor() -> None:
 
 
 def test_a_plain_state_that_somebody_gave_is_refused() -> None:
-    """It may be another one on each rank, though its numbers are zeros here."""
+    """It may differ between ranks, although its numbers are zeros here."""
     module = LAYERS["GRU"]
 
     @on_threads(2)

@@ -1,4 +1,4 @@
-"""Steps of training, on one device and on a mesh: every loss and every gradient of every step."""
+"""Training steps on one device and on a mesh: every loss and every gradient of every step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS, BATCH, LENGTH = 10, 4, 8
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of training gave, as whole tensors."""
+    """Full tensors of one training step."""
 
     loss: torch.Tensor
     gradients: Mapping[str, torch.Tensor]
@@ -29,10 +29,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to train: how much, on what, and what is done to the gradients.
+    """Recipe of a training.
 
-    `layout` is that of tokens and targets, which are plain without it; a step sums the gradients of
-    `accumulated` batches, and clips their norm to `clip`.
+    Attributes:
+        accumulated: Number of batches whose gradients are summed in a step.
+        clip: Maximum norm of the gradients; None does not clip.
+        layout: Placements of tokens and targets; None makes them plain tensors.
     """
 
     steps: int = STEPS
@@ -44,7 +46,7 @@ class Recipe:
     loss_parallel: bool = False
 
     def data(self, step: int, vocabulary: int, mesh: Any) -> tuple[torch.Tensor, ...]:
-        """Tokens and those that follow them, [B, L] each."""
+        """Create tokens and the tokens after them, [B, L] each."""
         dice = torch.Generator().manual_seed(step)
         tokens = torch.randint(vocabulary, (self.batch, self.length + 1), generator=dice)
         both = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -54,7 +56,7 @@ class Recipe:
 
 
 def llama(args: LlamaArgs) -> Llama:
-    """A model in double precision, always the same."""
+    """Create a model in double precision, the same each time."""
     torch.manual_seed(0)
     model = Llama(args)
     for parameter in model.parameters():
@@ -63,13 +65,13 @@ def llama(args: LlamaArgs) -> Llama:
 
 
 def whole(tensor: Any) -> torch.Tensor:
-    """A detached copy of a tensor or of all of a DTensor."""
+    """Return a detached copy of a tensor, or of the full tensor of a DTensor."""
     full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return full.detach().clone()
 
 
 def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The cross entropy of the next token."""
+    """Cross entropy of the next token."""
     logits = model(tokens)
     if isinstance(logits, DTensor) and not isinstance(targets, DTensor):
         targets = DTensor.from_local(targets, logits.device_mesh)
@@ -77,7 +79,7 @@ def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> to
 
 
 def train(model: Llama, recipe: Recipe = Recipe(), mesh: Any = None) -> list[Step]:
-    """What every step gave; the optimizer is AdamW."""
+    """Train with AdamW; returns the results of every step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     taken: list[Step] = []
     for step in range(recipe.steps):
@@ -100,12 +102,12 @@ def train(model: Llama, recipe: Recipe = Recipe(), mesh: Any = None) -> list[Ste
 
 @cache
 def on_one_device(args: LlamaArgs, recipe: Recipe = Recipe()) -> list[Step]:
-    """The same training on one device."""
+    """Run the same training on one device."""
     return train(llama(args), recipe)
 
 
 def expect_same(taken: list[Step], expected: list[Step], tolerance: float = 1e-8) -> None:
-    """Raises AssertionError for the first loss or gradient that differs."""
+    """Raise AssertionError for the first loss or gradient that differs."""
     assert len(taken) == len(expected)
     for number, (mine, theirs) in enumerate(zip(taken, expected, strict=True)):
         same(mine.loss, theirs.loss, tolerance, f"loss of step {number}")
@@ -115,7 +117,7 @@ def expect_same(taken: list[Step], expected: list[Step], tolerance: float = 1e-8
 
 
 def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float, what: str) -> None:
-    """Raises AssertionError if two tensors differ."""
+    """Raise AssertionError if two tensors differ."""
     torch.testing.assert_close(
         found, expected, atol=tolerance, rtol=tolerance, msg=lambda text: f"{what}: {text}"
     )

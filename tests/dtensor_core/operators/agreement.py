@@ -1,4 +1,4 @@
-"""Runs a function on whole tensors and on DTensors of given layouts, and compares all of it."""
+"""Run a function on plain tensors and on DTensors of given layouts, and compare the results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch
 from dtensor_core import DTensor, Partial, Placement, Replicate, distribute_tensor
 from dtensor_core.testing.threads import kept_mesh, run_threads
 
-# Addends of a sum over four ranks: of both signs, and not equal.
+# Factors of partial sums over four ranks: of both signs, and not equal.
 _SHARES = (2.0, -1.5, 0.75, -0.25)
 
 
 def laid_out(tensor: torch.Tensor, mesh: Any, placements: Sequence[Placement]) -> DTensor:
-    """A DTensor of a whole tensor; along a Partial(sum) axis the ranks hold different addends."""
+    """Distribute a tensor; along a Partial(sum) axis the ranks hold different partial sums."""
     whole = [Replicate() if isinstance(p, Partial) else p for p in placements]
     made = distribute_tensor(tensor.detach().clone(), mesh, whole, src_data_rank=None)
     local = made.to_local()
@@ -34,9 +34,10 @@ def assert_agrees(
     mesh_shape: tuple[int, ...] = (4,),
     tolerance: float = 1e-6,
 ) -> None:
-    """Results, and gradients of tensors that require them, are those of one device on every rank.
+    """Assert that results and gradients on every rank are those of one device.
 
-    `layouts` has the placements of every tensor.
+    Args:
+        layouts: The placements of every tensor.
     """
     given = [t.detach().clone().requires_grad_(t.requires_grad) for t in tensors]
     results = _several(function(*given))
@@ -67,7 +68,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 
 def _gradients(results: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-    """Of a sum of all results, each weighted so that gradients differ from element to element."""
+    """Gradients of a sum of all results, weighted so that gradients differ between elements."""
     wanted = [tensor for tensor in inputs if tensor.requires_grad]
     used = [result for result in results if result.requires_grad]
     if not wanted or not used:

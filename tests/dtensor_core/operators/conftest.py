@@ -1,4 +1,4 @@
-"""What tests of several operators ask for."""
+"""Fixtures of several operators' tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dtensor_core.rules.rule import Candidate
 
 @pytest.fixture
 def rows_move(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Rows are exchanged wherever they can be: small tensors cost nothing but latency."""
+    """Make the cost model exchange rows wherever possible, despite the latency."""
 
     def seconds(specs: Any, axis: int, candidate: Candidate) -> float:
         return float(candidate.exchange is None)

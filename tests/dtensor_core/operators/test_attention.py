@@ -1,4 +1,4 @@
-"""Attention and what stands around it: equal to one device, without communication on heads."""
+"""Attention and its surroundings equal one device, without communication if sharded by heads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_attention_and_its_gradients_are_those_of_one_device(backend: str, layou
         return F.scaled_dot_product_attention(*tensors[:3], attn_mask=mask, **options)
 
     heads, layouts = _heads(), [[layout]] * 3
-    with sdpa_kernel(BACKENDS[backend]):  # of the process: ranks that are threads share it
+    with sdpa_kernel(BACKENDS[backend]):  # process-wide, so shared by threads
         assert_agrees(attend, heads, layouts)
         assert_agrees(lambda *x: attend(*x, is_causal=True), heads, layouts)
         assert_agrees(attend, [*heads, _t(5, 7)], [*layouts, [Replicate()]])
@@ -61,7 +61,7 @@ SILENT = [
     for backend in BACKENDS
     for layout in (Shard(0), Shard(1))
     for groups in (4, 8)
-    # The math form repeats grouped heads by a gather, which moves them if they are cut.
+    # The math form repeats grouped heads by a gather, which communicates if they are sharded.
     if (backend, layout, groups) != ("math", Shard(1), 4)
 ]
 

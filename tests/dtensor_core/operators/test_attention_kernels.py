@@ -1,4 +1,4 @@
-"""Attention kernels of all devices, some of them written for the CPU, and what layouts cost."""
+"""Attention kernels of all devices, some emulated on the CPU, and the cost of layouts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ KERNELS = [_flash, _causal, _efficient, _cudnn, _overrideable, _on_cpu, _causal_
 
 
 def _heads(queries: int = 128) -> list[torch.Tensor]:
-    """Sequences of 128: the logsumexp of one kernel is as long as a multiple of 32."""
+    """128 queries, because one kernel pads its logsumexp to a multiple of 32."""
     return [_t(4, 8, size, 6).requires_grad_() for size in (queries, 7, 7)]
 
 
@@ -75,7 +75,7 @@ def test_a_kernel_and_its_gradients_are_those_of_one_device(kernel: Any, queries
 
 
 def _counted(kernel: Any, layouts: Any, mesh_shape: tuple[int, ...] = (4,)) -> Any:
-    """The collectives forward, those backward, and how the result and the gradients lie."""
+    """Count collectives forward and backward; return layouts of the result and the gradients."""
     found: list[Any] = []
 
     @on_threads(torch.Size(mesh_shape).numel())
@@ -86,7 +86,7 @@ def _counted(kernel: Any, layouts: Any, mesh_shape: tuple[int, ...] = (4,)) -> A
             out = kernel(*tensors)
         grad = DTensor.from_local(torch.ones_like(out._local_tensor), mesh, out.placements)
         with Collectives() as backward:
-            # Not into `.grad`: there gradients are laid out as their tensors are.
+            # Not into `.grad`: there gradients have the layout of their tensors.
             gradients: Any = torch.autograd.grad(out, tensors, grad)
         found.append((dict(forward.counts), dict(backward.counts), out, gradients))
 
@@ -106,8 +106,8 @@ def test_batch_and_heads_send_nothing(kernel: Any) -> None:
 
 @pytest.mark.parametrize("kernel", [each for each in KERNELS if each is not _causal])
 def test_queries_that_are_cut_meet_whole_keys_and_values(kernel: Any) -> None:
-    # Every query needs all keys and values: nothing is sent where they are whole, and each of
-    # them is gathered once where not. Their gradients are sums over queries, so addends.
+    # Every query needs all keys and values: nothing is sent where they are replicated, otherwise
+    # each of them is gathered once. Their gradients are sums over queries, so partial sums.
     whole = [[SEQUENCE], [WHOLE], [WHOLE]]
     addends: tuple[Placement, ...] = (Partial(),)
     gradients = [(SEQUENCE,), addends, addends]
@@ -116,9 +116,9 @@ def test_queries_that_are_cut_meet_whole_keys_and_values(kernel: Any) -> None:
 
 @pytest.mark.parametrize("kernel", [e for e in KERNELS if e not in (_causal, _overrideable)])
 def test_keys_that_are_cut_send_results_and_not_keys(kernel: Any) -> None:
-    # Each rank attends to its keys; what it finds counts by its part of the sum of exponentials:
-    # their logarithms are gathered, one number of each query, and the results added up. Backward
-    # all is known, and a query's gradient a sum over keys.
+    # Each rank attends to its keys and weights its result by its share of the sum of exponentials:
+    # their logarithms are gathered, one number per query, and the results are summed. In backward
+    # all is known, and a query's gradient is a sum over keys.
     gradients = [(Partial(),), (SEQUENCE,), (SEQUENCE,)]
     expected = ({"all_gather_into_tensor": 1, "all_reduce": 1}, {}, (WHOLE,), gradients)
     assert _counted(kernel, [[WHOLE], [SEQUENCE], [SEQUENCE]]) == expected
@@ -145,9 +145,9 @@ def test_masks_of_keys_that_are_cut_may_hide_all_that_a_rank_holds() -> None:
 
 
 def test_causal_queries_of_kernels_that_take_no_mask_are_cut_otherwise() -> None:
-    # Which keys a query sees depends on its place, which this kernel counts from its first row:
-    # the queries are brought to another dim, a 1/4 of what gathering them would send, and keys
-    # and values follow with no communication.
+    # The keys that a query sees depend on its position, which this kernel counts from its first
+    # row. So the queries are resharded to another dim, for 1/4 of what gathering them would send,
+    # and keys and values follow without communication.
     forward, _, layout, _ = _counted(_causal, [[SEQUENCE], [WHOLE], [WHOLE]])
     assert forward == {"all_to_all_single": 1}
     assert layout in ((BATCH,), (HEADS,))

@@ -1,4 +1,4 @@
-"""Convolutions: what is cut how, and the rows that neighbours send each other, by derivation."""
+"""Convolutions: shardings, and halo rows exchanged between neighbours, derived by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Seen = Callable[[int], set[int]]
 
 
 def windows(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Seen:
-    """The rows that an output of a convolution is computed from."""
+    """Input rows that an output row of a convolution depends on."""
     return lambda o: {
         row
         for row in (o * stride - padding + k * dilation for k in range(kernel))
@@ -39,7 +39,7 @@ def windows(size: int, kernel: int, stride: int, padding: int, dilation: int) ->
 
 
 def reverse(seen: Seen, size: int) -> Seen:
-    """The outputs, of `size`, that a row is seen by."""
+    """Output rows, of `size`, that depend on an input row."""
     return lambda row: {o for o in range(size) if row in seen(o)}
 
 
@@ -49,9 +49,9 @@ def held(size: int, rank: int) -> range:
 
 
 def sent_rows(rank: int, size: int, result: int, seen: Seen) -> int:
-    """How many of its rows a rank sends: of a tensor of `size`, for results of size `result`.
+    """Number of rows that a rank sends: of a tensor of `size`, for results of size `result`.
 
-    Others need all rows from the first to the last that their part of the result is made of.
+    Another rank needs all rows from the first to the last that its part of the result depends on.
     """
     total = 0
     for other in range(RANKS):
@@ -124,7 +124,7 @@ def _sums(one: list[int], other: list[int]) -> list[int]:
 def _sends_and_agrees(
     convolve: Callable[..., Any], tensors: list[torch.Tensor], forth: list[int], back: list[int]
 ) -> None:
-    """Each rank sends these bytes, at once, or nobody sends; all of it stays cut along the rows."""
+    """Assert the bytes that each rank sends in one exchange; all tensors stay sharded by rows."""
     wanted = convolve(*tensors)
     gradients = torch.autograd.grad(wanted.sin().sum(), tensors)
 
@@ -150,7 +150,7 @@ def _sends_and_agrees(
 
 
 def _backward_arguments(y: Any, tensors: Sequence[Any]) -> list[Any]:
-    """What autograd passes to the gradient of a convolution, for the sum of sines of its result."""
+    """Arguments of a convolution's backward, for the gradient of its result's sum of sines."""
     saved = y.grad_fn
     settings = [
         [getattr(saved, f"_saved_{name}")] if isinstance(getattr(saved, f"_saved_{name}"), int)
@@ -242,7 +242,7 @@ def test_along_two_axes_what_lies_across_the_corner_comes_in_two_steps() -> None
         x = laid_out(_t(1, 1, height, width), mesh, [Shard(2), Shard(3)])
         with Sent() as sent:
             y = F.conv2d(x, laid_out(_t(1, 1, 3, 3), mesh, [R, R]), padding=1)
-        # A row of the half width, then a column of half the height and the row that came.
+        # A row of half the width, then a column of half the height plus the received row.
         assert sent.num_bytes == [width // 2 * ITEMSIZE, (height // 2 + 1) * ITEMSIZE]
         assert y.placements == (Shard(2), Shard(3))  # pyright: ignore
 
@@ -304,7 +304,7 @@ def test_of_images_the_halo_is_cheaper_than_any_other_layout() -> None:
         with Sent() as sent, Collectives() as issued:
             y = F.conv2d(x, weight, padding=1)
             y.sum().backward()
-        # The gradient of the weight stays addends: nobody has asked for its value.
+        # The gradient of the weight stays a partial sum, because nobody reads its value.
         assert sent.num_bytes == [halo, 2 * halo]
         assert issued == {"all_to_all_single": 2}
         assert [x.grad.placements, weight.grad.placements] == [(Shard(2),), (P,)]  # pyright: ignore

@@ -1,4 +1,4 @@
-"""Diagonals of matrices whose rows or columns are cut: each rank reads and writes its piece."""
+"""Diagonals of matrices with sharded rows or columns: each rank reads and writes its part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A letter of an equation that all operands have cut is cut in the result, or summed."""
+"""A letter that all operands have sharded is sharded in the result, or summed."""
 
 from __future__ import annotations
 

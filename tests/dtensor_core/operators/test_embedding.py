@@ -1,4 +1,4 @@
-"""Embedding tables that are cut by rows, by columns, by both, and by rows twice."""
+"""Embedding tables sharded by rows, by columns, by both, and by rows twice."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def _table() -> torch.Tensor:
-    """Eleven rows of five: no axis of two divides either."""
+    """Create eleven rows of five: no axis of two divides either."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(11, 5, generator=generator, dtype=torch.float64, requires_grad=True)
 
 
 def _indices() -> torch.Tensor:
-    """Every row, one of them four times."""
+    """Index every row, one of them four times."""
     return torch.tensor([[0, 3, 10], [3, 5, 1], [2, 4, 6], [7, 8, 9], [3, 3, 0]])
 
 

@@ -1,4 +1,4 @@
-"""Bags of embeddings: cut by indices, by rows, by columns, and what that sends."""
+"""Bags of embeddings sharded by indices, by rows and by columns, and their communication."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_rows_that_are_not_held_do_not_count_whatever_the_first_one_is() -> None
     [
         # Columns are independent of each other.
         (COLUMNS, WHOLE, COLUMNS, COLUMNS),
-        # Every rank adds up the rows, or the indices, that it holds.
+        # Every rank sums the rows, or the indices, that it holds.
         (ROWS, WHOLE, ADDENDS, WHOLE),
         (WHOLE, ROWS, ADDENDS, ADDENDS),
     ],

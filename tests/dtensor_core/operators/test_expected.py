@@ -1,9 +1,9 @@
-"""What each layout of the most used operators sends, forward and backward, by derivation.
+"""Communication of the most used operators by layout, forward and backward, derived by hand.
 
 `"S0 R -> S1 | S0 P"` has the layouts of the arguments, of the result, and of the gradients of the
 arguments that have one. One process plays rank 1 of four; what it puts into each collective is
 counted in elements. Kernels of other devices are in `test_attention_kernels`; `interpolate`, `stft`
-and `unfold` in `test_spatial`, `F.unfold` in `test_columns`, other paddings in `test_pads`.
+and `unfold` in `test_spatial`, `F.unfold` in `test_im2col`, other paddings in `test_padding`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.dtensor_core.operators.agreement import laid_out
 
 RANKS = 4
 Sent = list[tuple[str, int]]
-# The layouts, and what is sent forward and backward; nothing if that is not said.
+# The layouts, and the messages forward and backward; no messages by default.
 Expected = tuple[str] | tuple[str, Sent, Sent]
 _sdpa: Callable[..., Any] = F.scaled_dot_product_attention
 
@@ -63,8 +63,8 @@ def _case(
     CASES[name] = call, tensors, expected
 
 
-# Samples, heads and queries are independent. Of keys and values that are cut everyone needs all:
-# gathered, of each a shard of 4 * 8 * 16 * 16, and once more for the gradients, which are addends.
+# Samples, heads and queries are independent. Sharded keys and values are gathered, of each a shard
+# of 4 * 8 * 16 * 16, and once more for the gradients, which are partial sums.
 QKV = [_t(4, 8, 64, 16)] * 3
 FREE: tuple[Expected, ...] = (
     ("S0 S0 S0 -> S0 | S0 S0 S0",),
@@ -99,8 +99,8 @@ _case(
     ("S2 R R S0 -> S2 | S2 P P",),
 )
 
-# Rows are normalized for themselves. Of one that is cut, of 16 * 64, ranks share two numbers (of
-# an RMS one), and in the gradient as many.
+# Rows are normalized independently. Along a sharded row of 16 * 64, ranks share two numbers (one
+# for RMS), and as many in backward.
 _case(
     "layer_norm",
     lambda x, w, b: F.layer_norm(x, (32,), w, b),
@@ -119,7 +119,8 @@ _case(
     ("S2 R -> S2 | S2 S0", _reduce(16 * 64), _reduce(16 * 64)),
     ("S2 S0 -> S2 | S2 S0", _reduce(16 * 64), _reduce(16 * 64)),
 )
-# A rank has two of the 8 groups of channels; cut elsewhere, two numbers of each of 16 * 8 groups.
+# A rank has two of the 8 groups of channels; other shardings send two numbers for each of 16 * 8
+# groups.
 _case(
     "group_norm",
     lambda x, w, b: F.group_norm(x, 8, w, b),
@@ -140,8 +141,9 @@ _case(
     ("S2 R R -> S2 | S2 R R", _gather(2 * 32), _gather(2 * 32)),
 )
 
-# A rank answers for the rows that it holds. What indices that are cut add to them are addends; of
-# indices and gradients that are whole each rank makes all, for no argument cuts it.
+# Each rank looks up the rows that it holds. With sharded indices the gradients of rows are partial
+# sums. With replicated indices and gradients each rank computes all of them, because no argument is
+# sharded.
 TABLE = [_at(128, 16, 32), _t(128, 64)]
 _case(
     "embedding",
@@ -157,7 +159,7 @@ for mode in ("sum", "mean"):
         f"embedding_bag, {mode}",
         partial(F.embedding_bag, mode=mode),
         TABLE,
-        ("S0 R -> P | P",),  # a bag may go over the end of a shard: its parts are addends
+        ("S0 R -> P | P",),  # a bag may cross the end of a shard: its parts are partial sums
         ("S1 R -> P | P",),
         ("R S0 -> P | R",),
         ("R S1 -> S1 | S1",),
@@ -166,13 +168,13 @@ _case(
     "embedding_bag, max",
     partial(F.embedding_bag, mode="max"),
     TABLE,
-    # Which row a maximum is of is found among all of a bag: indices are gathered, 512 / 4.
+    # The row of a maximum is found among all of a bag: indices are gathered, 512 / 4.
     ("S0 R -> R | R", _gather(128), _gather(128)),
     ("S1 R -> R | R", _gather(128), _gather(128)),
     ("R S0 -> S1 | S1", _move(128 * 64 // RANKS), []),
     ("R S1 -> S1 | S1",),
 )
-# How many targets count is one number. Of classes that are cut each row has one, there and back.
+# The count of targets is one number. With sharded classes each row has one, forward and backward.
 _case(
     "cross_entropy",
     F.cross_entropy,
@@ -191,10 +193,10 @@ _case(
 
 
 def _convolution(name: str, call: Callable[..., Any], *size: int) -> None:
-    """Windows of 3 see one row of either neighbour, 8 samples of 16 channels.
+    """Windows of 3 need one row of either neighbour, 8 samples of 16 channels.
 
     The gradient of x needs those of the result, of 32 channels, and that of the weight those of x
-    again. A sum over input channels leaves addends.
+    again. A sum over input channels leaves partial sums.
     """
     transposed = "transpose" in name
     row = 8 * 16 * torch.Size(size[1:]).numel()
@@ -226,7 +228,7 @@ _case(
     ("S3 R -> S3 | S3 P", _move(2 * 8 * 16 * 64), _move(6 * 8 * 16 * 64)),
 )
 
-# A rank writes what lands in its rows. Of sources that are cut sums are addends.
+# A rank writes what lands in its rows. With sharded sources the sums are partial.
 SCATTERED = [_t(64, 32), _at(64, 48, 32), _t(48, 32)]
 
 
@@ -247,7 +249,7 @@ _case(
     partial(_scattered, reduce="mean"),
     SCATTERED,
     ("S1 S1 S1 -> S1 | S1 S1",),
-    # Sources read gradient and count of the row that they went to, and divide.
+    # Sources read gradient and count of their target row, and divide.
     ("S0 R R -> S0 | S0 R", [], _reduce(48 * 32, 48 * 32)),
 )
 _case(
@@ -277,8 +279,8 @@ _case(
     PUT,
     ("S1 R S1 -> S1 | S1 S1",),
     ("S0 R R -> S0 | S0 P",),
-    # The last of those that write to a row counts: indices are gathered, 48 / 4, and values come
-    # by columns. Gradients of x and of the values ask for the indices once each.
+    # The last of the writers to a row wins: indices are gathered, 48 / 4, and values are resharded
+    # by columns. Gradients of x and of the values need the indices once each.
     ("R S0 S0 -> S1 | S1 S1", [*_gather(12), *_move(12 * 32)], _gather(12, 12)),
 )
 
@@ -290,9 +292,9 @@ _case(
     ("S0 -> R | R", _gather(3 * 32 * (4 + 8)), []),
     ("S1 -> S1 | S1",),
 )
-# Any element may have to go to any rank, and which is known only once they are compared: the sizes
-# of what ranks would send depend on the data. So a shard moves once, to where columns are whole;
-# of a single column all is gathered.
+# Any element may have to go to any rank, which is known only after comparing: the sizes of the
+# messages depend on the data. So a shard moves once, to a layout with unsharded columns; a single
+# column is gathered.
 _case(
     "sort",
     lambda x: x.sort(0)[0],
@@ -301,8 +303,8 @@ _case(
     ("S1 -> S1 | S1",),
 )
 _case("sort of a line", lambda x: x.sort()[0], [_t(256)], ("S0 -> R | R", _gather(64), []))
-# The last row. The gradient adds up from the end: autograd flips it, adds up and flips, and moves
-# the shard once to where columns are whole; of a single column the two flips move it.
+# The last row. The gradient sums from the end: autograd flips it, sums and flips, and moves the
+# shard once to a layout with unsharded columns; a single column is moved by the two flips.
 _case(
     "cumsum",
     lambda x: x.cumsum(0),
@@ -317,7 +319,8 @@ _case(
     [_t(256)],
     ("S0 -> S0 | S0", _gather(1), [*_move(64), *_gather(1), *_move(64)]),
 )
-# 72 rows, of 18 a rank: rank 1 has rows 10 to 27 of x now, and sends 28 to 31; back go 10 to 15.
+# 72 rows, 18 a rank: rank 1 now has rows 10 to 27 of x, and sends 28 to 31; backward sends 10 to
+# 15.
 ROW = 8 * 64
 for dim, pads in ((1, (0, 0, 8, 0)), (2, (8, 0))):
     _case(
@@ -329,7 +332,7 @@ for dim, pads in ((1, (0, 0, 8, 0)), (2, (8, 0))):
         (f"S{dim} -> S{dim} | S{dim}", _move(4 * ROW), _move(6 * ROW)),
     )
 
-# A letter that both have may be cut in both; one that the result lacks leaves addends.
+# A letter of both operands may be sharded in both; one that the result lacks leaves partial sums.
 _case(
     "einsum of matrices",
     partial(torch.einsum, "bij,bjk->bik"),

@@ -1,4 +1,4 @@
-"""Backward passes that make some gradients only: every choice of the tensors that need one."""
+"""Backward passes that compute some gradients only, for every subset of the tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches of images as columns, and back: what each cut of image or columns sends."""
+"""Patches of images as columns, and back: communication for each sharding of either."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ def _image(x: Any) -> Any:
     return F.fold(x, (SIZE, SIZE), KERNEL, padding=1)
 
 
-# A row of 4 samples of 8 channels, and a row of patches: each has 9 places of it, side by side.
+# A row of 4 samples of 8 channels, and a row of patches, which holds 9 values for each position.
 ROW, PATCHES = 4 * 8 * SIZE, 4 * 8 * 9 * SIZE
-# The call, the cut of its argument and of its result, what rank 1 sends forward, and of gradients.
-# It has rows 16 to 31, and the 16 rows of patches around these, of which the first sees row 15 and
-# the last row 32: rows 16 and 31 go to its neighbours, as do the rows of patches around them.
+# The call, the sharded dims of its argument and of its result, and what rank 1 sends forward and
+# backward. It has rows 16 to 31, and the 16 rows of patches around these, of which the first sees
+# row 15 and the last row 32: rows 16 and 31 go to its neighbours, as do the rows of patches around
+# them.
 SENT: dict[str, tuple[Callable[[Any], Any], int, int, int, int]] = {
     "samples": (_columns, 0, 0, 0, 0),
     "channels": (_columns, 1, 1, 0, 0),
@@ -90,7 +91,7 @@ def test_patches_of_rows_that_are_cut_agree_and_so_do_their_gradients(options: A
         whole = columns(x).detach().requires_grad_()
         assert_agrees(columns, [x], [[Shard(2)]])
         assert_agrees(columns, [x[0].detach().requires_grad_()], [[Shard(1)]])
-        for other in (0, 1):  # of one sample some ranks have none, nor of one channel
+        for other in (0, 1):  # some ranks have no part of a single sample, nor of a single channel
             few = x[:1, :1].detach().requires_grad_()
             assert_agrees(columns, [x], [[Shard(other), Shard(2)]], mesh_shape=(2, 2))
             assert_agrees(columns, [few], [[Shard(2), Shard(other)]], mesh_shape=(2, 2))

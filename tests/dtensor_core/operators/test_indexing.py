@@ -1,4 +1,4 @@
-"""Reading and writing parts of DTensors: where elements lie, and with gradients of unused parts."""
+"""Reads and writes of parts of DTensors: positions of elements, gradients of unused parts."""
 
 from __future__ import annotations
 
@@ -313,8 +313,8 @@ def test_halves_are_multiplied_where_no_rank_has_one_row_alone() -> None:
     )
 
 
-# Calls by positions i along dim 0 of x [10, 3], j the same for each of three columns. Those marked
-# count negative positions from the end.
+# Calls by positions i along dim 0 of x [10, 3], j the same for each of three columns. The marked
+# ones count negative positions from the end.
 OUT_OF_RANGE: dict[str, Callable[..., Any]] = {
     "embedding": lambda x, i, j: F.embedding(i, x),
     "embedding_bag": lambda x, i, j: F.embedding_bag(i[None], x),
@@ -345,7 +345,7 @@ def test_an_index_that_no_rank_holds_is_refused_by_all(
     call, x = OUT_OF_RANGE[name], torch.arange(30.0).reshape(10, 3)
     if not at_hand:
         if "renorm" in name:
-            return  # the look-up that comes next refuses it
+            return  # the look-up that follows refuses it
         monkeypatch.setattr(sharded_indexing, "is_at_hand", lambda _: False)
 
     @on_threads(4)

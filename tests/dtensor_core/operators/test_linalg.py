@@ -1,4 +1,4 @@
-"""Matrices: what is solved for, or compared, row by row and column by column sends nothing."""
+"""Matrix operators that solve or compare row by row or column by column send nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _definite(*batch: int) -> torch.Tensor:
     return root @ root.mT
 
 
-# The call, its arguments, how they lie, and how the result lies then.
+# The call, its arguments, their placements, and the placement of the result.
 FREE: dict[str, tuple[Callable[..., Any], list[torch.Tensor], list[Any], Any]] = {
     "batches of inv": (torch.linalg.inv, [_matrices(4)], [Shard(0)], Shard(0)),
     "batches of eigvalsh": (torch.linalg.eigvalsh, [_definite(4)], [Shard(0)], Shard(0)),
@@ -73,7 +73,7 @@ def test_what_is_independent_may_be_cut_and_nothing_is_sent(name: str) -> None:
         with Collectives() as issued:
             found = call(*given)
         assert found.placements == (result,)
-        # That no matrix is singular is asked of all ranks.
+        # All ranks agree on whether any matrix is singular.
         assert sum(issued.counts.values()) <= ("batches" in name or "vectors" in name)
         torch.testing.assert_close(found.full_tensor(), call(*tensors))
 
@@ -131,7 +131,7 @@ def test_a_histogram_within_bounds_counts_what_lies_here() -> None:
 
 
 def test_what_kernels_conjugate_within_is_conjugated() -> None:
-    """torch leaves lazy conjugates out within `__torch_dispatch__`."""
+    """torch ignores lazy conjugation within `__torch_dispatch__`."""
     matrices = torch.complex(_matrices(4), _t(4, 3, 3))
     assert_agrees(torch.linalg.pinv, [matrices], [[R]])
     solved = lambda a, b: torch.linalg.lstsq(a, b, driver="gelss").solution  # noqa: E731
@@ -140,7 +140,7 @@ def test_what_kernels_conjugate_within_is_conjugated() -> None:
 
 @pytest.mark.parametrize("name", ["baddbmm", "addbmm"])
 def test_ranks_without_a_part_of_a_sum_of_integers_scale_by_fractions_as_others(name: str) -> None:
-    """Kernels cut such factors to integers; those of empty sums refuse them."""
+    """Kernels truncate such factors to integers; those of empty sums refuse them."""
     call: Any = getattr(torch, name)
     added, left, right = (
         torch.arange(n).reshape(s) for n, s in ((4, (2, 2)), (12, (3, 2, 2)), (12, (3, 2, 2)))

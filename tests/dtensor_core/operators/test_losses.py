@@ -1,4 +1,4 @@
-"""Reduced losses count all elements, however unevenly they lie; so do their gradients."""
+"""Reduced losses count all elements, however unevenly sharded; so do their gradients."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ GATHER, REDUCE = {"all_gather_into_tensor": 1}, {"all_reduce": 1}
 @pytest.mark.parametrize(
     ("reduction", "cut", "forward", "backward"),
     [
-        # Samples that are cut have losses of their own; a mean counts them, in one number.
-        # Nobody reads the weight of a sum.
+        # Sharded samples have losses of their own; a mean counts them, in one number. The total
+        # weight of a sum is not used.
         ("sum", Shard(0), {}, {}),
         ("mean", Shard(0), REDUCE, {}),
-        # Classes that are cut share a logarithm of a sum of each sample, and the gradient one sum.
+        # With sharded classes ranks share a log-sum of each sample, and the gradient needs one sum.
         ("sum", Shard(1), GATHER, GATHER),
         ("mean", Shard(1), GATHER, GATHER),
     ],

@@ -1,4 +1,4 @@
-"""Reductions, scans and searches along a cut dim: each rank says what its rows come to, once."""
+"""Reductions, scans and searches along a sharded dim: each rank shares one summary of its rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _t(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-# The call, what a rank says for each of the columns, and whether the result stays cut.
+# The call, the size of a rank's summary per column, and whether the result stays sharded.
 CALLS: dict[str, tuple[Callable[[Any], Any], int, bool]] = {
     "max": (lambda x: x.max(0), VALUE + PLACE, False),
     "min": (lambda x: x.min(0, keepdim=True), VALUE + PLACE, False),
@@ -80,7 +80,7 @@ LAYOUTS = {
 
 @pytest.fixture
 def _merged_if_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the sizes are, ranks share summaries."""
+    """Make ranks share summaries whatever the sizes are."""
     monkeypatch.setattr(Merge, "seconds", lambda self, specs: 1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Norms, cut along any dim: equal to one device, and what ranks share of what is cut."""
+"""Norms sharded along any dim: equal to one device, and the statistics that ranks share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _known(x: Any, weight: Any, bias: Any) -> Any:
     return F.batch_norm(x, bias.detach(), weight.detach().abs(), weight, bias)
 
 
-# Each with the shape of its input, 4 ranks dividing few of its dims, and of its weight.
+# Each with the shape of its input, few of whose dims 4 ranks divide, and of its weight.
 NORMS = {
     "layer": (_layer, (3, 5, 6, 4), (6, 4)),
     "rms": (_rms, (3, 5, 6, 4), (6, 4)),
@@ -77,7 +77,7 @@ def test_a_norm_and_its_gradients_are_those_of_one_device(name: str) -> None:
 
 
 def _counted(norm: Any, shapes: Any, cut: Placement, weight: Placement) -> Any:
-    """The collectives forward and backward; layouts of the result and of two gradients."""
+    """Count collectives forward and backward; return layouts of the result and two gradients."""
     found: list[Any] = []
 
     @on_threads(4)
@@ -89,7 +89,7 @@ def _counted(norm: Any, shapes: Any, cut: Placement, weight: Placement) -> Any:
             out = norm(*tensors)
         grad = DTensor(out._local_tensor.detach().clone(), out._spec)
         with Collectives() as backward:
-            # Not into `.grad`: there gradients are laid out as their tensors are.
+            # Not into `.grad`: there gradients have the layout of their tensors.
             gradients: Any = torch.autograd.grad(out, tensors[:2], grad)
         placements = [each.placements[0] for each in (out, *gradients)]
         found.append((dict(forward.counts), dict(backward.counts), *placements))
@@ -99,21 +99,21 @@ def _counted(norm: Any, shapes: Any, cut: Placement, weight: Placement) -> Any:
 
 
 SENDING = [
-    # Rows, groups and channels that a rank holds whole are its own. Weights that meet several of
-    # them have gradients that are sums.
+    # Rows, groups and channels within a rank are normalized locally. Weights that apply to several
+    # of them have partial gradients.
     ("layer", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
     ("group", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
     ("group", Shard(1), Shard(0), ({}, {}, Shard(1), Shard(1), Shard(0))),
     ("batch", Shard(1), Shard(0), ({}, {}, Shard(1), Shard(1), Shard(0))),
-    # Where they are cut ranks share their moments, and two sums backward.
+    # Where they are sharded, ranks share their moments, and two sums in backward.
     ("layer", Shard(2), Shard(0), (GATHER, GATHER, Shard(2), Shard(2), Shard(0))),
     ("group", Shard(3), WHOLE, (GATHER, GATHER, Shard(3), Shard(3), ADDENDS)),
-    # A gradient of a batch norm's weight is one of these sums: all ranks know it.
+    # The gradient of a batch norm's weight is one of these sums, which all ranks know.
     ("batch", Shard(0), WHOLE, (GATHER, GATHER, Shard(0), Shard(0), WHOLE)),
     ("batch", Shard(2), WHOLE, (GATHER, GATHER, Shard(2), Shard(2), WHOLE)),
-    # Moments that are known nobody has to tell.
+    # Known moments need no communication.
     ("batch with known moments", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
-    # A sample's channels are its own, and its weights those of all.
+    # A sample's channels are its own; the weights apply to all samples.
     ("instance", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
 ]
 
@@ -133,7 +133,7 @@ def test_ranks_share_moments_of_what_is_cut(
         (8, 1, 1),
         (10, 2, 2),  # Ranks have 3, 3, 3 and 1 channels: rank 1 has 3 to 5, of both groups.
         (18, 3, 2),  # 5, 5, 5 and 3: rank 1 has 5 to 9, of the first two groups of six.
-        (6, 3, 1),  # 2, 2, 2 and none: three ranks have a group each, cut by no one.
+        (6, 3, 1),  # 2, 2, 2 and none: three ranks have a whole group each.
     ],
 )
 def test_ranks_that_share_groups_share_two_numbers_of_each_that_one_may_meet(
@@ -183,7 +183,7 @@ def test_where_no_kernel_is_fused_squares_of_rows_are_summed_up_and_one_number_b
         mine = [laid_out(tensors[0], mesh, [Shard(2)]), laid_out(tensors[1], mesh, [WHOLE])]
         with Messages() as sent:
             y = norm(*mine)
-        # One number of each of 4 x 6 rows; a row's gradient has the sum of grad * x.
+        # One number of each of 4 x 6 rows; a row's gradient needs the sum of grad * x.
         assert sent.all == [("all_reduce", 24)]
         assert y.placements == (Shard(2),)
         grad = torch.ones_like(y).redistribute(placements=[Shard(2)])

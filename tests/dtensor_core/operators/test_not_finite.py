@@ -1,4 +1,4 @@
-"""Infinities, nan and halves: as on one device where dims are cut, and where sums are pending."""
+"""Infinities, nan and half precision: equal to one device for sharded dims and pending sums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.dtensor_core.operators.agreement import assert_agrees
 
 INF, NAN = math.inf, math.nan
 
-# Of both signs, so that addends that are scaled by infinity add up to nan.
+# Of both signs, so that partial sums scaled by infinity sum to nan.
 ADDENDS = torch.tensor([[3.0, -1.0, 2.0, 0.0], [-5.0, 4.0, 1.0, 0.0]], dtype=torch.float64)
 SCALINGS: dict[str, Callable[[Any], Any]] = {
     "mul": lambda p: p * INF,
@@ -139,7 +139,7 @@ ALONG: dict[str, Callable[[Any], Any]] = {
     "softmin": lambda x: F.softmin(x, 0),
     "aminmax": lambda x: list(torch.aminmax(x, dim=0)),
     "topk": lambda x: x.topk(3, 0)[0],
-    # torch has two formulas of its gradient, which differ where what comes back is nan.
+    # torch has two formulas of its gradient, which differ where the incoming gradient is nan.
     "max of all": lambda x: x.detach().max(),
     "argmax of all": lambda x: x.argmax(),
     "norm": lambda x: torch.linalg.vector_norm(x, dim=0),

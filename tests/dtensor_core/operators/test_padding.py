@@ -1,4 +1,4 @@
-"""Padding of a cut dim: what its gradient sends, by hand, and that it is that of one device."""
+"""Padding of a sharded dim: the gradient's communication by hand, and its values on one device."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def _t(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("rank", "size", "rows"),
     [
-        # Of 64 rows ranks hold 16 each, of the 67 of the result 17, 17, 17 and 16. Row r is row
-        # r + 2 there. Rank 0's rows are 2 to 17, with the edge 0 to 17, of which rank 1 has one.
+        # Of 64 rows ranks hold 16 each, of the 67 of the result 17, 17, 17 and 16. Row r is row r +
+        # 2 there. Rank 0's rows are 2 to 17, with the edge 0 to 17, of which rank 1 has one.
         (1, 64, 1),
-        # Rank 2 holds 34 to 50; 50 to 65, and 66 of the edge, are those of rank 3.
+        # Rank 2 holds 34 to 50; 50 to 65, and 66 of the edge, belong to rank 3.
         (2, 64, 1),
-        # The edges are where the rows are that they are made of.
+        # The edges are on the ranks of the rows that they are made of.
         (0, 64, 0),
         (3, 64, 0),
-        # 66 rows are 17, 17, 17 and 15, of the result's 69 ranks hold 18, 18, 18 and 15. Those of
+        # 66 rows are sharded as 17, 17, 17 and 15, the result's 69 as 18, 18, 18 and 15. Those of
         # rank 2 become 36 to 52, and it holds 36 to 53: 53 is rank 3's.
         (2, 66, 1),
     ],
@@ -49,7 +49,7 @@ def test_the_gradient_sends_the_rows_by_which_cuts_differ(
         grad = torch.ones_like(y).redistribute(placements=[Shard(2)])
         with Messages() as sent:
             (back,) = torch.autograd.grad(y, [x], grad)
-        # What is nothing has one element in a fake world.
+        # An empty message has one element in a fake world.
         assert sent.all == [("all_to_all", max(rows * 8 * 16, 1))]
         assert back.placements == (Shard(2),)
 
@@ -84,7 +84,7 @@ def test_gradients_agree_of_edges_longer_than_a_shard_and_of_rows_left_out() -> 
 
 def test_edges_are_made_of_the_rows_that_they_mirror_or_repeat() -> None:
     mirrored, repeated = (Padded(8, 3, 2, mirrors) for mirrors in (True, False))
-    # Rows 1 to 3 are 2 to 0 of the result too, rows 5 and 6 its 12 and 11.
+    # Rows 1 to 3 are also rows 2 to 0 of the result, rows 5 and 6 its 12 and 11.
     assert [list(each) for each in mirrored.edges(extent(2, 6))] == [[1, 0], [12]]
     assert mirrored.needs(extent(2, 6)) == extent(0, 13)
     assert mirrored.needs(extent(4, 5)) == extent(7, 8)

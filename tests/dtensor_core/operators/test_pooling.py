@@ -1,4 +1,4 @@
-"""Pooling: what is cut how, and the rows that neighbours send each other, by derivation."""
+"""Pooling: shardings, and halo rows exchanged between neighbours, derived by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _t(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
 
-# kernel, stride, padding, ceil_mode of the dim that is cut, and its sizes.
+# kernel, stride, padding, ceil_mode of the sharded dim, and its sizes.
 SETTINGS = [
     (3, 2, 1, False, (16, 7)),
     (3, 1, 1, False, (11,)),
@@ -97,14 +97,14 @@ def test_pools_agree_where_two_axes_cut(layout: list[Any]) -> None:
         # holds 12 to 17: it needs both.
         (22, 5, 3, 2),
         # More windows than rows: 3 a rank, of which w sees rows 2w/3 to 2(w+1)/3. Those of rank 1
-        # see rows 2 and 3, which are its own, and nothing else of these is seen.
+        # see rows 2 and 3, which are its own and which no other rank needs.
         (8, 12, 0, 0),
     ],
 )
 def test_an_adaptive_pool_sends_the_rows_that_its_windows_see(
     pool: Any, size: int, out: int, rows: int, gradients: int
 ) -> None:
-    # Those of a maximum come with their indices.
+    # Gradients of a maximum are sent with their indices.
     exchanges = 1 if pool is F.adaptive_avg_pool2d else 2
 
     @on_threads(RANKS)
@@ -173,7 +173,8 @@ def test_a_row_that_windows_share_is_sent_with_its_indices_backward() -> None:
         assert x.grad.placements == (Shard(2),)  # pyright: ignore
 
     with fake_world(RANKS, rank=1):
-        # Of the results, of half the width, the first is seen by the last row of the rank above.
+        # The first row of the results, of half the width, depends on the last row of the rank
+        # above.
         row = images * 8 * width // 2 * ITEMSIZE
         body(lambda x: F.avg_pool2d(x, 3, 2, 1), [row])
         body(lambda x: F.max_pool2d(x, 3, 2, 1), [row, row])

@@ -1,4 +1,4 @@
-"""Grouped and scaled products: experts and 8-bit weights, cut by columns and by rows."""
+"""Grouped and scaled products: experts and 8-bit weights, sharded by columns and by rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_experts_and_their_gradients_need_no_communication(name: str) -> None:
     body()
 
 
-# Shapes of two grouped matrices, where groups end, and which of the two come transposed.
+# Shapes of two grouped matrices, ends of the groups, and which of the two are transposed.
 FORMS: dict[str, Any] = {
     "rows by experts": ((6, 16), (3, 16, 24), [1, 4, 6], (False, False)),
     "rows by transposed experts, one of them empty": (
@@ -70,7 +70,7 @@ FORMS: dict[str, Any] = {
 
 
 def _grouped(x: Any, y: Any, ends: Any, turned: Any, weights: Any) -> list[torch.Tensor]:
-    """The product and its gradients, of leaves that are stored transposed where `turned` says."""
+    """Compute the product and the gradients of its leaves, stored transposed where `turned`."""
     x, y = x.requires_grad_(), y.requires_grad_()
     a, b = (each.mT if turn else each for each, turn in zip((x, y), turned, strict=True))
     made = torch.nn.functional.grouped_mm(a, b, offs=ends)

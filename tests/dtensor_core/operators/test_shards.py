@@ -1,4 +1,4 @@
-"""Uneven and empty shards, pending sums and sub-meshes: the same answer on every rank, no hang."""
+"""Uneven and empty shards, pending sums and sub-meshes: the same result on every rank, no hang."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
-# It has no rule yet: all of it is gathered.
+# Without bounds it has no rule: its argument is gathered.
 pytestmark = pytest.mark.filterwarnings("ignore:aten.histc")
 
 

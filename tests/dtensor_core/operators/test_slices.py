@@ -1,4 +1,4 @@
-"""Slices, splits, joins, rolls and padding of a cut dim send the rows that change owners only."""
+"""Slices, splits, joins, rolls and padding of a sharded dim send only rows that change ranks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _t(*shape: int) -> torch.Tensor:
 
 
 def owners(size: int) -> torch.Tensor:
-    """Which rank holds each row of a cut dimension."""
+    """Rank of each row of a sharded dimension."""
     counts = [local_extent(size, RANKS, coord).size for coord in range(RANKS)]
     return torch.arange(RANKS).repeat_interleave(torch.tensor(counts))
 
 
 def bytes_of(moved: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[int]:
-    """What each rank sends of rows that have these owners before and after."""
+    """Bytes that each rank sends of rows, given their ranks before and after."""
     return [
         sum(int(((old == rank) & (new != rank)).sum()) for old, new in moved) * WIDTH * ITEMSIZE
         for rank in range(RANKS)
@@ -55,7 +55,7 @@ def joined(parts: Callable[[torch.Tensor], list[torch.Tensor]]) -> Moved:
     return lambda old: [(torch.cat(parts(old)), owners(sum(map(len, parts(old)))))]
 
 
-# The call, and which rows have which owners before and after it.
+# The call, and the ranks of rows before and after it.
 CALLS: dict[str, tuple[Callable[[Any], Any], Moved]] = {
     "x[1:]": (lambda x: x[1:], one(lambda x: x[1:])),
     "x[:-1]": (lambda x: x[:-1], one(lambda x: x[:-1])),
@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Moved]] = {
     "flip": (lambda x: x.flip(0, 1), one(lambda x: x.flip(0))),
     "repeat": (lambda x: x.repeat(3, 1), one(lambda x: x.repeat(3))),
     "tile": (lambda x: x.tile(2, 1), one(lambda x: x.repeat(2))),
-    # What is nobody's before is not sent.
+    # Padding belongs to no rank before and is not sent.
     "pad": (lambda x: F.pad(x, (0, 0, 1, 2)), one(lambda x: F.pad(x, (1, 2), value=-1))),
     "pad and cut": (
         lambda x: F.pad(x, (0, 0, -1, 3)),
@@ -156,7 +156,7 @@ def test_the_gradient_of_a_slice_goes_back_the_way_that_the_rows_came() -> None:
         gradient = laid_out(_t(7, WIDTH), mesh, [Shard(0)])
         with Sent() as sent:
             y.backward(gradient)
-        # Row r of y is row r + 1 of x: rows 1, 3 and 5 go up by a rank.
+        # Row r of y is row r + 1 of x: rows 1, 3 and 5 move up by a rank.
         assert sent.num_bytes == [WIDTH * ITEMSIZE * (rank < 3)]
         assert x.grad is not None
         assert x.grad.placements == (Shard(0),)  # pyright: ignore
@@ -174,7 +174,7 @@ def test_a_replica_that_is_joined_is_not_sent() -> None:
         whole = laid_out(_t(4, WIDTH), mesh, [Replicate()])
         with Sent() as sent:
             y = torch.cat([x, whole])
-        # Rows 0 to 3 are two each of ranks 0 and 1 then: rows 1, 2 and 3 change owners.
+        # Rows 0 to 3 are then on ranks 0 and 1, two each: rows 1, 2 and 3 change ranks.
         assert sent.num_bytes == [WIDTH * ITEMSIZE * (mesh.get_local_rank() > 0)]
         assert y.full_tensor().tolist() == torch.cat([_t(4, WIDTH)] * 2).tolist()  # pyright: ignore
 
@@ -232,7 +232,7 @@ def test_only_the_ranks_of_the_cutting_axis_exchange_rows() -> None:
         assert y.placements == (Shard(1), Shard(0))  # pyright: ignore
         with Sent() as sent:
             z = x[1:]
-        # Row 2, of which a rank has two elements, goes down.
+        # Row 2, of which a rank has two elements, moves down.
         assert sent.num_bytes == [2 * ITEMSIZE * mesh.get_local_rank(1)]
         assert z.full_tensor().tolist() == _t(4, 4)[1:].tolist()  # pyright: ignore
 
@@ -365,7 +365,7 @@ def test_writing_a_part_sends_no_row_that_its_rank_holds() -> None:
         mesh = init_device_mesh("cpu", (RANKS,))
         x = laid_out(_t(64, 16), mesh, [Shard(0)]).requires_grad_()
         # Rows 4 to 29, of which ranks hold 7 each: rank 1 those that go to rows 11 to 17. It has
-        # rows 16 to 31 of x, and sends the first 5. Of a part that is whole it takes its own.
+        # rows 16 to 31 of x, and sends the first 5. Of a replicated argument it takes its own.
         for layout, there in ((Shard(0), [("all_to_all", 5 * 16)]), (Replicate(), [])):
             part = laid_out(_t(26, 16), mesh, [layout]).requires_grad_()
             with Messages() as sent:
@@ -375,6 +375,6 @@ def test_writing_a_part_sends_no_row_that_its_rank_holds() -> None:
             grad = torch.ones_like(y).redistribute(placements=[Shard(0)])
             with Messages() as sent:
                 gradients = torch.autograd.grad(y, [x, part], grad)
-            # Back go 12 of the 14 rows 16 to 29: those behind row 17.
+            # Backward sends 12 of the 14 rows 16 to 29: those after row 17.
             assert sent.all == [("all_to_all", 12 * 16)]
             assert [each.placements for each in gradients] == [(Shard(0),)] * 2

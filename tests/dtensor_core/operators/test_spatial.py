@@ -1,4 +1,4 @@
-"""Interpolation, windows as a dim, pixels, grids, distances, transforms: what each one sends."""
+"""Communication of interpolation, windows, pixel shuffles, grids, distances and transforms."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ def _t(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
 
-# The call, how many rows rank 1 sends forward (it holds rows 16 to 31 of 64), and of gradients.
+# The call, and the rows that rank 1, which holds rows 16 to 31 of 64, sends forward and backward.
 RESAMPLED: dict[str, tuple[Callable[[Any], Any], int, int]] = {
     "nearest": (lambda x: F.interpolate(x, scale_factor=2), 0, 0),
-    # Row i is made of those around i / 2 - 1/4: one more to either side. Row r is part of rows
-    # 2r - 1 to 2r + 2: of 32 to 63 in rank 1, row 32 of rank 0's and 63 of rank 2's.
+    # Row i depends on those around i / 2 - 1/4: one more to either side.
+    # Row r is part of rows 2r - 1 to 2r + 2: of 32 to 63 in rank 1, row 32 of rank 0's and 63 of
+    # rank 2's.
     "bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 2, 2),
-    # Two of those around on either side, i / 3 - 1/3: row 48 is made of 14 to 17. Row 15, of rank
-    # 0, is part of what is around 13 to 17, which where it is 13 or 17 has no weight: to row 51.
+    # Two rows on either side of i / 3 - 1/3: row 48 depends on 14 to 17. Row 15, of rank 0, is part
+    # of the rows around 13 to 17; its weight is zero where these are 13 or 17: to row 51.
     "bicubic": (lambda x: F.interpolate(x, scale_factor=3, mode="bicubic"), 4, 8),
     # Row i is the mean of 2i and 2i + 1.
     "half": (lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"), 0, 0),
-    # Row i is made of rows 2i - 1 to 2i + 2; row 15 is part of row 8, row 32 of row 15.
+    # Row i depends on rows 2i - 1 to 2i + 2; row 15 is part of row 8, row 32 of row 15.
     "half, antialiased": (
         lambda x: F.interpolate(x, size=(32, 64), mode="bilinear", antialias=True),
         2,
         2,
     ),
     # Row i lies at 4i / 3 + 1/6, of 12 a rank: 0 to 11 end at 14.83, 12 to 23 are 16.17 to 30.83.
-    # Forth and back nothing is missing.
+    # No rank needs a halo forward or backward.
     "three quarters": (lambda x: F.interpolate(x, size=(48, 64), mode="bilinear"), 0, 0),
     # Row i lies at 63i / 127, of 32 a rank: 31 between 15 and 16, 64 at 31.7, 63 at 31.25. Row 15
     # is part of rows 29 to 32 (15.87), row 32 of rows 63 to 66.
@@ -151,7 +152,7 @@ def test_windows_send_the_rows_that_they_overlap_by() -> None:
     body()
 
 
-# The call, layouts of its arguments and of its result, all without communication.
+# The call, placements of its arguments and of its result, all without communication.
 _G = torch.rand(4, 8, 4, 2, dtype=torch.float64) * 2 - 1
 Free = tuple[Callable[..., Any], Sequence[torch.Tensor], Sequence[Placement], Placement]
 FREE: dict[str, Free] = {

@@ -1,4 +1,4 @@
-"""Plans: which submodule gets which style, from whom parameters come, and what is said if none."""
+"""Plans: styles of submodules, sources of parameters, and the errors without a match."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.dtensor_core.counting import Collectives
 
 
 class Note(ParallelStyle):
-    """Notes what it is applied to."""
+    """A style that records the modules it is applied to."""
 
     def __init__(self) -> None:
         self.applied: list[tuple[nn.Module, DeviceMesh, int | None]] = []

@@ -24,7 +24,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 class Sorted(nn.Module):
-    """Experts on tokens that are sorted by expert, of which there are `counts`."""
+    """Experts on tokens sorted by expert; `counts` are the tokens per expert."""
 
     def __init__(self, experts: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Chosen(Sorted):
 
 
 class Either(Sorted):
-    """The same, with counts that may be left out."""
+    """The same, with optional counts."""
 
     def forward(self, tokens: torch.Tensor, counts: torch.Tensor | None = None) -> torch.Tensor:
         """[T, D] and [E] -> [T, D]."""
@@ -168,7 +168,7 @@ def test_tokens_of_each_rank_get_their_experts_and_their_router_its_gradient(
             torch.testing.assert_close(whole(given), alone.get_parameter(key).grad)
         return module.get_parameter("gate.weight").grad
 
-    # The router is data parallel here: each rank has the gradient that its own tokens make.
+    # The router is data parallel here: each rank has the gradient of its own tokens.
     torch.testing.assert_close(sum(run_threads(body, 2)), alone.gate.weight.grad)
 
 
@@ -198,7 +198,7 @@ def test_slices_of_experts_give_router_and_tokens_the_gradients_of_one_device(ra
 
 
 class _ScoresTakenForWhole(ExpertTensorParallel):
-    """Declares the gradient of what comes in replicated, as plans do that give scores as plain."""
+    """Sets gradient placements of tokens only, like plans that pass scores as plain tensors."""
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any, mesh: Any) -> Any:
         tokens, *rest = args
@@ -217,14 +217,14 @@ def test_scores_whose_gradient_is_taken_for_whole_give_the_router_a_wrong_one() 
         mesh = kept_mesh((4,))
         module = parallelize_module(_sliced(mesh), mesh, {"experts": _ScoresTakenForWhole()})
         found, _ = _mixture_step(module, tokens)
-        torch.testing.assert_close(found, wanted)  # the forward shows nothing
+        torch.testing.assert_close(found, wanted)  # forward does not show the error
         mine = module.get_parameter("gate.weight").grad
         assert mine is not None
         return float((mine - right).norm() / right.norm()), mine
 
     errors, gradients = zip(*run_threads(body, 4), strict=True)
     assert min(errors) > 0.3
-    assert not torch.allclose(gradients[0], gradients[1])  # ranks drift apart
+    assert not torch.allclose(gradients[0], gradients[1])  # ranks diverge
     torch.testing.assert_close(sum(gradients), right)  # each had its part of the sum
 
 

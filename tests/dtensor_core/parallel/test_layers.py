@@ -1,4 +1,4 @@
-"""The styles that cut parameters: what they cut, what comes out, every collective they issue."""
+"""Styles that shard parameters: their shards, outputs, and every collective they issue."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_frozen_parameters_stay_frozen():
 
 
 FORWARD_BACKWARD = [
-    # module, style, input per rank, gradient of it, output per rank, forward, backward
+    # module, style, input per rank, its gradient, output per rank, forward, backward
     (linear, ColwiseParallel(), (8, 16), (8, 4), {}, REDUCE),
     (linear, ColwiseParallel(input_layouts=Shard(0)), (8, 16), (32, 4), GATHER, SCATTER),
     (linear, ColwiseParallel(output_layouts=Replicate()), (8, 16), (8, 16), GATHER, REDUCE),

@@ -1,4 +1,4 @@
-"""Cross entropy over cut classes equals one device, and sends numbers per sample only."""
+"""Cross entropy over sharded classes equals one device, and sends only numbers per sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The styles that lay out what goes in and comes out."""
+"""Styles that set the layouts of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def prepared(module, style):
 
 
 class Sum(nn.Module):
-    """Says what it was given, by its results."""
+    """Returns its inputs."""
 
     def forward(self, x, y=None, *, z=None):
         return x, y, z

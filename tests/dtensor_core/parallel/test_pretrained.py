@@ -37,14 +37,14 @@ PLANNED["deepseek_v2"] = Pretrained(
 NUM_EXPERTS = {
     "mixtral": "num_local_experts", "gpt_oss": "num_local_experts", "qwen3_moe": "num_experts",
 }  # fmt: skip
-# Four ranks have rows of 16 bytes each, as grouped products need them.
+# Four ranks have rows of 16 bytes each, as grouped products require.
 WIDER = {"num_key_value_heads": 4, "intermediate_size": 32, "moe_intermediate_size": 16}
 WITH_EXPERTS = ("mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "deepseek_v2")
 
 
 @cache
 def on_one_device(name: str, **options: Any) -> list[Step]:
-    """The same training on one device."""
+    """Run the same training on one device."""
     return train(PLANNED[name].make(**options), PLANNED[name].batch())
 
 

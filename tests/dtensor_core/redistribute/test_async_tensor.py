@@ -1,4 +1,4 @@
-"""An asynchronous redistribution returns before its last collective is there."""
+"""An asynchronous redistribution returns before its last collective completes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dtensor_core.testing.threads import kept_mesh, on_threads
 
 
 class Waits(TorchDispatchMode):
-    """Counts what this rank issues, and what it waits for also inside of other modes."""
+    """Counts the collectives that this rank issues, and its waits, also inside of other modes."""
 
     counts: ClassVar[Counter[int]] = Counter()
 
@@ -217,7 +217,7 @@ def test_a_dtensor_that_is_pending_works_like_any_other() -> None:
 
 
 def on_gloo() -> None:
-    """Two redistributions in flight at once, awaited in the other order."""
+    """Run two concurrent redistributions and wait for them in reverse order."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh("cpu", (2,))

@@ -1,4 +1,4 @@
-"""What a step costs, and links: as a device type has them, or as they were set on every rank."""
+"""Costs of steps and links: defaults by device type, or values set on every rank."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def axes_in_order(before: Spec, *after: Any) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("kind", "source", "target", "seconds"),
     [
-        # 1000 bytes in pieces of 250 over 4 ranks: 3/4 of the whole crosses the wire, of an
-        # all-reduce twice, and of an all-to-all 3/4 of the piece.
+        # 1000 bytes in pieces of 250 over 4 ranks: 3/4 of the total crosses the wire, twice for an
+        # all-reduce; an all-to-all sends 3/4 of the piece.
         ("all_gather", Shard(0), Replicate(), 1.0 + 750),
         ("reduce_scatter", Partial(), Shard(0), 1.0 + 750),
         ("all_reduce", Partial(), Replicate(), 2.0 + 1500),
@@ -107,7 +107,7 @@ def test_what_was_planned_before_is_planned_anew_when_a_link_is_set() -> None:
 
 
 def _keep(news: observe.Announcement, told: list[observe.Announcement], rank: int) -> None:
-    """Listeners hear all ranks that are threads of this process."""
+    """Keep the announcements of one rank: listeners hear all ranks that are threads."""
     if dist.get_rank() == rank:
         told.append(news)
 

@@ -1,4 +1,4 @@
-"""Executing a plan equals making the destination directly, and sends the bytes announced."""
+"""Executing a plan equals creating the destination directly, and sends the announced bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPES = ((8, 4), (7, 5), (1, 3), (0, 4), (2, 13), (12,), (3, 2, 5))
 
 
 class SentBytes(TorchDispatchMode):
-    """Payload bytes by kind, read off the tensors that the operators were handed."""
+    """Payload bytes by kind, from the tensors passed to the operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ _KINDS = {
 
 
 def layouts(ndim: int, axes: int, reductions: Sequence[str]) -> list[tuple[Placement, ...]]:
-    """Every layout: R, every shard and its strided forms, addends of reductions that mix."""
+    """Every layout: replicated, sharded and strided, and partial with compatible reductions."""
     one: list[Placement] = [Replicate(), *(Partial(each) for each in reductions)]
     for dim in range(ndim):
         one += [Shard(dim), *(_StridedShard(dim, split_factor=f) for f in (2, 3))]
@@ -64,7 +64,7 @@ def layouts(ndim: int, axes: int, reductions: Sequence[str]) -> list[tuple[Place
 
 
 def laid_out(whole: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """The local part of `whole`; of partial layouts, addends that differ from rank to rank."""
+    """Local part of `whole`; partial values differ from rank to rank."""
     local = keep(whole, spec, "test")
     for axis, placement in enumerate(spec.placements):
         assert spec.coords is not None
@@ -83,7 +83,7 @@ def laid_out(whole: torch.Tensor, spec: Spec) -> torch.Tensor:
 
 
 def journeys(meshes: Sequence[DeviceMesh], each: int, seed: int) -> None:
-    """Random pairs of layouts on every mesh, for every shape."""
+    """Check random pairs of layouts on every mesh, for every shape."""
     chance = random.Random(seed)
     for mesh, shape in itertools.product(meshes, SHAPES):
         whole = torch.arange(float(torch.Size(shape).numel())).reshape(shape) - 5
@@ -114,7 +114,7 @@ def check(whole: torch.Tensor, before: Spec, after: Spec, waiting: bool) -> None
     ]
     expected = keep(whole, after, "test")
     assert moved.shape == expected.shape
-    if after.sums:  # how a sum is spread over addends is free: reduce them
+    if after.sums:  # the distribution of a sum over partial sums is arbitrary: reduce them
         uncut = plan_between(after, after.replicated())
         moved, expected = execute(moved + 0, after, uncut, Cause("test")), whole
     torch.testing.assert_close(
@@ -141,7 +141,7 @@ MESH_SHAPES = (
 
 @st.composite
 def redistributions(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, bool]:
-    """A mesh's shape, a tensor's shape, two layouts, and whether to wait."""
+    """Draw a mesh's shape, a tensor's shape, two layouts, and whether to wait."""
     mesh_shape = draw(st.sampled_from(MESH_SHAPES))
     shape = draw(st.lists(st.sampled_from((0, 1, 2, 3, 5, 7, 8, 12)), min_size=1, max_size=3))
     dims = st.integers(0, len(shape) - 1)
@@ -189,7 +189,7 @@ def test_addends_of_one_reduction_become_those_of_another_on_another_axis(reduce
 
 
 def joined_mesh(shape: Sequence[int], ranks: Sequence[int] | None = None) -> DeviceMesh:
-    """A mesh of which any axes are joined by a group of their own."""
+    """Create a mesh with a flattened group for every combination of its axes."""
     names = ("a", "b", "c")[: len(shape)]
     every = torch.arange(torch.Size(shape).numel()) if ranks is None else torch.tensor(ranks)
     mesh = DeviceMesh("cpu", every.reshape(tuple(shape)), mesh_dim_names=names)
@@ -218,7 +218,7 @@ def test_ranks_may_stand_in_any_order_on_the_mesh() -> None:
 
 
 def journeys_on_processes() -> None:
-    """Even and uneven, joined and apart, in few steps; and types that gloo does not know."""
+    """Even and uneven shards, joint and separate axes; and dtypes that gloo lacks."""
     mesh = joined_mesh((2, 2), (2, 0, 3, 1))
     journeys([mesh], 3, seed=5)
     for dtype, shape in itertools.product((torch.complex64, torch.int16), ((8, 4), (5, 3))):
@@ -368,7 +368,7 @@ def test_a_whole_tensor_becomes_addends_that_reduce_to_it_exactly(reduce_op: str
 
 
 def test_what_arrives_is_contiguous_also_where_blocks_could_be_joined_as_a_view() -> None:
-    """Local operators take it as it lies: views, and kernels that want their last dim dense."""
+    """Local operators rely on it: views, and kernels that need a dense last dim."""
 
     @on_threads(4)
     def body() -> None:

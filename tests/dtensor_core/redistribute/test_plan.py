@@ -1,4 +1,4 @@
-"""Plans are empty for no change, never dearer than the greedy one, and need no other group."""
+"""Plans are empty for no change, never cost more than the greedy one, and need no new group."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def seconds(steps: list[Step], shape: tuple[int, ...], where: Topology) -> float
 
 
 def greedy(source: Placements, target: Placements, where: Topology) -> list[Step]:
-    """Make everything whole, last axis first; then cut, first axis first."""
+    """Reference plan: replicate all axes, last axis first; then shard, first axis first."""
     live = [axis for axis, ranks in enumerate(where.shape) if ranks > 1]
     state = tuple(source[a] if a in live else target[a] for a in range(len(source)))
     steps: list[Step] = []
@@ -109,7 +109,7 @@ def test_steps_chain_from_source_to_target_and_never_need_another_group(
 
 
 def assert_self_sufficient(step: Step, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> None:
-    """Compared element by element: the group holds before what it holds after."""
+    """Check element by element that the group holds the same before and after the step."""
     outside = [range(n) if a not in step.axes else (None,) for a, n in enumerate(mesh_shape)]
     for place in itertools.product(*outside):
         for dim, size in enumerate(shape):
@@ -167,7 +167,7 @@ def test_addends_of_other_reductions_are_reduced_first() -> None:
 def test_nothing_becomes_an_addend_while_another_axis_awaits_another_reduction(
     reduce_op: str,
 ) -> None:
-    """What stands for "nothing" in one reduction is a number in the other: 1 + 1, of products."""
+    """The identity of one reduction is a number in the other: 1 + 1, for products."""
     source, target = (Replicate(), Partial()), (Partial(reduce_op), Shard(0))
     steps = plan(source, target, (8, 8), 4, mesh((2, 2))).steps
     first = "one_addend" if reduce_op == "sum" else "reduce_scatter"
@@ -199,7 +199,7 @@ INNER = (_StridedShard(0, split_factor=4), Shard(0))
 
 
 def test_an_axis_that_cuts_inside_of_a_later_one_is_gathered_alone() -> None:
-    """The layout of weights cut by tensor parallelism first, then by data parallelism."""
+    """The layout of weights sharded by tensor parallelism first, then by data parallelism."""
     (step,) = plan(INNER, (Replicate(), Shard(0)), (64,), 4, mesh((2, 4))).steps
     assert (step.kind, step.axes) == ("all_gather", (0,))
     (step,) = plan((Partial(), Shard(0)), INNER, (64,), 4, mesh((2, 4))).steps
@@ -216,7 +216,7 @@ def test_the_order_of_two_axes_changes_by_one_exchange_where_they_are_joined() -
 
 
 def test_the_order_of_two_axes_changes_without_gathering_all_of_a_large_tensor() -> None:
-    """On separate groups: the inner axis gathers, the outer one exchanges, the inner one cuts."""
+    """On separate groups: the inner axis gathers, the outer one exchanges, the inner one slices."""
     outer = (Shard(0), Shard(0))
     shape = (1 << 24,)
     steps = plan(outer, INNER, shape, 4, mesh((2, 4))).steps
@@ -269,7 +269,7 @@ def test_a_slow_joined_group_is_left_alone() -> None:
 
 
 def test_the_faster_axis_moves_more() -> None:
-    """R to S on one axis and S to R on the other, in the order that spares the slow one."""
+    """P to S on one axis, then on the other, in the order that sends less over the slow one."""
     source, target = (Partial(), Partial()), (Shard(0), Shard(1))
     for slow in (0, 1):
         links = tuple(SLOW if axis == slow else LINK for axis in range(2))
@@ -296,7 +296,7 @@ def test_payloads_count_padded_pieces(
 
 
 def test_the_longest_piece_need_not_be_the_first() -> None:
-    """9 in blocks of 5 and 4 over 4 ranks, each block cut by 2 ranks after."""
+    """4 elements, sharded in 3 blocks over one axis of 2 ranks, then over another."""
     layout = (_StridedShard(0, split_factor=3), Shard(0))
     (step,) = plan(layout, (Replicate(), Replicate()), (4,), 1, mesh((2, 2), (0, 1))).steps
     pieces = [
@@ -322,7 +322,7 @@ def test_the_longest_piece_need_not_be_the_first() -> None:
 def test_what_is_reasoned_about_groups_is_what_they_hold(
     size: int, axes: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    """`is_closed` never says yes where the axes outside of a step hold something else after."""
+    """`is_closed` is never true if axes outside of a step hold something else afterwards."""
     inside = data.draw(st.lists(st.booleans(), min_size=len(axes), max_size=len(axes)))
     before = tuple((n, f, i) for (n, f, _), i in zip(axes, inside, strict=True))
     after = tuple((n, g if i else f, i) for (n, f, g), i in zip(axes, inside, strict=True))

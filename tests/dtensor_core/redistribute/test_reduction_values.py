@@ -1,4 +1,4 @@
-"""Reductions on the wire: halves that would overflow, nan in extremes, and the bytes announced."""
+"""Reductions on the wire: overflow of half precision, nan in max and min, announced bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAN, INF = math.nan, math.inf
 def _reduced(
     mesh: Any, values: list[list[float]], reduce_op: str, dtype: torch.dtype, target: Placement
 ) -> torch.Tensor:
-    """The whole of what a row of values a rank reduces to."""
+    """Reduce one row of values per rank, and return the full tensor."""
     local = torch.tensor(values[dist.get_rank()], dtype=dtype)
     pending = DTensor.from_local(local, mesh, [Partial(reduce_op)])
     return pending.redistribute(placements=[target]).full_tensor()
@@ -80,7 +80,7 @@ def test_a_norm_of_halves_whose_square_would_overflow_fits(dtype: torch.dtype) -
 
 
 def _extremes() -> list[list[float]]:
-    """Of each floating type, with a nan on each rank in turn, and with none."""
+    """Extremes of each floating type, with a nan on each rank in turn, and with none."""
     mesh = init_device_mesh("cpu", (4,))
     found: list[list[float]] = []
     for dtype in FLOATING:
@@ -88,7 +88,7 @@ def _extremes() -> list[list[float]]:
             for target in TARGETS:
                 for rank in range(5):
                     rows = [[each - 1.5, -each, INF, -INF, 0.0] for each in map(float, range(4))]
-                    if rank < 4:  # the sign of a nan doesn't count
+                    if rank < 4:  # the sign of a nan does not matter
                         rows[rank][:2] = [NAN, -NAN]
                     found.append(_reduced(mesh, rows, reduce_op, dtype, target).tolist())
     return found
@@ -108,7 +108,7 @@ def test_a_nan_of_any_rank_is_the_extreme_over_processes() -> None:
 
 
 class SentBytes(TorchDispatchMode):
-    """The bytes of what each all-reduce puts in."""
+    """Records the input bytes of each all-reduce."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Sample calls of the operators on trailing dims: two batch dims, one shorter than the ranks."""
+"""Sample calls of operators on trailing dims: two batch dims, one shorter than the ranks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SINGLE = (
     "linalg_lu_factor_ex linalg_lu linalg_cholesky_ex cholesky cholesky_inverse linalg_matrix_exp "
     "geqrf linalg_ldl_factor_ex"
 )
-"""Operators of one matrix; torch 2.14 has no `cholesky` any more."""
+"""Operators of one matrix; torch 2.14 no longer has `cholesky`."""
 
 SAMPLES: dict[str, list[Sample]] = {
     **{name: _matrices(name) for name in _SINGLE.split() if hasattr(aten, name)},

@@ -1,9 +1,9 @@
-"""Checks a rule against mathematics: in one process, with no process group and no communication.
+"""Check a rule against its mathematics, in one process without process group or communication.
 
-The arguments of a call are split as a candidate says, the local operator runs once per
-coordinate, the results are put together as the candidate says, and that is compared with the
-full run. A candidate that communicates by itself (an exchange of rows, a weight that is summed)
-is run on threads instead, and says so.
+The arguments of a call are distributed as a candidate specifies, the local operator runs once per
+coordinate, the results are reassembled as the candidate specifies, and that is compared with the
+full run. A candidate that communicates itself (an exchange of rows, a weight that is summed) runs
+on threads instead, and is reported.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from dtensor_core.rules.table import rule_of
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.testing import kept_mesh, run_threads
 
-# How near results must be, where they are not of double precision, or integers.
+# Tolerances of results that are neither of double precision nor integers.
 _NEAR = {torch.float32: 1e-4, torch.complex64: 1e-4, torch.complex32: 1e-2}
 _NEAR |= {torch.float16: 1e-2, torch.bfloat16: 1e-1}
 REDUCTIONS = ("sum", "avg", "max", "min", "product", "norm2")
 
 
 class CommunicatesError(AttributeError):
-    """A local operator asked the mesh for more than where it is."""
+    """A local operator has used more of the mesh than its coordinate."""
 
 
 class Axis:
-    """As much of a one-axis DeviceMesh as a spec asks for, seen from one coordinate."""
+    """Minimal one-axis DeviceMesh for specs, seen from one coordinate."""
 
     ndim = 1
     mesh_dim_names = None
@@ -74,9 +74,10 @@ def axis(ranks: int, coord: int) -> Axis:
 
 @dataclass(frozen=True)
 class Sample:
-    """One call on full tensors, as this many ranks share it.
+    """One call on full tensors, and the number of ranks to distribute it over.
 
-    Results are compared unless they are uninitialised.
+    Attributes:
+        compare_values: False for uninitialized results.
     """
 
     op: OpOverload
@@ -86,7 +87,7 @@ class Sample:
     ranks: int = 3
 
     def run(self) -> list[torch.Tensor]:
-        """The results that are tensors, then what was written in place."""
+        """Return the results that are tensors, then the arguments written in place."""
         torch.manual_seed(7)
         args, kwargs = tree_map_only(torch.Tensor, torch.clone, (self.args, self.kwargs))
         return [*only_tensors(self.op(*args, **kwargs)), *written(self.op, args)]
@@ -114,7 +115,7 @@ def _written_places(op: OpOverload) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Offer:
-    """A candidate, the rule that offers it, and how the arguments lay when it did."""
+    """A candidate, the rule that offers it, and the placements of the arguments."""
 
     rule: Rule
     candidate: Candidate
@@ -126,14 +127,14 @@ def meta_of(tensor: torch.Tensor) -> TensorMeta:
 
 
 def offers(sample: Sample, reductions: Sequence[str] = REDUCTIONS) -> Iterator[Offer]:
-    """What the row of a call offers, however its arguments lie; each candidate once."""
+    """Yield the candidates of a call for many placements of its arguments, each once."""
     results = sample.run()
     written_places = _written_places(sample.op)
     returned = any(each.alias_info for each in sample.op._schema.returns)
     fits = [sample.args[place].shape == results[0].shape for place in written_places]
     if returned and not all(
         fits
-    ):  # no rule is asked: the call is refused, or is that of the functional form
+    ):  # no rule is asked: the call is refused, or runs as its functional form
         return
     outputs = tuple(meta_of(each) for each in results[: len(results) - len(written_places)])
     given = only_tensors((sample.args, sample.kwargs))
@@ -161,7 +162,7 @@ def offers(sample: Sample, reductions: Sequence[str] = REDUCTIONS) -> Iterator[O
 def _layouts(
     given: Sequence[torch.Tensor], reductions: Sequence[str]
 ) -> Iterator[tuple[Placement, ...]]:
-    """Ways in which arguments may lie: all alike where they can, and the first unlike the rest."""
+    """Placements of the arguments: all equal where possible, and the first unlike the rest."""
     dims = range(max((tensor.ndim for tensor in given), default=0))
     kinds: list[Placement] = [Replicate()]
     kinds += [Shard(dim) for dim in dims]
@@ -177,7 +178,7 @@ def _layouts(
 
 
 def can_be(tensor: torch.Tensor, placement: Placement) -> bool:
-    """True if a tensor may lie so."""
+    """Return whether a tensor may have this placement."""
     dim = sharded_dim(placement)
     if dim is not None:
         return dim < tensor.ndim
@@ -208,7 +209,7 @@ def _call(
 
 
 def local_parts(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[torch.Tensor]:
-    """What each coordinate holds; addends differ, have both signs, and reduce to the tensor."""
+    """Local parts by coordinate; partial values differ and reduce to the tensor."""
     if isinstance(placement, Partial):
         return addends(tensor, placement.reduce_op, ranks)
     if sharded_dim(placement) is not None:
@@ -217,7 +218,7 @@ def local_parts(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[
 
 
 def addends(tensor: torch.Tensor, reduce_op: str, ranks: int) -> list[torch.Tensor]:
-    """What reduces to the tensor, uneven and of both signs; infinities are on the first rank."""
+    """Partial values that reduce to the tensor; infinities are on the first rank."""
     noise = _noise(tensor, ranks)
     if reduce_op in ("sum", "avg"):
         scale = ranks if reduce_op == "avg" else 1
@@ -228,7 +229,7 @@ def addends(tensor: torch.Tensor, reduce_op: str, ranks: int) -> list[torch.Tens
         return [*(mix(tensor, each) for each in noise[1:]), tensor]
     if reduce_op in ("max", "min"):
         sign = -1 if reduce_op == "max" else 1
-        # Which rank has the extreme differs from element to element.
+        # The rank that has the extreme differs from element to element.
         return list(
             torch.stack([tensor, *(tensor + sign * each.abs() for each in noise[1:])])
             .take_along_dim(torch.stack([each.real for each in noise]).argsort(0), 0)
@@ -255,7 +256,7 @@ def _noise(tensor: torch.Tensor, ranks: int) -> list[torch.Tensor]:
 def put_together(
     parts: Sequence[torch.Tensor], placement: Placement, shape: torch.Size
 ) -> torch.Tensor:
-    """The value of a result whose parts lie as `placement` says."""
+    """Reassemble a result from parts with this placement."""
     if isinstance(placement, Partial):
         stacked = torch.stack(list(parts))
         exponent = norm_exponent(placement.reduce_op)
@@ -280,7 +281,7 @@ _REDUCE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def joined(parts: Sequence[torch.Tensor], placement: Placement, shape: torch.Size) -> torch.Tensor:
-    """The whole of what every coordinate holds."""
+    """Reassemble a tensor from its shards."""
     dim = sharded_dim(placement)
     assert dim is not None
     whole = parts[0].new_empty(shape)
@@ -302,9 +303,13 @@ def _is_near(value: torch.Tensor, whole: torch.Tensor, near: float) -> None:
 
 
 def check(sample: Sample, offer: Offer, is_near: Near = _is_near) -> bool:
-    """Raises AssertionError where the candidate does not give the full run's result.
+    """Raise AssertionError if the candidate does not give the full run's result.
 
-    Returns whether it communicated. `is_near` compares a result with that of the full run.
+    Args:
+        is_near: Compares a result with that of the full run.
+
+    Returns:
+        True if the candidate communicated.
     """
     candidate, ranks = offer.candidate, sample.ranks
     sample = _with_positive_norms(sample, candidate)
@@ -355,7 +360,7 @@ def _on_thread(run: Callable[[Any, int], Any], ranks: int) -> Any:
 def _local(
     op: OpOverload, offer: Offer, inputs: Sequence[Spec], outputs: Sequence[Spec]
 ) -> Callable[..., Any]:
-    """What a rank runs."""
+    """Return the local operator of a rank."""
     run = local_operator(op, offer.rule.local, inputs, outputs)
     exchange = offer.candidate.exchange
     if exchange is None:
@@ -364,7 +369,7 @@ def _local(
 
 
 def _with_positive_norms(sample: Sample, candidate: Candidate) -> Sample:
-    """Norms are of no sign: what is to be one is made positive."""
+    """Make tensors nonnegative where the candidate needs a norm, which has no sign."""
     placements = iter(candidate.inputs)
     leaves, structure = tree_flatten((sample.args, sample.kwargs))
     changed = False

@@ -1,7 +1,7 @@
-"""Kernels of other devices, of attention and a norm, by their schemas, written down for the CPU.
+"""Attention and norm kernels of other devices, by their schemas, implemented for the CPU.
 
-So that their rules can be tried where the kernels are not. Importing this registers them; torch
-has no CPU kernel under these names.
+They allow testing their rules without the devices. Importing this module registers them; torch has
+no CPU kernels under these names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _attend(
 def _gradients(
     grad: Any, query: Any, key: Any, value: Any, bias: Any, out: Any, lse: Any, *how: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Of the results of `_attend`, from the logsumexp alone, as the kernels do it."""
+    """Gradients of `_attend`'s results, computed from the logsumexp alone, as the kernels do."""
     groups, repeated = key.shape[1], query.shape[1] // key.shape[1]
     weights = (_scores(query, key, bias, *how) - lse.to(query.dtype).unsqueeze(-1)).exp()
     key, value = (each.repeat_interleave(repeated, 1) for each in (key, value))

@@ -157,4 +157,4 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "embedding_renorm": [_call(aten.embedding_renorm_.default, _TABLE, _INDICES, 1.0, 2.0)],
 }
-assert kernels.__doc__  # imported for what it registers
+assert kernels.__doc__  # imported for its registrations

@@ -1,7 +1,8 @@
 """Sample calls of every operator that torch's operator database reaches, forward and backward.
 
 The database's samples run under a dispatch mode that keeps the calls of operators with a row: once
-in sizes that ranks share evenly, once in sizes that leave some rank with less, or nothing.
+with sizes that divide evenly among ranks, once with sizes that leave some rank with less or
+nothing.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from dtensor_core.rules import table
 from tests.dtensor_core.rules.brute_force import Sample, only_tensors
 
-# In place of 20, 10, 5 and 3, of which most samples are made: three ranks share them evenly, also
-# in two blocks. Four ranks share 5 as 2, 2, 1, 0.
+# Replace torch's sizes 20, 10, 5 and 3, from which most samples are made: three ranks share them
+# evenly, also in two blocks. Four ranks share 5 as 2, 2, 1, 0.
 _EVEN = {"L": 12, "M": 12, "S": 6, "XS": 3}
-# How many samples of an operator are run, and how many calls of one row are kept of each pass.
+# Samples to run per operator, and calls to keep per row and pass.
 _NUM_SAMPLES, _NUM_KEPT = 10, 40
-# They say what they return a shape for, or are given another one in place.
+# Their results are uninitialized.
 _NO_VALUES = ("empty", "resize")
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """One way through the database."""
+    """One pass over the database."""
 
     sizes: dict[str, int]
     ranks: int
@@ -55,14 +56,14 @@ _Kinds = dict[Any, Sample]
 
 @cache
 def recorded() -> dict[str, list[Sample]]:
-    """Calls by the name of their row; the passes take turns, and in each what is unlike."""
+    """Return calls by the name of their row, alternating between the passes."""
     passes = [_recorded(each) for each in _PASSES]
     names = dict.fromkeys(name for each in passes for name in each)
     return {name: list(_in_turn([each.get(name, []) for each in passes])) for name in names}
 
 
 def _in_turn(groups: list[list[Sample]]) -> Iterator[Sample]:
-    """The first of every group, then the second of every group, and so on."""
+    """Yield the first of every group, then the second of every group, and so on."""
     for each in itertools.zip_longest(*groups):
         yield from (sample for sample in each if sample is not None)
 
@@ -80,7 +81,7 @@ def _recorded(each: _Pass) -> dict[str, list[Sample]]:
 
 
 def _unlike(samples: list[Sample]) -> list[Sample]:
-    """In random order, but with what has nothing to cut last."""
+    """Shuffle the samples, but put those without a dim to shard last."""
     random.Random(0).shuffle(samples)
     return sorted(samples, key=_has_nothing_to_cut)
 
@@ -131,8 +132,8 @@ def _record(info: Any, each: _Pass, recorder: _Recorder) -> None:
     """Run an operator's samples, forward and backward where it has a gradient."""
     torch.manual_seed(0)
     wants_grad = info.supports_autograd and each.dtype.is_floating_point
-    with contextlib.suppress(Exception):  # what torch itself can't make is no sample
-        # Not by `info.sample_inputs`, which looks for the test that asks, in milliseconds.
+    with contextlib.suppress(Exception):  # samples that torch itself cannot run are skipped
+        # `info.sample_inputs` would search for the calling test, which takes milliseconds.
         samples = info.sample_inputs_func(info, "cpu", each.dtype, wants_grad)
         for sample in itertools.islice(samples, each.num_samples):
             with recorder, contextlib.suppress(Exception):

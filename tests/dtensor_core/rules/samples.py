@@ -27,7 +27,7 @@ def _ids(high: int, *shape: int) -> torch.Tensor:
 
 
 def _small(*shape: int, dtype: torch.dtype = torch.int8) -> torch.Tensor:
-    """Numbers that every type has, and whose products halves add up exactly."""
+    """Numbers that every dtype has, and whose products half precision sums exactly."""
     return (_ids(5, *shape) - 2).to(dtype)
 
 
@@ -40,7 +40,7 @@ def _ends(*numbers: int) -> torch.Tensor:
 
 
 def _rows(high: int, *shape: int) -> torch.Tensor:
-    """Positions that differ along every dimension, so that it does not matter who writes last."""
+    """Indices that differ along every dimension, so that the order of writes does not matter."""
     count = max(shape)
     order = torch.randperm(high, generator=torch.Generator().manual_seed(3))
     grid = torch.arange(shape[0]).view(-1, 1) + torch.arange(shape[1]).view(1, -1)
@@ -65,7 +65,7 @@ def _convolution(x: Any, weight: Any, bias: Any, **options: Any) -> Sample:
 
 
 def _resampled(name: str, own: int) -> list[Sample]:
-    """Sizes that are doubled, halved and neither, and their gradients."""
+    """Samples of doubled, halved and other sizes, and their gradients."""
     op = getattr(aten, name).default
     rest = [*([] if "nearest" in name else [False]), *[None] * own]
     found: list[Sample] = []
@@ -454,7 +454,7 @@ SAMPLES: dict[str, list[Sample]] = {
             "soft_margin_loss_backward": (aten.soft_margin_loss_backward.default,),
         }.items()
     },
-    # Their mean adds up one number over the ranks, see operators/test_losses.py.
+    # Their mean sums one number over the ranks, see operators/test_losses.py.
     "nll_loss_forward": [
         _call(aten.nll_loss_forward.default, _t(*shape, 5), _ids(5, *shape), weight, how, 1)
         for shape in ((7,), (2,), ())

@@ -1,6 +1,6 @@
-"""Sums that pass a linear operator whose other arguments are not finite, over the whole table.
+"""Pending sums through a linear operator whose other arguments are not finite, for all rows.
 
-The promise of docs/operators.md: an element of the result is finite if and only if it is finite on
+docs/operators.md guarantees that an element of the result is finite if and only if it is finite on
 one device; which of the infinities and nan it is may differ.
 """
 
@@ -26,7 +26,7 @@ SINGULAR = (math.inf, -math.inf, math.nan, 0.0)
 
 
 def _with_singular_factors(sample: Sample, offer: Offer) -> Iterator[Sample]:
-    """The call with a few values in each floating argument that is no Partial, one by one."""
+    """Yield calls with non-finite values in one floating argument that is not Partial."""
     leaves, structure = tree_flatten((sample.args, sample.kwargs))
     tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     for place, placement in zip(tensors, offer.candidate.inputs, strict=True):

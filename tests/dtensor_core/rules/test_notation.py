@@ -1,4 +1,4 @@
-"""The language of rules: what a line means, and how it meets the shapes of a call."""
+"""The notation of rules: the meaning of a line, and its match with the shapes of a call."""
 
 from __future__ import annotations
 

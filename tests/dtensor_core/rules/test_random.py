@@ -46,7 +46,7 @@ def value(*shape: int) -> torch.Tensor:
 
 
 def chance(x: torch.Tensor) -> torch.Tensor:
-    """Values in [0.125, 0.875] that are the same bits wherever they are computed."""
+    """Values in [0.125, 0.875] with the same bits wherever they are computed."""
     return x.clamp(-3, 3) / 8 + 0.5
 
 
@@ -69,7 +69,7 @@ def _dropout_in_place(x: torch.Tensor) -> torch.Tensor:
 
 
 def _channels(ndim: int) -> Sampled:
-    """dropout1d and its like, on [*x.shape, 2, ...]."""
+    """dropout1d and its variants, on [*x.shape, 2, ...]."""
 
     def run(x: torch.Tensor) -> torch.Tensor:
         images = x.reshape(*x.shape, *(1,) * ndim).expand(*x.shape, *(2,) * ndim)
@@ -143,7 +143,7 @@ ELEMENTWISE: dict[str, Sampled] = {
         }.items()
     },
 }
-# Those that draw as often as the values ask for, or a row at a time; on non-empty rows.
+# Those that draw as often as values require, or a row at a time; on non-empty rows.
 BY_VALUE: dict[str, Sampled] = {
     "multinomial": lambda x: torch.multinomial(chance(x), 3),
     "multinomial of one": lambda x: torch.multinomial(chance(x), 1),
@@ -167,7 +167,7 @@ Layout = tuple[tuple[int, ...], list[Placement]]
 def on_ranks(
     sample: Sampled, xs: list[torch.Tensor], layouts: list[Layout]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Value, full result and the generator's state afterwards: of each value, layout and rank."""
+    """Yield value, full result and final generator state for each value, layout and rank."""
 
     def body() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         found = []
@@ -202,7 +202,7 @@ def check(sample: Sampled, xs: list[torch.Tensor], layouts: list[Layout] = LAYOU
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Operators around the drawing may lack a rule."""
+    """Silence warnings: operators around the random one may lack a rule."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingRuleWarning)
         yield
@@ -211,7 +211,7 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.usefixtures("_quiet")
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_any_layout_gives_the_numbers_of_one_device(name: str):
-    # No fan-in of nothing, no softmax of no rows.
+    # Empty tensors have no fan-in, and empty rows no softmax.
     fits = [s for s in SHAPES if 0 not in s or not ("init" in name or "softmax" in name)]
     check(ELEMENTWISE[name], [value(*shape) for shape in fits])
 

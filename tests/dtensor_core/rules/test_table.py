@@ -1,6 +1,6 @@
-"""The whole table, row by row, against the full run; and the checker against planted errors.
+"""Every row of the table against the full run; and the checker against injected errors.
 
-`RULE_SAMPLES=40 make test PYTEST_ARGS=tests/dtensor_core/rules` looks at more calls of each row.
+`RULE_SAMPLES=40 make test PYTEST_ARGS=tests/dtensor_core/rules` checks more calls of each row.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from tests.dtensor_core.rules.recorded import recorded
 from tests.dtensor_core.rules.samples import SAMPLES
 
 NUM_SAMPLES = int(os.environ.get("RULE_SAMPLES", "3"))
-# Whose candidates communicate by themselves: rows change owners, ranks sum theirs up.
+# Their candidates communicate themselves: rows change ranks, or ranks sum their results.
 EXCHANGING = {"slice", "slice_backward", "slice_scatter", "cat", "split", "split_with_sizes"}
 EXCHANGING |= {"unsafe_split", "unsafe_split_with_sizes"}
 EXCHANGING |= {*conv.ROWS, *pool.ROWS, *resample.ROWS, *rows.ROWS, *spatial.ROWS}
 EXCHANGING |= {*moments.ROWS, *scan.ROWS, *search.ROWS, *norm.ROWS, *attention.ROWS}
-# Fused optimizers and unscaling are called with lists, and are checked as list operators.
+# Fused optimizers and unscaling take lists, and are checked as list operators.
 ROWS = {
     name for name in table.TABLE if not name.startswith(("_fused_ad", "_fused_s", "_amp_foreach_"))
 }
-GONE = {"cholesky"}  # operators of 2.13 that 2.14 has no more
+GONE = {"cholesky"}  # operators of 2.13 that 2.14 no longer has
 ROWS -= {name for name in GONE if not hasattr(torch.ops.aten, name)}
 SAMPLES_FILE = "tests/dtensor_core/rules/samples.py"
-# What is made of everything, or of a shape that data decides, or drawn as often as values ask for.
+# Operators that need all elements, or whose result's shape or number of draws depends on data.
 WHOLE = {name for name, row in table.TABLE.items() if row.build is whole_rule}
 WHOLE |= {
     "as_strided_copy",
@@ -60,7 +60,7 @@ SUMMING = {"nll_loss_forward", "nll_loss2d_forward"}
 
 
 def samples_of(name: str) -> list[Sample]:
-    """Those written by hand, and some that torch's operator database makes."""
+    """Return handwritten samples, and some from torch's operator database."""
     return SAMPLES.get(name, []) + recorded().get(name, [])[:NUM_SAMPLES]
 
 
@@ -83,14 +83,14 @@ def test_every_candidate_of_a_row_gives_the_full_run(name: str) -> None:
 
 
 def passing(offer: Offer) -> set[str]:
-    """The reductions that a candidate lets through by algebra."""
+    """Reductions that a candidate passes through by algebra."""
     if offer.candidate.cutting is not None or offer.candidate in offer.rule.extra:
         return set()
     return {each.reduce_op for each in offer.candidate.inputs if isinstance(each, Partial)}
 
 
 def declared(row: Row) -> set[str]:
-    """The reductions that a row lets through by its algebra, of those that are tried."""
+    """Reductions that a row passes through by its algebra, among those tested."""
     found = {each for word in row.algebra.split() for each in PASSING.get(word, (word,))}
     if "all" in found:
         return set(REDUCTIONS)
@@ -98,7 +98,7 @@ def declared(row: Row) -> set[str]:
 
 
 def wrong(monkeypatch: pytest.MonkeyPatch, name: str, row: Row) -> list[Candidate]:
-    """What the checker finds wrong with a planted row."""
+    """Return the candidates of an injected row that the checker rejects."""
     monkeypatch.setitem(table.TABLE, name, row)
     found: list[Candidate] = []
     for sample in samples_of(name):

@@ -1,4 +1,4 @@
-"""What the pool's tests run on its processes; module-level, so that these find it."""
+"""Functions that the pool's tests run in its processes; module-level, to be importable."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def default_dtype() -> str:
 
 
 def placed(others_first: bool) -> bool:
-    """An equal mesh whose groups have other names than in the task before."""
+    """Use an equal mesh whose groups have other names than in the previous task."""
     if others_first:
         dist.new_group([0, 1, 2])
     mesh = init_device_mesh("cpu", (2, 2))

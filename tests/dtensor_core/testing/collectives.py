@@ -1,6 +1,6 @@
-"""Every collective of c10d, as functions of the rank: run on threads and on gloo processes.
+"""Every collective of c10d as a function of the rank, run on threads and on gloo processes.
 
-Each returns what the rank holds in the end. Module-level, so that processes find them.
+Each returns the rank's final values. They are module-level, so that processes can import them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def all_to_all_nothing_but_the_first() -> torch.Tensor:
 
 
 def send_and_receive() -> torch.Tensor:
-    """Once around the ring, everybody sending first."""
+    """Once around the ring, every rank sends first."""
     rank, size = dist.get_rank(), dist.get_world_size()
     output = torch.zeros(2)
     sent = dist.isend(_mine(2), (rank + 1) % size)
@@ -126,7 +126,7 @@ def batched_send_and_receive() -> torch.Tensor:
 
 
 def receive_from_any() -> list[float] | None:
-    """Rank 0 takes from whoever comes; says from whom, and what."""
+    """Rank 0 receives from any rank; returns the sources and values."""
     if dist.get_rank():
         dist.send(_mine(1), 0)
         return None
@@ -139,7 +139,7 @@ def receive_from_any() -> list[float] | None:
 
 
 def tagged() -> list[float]:
-    """Tags are received in the other order than they are sent."""
+    """Tags are received in reverse order of sending."""
     if dist.get_rank() == 0:
         works = [dist.isend(torch.full((1,), float(tag)), 1, tag=tag) for tag in (1, 2)]
         for work in works:
@@ -163,7 +163,7 @@ def objects() -> list[object]:
 
 
 def asynchronous() -> list[torch.Tensor]:
-    """Two collectives under way at once, waited for in the other order."""
+    """Two concurrent collectives, waited for in reverse order."""
     first, second = _mine(2), _mine(3)
     works = [dist.all_reduce(first, async_op=True), dist.all_reduce(second, async_op=True)]
     for work in reversed(works):
@@ -203,5 +203,5 @@ CALLS = {
 
 
 def call_all() -> dict[str, object]:
-    """What each of them gives on this rank."""
+    """Results of all of them on this rank."""
     return {name: call(*args) for name, (call, *args) in CALLS.items()}

@@ -1,6 +1,6 @@
-"""Tests as they are written for torch's harness, run by test_cases: they are not collected.
+"""Tests written for torch's harness; pytest does not collect them, test_cases runs them.
 
-Some have to fail; what is looked at is how.
+Some must fail; the failures are checked.
 """
 
 # ruff: noqa: PT009

@@ -1,4 +1,4 @@
-"""Tests written for torch's harness run, and fail, here as there."""
+"""Tests written for torch's harness pass and fail as they do there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Equality of tensors and what holds them: what is equal, what is not, and what is said then."""
+"""Equality of tensors and their containers: equal values, unequal ones, and the messages."""
 
 # ruff: noqa: PT009  (it is these methods that are tested)
 

@@ -1,4 +1,4 @@
-"""Every layout of a call's arguments, and nothing that can't be a DTensor."""
+"""Every layout of a call's arguments, without arguments that cannot be DTensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def placements(value):
 
 
 def layouts(converter):
-    """What is made of each argument, call by call."""
+    """Placements of each argument, call by call."""
     return [
         (tuple(map(placements, args)), {k: placements(v) for k, v in kwargs.items()})
         for args, kwargs in converter

@@ -1,4 +1,4 @@
-"""The text of a failure: the cause first and in full, the same only once, the rest after."""
+"""Text of a failure: the full cause first, repeated errors once, the rest after."""
 
 from __future__ import annotations
 

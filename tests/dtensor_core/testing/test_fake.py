@@ -1,4 +1,4 @@
-"""A fake world: any size, no communication, gone afterwards."""
+"""A fake world has any size, communicates nothing, and leaves nothing behind."""
 
 from __future__ import annotations
 

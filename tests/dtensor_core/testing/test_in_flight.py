@@ -1,4 +1,4 @@
-"""Thread groups give what gloo gives, for every collective; where gloo has none, by hand."""
+"""Thread groups equal gloo for every collective, or values by hand where gloo lacks one."""
 
 from __future__ import annotations
 

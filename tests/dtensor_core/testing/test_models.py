@@ -1,11 +1,11 @@
-"""The Transformer, parallel over four ranks, is the Transformer on one.
+"""The Transformer, parallel over four ranks, equals the Transformer on one.
 
-The counts are derived, not observed. A column-then-row pair of matrices (attention; feed-forward)
-makes addends at its end and, in the backward, at its beginning: tensor-parallel each is one
-all-reduce, sequence-parallel forward and backward each take one all-gather and one
-reduce-scatter. Both embeddings are row-cut: their output is addends, their input has no gradient.
-The logits are column-cut and gathered; their backward cuts a whole gradient, which is local, and
-ends, as every column-cut matrix, in addends.
+The counts are derived, not observed. A column-wise and row-wise pair of matrices (attention;
+feed-forward) makes partial sums at its end and, in backward, at its beginning. With tensor
+parallelism each is one all-reduce; with sequence parallelism forward and backward each take one
+all-gather and one reduce-scatter. Both embeddings are row-wise: their output is a partial sum,
+their input has no gradient. The logits are column-wise and gathered; their backward shards a
+replicated gradient, which is local, and ends, as every column-wise matrix, in partial sums.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def loss_of(transformer, step: int = 0) -> torch.Tensor:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The full tensor; without sequence parallelism, norms are plain."""
+    """Return the full tensor; without sequence parallelism, norms are plain."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

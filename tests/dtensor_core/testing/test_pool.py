@@ -1,4 +1,4 @@
-"""Ranks that are processes: what they return, how they fail, and that nothing is left of them."""
+"""Ranks that are processes: their results, their failures, and complete cleanup."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def fails(body, world_size=3, **options) -> RankFailure:
-    """The failure of a run that has to fail, and soon."""
+    """Return the failure of a run that must fail."""
     with pytest.raises(RankFailure) as caught:
         run_processes(body, world_size, **options)
     return caught.value

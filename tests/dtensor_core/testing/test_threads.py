@@ -1,4 +1,4 @@
-"""Ranks that are threads: what they return, what they share, and every way in which they fail."""
+"""Ranks that are threads: their results, shared state, and every kind of failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.dtensor_core.counting import Collectives
 
 
 def fails(body, world_size=4, **options) -> RankFailure:
-    """The failure of a run that has to fail, and soon."""
+    """Return the failure of a run that must fail within 5 s."""
     start = time.monotonic()
     with pytest.raises(RankFailure) as caught:
         run_threads(body, world_size, **options)
@@ -31,7 +31,7 @@ def fails(body, world_size=4, **options) -> RankFailure:
 
 
 class Passing(TorchDispatchMode):
-    """Passes every operator on."""
+    """Redispatches every operator."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
@@ -378,7 +378,7 @@ def test_a_kept_mesh_needs_a_rank():
 
 
 def test_dtensors_of_an_equal_mesh_made_later_use_the_later_groups():
-    """Group names are given anew in each run, so caches must not answer for gone groups."""
+    """Group names are reused between runs, so caches must not return destroyed groups."""
 
     def body(others_first: bool):
         if others_first:

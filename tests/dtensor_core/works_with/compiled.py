@@ -1,4 +1,4 @@
-"""A function and its compiled form, compared: results, gradients, and what they write."""
+"""Comparison of a function with its compiled form: results, gradients, and in-place writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ needs_cpp = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """What was compiled for one test is not there in the next: ranks and worlds change."""
+    """Reset dynamo around a test, because ranks and worlds change between tests."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -52,7 +52,7 @@ def check(
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The values of a tensor, all of them."""
+    """Return the full values of a tensor."""
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
 
 
@@ -78,7 +78,7 @@ def _tensors(result: Any) -> list[torch.Tensor]:
 
 
 def _squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A loss whose gradients differ from element to element."""
+    """A loss whose gradients differ between elements."""
     losses = [
         (each.full_tensor() if isinstance(each, DTensor) else each).square().sum()
         for each in tensors

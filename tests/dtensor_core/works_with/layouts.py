@@ -1,4 +1,4 @@
-"""What the tests of this folder share: tensors, a tensor-parallel model, comparison by wholes."""
+"""Helpers of this folder's tests: tensors, a tensor-parallel model, comparison of full tensors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def whole(value: Any) -> Any:
 
 
 def assert_close(found: Any, wanted: Any, **tolerance: Any) -> None:
-    """Equal as whole tensors, through lists and tuples."""
+    """Compare full tensors, through lists and tuples."""
     for got, want in zip(tree_leaves(found), tree_leaves(wanted), strict=True):
         if isinstance(want, torch.Tensor):
             torch.testing.assert_close(whole(got), want.detach(), **tolerance)
@@ -50,7 +50,7 @@ def assert_same_run(
     layouts: Sequence[Placement] = LAYOUTS,
     ranks: int = 3,
 ) -> None:
-    """`fn` of leaf DTensors, in every layout, gives what it gives of the whole leaf tensors."""
+    """Compare `fn` on leaf DTensors of every layout with `fn` on the full leaf tensors."""
     wanted = fn(*(each.clone().requires_grad_() for each in wholes))
 
     @on_threads(ranks)

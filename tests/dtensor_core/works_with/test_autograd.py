@@ -1,4 +1,4 @@
-"""What programs do with autograd, on DTensors in every layout as on the whole tensors."""
+"""Uses of autograd by programs, on DTensors in every layout and on full tensors."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ PROGRAMS: tuple[Callable[[Any, Any], Any], ...] = (
     _grad_of_grad,
     _vmap,
 )
-# What these switch on is one for the whole process, so that ranks must not be threads.
+# These set state of the whole process, so ranks must not be threads.
 IN_PROCESSES = (_jvp, _jacobians, _hessian, _dual_numbers, _anomaly_detected)
 
 
@@ -203,7 +203,7 @@ def test_what_is_moved_or_made_inside_of_a_transform_is_a_constant(made: str) ->
         mesh = kept_mesh((2,))
         whole = numbers(5, 4)
         x, c = (distribute_tensor(each, mesh, [Shard(0)]) for each in (whole, given))
-        if made == "distributed":  # for what torch makes inside of a transform is transformed
+        if made == "distributed":  # new tensors in a transform are transformed
             with pytest.raises(TransformError, match="make or redistribute them outside"):
                 torch.func.grad(lambda y: (y * CONSTANTS[made](c)).sum())(x)
             return

@@ -1,7 +1,7 @@
 """torch.compile over functions of DTensors: one graph, and the results of eager.
 
-Everything here runs on two ranks and compares forward, backward and layouts; `fullgraph=True` is
-what says that the graph does not break.
+All tests run on two ranks and compare forward, backward and layouts; `fullgraph=True` ensures that
+the graph does not break.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ R, S, P = Replicate, Shard, Partial
 
 
 def cut(mesh: DeviceMesh, *placements: Any, size: tuple[int, ...] = (8, 8)) -> DTensor:
-    """A leaf with a gradient; the same values on every rank before it is cut."""
+    """Create a leaf with a gradient, from the same values on every rank."""
     return distribute_tensor(torch.randn(size), mesh, placements).requires_grad_()
 
 
@@ -45,7 +45,7 @@ def line() -> DeviceMesh:
 
 
 def in_layouts(x: DTensor) -> DTensor:
-    """Asks a tensor where it lies, before and after an operator."""
+    """Read a tensor's placements before and after an operator."""
     y = x @ x.redistribute(placements=[Replicate()])
     dim = y.placements[0].dim + 1 if y.placements[0].is_shard() else 0  # pyright: ignore
     same = y.device_mesh == x.device_mesh and isinstance(y.placements[0], Shard)
@@ -241,7 +241,7 @@ def test_dropout_draws_what_eager_draws() -> None:
 
 @on_threads(4)
 def test_a_rank_that_holds_nothing_joins_every_collective() -> None:
-    """The last rank's product is empty and needs no weight, but the weight is gathered by all."""
+    """The last rank's product is empty and needs no weight, but all ranks gather the weight."""
     mesh = init_device_mesh("cpu", (4,))
     torch.manual_seed(0)
     x, w = cut(mesh, S(0), size=(3, 6)), cut(mesh, S(1), size=(6, 5))
@@ -250,7 +250,7 @@ def test_a_rank_that_holds_nothing_joins_every_collective() -> None:
 
 @on_threads(4)
 def test_a_rank_that_sends_and_gets_nothing_joins_the_exchange_of_a_slice() -> None:
-    """Of 5 rows the last rank has none, and of what is made of them neither or other ones."""
+    """Of 5 rows the last rank has none, and in the results it has none or other ones."""
     mesh = init_device_mesh("cpu", (4,))
     torch.manual_seed(0)
     x, w = cut(mesh, S(0), size=(5, 6)), cut(mesh, S(1), size=(6, 6))

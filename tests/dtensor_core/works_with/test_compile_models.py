@@ -23,7 +23,7 @@ Make = Callable[[DeviceMesh], nn.Module]
 
 
 class Block(nn.Module):
-    """Norm, MLP and residual, on shards of the sequence but inside of the MLP."""
+    """Norm, MLP and residual, on shards of the sequence except inside of the MLP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def tokens() -> torch.Tensor:
 
 
 def train(make: Make, inputs: Callable[[], torch.Tensor], backend: str) -> None:
-    """Two steps of SGD in eager and compiled; results and parameters stay equal."""
+    """Compare two steps of SGD in eager and compiled: results and parameters."""
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
     models = []
     for _ in range(2):

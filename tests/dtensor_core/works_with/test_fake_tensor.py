@@ -1,7 +1,7 @@
 """DTensors of fake and meta tensors, and `make_fx`: shapes and layouts without data.
 
-One process plays one rank of a fake world; that nothing real is sent is seen by what the local
-tensors are.
+One process plays one rank of a fake world. The types of the local tensors show that no real data
+is sent.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_making_dtensors_under_the_mode(mesh: DeviceMesh) -> None:
 
 @on_threads(2)
 def test_nothing_is_sent_under_the_mode() -> None:
-    """One rank alone would hang if anything were."""
+    """A real collective would hang, because only one rank calls it."""
     mesh = init_device_mesh("cpu", (2,))
     x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)])
     if mesh.get_rank() == 0:

@@ -1,4 +1,4 @@
-"""Copies, pickles, state dicts and conversions of DTensors, and of modules made of them."""
+"""Copies, pickles, state dicts and conversions of DTensors, and of modules that contain them."""
 
 from __future__ import annotations
 

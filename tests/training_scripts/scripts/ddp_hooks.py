@@ -1,4 +1,4 @@
-"""DistributedDataParallel with compressing hooks: float16, PowerSGD, and a hook of one's own."""
+"""DistributedDataParallel with compressing hooks: float16, PowerSGD, and a user-defined hook."""
 
 from typing import Any
 

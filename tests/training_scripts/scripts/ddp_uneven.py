@@ -1,4 +1,4 @@
-"""DistributedDataParallel with inputs that run out at different times, and parameters unused."""
+"""DistributedDataParallel with inputs of uneven length and unused parameters."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""FullyShardedDataParallel: a policy, mixed precision, clipping, whole parameters read."""
+"""FullyShardedDataParallel: a policy, mixed precision, clipping, full parameters read."""
 
 import sys
 from functools import partial

@@ -1,4 +1,4 @@
-"""fully_shard: nested layers, accumulation, mixed precision, clipping, a checkpoint in parts."""
+"""fully_shard: nested layers, accumulation, mixed precision, clipping, a sharded checkpoint."""
 
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""Post-local SGD: gradients reduced within a group, parameters averaged now and then."""
+"""Post-local SGD: gradients reduced within a group, parameters averaged periodically."""
 
 import torch
 import torch.distributed as dist

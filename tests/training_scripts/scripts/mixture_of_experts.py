@@ -1,4 +1,4 @@
-"""Experts on ranks of their own: tokens to them and back by all-to-all, in uneven numbers."""
+"""Expert parallelism: tokens go to the experts and back by all-to-all, in uneven numbers."""
 
 from typing import Any
 

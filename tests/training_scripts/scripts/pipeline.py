@@ -1,4 +1,4 @@
-"""A model over pipeline stages, by the schedule that is named."""
+"""Pipeline parallelism with the schedule named on the command line."""
 
 import sys
 

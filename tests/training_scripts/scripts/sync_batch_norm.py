@@ -1,4 +1,4 @@
-"""Statistics of a batch over all ranks: SyncBatchNorm's sums, written for the CPU."""
+"""Batch statistics over all ranks: SyncBatchNorm's sums, written for the CPU."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Runs of a mesh of rows (`tp`) and columns (`dp`) to plant faults in, as rows of table `comm`."""
+"""Runs on a mesh of rows (`tp`) and columns (`dp`), as rows of table `comm`, to add faults to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.commtrace.analyze.rows import call, group, rank_row, run_of
 
 
 class Program:
-    """What every rank calls, one after the other; `rows` are the calls of all ranks."""
+    """Sequence of the calls of all ranks; `rows` are these calls."""
 
     def __init__(self, num_ranks: int, tp: int) -> None:
         self.ranks = range(num_ranks)
@@ -29,7 +29,7 @@ class Program:
         return names.get(axis, "world")
 
     def one(self, rank: int, kind: str, axis: str, **given: Any) -> None:
-        """One rank makes one call."""
+        """Add one call of one rank."""
         name = self.group_of(rank, axis)
         number, seq = self._ids[rank], self._seqs.get((rank, name), 0)
         known = {"dtype": "float32", "payload_bytes": 64, "thread": 1, "source_file": "train.py"}
@@ -43,25 +43,25 @@ class Program:
         self._seqs[rank, name] = seq + 1
 
     def all(self, kind: str, axis: str, **given: Any) -> None:
-        """Every rank makes the same call."""
+        """Add the same call on every rank."""
         for rank in self.ranks:
             self.one(rank, kind, axis, **given)
 
 
 def training(num_ranks: int = 4, tp: int = 2, num_steps: int = 2) -> Program:
-    """A healthy program with whatever ranks may do differently."""
+    """A correct program that uses every legitimate difference between ranks."""
     program = Program(num_ranks, tp)
     sizes = [8 * (rank + 1) for rank in range(num_ranks)]
     for _ in range(num_steps):
         program.all("broadcast", "world", root=0)
         program.all("all_reduce", "tp")
-        for rank in range(num_ranks):  # a pipeline: everyone passes on to the next one
+        for rank in range(num_ranks):  # a pipeline: each rank sends to the next one
             if rank:
                 program.one(rank, "recv", "world", peer=rank - 1, payload_bytes=rank)
             if rank < num_ranks - 1:
                 program.one(rank, "send", "world", peer=rank + 1, payload_bytes=rank + 1)
         program.all("all_gather", "dp")
-        for rank in range(num_ranks):  # all-to-all, of which every rank sends another amount
+        for rank in range(num_ranks):  # all-to-all with uneven sizes
             program.one(
                 rank,
                 "all_to_all",
@@ -70,7 +70,7 @@ def training(num_ranks: int = 4, tp: int = 2, num_steps: int = 2) -> Program:
                 input_shapes=f"[{sizes[rank]}]",
                 output_shapes=f"[{sizes[num_ranks - 1 - rank]}]",
             )
-        for rank in range(num_ranks):  # gather, to which every rank gives another amount
+        for rank in range(num_ranks):  # gather with uneven sizes
             all_shapes = ";".join(f"[{size},2]" for size in sizes)
             program.one(
                 rank,
@@ -105,7 +105,7 @@ def checked(
     run: dict[str, Any] | None = None,
     **of_rank: dict[int, Any],
 ) -> list[dict[str, Any]]:
-    """The problems of a run whose ranks and rows come in any order; `of_rank` by column."""
+    """Check a run whose ranks and rows are shuffled; `of_rank`: column -> rank -> value."""
     chance = random.Random(seed)
     ranks = sorted({row.rank for row in rows})
     chance.shuffle(ranks)
@@ -122,14 +122,14 @@ def checked(
 def changed(
     rows: list[Any], rank: int, kind: str, given: dict[str, Any], which: int = 0
 ) -> list[Any]:
-    """`rows` with one call of one rank made another one."""
+    """Replace fields of one call of one rank."""
     own = [row for row in rows if (row.rank, row.kind) == (rank, kind)]
     victim = sorted(own, key=lambda row: row.id)[which]
     return [row._replace(**given) if row is victim else row for row in rows]
 
 
 def without(rows: list[Any], rank: int, kind: str, which: int = 0) -> list[Any]:
-    """`rows` as if one rank had never made one call; later numbers move up."""
+    """Remove one call of one rank; later sequence numbers move up."""
     own = [row for row in rows if (row.rank, row.kind) == (rank, kind)]
     victim = sorted(own, key=lambda row: row.id)[which]
     after = (rank, victim.group)

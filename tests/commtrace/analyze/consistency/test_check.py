@@ -1,4 +1,4 @@
-"""Every planted fault is found and blamed on the right rank, in whatever order the ranks come."""
+"""Every injected fault is found and attributed to the right rank, in any order of ranks."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_opposite_orders_of_two_ranks_are_nobody_s_fault_alone() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_circle_through_several_groups_is_found(seed: int) -> None:
-    # A mesh of 2 x 2: ranks 0 and 3 go by columns first, 1 and 2 by rows.
+    # A mesh of 2 x 2: ranks 0 and 3 call columns first, 1 and 2 rows.
     program = Program(4, 2)
     for rank in program.ranks:
         for axis in ("dp", "tp") if rank in (0, 3) else ("tp", "dp"):
@@ -276,7 +276,7 @@ def test_a_transfer_beside_a_deadlock_is_told_too() -> None:
 
 
 def test_what_a_missing_rank_hangs_in_is_told() -> None:
-    # Rank 2 went on alone; the others wait for it, and rank 1 in another group for rank 0.
+    # Rank 2 is ahead; the others wait for it, and rank 1 waits for rank 0 in another group.
     program = Program(4, 2)
     program.all("barrier", "world")
     program.one(0, "all_gather", "dp", complete_ns=-1)

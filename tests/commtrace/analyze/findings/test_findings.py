@@ -1,4 +1,4 @@
-"""Each rule finds what it is for, with its cost, and leaves alone what only looks like it."""
+"""Each rule finds its problem and the cost, and ignores what only resembles it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WHOLE, CUT, SUM = "f32[8,16] tp:R", "f32[8,16] tp:S(0)", "f32[8,16] tp:P(sum)"
 
 
 def found(calls: list[Any], rule: str, **more: Any) -> list[dict[str, Any]]:
-    """The findings of one rule in a run of one rank, so that means are the rank's own."""
+    """Findings of one rule in a run of one rank, so that means are the rank's own values."""
     table = findings(run_of(calls, **({"num_ranks": 1} | more)))
     return table[table["rule"] == rule].to_dict("records")
 
@@ -73,7 +73,7 @@ def test_a_new_step_s_parameters_are_others() -> None:
 
 
 def gathers(sent: list[tuple[int, ...]]) -> list[Any]:
-    """One gather after the other, of what each rank sends in it."""
+    """Consecutive gathers, given the tensor ids that each rank sends."""
     return [
         call(rank=rank, id=n, seq=n, kind="all_gather", sent_id=each, module="m", wire_bytes=100)
         for n, ranks in enumerate(sent)
@@ -91,10 +91,10 @@ def test_a_tensor_gathered_twice_without_change_is_found_by_its_identity() -> No
 @pytest.mark.parametrize(
     "sent",
     [
-        [(0, 0), (1, 1)],  # another tensor, or written into
-        [(0, 0), (0, 1)],  # one member's part has changed
+        [(0, 0), (1, 1)],  # another tensor, or written to in between
+        [(0, 0), (0, 1)],  # one member's shard has changed
         [(-1, -1), (-1, -1)],  # not known
-        [(0, 5), (1, 0), (0, 0)],  # each sent it before, but not to one and the same gather
+        [(0, 5), (1, 0), (0, 0)],  # each tensor was sent before, but not all in one gather
     ],
 )
 def test_what_changed_on_one_rank_has_to_be_gathered_again(sent: list[tuple[int, ...]]) -> None:
@@ -164,7 +164,7 @@ def test_communication_outside_of_any_module_is_told_with_its_line() -> None:
         call(module="m"),
         call(id=1, wire_bytes=7, source_file="a.py", source_line=9),
         call(id=2, phase="optimizer"),
-        call(id=3, module="", module_class="Net"),  # in the outermost one
+        call(id=3, module="", module_class="Net"),  # in the outermost module
     ]
     (one,) = found(calls, "outside_modules")
     assert (one["source"], one["cost_bytes"], one["evidence"]) == ("a.py:9", 7, "0:1")
@@ -236,7 +236,7 @@ def test_who_is_late_now_and_then_is_no_late_rank() -> None:
 
 
 def came_last(num_of_rank_1: int, num: int) -> list[Any]:
-    """Collectives of two ranks, to some of which rank 1 comes last, else rank 0."""
+    """Collectives of two ranks; rank 1 is last to some of them, rank 0 to the others."""
     return [
         call(
             rank=rank, id=n, seq=n, at=10_000 * n + 5000 * is_late, until=10_000 * n + 6000,
@@ -341,7 +341,7 @@ def test_flags_and_gradients_are_not_taken_for_one_lot_of_small_messages() -> No
     assert one["num_calls"] == 16
 
 
-# Steps that there are not
+# Steps that do not exist
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What one rule finds again and again at one line is told once, with the costs of all."""
+"""Repeated findings of one rule at one line are merged, with their total cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PADDED = {
 
 
 def padded(modules: list[str], lines: list[int]) -> pd.DataFrame:
-    """The findings of gathers of nine numbers in ten places, 100 ns the first, 10 less each."""
+    """Findings of nine-element gathers in ten places, 100 ns the first, each 10 ns less."""
     calls = [
         call(
             id=i, seq=i, step=0, at=200 * i, until=200 * i + 100 - 10 * i, blocked_ns=100 - 10 * i,

@@ -1,4 +1,4 @@
-"""What the rules find in programs as they are written: what is there, and no nonsense."""
+"""Findings in realistic programs: true ones are reported, and no false ones."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def accumulating(path: str) -> None:
 
 
 def unmarked(path: str, *, passes: int = 1, by_hand: bool = False) -> None:
-    """As most programs are: nothing is marked."""
+    """A program without marks of steps, like most programs."""
     model = DistributedDataParallel(blocks())
     optimizer = torch.optim.AdamW(model.parameters())
     with commtrace.record(path):
@@ -124,7 +124,7 @@ def compressed(path: str) -> None:
 
 
 def stepping_by_hand(path: str) -> None:
-    """A shard that is gathered, and updated by what no version counter sees."""
+    """A shard that is gathered, and updated in a way that no version counter notices."""
     shard = nn.Parameter(torch.randn(8, 4))
     with commtrace.record(path) as recording:
         for _ in range(NUM_STEPS):
@@ -177,10 +177,10 @@ def one_weight_for_all_steps(path: str) -> None:
         (unmarked_and_accumulating, {"reduced_again": 1}),
         (unmarked_and_reducing_by_hand, {"reduced_again": 1}),
         (flat_sharded, {}),
-        (flat_sharded_twice, {"gathered_again": 2}),  # the units but the root
+        (flat_sharded_twice, {"gathered_again": 2}),  # all units except the root
         (compressed, {}),
         (stepping_by_hand, {}),
-        (fully_sharded, {"gathered_again": 3}),  # a unit each
+        (fully_sharded, {"gathered_again": 3}),  # one per unit
         (fully_sharded_and_kept, {}),
         (pipeline, {}),
         (one_weight_for_all_steps, {"gathered_again": 1}),
@@ -193,7 +193,7 @@ def test_a_program_has_the_findings_that_it_should(
     run_processes(program, 2, str(path), timeout_s=120)
     frames = load(path)
     found = Counter(CATALOG["findings"].function(frames)["rule"])
-    for rule in (LATE, STALL, UNEVEN):  # as the machine has it
+    for rule in (LATE, STALL, UNEVEN):  # these depend on the machine
         found.pop(rule.name, None)
     assert found == wanted
     assert CATALOG["consistency"].function(frames).empty

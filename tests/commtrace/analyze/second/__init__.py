@@ -1,8 +1,7 @@
-"""Every table of the catalog a second time, by plain loops over the rows of a trace.
+"""A second computation of every table of the catalog, by plain loops over the rows of a trace.
 
-`SECOND` says for each analysis how its rows come about without pandas, without the analysis' own
-functions, and mostly by another algorithm. Where a table has sentences, the columns that are not
-compared are named.
+`SECOND` computes the rows of each analysis without pandas, without the analysis' own functions, and
+mostly by another algorithm. Columns with sentences are listed as not compared.
 """
 
 from __future__ import annotations
@@ -30,7 +29,13 @@ __all__ = ["SECOND", "Run", "Second"]
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """How the rows come about, which columns tell them apart, and what is not compared."""
+    """Second computation of a table.
+
+    Attributes:
+        rows: Computes the rows.
+        keys: Columns that identify a row.
+        ignored: Columns that are not compared.
+    """
 
     rows: Callable[[Run], list[dict[str, Any]]]
     keys: Sequence[str]
@@ -81,4 +86,4 @@ SECOND: dict[str, Second] = {
     "facts": Second(facts, ["fact"]),
 }
 OF_TWO_RUNS = ["scope", "module", "op", "kind", "group", "phase"]
-"""What tells the rows of a difference apart."""
+"""Columns that identify a row of a difference."""

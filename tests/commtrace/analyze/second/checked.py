@@ -1,4 +1,4 @@
-"""What is wrong and what could be better: the checks and the rules, one call after the other."""
+"""Second computation of the checks and the rules of findings, one call after the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _texts(ranks: Iterable[int]) -> str:
 
 
 def _by_number(run: Run) -> dict[str, dict[int, dict[int, Any]]]:
-    """By group and number, each rank's call."""
+    """Each rank's call, by group and sequence number."""
     found: dict[str, dict[int, dict[int, Any]]] = {}
     for call, number in zip(run.comm, run.numbers, strict=True):
         if call.kind not in TRANSFERS and call.seq >= 0:
@@ -30,7 +30,7 @@ def _by_number(run: Run) -> dict[str, dict[int, dict[int, Any]]]:
 
 
 def _compared(calls: dict[int, Any]) -> dict[str, dict[int, Any]]:
-    """What each rank's call says of each field that has to be equal, where it is known."""
+    """Values of each field that must be equal, by rank, where they are known."""
     kinds = {rank: call.kind for rank, call in calls.items()}
     known = {
         "kind": kinds,
@@ -47,7 +47,7 @@ def _compared(calls: dict[int, Any]) -> dict[str, dict[int, Any]]:
 
 
 def _differing(calls: dict[int, Any]) -> dict[str, str]:
-    """The fields in which calls differ, and who is to blame: those who are not the most."""
+    """Fields in which calls differ, and the ranks outside of the majority; none on a tie."""
     found = {}
     for field, values in _compared(calls).items():
         votes = Counter(values.values()).most_common(2)
@@ -59,7 +59,7 @@ def _differing(calls: dict[int, Any]) -> dict[str, str]:
 
 
 def consistency(run: Run) -> list[Row]:
-    """Disagreements, absences and transfers; of orders see `has_circle`."""
+    """Mismatches, missing calls and transfers; for deadlock cycles see `has_circle`."""
     found: list[Row] = []
 
     def add(problem: str, group: str, number: int, ranks: str) -> None:
@@ -90,7 +90,7 @@ def consistency(run: Run) -> list[Row]:
 
 
 def _transfers(run: Run) -> dict[tuple[str, int, int], tuple[list[int], list[int]]]:
-    """From whom to whom on which group, the sizes sent and received."""
+    """Payload sizes sent and received, by group, sender and receiver."""
     ways: dict[tuple[str, int, int], tuple[list[int], list[int]]] = {}
     for call in run.comm:
         if call.kind in TRANSFERS and call.peer in run.ranks:
@@ -101,9 +101,9 @@ def _transfers(run: Run) -> dict[tuple[str, int, int], tuple[list[int], list[int
 
 
 def has_circle(run: Run) -> bool:
-    """Whether collectives up to the first that differs cannot be taken off in any order.
+    """Return whether the collectives before the first mismatch have a cyclic order.
 
-    Taken off is what no rank has another call before, again and again (Kahn).
+    Repeatedly removes the calls that come first on all of their ranks (Kahn's algorithm).
     """
     made = _by_number(run)
     until = {
@@ -133,13 +133,13 @@ _BYTES = {"f32": 4, "bf16": 2}
 
 
 def _layout(text: str) -> tuple[str, tuple[int, ...], str] | None:
-    """Type, shape and placement of a layout on a mesh of one axis."""
+    """Parse the dtype, shape and placement of a layout on a mesh of one axis."""
     found = _LAYOUT.match(text)
     return found and (found[1], tuple(int(n) for n in found[2].split(",") if n), found[4])
 
 
 def findings(run: Run) -> list[Row]:
-    """Every rule over every call; a rule that the trace cannot answer finds nothing."""
+    """Apply every rule to every call; a rule that needs data the trace lacks finds nothing."""
     if not run.comm:
         return []
     return [
@@ -150,7 +150,7 @@ def findings(run: Run) -> list[Row]:
 
 
 Found = tuple[list[Any], float, float, str]
-"""Calls, bytes and time that they cost on all ranks, and a module where the rule names one."""
+"""Calls, their bytes and time over all ranks, and a module if the rule names one."""
 
 
 def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module: str) -> Row:
@@ -183,7 +183,7 @@ def _wire(calls: list[Any]) -> float:
 
 
 def _transfer(run: Run, call: Any) -> int:
-    """How long a call blocks once its peers have come, or at all, where that is not known."""
+    """Blocked time after the last peer has arrived; all of it if the wait is not known."""
     wait = run.wait_of[call.rank, call.id]
     return max(call.blocked_ns, 0) if wait is None else call.blocked_ns - wait[0]
 
@@ -221,7 +221,7 @@ def _gathered_again(run: Run) -> list[Found]:
 
 
 def _same_again(run: Run) -> list[Any]:
-    """Gathers whose members all sent the same, and sent it last, in one earlier gather."""
+    """Gathers whose members all last sent the same tensors in one earlier gather."""
     found = []
     for numbers in _by_number(run).values():
         last: dict[tuple[int, int], int] = {}
@@ -237,7 +237,7 @@ def _same_again(run: Run) -> list[Any]:
 
 
 def _in_a_row(run: Run) -> list[tuple[Any, Any]]:
-    """Calls that told their layouts, each with the one before it in the same place."""
+    """Pairs of consecutive calls with known layouts, on the same rank, group, step and thread."""
     last: dict[Any, Any] = {}
     pairs = []
     for call in sorted(run.comm, key=lambda call: call.id):
@@ -406,7 +406,7 @@ def _reduced_again(run: Run) -> list[Found]:
 
 
 def _delays(run: Run) -> list[tuple[Any, int, int]]:
-    """Collectives of all that one member held up: its call, the delay, and the ranks it cost."""
+    """Delayed collectives of all members: the last call, the delay, and the number of ranks."""
     return [
         (last, min(wait for _, wait in others), len(others) + 1)
         for last, others in held_up(run)

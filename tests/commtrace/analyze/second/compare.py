@@ -1,4 +1,4 @@
-"""Where a table and its second computation differ."""
+"""Comparison of a table with its second computation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.commtrace.analyze.second import SECOND, Run
 
 
 def differences(analysis: Analysis, run: Run, frames: Frames) -> list[str]:
-    """One text for each row or value in which the two differ, at most ten."""
+    """Describe each row or value in which the two differ, at most ten."""
     second = SECOND[analysis.name]
     columns = [c.name for c in analysis.columns if c.name not in second.ignored]
     table = _by_key(analysis.function(frames).to_dict("records"), second.keys)
@@ -26,7 +26,7 @@ def differences(analysis: Analysis, run: Run, frames: Frames) -> list[str]:
 
 
 def _is_close(found: Any, wanted: Any) -> bool:
-    """Whether two numbers are equal but for rounding; what is not known equals itself."""
+    """Return whether two numbers are equal up to rounding; unknown equals unknown."""
     if isinstance(found, str) or isinstance(wanted, str):
         return False
     both_unknown = math.isnan(found) and math.isnan(wanted)
@@ -34,7 +34,7 @@ def _is_close(found: Any, wanted: Any) -> bool:
 
 
 def _by_key(rows: list[dict[str, Any]], keys: Any) -> dict[Any, dict[str, Any]]:
-    """The rows by their key columns; of equal keys each has a number, too."""
+    """Index the rows by their key columns and a number that distinguishes equal keys."""
     found: dict[Any, dict[str, Any]] = {}
     for row in rows:
         key = tuple(

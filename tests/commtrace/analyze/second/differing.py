@@ -1,4 +1,4 @@
-"""The difference of two runs, by loops."""
+"""Second computation of the difference of two runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIZES = ("payload_bytes", "wire_bytes", "blocked_ns")
 
 
 def diff(before: Run, after: Run) -> dict[tuple[str, ...], dict[str, Any]]:
-    """By place what one rank does in each run, per step where both have steps; nan not known."""
+    """Means per rank of each place in both runs, per step if both have steps; nan if not known."""
     per_step = bool(before.steps) and bool(after.steps)
     first, second = _by_place(before, per_step), _by_place(after, per_step)
     nothing = dict.fromkeys(("calls", *_SIZES), 0.0)

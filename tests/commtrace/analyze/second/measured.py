@@ -1,4 +1,4 @@
-"""What is counted, summed and divided: the tables by kind, phase, module, operator, ..."""
+"""Second computation of sums and ratios: the tables by kind, phase, module, operator, ..."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _facts_of(run: Run, call: Any) -> dict[str, Any]:
 
 
 def flat(run: Run, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """A row per value of the keys."""
+    """One row per value of the keys."""
     calls: dict[tuple[Any, ...], list[Any]] = {}
     for call in run.comm:
         known = _facts_of(run, call)
@@ -35,7 +35,7 @@ def _is_inside(module: str, path: str) -> bool:
 
 
 def by_module(run: Run) -> list[dict[str, Any]]:
-    """Each path, and everything above it."""
+    """One row per module path, and per ancestor of one."""
     calling = {call.module for call in run.comm}
     paths = {"" for _ in calling} | calling
     paths |= {path[:end] for path in calling for end, sign in enumerate(path) if sign == "."}
@@ -64,7 +64,7 @@ def by_module(run: Run) -> list[dict[str, Any]]:
 
 
 def by_step(run: Run) -> list[dict[str, Any]]:
-    """The steps that were marked or called in, and what is outside of them."""
+    """Steps that were marked or have calls, and a row for everything outside of steps."""
     lasted: dict[int, float] = {}
     for step in run.steps:
         lasted[step.step] = lasted.get(step.step, 0.0) + (step.end_ns - step.start_ns)
@@ -85,7 +85,7 @@ def by_step(run: Run) -> list[dict[str, Any]]:
 
 
 def by_rank(run: Run) -> list[dict[str, Any]]:
-    """Its own numbers, and what others' waits have to do with it."""
+    """Each rank's own sums, and the waits that it causes in others."""
     found = []
     pairs = [(call, wait) for call, wait in zip(run.comm, run.waits, strict=True) if wait]
     for rank, row in run.ranks.items():

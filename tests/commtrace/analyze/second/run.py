@@ -1,4 +1,4 @@
-"""A trace as rows, with what several tables are made of, each worked out once."""
+"""A trace as rows, with the cached intermediate results that several tables share."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Run:
 
     @cached_property
     def waits(self) -> list[tuple[int, Any] | None]:
-        """Of each call its wait and the call that ended it; None where it is not known."""
+        """Wait of each call and the call that ended it; None if not known."""
         return waits_and_last_calls_of(self.trace)
 
     @cached_property
     def wait_of(self) -> dict[tuple[int, int], tuple[int, Any] | None]:
-        """The same, by rank and number of the call."""
+        """The waits by rank and id of the call."""
         calls = [(call.rank, call.id) for call in self.comm]
         return dict(zip(calls, self.waits, strict=True))
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Which of its group's collectives on its rank each call is; -1 of transfers."""
+        """Sequence number of each collective in its group, per rank; -1 for transfers."""
         made: dict[tuple[int, str], int] = {}
         found = dict.fromkeys(range(len(self.comm)), -1)
         for row in sorted(found, key=lambda row: self.comm[row].seq):
@@ -72,7 +72,7 @@ class Run:
         return call.issue_ns + duration_of(call)
 
     def blocks(self, call: Any) -> list[Interval]:
-        """When a call blocks its rank: in itself, and in a wait that its completion ends."""
+        """Intervals in which a call blocks its rank: in the call, and in the wait for it."""
         if call.issue_ns < 0 or call.blocked_ns <= 0:
             return []
         in_call = max(min(call.call_ns, call.blocked_ns), 0)
@@ -86,7 +86,7 @@ class Run:
 
 
 def covered(intervals: list[Interval]) -> int:
-    """How much of time lies in at least one interval: a count of those open, edge by edge."""
+    """Total time covered by at least one interval, from a count of open ones at each edge."""
     edges = sorted([(start, 1) for start, _ in intervals] + [(end, -1) for _, end in intervals])
     total, num_open, before = 0, 0, 0
     for at, change in edges:

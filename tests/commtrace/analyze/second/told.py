@@ -1,4 +1,4 @@
-"""What needs no time: sizes, who sends to whom, the single calls, and the facts."""
+"""Second computation of tables without time: sizes, traffic matrix, calls, and facts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.commtrace.analyze.second.run import Run
 
 
 def sizes(run: Run) -> list[dict[str, Any]]:
-    """By powers of two, found by doubling."""
+    """Calls by powers of two of the payload, found by doubling."""
     cells: dict[tuple[str, str, int], list[Any]] = {}
     for call in run.comm:
         if call.payload_bytes < 0:
@@ -34,7 +34,7 @@ def sizes(run: Run) -> list[dict[str, Any]]:
 
 
 def _receivers(run: Run, call: Any) -> list[int]:
-    """Who is sent what a call sends, in equal parts."""
+    """Ranks that receive equal shares of the bytes that a call sends."""
     members = run.members(call.group)
     if call.kind == "send":
         return [call.peer] if call.peer >= 0 else []
@@ -48,7 +48,7 @@ def _receivers(run: Run, call: Any) -> list[int]:
 
 
 def matrix(run: Run) -> list[dict[str, Any]]:
-    """Every call's bytes, handed to those who get them."""
+    """Bytes of every call, distributed to their receivers."""
     cells: dict[tuple[int, int], list[float]] = {}
     for call in run.comm:
         if call.wire_bytes <= 0 or call.kind == "recv":
@@ -65,7 +65,7 @@ def matrix(run: Run) -> list[dict[str, Any]]:
 
 
 def calls(run: Run) -> list[dict[str, Any]]:
-    """The rows, with what is known of their waits."""
+    """The calls, with their waits where known."""
     found = []
     for call, wait in zip(run.comm, run.waits, strict=True):
         known = (wait[0], call.blocked_ns - wait[0], wait[1].rank) if wait else (-1, -1, -1)
@@ -76,7 +76,7 @@ def calls(run: Run) -> list[dict[str, Any]]:
 
 
 def facts(run: Run) -> list[dict[str, Any]]:
-    """What the tables say, and what was noted."""
+    """Facts from the tables, and from the run's description."""
     ranks = run.ranks.values()
     begun, ended = min(r.start_ns for r in ranks), max(r.end_ns for r in ranks)
     told = {

@@ -1,4 +1,4 @@
-"""What time goes into: overlaps, waits, who came last, and what a rank does moment by moment."""
+"""Second computation of time: overlaps, waits, last ranks, and the activity of each rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATES = {
 
 
 def overlap(run: Run) -> list[dict[str, Any]]:
-    """The steps of each rank that were marked or called in."""
+    """Steps of each rank that were marked or have calls."""
     lasted: dict[tuple[int, int], int] = {}
     for step in run.steps:
         lasted[step.step, step.rank] = step.end_ns - step.start_ns
@@ -55,7 +55,7 @@ def overlap(run: Run) -> list[dict[str, Any]]:
 
 
 def balance(run: Run) -> list[dict[str, Any]]:
-    """POP's efficiencies, of what `overlap` says by hand."""
+    """POP efficiencies, from the rows of `overlap`."""
     found = []
     by_rank = overlap(run)
     for step in {row["step"] for row in by_rank}:
@@ -80,7 +80,7 @@ def balance(run: Run) -> list[dict[str, Any]]:
 
 
 def wait_states(run: Run) -> list[dict[str, Any]]:
-    """All calls with a known wait, by state, kind and axis."""
+    """Calls with a known wait, by state, kind and axis."""
     cells: dict[tuple[str, str, str], list[tuple[Any, int, int]]] = {}
     for call, wait in zip(run.comm, run.waits, strict=True):
         if wait is not None:
@@ -113,7 +113,7 @@ def wait_states(run: Run) -> list[dict[str, Any]]:
 
 
 def rank_waits(run: Run) -> list[dict[str, Any]]:
-    """All calls of each rank by the state that they can be in, with a known wait or without."""
+    """All calls of each rank by wait state, with a known wait or without."""
     met = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}
     cells: dict[tuple[int, str], dict[str, int]] = {}
     for call, wait in zip(run.comm, run.waits, strict=True):
@@ -129,7 +129,7 @@ def rank_waits(run: Run) -> list[dict[str, Any]]:
 
 
 def skew(run: Run) -> list[dict[str, Any]]:
-    """All collectives with known waits, each with its members."""
+    """Collectives with known waits, with all of their members."""
     each: dict[tuple[str, str, int], list[tuple[Any, int]]] = {}
     for call, number, wait in zip(run.comm, run.numbers, run.waits, strict=True):
         if wait is not None and call.kind not in TRANSFERS:
@@ -175,7 +175,7 @@ def held_up(run: Run) -> list[tuple[Any, list[tuple[Any, int]]]]:
 
 
 def work_before(run: Run, call: Any) -> float:
-    """How long before a call its rank was through with all earlier ones; nan of the first."""
+    """Time between the end of all earlier calls of the rank and this call; nan for the first."""
     ends = [
         run.end(each)
         for each in run.comm
@@ -228,7 +228,7 @@ def mean_known(values: list[float]) -> float:
 
 
 def activity(run: Run) -> list[dict[str, Any]]:
-    """Moment by moment: between two edges, the first of the intervals that are open counts."""
+    """Activity between consecutive edges: the first of the open intervals determines it."""
     found = []
     for rank in {call.rank for call in run.comm}:
         blocks = _blocks_of(run, rank)
@@ -276,7 +276,7 @@ def _waits_for_it(call: Any, last: Any) -> bool:
 
 
 def _blocks_of(run: Run, rank: int) -> list[tuple[Interval, Any, Any]]:
-    """When calls block a rank, by time; of equal ones a call before a wait."""
+    """Intervals in which calls block a rank, by time; on ties a call precedes a wait."""
     found = [
         (span, call, wait)
         for call, wait in zip(run.comm, run.waits, strict=True)

@@ -1,4 +1,4 @@
-"""One call's story: which call is meant, why it was needed, who met in it, what is not known."""
+"""One call's story: the call it is about, its reason, its members, and what is unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def story(frames: Frames, name: str) -> Story:
 
 
 def met(**given: Any) -> Frames:
-    """An all-reduce of two ranks: rank 1 comes 40 ns late, and both are done at 100 ns."""
+    """An all-reduce of two ranks: rank 1 arrives 40 ns late, and both complete at 100 ns."""
     both = {"payload_bytes": 1000, "wire_bytes": 1000, "seq": 0, "until": 100, "dtype": "f32"}
     rows = [
         call(rank=0, id=3, at=0, call_ns=10, blocked_ns=90, **(both | given)),
@@ -91,11 +91,11 @@ def test_a_call_that_is_not_there_is_told_with_what_is(text: str, said: str) -> 
 def test_the_time_is_split_at_the_arrival_of_the_last_peer() -> None:
     early, late = story(met(), "0:3"), story(met(), "1:5")
     assert (early.time.lasted_ns, early.time.blocked_ns, early.time.hidden_ns) == (100, 90, 10)
-    # Blocked in the call from 0 to 10 and in the wait from 20 to 100; rank 1 comes at 40.
+    # Blocked in the call from 0 to 10 and in the wait from 20 to 100; rank 1 arrives at 40.
     assert (early.time.wait_ns, early.time.transfer_ns, early.time.waited_for) == (30, 60, 1)
     assert (late.time.wait_ns, late.time.transfer_ns, late.time.waited_for) == (0, 60, 1)
     assert early.time.algbw_bytes_per_s == pytest.approx(1000 / 100e-9)
-    assert early.time.busbw_bytes_per_s == early.time.algbw_bytes_per_s  # 2 (n-1) / n of two
+    assert early.time.busbw_bytes_per_s == early.time.algbw_bytes_per_s  # 2 (n-1) / n for n = 2
     assert [(peer.rank, peer.id, peer.after_ns, peer.is_this) for peer in early.peers] == [
         (0, 3, 0, True),
         (1, 5, 40, False),
@@ -157,10 +157,10 @@ def test_the_steps_of_a_redistribution_are_its_neighbours_one_a_group() -> None:
     rows = [
         call(id=0, group="b", payload_bytes=1, **NEEDED),
         call(id=1, group="a", payload_bytes=2, **NEEDED),
-        call(id=2, group="b", payload_bytes=3, **NEEDED),  # the same one again
+        call(id=2, group="b", payload_bytes=3, **NEEDED),  # the same call again
         call(id=3, group="a", payload_bytes=4, **NEEDED),
         call(id=4, group="a", **(NEEDED | {"argument": "mat2"})),
-        call(id=6, group="b", **NEEDED),  # another time
+        call(id=6, group="b", **NEEDED),  # and again
     ]
     frames = run_of(rows, groups=groups, num_ranks=1)
 
