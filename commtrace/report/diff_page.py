@@ -71,6 +71,15 @@ def labels_of(paths: Sequence[Path | None]) -> list[str]:
     return told
 
 
+def _most_changed(rows: list[Grown]) -> list[Grown]:
+    """Return the rows that grew or shrank most, `MAX_ROWS` at most, in their order."""
+    if len(rows) <= MAX_ROWS:
+        return rows
+    changes = [tuple(abs(row.growth(measure)) for measure in MEASURED) for row in rows]
+    numbers = sorted(range(len(rows)), key=changes.__getitem__, reverse=True)
+    return [rows[number] for number in sorted(numbers[:MAX_ROWS])]
+
+
 def render_diff(runs: Sequence[Frames], labels: Sequence[str]) -> str:
     """Return the page as HTML."""
     per_step = in_steps_of_all(runs)
@@ -79,7 +88,7 @@ def render_diff(runs: Sequence[Frames], labels: Sequence[str]) -> str:
         "labels": list(labels),
         "measures": {name: {"title": MEASURES[name], "unit": MEASURED[name]} for name in MEASURES},
         "totals": [_row(row) for row in totals(runs)],
-        "tables": {name: [_row(row) for row in rows[:MAX_ROWS]] for name, rows in made.items()},
+        "tables": {name: [_row(row) for row in _most_changed(rows)] for name, rows in made.items()},
         "flames": _flames(runs, per_step),
         "dark": recolouring(LIGHT, DARK),
         "growth": {

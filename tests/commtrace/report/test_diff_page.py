@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
 from commtrace.analyze import load
+from commtrace.analyze.diff import MEASURED
 from commtrace.analyze.frame import Frames
-from commtrace.report import write_diff
+from commtrace.analyze.growth import Grown
+from commtrace.report import diff_page, write_diff
 from commtrace.report.diff_page import labels_of
 from tests.commtrace.analyze.rows import call, run_of
 from tests.commtrace.report.test_picture import HOSTILE
@@ -107,6 +110,16 @@ def test_the_page_never_scrolls_sideways(
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     page.close()
     assert errors == []
+
+
+def test_a_long_table_keeps_the_rows_that_changed_most() -> None:
+    sizes = {"grew": (1, 9), "same": (5, 5), "shrank": (30, 1), "grew a little": (2, 3)}
+    rows = [
+        Grown(name, "", "run", dict.fromkeys(MEASURED, (float(before), float(after))))
+        for name, (before, after) in sizes.items()
+    ]
+    with mock.patch.object(diff_page, "MAX_ROWS", 2):
+        assert [row.name for row in diff_page._most_changed(rows)] == ["grew", "shrank"]
 
 
 def test_names_of_a_trace_are_shown_and_not_executed(browser: Browser, tmp_path: Path) -> None:
