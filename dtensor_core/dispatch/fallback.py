@@ -105,7 +105,9 @@ def _choice() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A call without a rule: its operator, the arguments gathered, and their bytes on rank 0."""
+    """@=Missing
+    A call without a rule: operator, arguments gathered, and their bytes on the mesh's first rank.
+    """
 
     op: str
     gathers: str

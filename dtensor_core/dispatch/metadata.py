@@ -26,7 +26,8 @@ from dtensor_core.spec import Spec, TensorMeta
 
 Metas = tuple[TensorMeta, ...]
 
-# Elementwise, and of the type of their arguments where that is floating.
+# #~Elementwise, and of the type of
+# Elementwise, with results of the dtype of their arguments if that is floating-point.
 _ELEMENTWISE = (
     "add sub mul div neg abs reciprocal sqrt rsqrt exp log sin cos tanh sigmoid relu gelu silu "
     "pow maximum minimum lerp addcmul addcdiv threshold_backward gelu_backward silu_backward "

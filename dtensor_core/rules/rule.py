@@ -114,7 +114,9 @@ class Rule:
 
     @property
     def form(self) -> Form:
-        """What there is of this rule besides sizes and the local operator; it has a hash."""
+        """@=form
+        Everything in this rule but sizes and the local operator, as a hashable value.
+        """
         return (
             self.inputs, self.outputs, tuple(self.sizes), self.blocked, self.reduce, self.terms,
             self.algebra, self.extra, self.offers_whole, self.settled, self.unread,

@@ -20,7 +20,9 @@ from dtensor_core.tensor import DTensor
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How different two numbers may be; None is torch's default for the dtype."""
+    """@=Tolerance
+    Tolerated difference of two numbers; None selects torch's default for the dtype.
+    """
 
     rtol: float | None = None
     atol: float | None = None

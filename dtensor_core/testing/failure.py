@@ -30,7 +30,9 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """One rank that did not return: a line that says why, then its traceback and output."""
+    """@=RankReport
+    A rank that did not return: a line with the reason, then its traceback and output.
+    """
 
     rank: int
     outcome: Outcome

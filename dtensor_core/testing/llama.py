@@ -35,7 +35,9 @@ from dtensor_core.placement import Placement, Replicate, Shard
 
 @dataclass(frozen=True, slots=True)
 class LlamaArgs:
-    """What a Llama is made of; `complex_rotary` turns pairs as complex numbers, else by halves."""
+    """@=LlamaArgs
+    Sizes and options of a Llama; `complex_rotary` rotates complex pairs, otherwise halves.
+    """
 
     n_layers: int = 2
     dim: int = 16

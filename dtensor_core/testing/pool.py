@@ -376,7 +376,9 @@ _PRELOADED = ("torch", "torch._dynamo", "torch.distributed.tensor")
 
 @contextmanager
 def _bare_main() -> Iterator[None]:
-    """Keep multiprocessing from running this process's script again in each worker."""
+    """@=_bare_main
+    Keep multiprocessing from rerunning this process's script in each worker.
+    """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -41,7 +41,9 @@ class SchedulerError(RuntimeError):
 
 @dataclass(slots=True)
 class RankRun:
-    """What one rank's thread did in a run."""
+    """@=RankRun
+    State and result of one rank's thread in a run.
+    """
 
     value: object = None
     error: BaseException | None = None
@@ -51,7 +53,9 @@ class RankRun:
 
 @dataclass(slots=True)
 class Run:
-    """One function on all ranks: filled in by the rank threads, read by the caller when `over`."""
+    """@=Run
+    One function on all ranks: filled in by the rank threads, read by the caller once `over`.
+    """
 
     entry: Callable[[int], object]
     ranks: list[RankRun]

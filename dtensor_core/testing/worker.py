@@ -30,9 +30,13 @@ STACKS = signal.SIGUSR1  # asks a worker to write down its stack
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one rank shall do. `arguments` is a pickle; it may name what `function` imports.
+    """@=Task
+    One rank's task.
 
-    `on_rank`, a pickle too, is None or calls the function with them (see `observe.looker`).
+    Attributes:
+        arguments: A pickle; it may refer to modules that `function` imports.
+        on_rank: A pickle of None, or of a wrapper that calls the function with its arguments (see
+            `observe.looker`).
     """
 
     number: int
