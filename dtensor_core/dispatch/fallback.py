@@ -105,8 +105,8 @@ def _choice() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """@=Missing
-    A call without a rule: operator, arguments gathered, and their bytes on the mesh's first rank.
+    """A call without a rule: operator, arguments gathered, and their bytes on the mesh's first
+    rank.
     """
 
     op: str
@@ -151,7 +151,7 @@ def meet(found: Missing) -> None:
         _told.add(found.op)
         try:
             warnings.warn(_text(found), MissingRuleWarning, stacklevel=_depth_of_caller())
-        except MissingRuleWarning:  # made an error: one on every rank, threads included
+        except MissingRuleWarning:  # as an error, it is raised on every rank, threads included
             _told.remove(found.op)
             raise
 

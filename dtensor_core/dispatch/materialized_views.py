@@ -220,7 +220,7 @@ def write_through(copied: Copied | LocalCopy, op: OpOverload | None, args: Seque
         part = type(copied.base)(copied.local, copied.spec)
     aten.copy_.default(copied.base, _SCATTERS[_name(copied)](copied, part))
     if copied.version is not None:
-        copied.version = copied.base._version + 1  # which autograd makes of it behind the operator
+        copied.version = copied.base._version + 1  # set by autograd after the operator
 
 
 def _constant(copied: Copied, args: Sequence[Any]) -> Any:

@@ -26,7 +26,6 @@ from dtensor_core.spec import Spec, TensorMeta
 
 Metas = tuple[TensorMeta, ...]
 
-# #~Elementwise, and of the type of
 # Elementwise, with results of the dtype of their arguments if that is floating-point.
 _ELEMENTWISE = (
     "add sub mul div neg abs reciprocal sqrt rsqrt exp log sin cos tanh sigmoid relu gelu silu "

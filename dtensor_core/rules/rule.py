@@ -114,9 +114,7 @@ class Rule:
 
     @property
     def form(self) -> Form:
-        """@=form
-        Everything in this rule but sizes and the local operator, as a hashable value.
-        """
+        """Everything in this rule but sizes and the local operator, as a hashable value."""
         return (
             self.inputs, self.outputs, tuple(self.sizes), self.blocked, self.reduce, self.terms,
             self.algebra, self.extra, self.offers_whole, self.settled, self.unread,

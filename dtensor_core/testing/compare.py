@@ -20,9 +20,7 @@ from dtensor_core.tensor import DTensor
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """@=Tolerance
-    Tolerated difference of two numbers; None selects torch's default for the dtype.
-    """
+    """Tolerated difference of two numbers; None selects torch's default for the dtype."""
 
     rtol: float | None = None
     atol: float | None = None

@@ -30,9 +30,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """@=RankReport
-    A rank that did not return: a line with the reason, then its traceback and output.
-    """
+    """A rank that did not return: a line with the reason, then its traceback and output."""
 
     rank: int
     outcome: Outcome

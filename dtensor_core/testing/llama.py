@@ -35,9 +35,7 @@ from dtensor_core.placement import Placement, Replicate, Shard
 
 @dataclass(frozen=True, slots=True)
 class LlamaArgs:
-    """@=LlamaArgs
-    Sizes and options of a Llama; `complex_rotary` rotates complex pairs, otherwise halves.
-    """
+    """Sizes and options of a Llama; `complex_rotary` rotates complex pairs, otherwise halves."""
 
     n_layers: int = 2
     dim: int = 16

@@ -376,9 +376,7 @@ _PRELOADED = ("torch", "torch._dynamo", "torch.distributed.tensor")
 
 @contextmanager
 def _bare_main() -> Iterator[None]:
-    """@=_bare_main
-    Keep multiprocessing from rerunning this process's script in each worker.
-    """
+    """Keep multiprocessing from rerunning this process's script in each worker."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

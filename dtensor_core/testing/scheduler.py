@@ -41,9 +41,7 @@ class SchedulerError(RuntimeError):
 
 @dataclass(slots=True)
 class RankRun:
-    """@=RankRun
-    State and result of one rank's thread in a run.
-    """
+    """State and result of one rank's thread in a run."""
 
     value: object = None
     error: BaseException | None = None
@@ -53,9 +51,7 @@ class RankRun:
 
 @dataclass(slots=True)
 class Run:
-    """@=Run
-    One function on all ranks: filled in by the rank threads, read by the caller once `over`.
-    """
+    """One function on all ranks: filled in by the rank threads, read by the caller once `over`."""
 
     entry: Callable[[int], object]
     ranks: list[RankRun]

@@ -30,8 +30,7 @@ STACKS = signal.SIGUSR1  # asks a worker to write down its stack
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """@=Task
-    One rank's task.
+    """One rank's task.
 
     Attributes:
         arguments: A pickle; it may refer to modules that `function` imports.

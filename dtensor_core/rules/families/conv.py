@@ -161,7 +161,7 @@ def _with_neighbours(rule: Rule, call: Call) -> Rule:
             for dim, part in parts.items():
                 x = fitted(x, dim, part.needs, part.block)
             out = op(*spatial.unpadded([x, weight, *args], 3, parts))
-            if 0 not in x.shape and 0 not in weight.shape:  # else it is as large as it should be
+            if 0 not in x.shape and 0 not in weight.shape:  # otherwise its size is right
                 for dim, part in parts.items():
                     out = fitted(out, dim, part.made, part.own)
             return out

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _embedding(call: Call) -> Rule:
-    """weight [v, e], indices [i..] -> [i.., e]; linear in the weight."""
+    """Embed indices [i..] in weight [v, e] as [i.., e]; linear in the weight."""
     indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
     sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
     vocabulary, width = call.specs[0].shape
@@ -52,7 +52,7 @@ def _local_lookup(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | No
 
 
 def _embedding_backward(call: Call) -> Rule:
-    """grad [i.., e], indices [i..] -> [v, e]; linear in the gradient."""
+    """Map grad [i.., e] and indices [i..] to [v, e]; linear in the gradient."""
     indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
     sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
     indices_names = tuple(sizes)
@@ -69,7 +69,7 @@ def _embedding_backward(call: Call) -> Rule:
 
 
 def _renorm(call: Call) -> Rule:
-    """weight [v, e], indices -> weight: indexed rows that exceed the norm are shortened."""
+    """Shorten the indexed rows of weight [v, e] whose norm is too large."""
     whole = ((),) * call.specs[1].ndim
     vocabulary, width = call.specs[0].shape
     table = (("v",), ("e",))

@@ -162,7 +162,7 @@ def _of_classes(op: Local, args: Sequence[Any], kwargs: Any, held: Held, reducti
     if held.all:
         return called_with(op, args, kwargs, reduction=reduction)
     given = by_name(op, args, kwargs)
-    nobody, ignored = held.count, given["target"] == given["ignore_index"]  # no class held is that
+    nobody, ignored = held.count, given["target"] == given["ignore_index"]  # no local class is that
     here = held.local(given["target"].masked_fill(ignored, 0), nobody)[0]
     here.masked_fill_(ignored, nobody)
     weight = given["weight"]

@@ -90,7 +90,9 @@ def _packed(call: Call) -> Rule:
 
 
 def _scaled_product(call: Call) -> Rule:
-    """x [m, k], y [k, n] and their scales, per tensor or per row and column; bias [n]."""
+    """Multiply x [m, k] and y [k, n] with scales per tensor, or per row and column, and
+    bias [n].
+    """
     (m, _), (_, n) = call.shapes[:2]
     named = {(): "", (1,): "1", (m, 1): "m 1", (1, n): "1 n", (1, 1): "1 1"}
     scales = [named.get(shape) for shape in call.shapes[2:4]]

@@ -269,7 +269,7 @@ def _sampled(text: str) -> Row:
     def build(call: Call) -> Rule:
         rule = row.build(call)
         assert rule is not None
-        outputs = rule.outputs[-len(call.outputs) :]  # that of the grid is made even if unasked
+        outputs = rule.outputs[-len(call.outputs) :]  # the grid's is made even if unwanted
         return replace(rule, outputs=outputs, terms=((0,),), local=_or_zeros)
 
     return replace(row, build=build, terms=((0,),))
