@@ -313,7 +313,7 @@ def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None
     dtype = left.dtype
     if dtype not in _GROUPED_TYPES or right.dtype is not dtype:
         return None
-    if any(each not in (None, dtype) for each in args[3:]):  # a bias, or another type of result
+    if any(each not in (None, dtype) for each in args[3:]):  # a bias, or another result dtype
         return None
     if not {left.ndim, right.ndim} <= {2, 3} or left.shape[-1] != right.shape[-2]:
         return None

@@ -319,7 +319,7 @@ class _Call:
             RankReport(rank, Outcome.UNFINISHED, late, each.stack(0), _read(each.output))
             for rank, each in self._pending.items()
         ]
-        stuck.sort(key=lambda report: _waits(report.detail))  # who does not wait for others first
+        stuck.sort(key=lambda report: _waits(report.detail))  # ranks that don't wait come first
         self.reports.extend(stuck)
 
     def _unheard(self) -> list[_Worker]:
