@@ -79,7 +79,7 @@ class Padded:
 def folding(
     dims: Mapping[int, Padded], pads: Sequence[int], op: Local, rows: Rows, cuts: Mapping[int, Cut]
 ) -> Local:
-    """The gradient of padding, of which some dims are cut."""
+    """Make the gradient of padding with some sharded dims."""
     left = list(pads)
     for dim in cuts:
         place = 2 * (max(dims) - dim)

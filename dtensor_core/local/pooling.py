@@ -21,9 +21,9 @@ from dtensor_core.redistribute.halo_exchange import Rows
 
 @dataclass(frozen=True)
 class Pool:
-    """The windows of each spatial dim that has any, of which the first is dim `first`.
+    """The windows of each pooled spatial dim; dim `first` is the first spatial one.
 
-    `sizes` are those of the spatial dims.
+    `sizes` are the sizes of the spatial dims.
     """
 
     windows: Mapping[int, Any]

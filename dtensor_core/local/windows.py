@@ -128,7 +128,7 @@ class Part:
 
     @staticmethod
     def of_windows(windows: Windows, own: Extent) -> Part:
-        """For a result that has a row for each window."""
+        """Return the part for a result with one row per window."""
         return Part(windows.seen(own), windows.block(own), own, own) if own.size else _nothing(own)
 
     @staticmethod
