@@ -179,10 +179,10 @@ def forget_decisions() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """What equal meshes with the same process groups, seen from one rank, have in common.
+    """Identity shared by equal meshes with the same process groups, as seen from one rank.
 
-    The ranks on each axis and this rank's coordinates too, None outside: the mesh works them out
-    anew each time that it is asked.
+    Also caches the mesh's shape and this rank's coordinates (None outside of the mesh), which the
+    mesh recomputes on every access.
     """
 
     mesh: DeviceMesh

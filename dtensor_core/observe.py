@@ -18,13 +18,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One collective about to be issued, and why.
+    """A collective about to be issued, and its reason.
 
-    `operator` needed `argument` in another layout (`operator` is "redistribute" where the user
-    asked for it by name). `source` and `target` are layouts in text form, before and after the
-    whole redistribution; `step`, `axis` and `payload_bytes` describe this one collective on this
-    rank, `seconds` what the planner takes it to last. `candidates` lists the layouts considered
-    with their cost in seconds; the first one was chosen. `note` says more of the reason.
+    Attributes:
+        operator: The operator that needs the communication; "redistribute" for an explicit request.
+        argument: The argument that it needs in another layout.
+        source: The layout before the entire redistribution, as text.
+        target: The layout after the entire redistribution, as text.
+        step: The kind of this collective.
+        axis: The mesh axis of this collective.
+        payload_bytes: The payload of this collective on this rank.
+        candidates: The layouts considered, with their cost in seconds; the first one was chosen.
+        seconds: The planner's estimate for this collective.
+        note: Further detail of the reason.
     """
 
     operator: str

@@ -378,7 +378,9 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     def __coerce_same_metadata_as_tangent__(
         self, expected: Any, expected_type: type | None = None
     ) -> DTensor | None:
-        """This gradient, laid out as the compiled backward expects it; None if it can't be."""
+        """Return this gradient in the layout that a compiled backward expects; None if it
+        can't be.
+        """
         spec: Spec = expected[0]
         if expected_type is not None or self.device_mesh != spec.mesh:
             return None
