@@ -33,7 +33,7 @@ _ROTATIONS = ("allgather", "alltoall")
 
 @dataclass(slots=True)
 class _Options:
-    """What programs set before they enter a context."""
+    """Options that programs set before they enter a context."""
 
     enable_load_balance: bool = True
     rotate_method: str = _ROTATIONS[0]

@@ -31,7 +31,7 @@ _HELPERS = "torch.distributed._state_dict_utils"
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A piece of the whole tensor, and where the local tensor has it."""
+    """A piece of the full tensor, and its position in the local tensor."""
 
     offsets: torch.Size
     sizes: torch.Size
