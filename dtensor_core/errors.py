@@ -18,7 +18,9 @@ class PlacementError(DTensorError, ValueError):
 
 
 class RedistributeError(PlacementError, RuntimeError):
-    """A layout that a tensor can't be made from or redistributed to, such as Partial."""
+    """A layout that a tensor can't be made from or redistributed to: Partial, or half of a
+    shape.
+    """
 
 
 class LayoutError(DTensorError, ValueError):
@@ -42,9 +44,7 @@ class RuleError(DTensorError, RuntimeError):
 
 
 class MissingRuleError(RuleError, NotImplementedError):
-    """An operator without a sharding rule, if it can't have one or under
-    `missing_rule("error")`.
-    """
+    """An operator has no sharding rule, and can't have one or `missing_rule("error")` holds."""
 
 
 class StaleViewError(DTensorError, RuntimeError):

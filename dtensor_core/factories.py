@@ -38,8 +38,9 @@ def zeros(
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
 ) -> DTensor:
-    """Return a DTensor of global shape `size` filled with zeros: `zeros(2, 3)` or
-    `zeros((2, 3))`.
+    """Return a DTensor of global shape `size` filled with zeros.
+
+    The size is given as `zeros(2, 3)` or `zeros((2, 3))`.
     """
     options = {"dtype": dtype, "layout": layout}
     return _make(torch.zeros, size, options, device_mesh, placements, requires_grad)

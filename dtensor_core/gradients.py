@@ -19,8 +19,9 @@ from dtensor_core.spec import Spec, TensorMeta
 
 @lru_cache(maxsize=16384)
 def gradient_placements(placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
-    """Return the placements of a gradient that crosses to local tensors: Partial becomes
-    Replicate.
+    """Return the placements of a gradient that crosses to local tensors.
+
+    They are those of the forward, with Partial replaced by Replicate.
     """
     return tuple(gradient_placement(placement) for placement in placements)
 
@@ -39,8 +40,10 @@ def gradient_spec(
 def gradient_target(
     forward: tuple[Placement, ...], gradient: tuple[Placement, ...]
 ) -> tuple[Placement, ...]:
-    """Return the target placements of a gradient: the forward's, with Partial only if it is so
-    already.
+    """Return the target placements of a gradient.
+
+    They are those of the forward, with Partial replaced by Replicate unless the gradient has the
+    same Partial.
     """
     return tuple(
         before if before is now else gradient_placement(before)

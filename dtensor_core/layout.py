@@ -150,8 +150,9 @@ def local_shape(
     mesh_shape: Sequence[int],
     coords: Sequence[int] | None,
 ) -> tuple[int, ...]:
-    """Return the local shape at `coords`; outside of the mesh, that of an empty tensor or
-    a scalar.
+    """Return the local shape at `coords`.
+
+    Outside of the mesh (`coords` is None) it is that of an empty tensor, or of a scalar.
     """
     if coords is None:
         return (0,) if shape else ()

@@ -62,8 +62,7 @@ WRITTEN = "written"
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An argument that an operator needs in another layout: its current spec, and the planned
-    steps.
+    """An argument that an operator needs in another layout, with the planned steps.
 
     `candidates` are those of the operator, as in an announcement.
     """

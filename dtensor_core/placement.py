@@ -205,9 +205,7 @@ class Replicate(Placement):
 
 
 class Partial(Placement):
-    """Every rank holds a partial value; their reduction by `reduce_op` over the axis is
-    the value.
-    """
+    """Every rank holds a partial value; `reduce_op` over the axis reduces them to the value."""
 
     __slots__ = ("reduce_op",)
 

@@ -303,8 +303,9 @@ def _plans(specs: Sequence[Spec], axis: int, candidate: Candidate) -> Iterator[P
 
 
 def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
-    """Return the candidates that shard no result, replicated results first; all if each
-    shards one.
+    """Return the candidates that shard no result, replicated results first.
+
+    Returns all candidates if each one shards a result.
     """
     uncut = [
         candidate
@@ -317,10 +318,10 @@ def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
 
 
 def _pending_seconds(call: Call, axis: int, candidate: Candidate, *, whole: bool) -> float:
-    """Return the cost of reducing a candidate's Partial results, to replicas if `whole`, else to
-    shards.
+    """Return the cost of reducing a candidate's Partial results.
 
-    A scalar can't be sharded; it is charged half of an all-reduce, the share of a reduce-scatter.
+    They are reduced to replicas if `whole`, and otherwise to shards. A scalar can't be sharded; it
+    is charged half of an all-reduce, the share of a reduce-scatter.
     """
     mesh = call.specs[0].mesh
     total = 0.0

@@ -270,9 +270,7 @@ def _keep_of(stream: Stream, local: torch.Tensor, spec: Spec) -> None:
 
 
 def _overlaps(held: Sequence[Extent], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the held parts of [start, stop): global start and end, and the local position
-    of each.
-    """
+    """Yield start, end and local position of each held part of [start, stop)."""
     place = 0
     for piece in held:
         low, high = max(start, piece.offset), min(stop, piece.offset + piece.size)

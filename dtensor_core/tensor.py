@@ -302,9 +302,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @property
     def data(self) -> DTensor:
-        """The same tensor outside of autograd; assigning another DTensor replaces this
-        one's data.
-        """
+        """The tensor outside of autograd; assigning another DTensor replaces this one's data."""
         return torch.Tensor.data.__get__(self)  # pyright: ignore
 
     @data.setter
@@ -368,8 +366,9 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         raise RuntimeError("graphs of DTensors are compiled anew in each process")
 
     def __coerce_tangent_metadata__(self) -> DTensor:
-        """Return this output as a compiled backward expects its gradient: Partial becomes
-        Replicate.
+        """Return this output in the layout of its gradient in a compiled backward.
+
+        Partial becomes Replicate.
         """
         return self.redistribute(
             placements=[gradient_placement(placement) for placement in self.placements]
@@ -378,9 +377,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     def __coerce_same_metadata_as_tangent__(
         self, expected: Any, expected_type: type | None = None
     ) -> DTensor | None:
-        """Return this gradient in the layout that a compiled backward expects; None if it
-        can't be.
-        """
+        """Return this gradient as a compiled backward expects it; None if it can't be."""
         spec: Spec = expected[0]
         if expected_type is not None or self.device_mesh != spec.mesh:
             return None
@@ -442,8 +439,8 @@ def _moved(
 
 
 def _dual(tensor: Any, crossing: Callable[[Any], Any]) -> Any:
-    """Convert a dual number; conversions are linear, so the tangent converts alike. None if not
-    dual.
+    """Convert a dual number, or return None for any other; linear, so the tangent converts
+    alike.
     """
     primal, tangent = forward_ad.unpack_dual(tensor)
     return None if tangent is None else forward_ad.make_dual(crossing(primal), crossing(tangent))

@@ -94,9 +94,7 @@ def _parameters(module: nn.Module) -> Iterator[tuple[_Place, Any]]:
 
 
 def _tie(place: _Place, old: torch.Tensor, new: Any) -> None:
-    """Record the replacement of a parameter at one of its names, or reuse the recorded one
-    there.
-    """
+    """Record the replacement of a parameter at one of its names, or reuse the recorded one."""
     if old not in _state.replaced:
         if isinstance(old, DTensor) and _is_same(old, new):
             place.owner._parameters[place.key] = old  # pyright: ignore[reportArgumentType]
@@ -153,9 +151,7 @@ def _current(parameter: Any) -> Any:
 
 
 def name_of(tensor: torch.Tensor) -> str | None:
-    """Return the name of a parameter, or of the parameter with this data, in the current
-    modules.
-    """
+    """Return the name of a parameter in the current modules, also if given only its data."""
     for root in _state.roots:
         for place, parameter in _parameters(root):
             if parameter is tensor or _is_data_of(tensor, parameter):

@@ -60,9 +60,7 @@ class PlannedOperator:
         return sum(send.seconds for send in self.sends)
 
     def lines(self) -> Iterator[str]:
-        """Yield the operator, its collectives, and the candidates considered for arguments that
-        move.
-        """
+        """Yield the operator, its collectives, and the candidates of each argument that moves."""
         results = f" -> {', '.join(self.results)}" if self.results else ""
         yield f"{self.operator}  {', '.join(self.arguments)}{results}"
         told: set[str] = set()

@@ -255,8 +255,9 @@ def _rms_norm(
 
 
 def _pad_circular(op: OpOverload, x: torch.Tensor, pads: Sequence[int]) -> torch.Tensor:
-    """Concatenate slices, which send only the rows that move; the kernel would fill a tensor in
-    parts.
+    """Pad by concatenating slices, which send only the rows that move.
+
+    The composite's kernel would fill an empty tensor part by part.
     """
     sizes = x.shape[::-1]
     if any(not 0 <= pad <= sizes[n // 2] for n, pad in enumerate(pads)):
@@ -354,9 +355,7 @@ def _mask_as_dtensor(
 
 
 def _of_nothing(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Run the composite; for tensors without elements it may make a plain result, which is
-    wrapped.
-    """
+    """Run the composite, and wrap a plain result, which it may make of tensors without elements."""
     made = op._op_dk(_composite, *args, **kwargs)
     like = next(each for each in tree_leaves((args, kwargs)) if hasattr(each, "_spec"))
     is_plain = isinstance(made, torch.Tensor) and not hasattr(made, "_spec")

@@ -82,8 +82,9 @@ class _Unplannable(Exception):
 
 
 class _Followed(TorchDispatchMode):
-    """Mode that decides each operator as it runs; a tensor of unknown origin counts as
-    replicated.
+    """Mode that decides each operator as it runs.
+
+    A tensor of unknown origin counts as replicated.
     """
 
     def __init__(self, mesh: DeviceMesh) -> None:

@@ -261,9 +261,7 @@ def _list(
 
 
 def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: list[Any]) -> None:
-    """Add an argument other than a DTensor or a positional scalar to the key and local
-    arguments.
-    """
+    """Add to key and local arguments one that is neither a DTensor nor a positional scalar."""
     if isinstance(arg, _class):
         if arg._copied is not None:
             arg._copied.renew()

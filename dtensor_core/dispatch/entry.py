@@ -69,7 +69,7 @@ class Entry:
         place: The position of the only such argument.
         returns_nothing: True if the operator has no results.
         view: True if a result is a view of the first argument.
-        copied: True if a view is a copy, because its argument had to move.
+        copied: True if a view had to be made as a copy, because it needed communication.
         read: The names of the arguments whose values the decision depends on.
         backs: Redistributions of written copies to the arguments that they belong to.
         reshapes: True if the first argument takes the spec of the result, in place.
@@ -325,8 +325,9 @@ def _factory_entry(
     kwargs: Mapping[str, Any],
     written: tuple[int | str, ...],
 ) -> Entry:
-    """Make the entry of a call whose only tensor is `out=`: every rank computes all, keeps its
-    part.
+    """Make the entry of a call whose only tensor is `out=`.
+
+    Every rank computes the full result and keeps its part.
 
     Raises:
         RuleError: The result does not fit `out`, or `out` holds partial sums.

@@ -94,9 +94,7 @@ def _is_main() -> bool:
 
 
 def _choice() -> str:
-    """Return this thread's choice; a thread of autograd's uses the most recent one of any
-    thread.
-    """
+    """Return this thread's choice; on a thread of autograd's, the most recent one of any thread."""
     if _here.choice is not None:
         return _here.choice
     is_of_autograd = isinstance(threading.current_thread(), threading._DummyThread)  # pyright: ignore
@@ -105,9 +103,7 @@ def _choice() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A call without a rule: operator, arguments gathered, and their bytes on the mesh's first
-    rank.
-    """
+    """A call without a rule: operator, gathered arguments, and their bytes on the first rank."""
 
     op: str
     gathers: str

@@ -54,9 +54,7 @@ class Out:
 def check_given(
     op: OpOverload, backs: Sequence[Back], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise RuleError if the write would replace partial sums given by the user with a reduced
-    value.
-    """
+    """Raise RuleError if the write would replace the user's partial sums by a reduced value."""
     if not backs:
         return
     numbered = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]

@@ -57,9 +57,7 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 def _batch_norm_moments(
     op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Metas:
-    """Kernels save no moments if running stats are used, and on CPU save them in the
-    input's dtype.
-    """
+    """Correct saved moments: none with running stats, and on CPU in the input's dtype."""
     given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
     x, *parameters = [value for value in given.values() if isinstance(value, Spec)]
     dtype = told[1].dtype
@@ -327,9 +325,7 @@ def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None
 
 
 def _as_second(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """Metadata of the second argument, the input of the forward; torch has no meta kernel
-    for it.
-    """
+    """Metadata of the second argument, the forward's input; there is no meta kernel."""
     return (specs[1].tensor_meta,)
 
 

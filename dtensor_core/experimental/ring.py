@@ -67,8 +67,7 @@ class Ring:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return this rank's part of the attention over the full sequence, and the flags of all
-        ranks.
+        """Return this rank's part of the attention of the full sequence, and all ranks' flags.
 
         A flag travels with the keys and values of its rank.
         """

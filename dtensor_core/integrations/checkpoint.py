@@ -168,9 +168,7 @@ def teach(helpers: Any) -> None:
 
 
 def _filled(tensor: DTensor, whole: torch.Tensor) -> DTensor:
-    """Return the tensor with this rank's part of `whole`, in place unless it is on the
-    meta device.
-    """
+    """Write this rank's part of `whole` into the tensor, or into a new one if it has no storage."""
     part = tensor._spec.part_of(whole)
     if tensor.is_meta:
         return DTensor(part.detach().clone(), tensor._spec)

@@ -32,9 +32,7 @@ _Axes = frozenset[int]
 
 
 def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Redistribute the gradients whose layout differs from their parameter's; others are left
-    alone.
-    """
+    """Redistribute the gradients whose layout differs from that of their parameter."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if not isinstance(parameter, DTensor):
@@ -49,8 +47,7 @@ def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> 
 
 
 def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Wrap torch's norm function to run separately on plain tensors, and on each set of partial
-    axes.
+    """Wrap torch's norm function to run once per set of mesh axes to reduce.
 
     The norms of one mesh are reduced axis by axis; those with the same layout then continue as one.
     """

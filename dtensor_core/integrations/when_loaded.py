@@ -24,9 +24,7 @@ class _Changer(importlib.abc.MetaPathFinder):
         self.name, self.change = name, change
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Return the module's own spec, with a loader that patches the module after
-        executing it.
-        """
+        """Return the module's own spec, with a loader that patches the module once executed."""
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)

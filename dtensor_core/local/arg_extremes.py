@@ -70,9 +70,7 @@ def least_and_most(op: Local, line: Line) -> Local:
 
 
 def best(op: Local, line: Line) -> Local:
-    """Make `topk` from the candidates of all ranks; a short shard contributes as many as it has
-    rows.
-    """
+    """Make `topk` from the candidates of all ranks, at most k and at most all rows of each."""
 
     def top(
         x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True

@@ -48,9 +48,7 @@ def local_groups(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | Non
 def _result_of_nothing(
     shape: Sequence[int], channels: int, x: torch.Tensor, weight: torch.Tensor, bias: Any
 ) -> torch.Tensor:
-    """Return the result of an empty shard, its partial sum with the bias; kernels refuse such
-    shards.
-    """
+    """Return the result of an empty shard, which kernels refuse: only the bias."""
     made = depending(x.new_zeros(shape), x, weight)
     behind = [1] * (made.ndim - channels - 1)
     return made if bias is None else made + bias.reshape(-1, *behind)

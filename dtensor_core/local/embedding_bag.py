@@ -21,9 +21,6 @@ aten = torch.ops.aten
 class Share:
     """The indices and rows that a rank contributes.
 
-    Attributes:
-        is_part: True if the rank holds only some of the indices or rows.
-
     Args:
         op: The operator.
         how: Three settings: bags are means; the offsets end with the last bag; the padding index or
@@ -31,6 +28,9 @@ class Share:
         indices: The spec of the indices.
         weight: The spec of the table, if it is an argument.
         others: The specs of the results after the first.
+
+    Attributes:
+        is_part: True if the rank holds only some of the indices or rows.
     """
 
     def __init__(
@@ -51,8 +51,7 @@ class Share:
         self._is_mean, self._ends_given, self._padding = how
 
     def bags(self, indices: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return, for every local index, its bag, its local row, and its weight; and the bags'
-        counts.
+        """Return bag, local row and weight of every local index, and the counts of all bags.
 
         The weight is 0 if the row is on another rank.
         """
@@ -73,9 +72,7 @@ class Share:
         return bag, row, share / counts[bag].clamp_(min=1) if self._is_mean else share, counts
 
     def others(self, offsets: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the further results in the kernels' form: the bag of every index, and the counts,
-        twice.
-        """
+        """Return the kernels' further results: the bag of every index, and the counts twice."""
         made = [offsets.new_zeros(each.local_shape) for each in self._others if each is not None]
         if made[0].numel():
             places = torch.arange(self._num_indices, device=offsets.device, dtype=offsets.dtype)

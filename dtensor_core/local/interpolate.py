@@ -24,11 +24,11 @@ from dtensor_core.tracing import no_modes
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """Linear map along a dim: result row i is the sum over k of `weights[k][i]` * row `first[i] +
-    k`.
+    """Linear map along a dim from `size` source rows to rows of a result.
 
-    Rows from `last[i]` on have no weight; the source has `size` rows. Stored as lists, so that
-    traced graphs hold no tensors of them.
+    Row i of the result is the sum over k of `weights[k][i]` times source row `first[i] + k`. Rows
+    from `last[i]` on have no weight. Stored as lists, so that traced graphs hold no tensors of
+    them.
     """
 
     size: int
@@ -67,8 +67,8 @@ class Taps:
         return made
 
     def given(self, grad: torch.Tensor, dim: int, own: Extent) -> torch.Tensor:
-        """Compute the gradient of source rows from that of the rows of the result that
-        they affect.
+        """Compute the gradient of source rows from that of the rows of the result made
+        from them.
         """
         seeing = self.seeing(own)
         made = grad.new_zeros([*grad.shape[:dim], own.size, *grad.shape[dim + 1 :]])

@@ -25,8 +25,8 @@ _view_op = _VIEW._op
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Conversions of a local shard and a copy: `forth(part)` makes a copy, `back(part, copy)`
-    writes.
+    """Conversions of a local shard: `forth(part)` makes a copy, `back(part, copy)` writes
+    it back.
     """
 
     forth: Callable[[torch.Tensor], torch.Tensor]
@@ -41,15 +41,12 @@ def _copied(part: torch.Tensor, ways: Ways) -> torch.Tensor:
 
 
 def ways_of(local: torch.Tensor) -> Ways | None:
-    """Return the conversions between a copy and the shard it should have viewed; None for
-    a view.
-    """
+    """Return the conversions of a copy that should have been a view; None for a view."""
     return getattr(local, "_ways", None)
 
 
 def reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """View the shard in its local shape; copy it if its strides differ from those of the full
-    tensor.
+    """View the shard in its local shape, or copy it if its strides don't permit a view.
 
     Kernels choose strides by those of their arguments, which differ on shards: a part of a
     contiguous tensor need not be contiguous.

@@ -30,8 +30,9 @@ LocalMaker = Callable[[Local, Sequence[Spec], Sequence[Spec | None]], Local]
 
 @lru_cache(maxsize=4096)
 def argument_names(op: OpOverload) -> Mapping[str, int]:
-    """Return the positions of an operator's arguments by name; cached, as schemas rebuild their
-    lists.
+    """Return the positions of an operator's arguments by name.
+
+    Cached, since a schema rebuilds its list of arguments on every access.
     """
     return {argument.name: position for position, argument in enumerate(op._schema.arguments)}
 
@@ -39,9 +40,7 @@ def argument_names(op: OpOverload) -> Mapping[str, int]:
 def local_operator(
     op: OpOverload, maker: LocalMaker | None, inputs: Sequence[Spec], outputs: Sequence[Spec]
 ) -> Local:
-    """Return the function that this rank runs: the operator, or the replacement by a rule's
-    `maker`.
-    """
+    """Return the function that this rank runs: the operator, or its replacement by `maker`."""
     if inputs[0].coords is None:
         return _outside(op, outputs)
     if maker is not None:

@@ -29,8 +29,9 @@ def meeting(one: Extent, other: Extent) -> Extent:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Regular windows: `count` of `reach` rows each on `size` rows, `step` apart, starting `pad`
-    before.
+    """Regular windows on `size` rows: `count` of `reach` rows each, `step` apart.
+
+    The first window starts `pad` rows before the first row.
     """
 
     size: int

@@ -51,7 +51,7 @@ def _local(tensor: DTensor) -> torch.Tensor:
 
 
 def _shown(is_buffer: bool, name: str, spec: Spec) -> Callable[[nn.Module], Any]:
-    """Make the getter of an attribute, which returns the DTensor that the local tensor is
+    """Make the getter of an attribute, which returns a local tensor as the DTensor it is
     part of.
     """
 

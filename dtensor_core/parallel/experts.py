@@ -181,8 +181,11 @@ def _owned(experts: int, ranks: int) -> tuple[int, ...]:
 def _exchange(
     rows: torch.Tensor, counts: torch.Tensor, owned: tuple[int, ...], mesh: DeviceMesh
 ) -> tuple[torch.Tensor, list[int], list[int], torch.Tensor]:
-    """Send rows that are sorted by expert to its rank; also returns [rank, expert]
-    received counts.
+    """Send rows that are sorted by expert to its rank.
+
+    Returns:
+        The received rows, the numbers sent to and received from each rank, and the number received
+        by [rank, expert].
     """
     mine = owned[mesh.get_local_rank()]
     told = counts.detach().long().unsqueeze(1)

@@ -39,9 +39,7 @@ from dtensor_core.tensor import DTensor
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Sharding of a kind of module: placements of its parameters, and of the input it then
-    needs.
-    """
+    """Sharding of a kind of module: the placements of its parameters and of its input."""
 
     parameters: Mapping[str, Placement]
     needs: Placement

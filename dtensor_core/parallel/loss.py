@@ -1,5 +1,4 @@
-"""`loss_parallel`: cross entropy over logits with a sharded class dimension, without gathering
-them.
+"""`loss_parallel`: cross entropy over sharded classes, without gathering the logits.
 
 Inside of it, log-softmax and negative log likelihood of such logits consist of operators that keep
 the sharding: a maximum, a sum and a loss per sample are communicated, not the logits. The other

@@ -23,8 +23,7 @@ def all_to_all_rows(
     mesh: DeviceMesh,
     operator: str,
 ) -> torch.Tensor:
-    """Return the rows that all coordinates of a one-axis mesh send to this one, in coordinate
-    order.
+    """Exchange rows between all coordinates of a one-axis mesh.
 
     Args:
         rows: The local rows; the first `sent[0]` go to coordinate 0, and so on.
@@ -32,6 +31,9 @@ def all_to_all_rows(
         received: The number of rows that arrive from each coordinate.
         mesh: A mesh of one axis.
         operator: The name that the communication is announced under.
+
+    Returns:
+        The received rows, in the order of their coordinates.
     """
     return _AllToAll.apply(rows, tuple(sent), tuple(received), mesh, operator)  # pyright: ignore
 
@@ -43,9 +45,7 @@ def _exchanged(
     mesh: DeviceMesh,
     operator: str,
 ) -> torch.Tensor:
-    """Exchange the rows, permuting them where the order of ranks in the group is not that of
-    coordinates.
-    """
+    """Exchange the rows, permuting them if group ranks and coordinates differ in order."""
     line = channel(mesh, (0,))
     order = [coord for (coord,) in line.coords]
     places = sorted(range(len(order)), key=order.__getitem__)

@@ -23,9 +23,7 @@ _PASSED_ON = (_aten.detach.default, _aten.alias.default)
 
 
 class Arrival:
-    """An issued collective and its deferred post-processing, run once for all tensors that share
-    it.
-    """
+    """An issued collective and its deferred post-processing, shared by all its tensors."""
 
     __slots__ = ("_finish", "_issued", "_result")
 

@@ -129,9 +129,7 @@ def _meet(one: Extent, other: Extent) -> Extent:
 
 
 def _counting(extents: Extents) -> Callable[[Extent], int]:
-    """Make a function that counts the rows an extent shares with others, summed over all
-    of them.
-    """
+    """Make a function that sums the rows which an extent shares with each of these."""
     starts = sorted(each.offset for each in extents)
     ends = sorted(each.offset + each.size for each in extents)
     sums = [list(itertools.accumulate(bounds, initial=0)) for bounds in (starts, ends)]
@@ -213,9 +211,7 @@ def exchanging(
 
 
 def _kept(exchange: Exchange, me: int) -> Rows:
-    """Make the local form of an exchange without communication; a result that is one piece is a
-    view.
-    """
+    """Make the form of an exchange without communication; a result of one piece is a view."""
     found = exchange.between(me, me)
 
     def rows(blocks: Blocks) -> list[torch.Tensor]:
@@ -282,9 +278,7 @@ def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, cause: Cause
 def _post(
     exchange: Exchange, numbers: set[int], inputs: Sequence[Spec], result: Spec, cause: Cause
 ) -> Callable[[Blocks], tuple[list[_Piece], torch.Tensor]]:
-    """Make one all-to-all of tensors of one dtype; it returns the pieces and the raw
-    received data.
-    """
+    """Make the all-to-all of the tensors of one dtype, which returns pieces and raw data."""
     first = min(numbers)
     spec, dim = inputs[exchange.argument(first)], exchange.dim
     assert spec.coords is not None

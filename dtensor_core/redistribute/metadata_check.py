@@ -99,9 +99,7 @@ def made_equal(
 
 
 class _Received(torch.autograd.Function):
-    """Autograd function that replaces a tensor's data by received data; the gradient passes
-    through.
-    """
+    """Autograd function that replaces a tensor's data; the gradient passes through."""
 
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, data: torch.Tensor) -> torch.Tensor:  # pyright: ignore
@@ -113,9 +111,7 @@ class _Received(torch.autograd.Function):
 
 
 def _said_by_all(text: str, mesh: DeviceMesh, operator: str) -> list[str]:
-    """Gather one text from every rank of the mesh, in rank order; texts are truncated to
-    256 bytes.
-    """
+    """Gather a text of at most 256 bytes from every rank of the mesh, in rank order."""
     said = torch.zeros(256, dtype=torch.uint8)
     encoded = text.encode()[:256]
     said[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)

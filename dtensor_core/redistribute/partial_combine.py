@@ -158,9 +158,7 @@ class Line:
         return pieces[0].offset if pieces else 0
 
     def filled(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the local tensor, or one row of zeros if it is empty, since kernels need an
-        element.
-        """
+        """Return the local tensor, or a row of zeros if it is empty, as kernels need an element."""
         if not self.is_empty:
             return x
         shape = [max(n, 1) if d in self._merge.dims else n for d, n in enumerate(x.shape)]
@@ -215,9 +213,7 @@ class Line:
 
 
 def _packed(summaries: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Pack the summaries into one flat tensor: of their common dtype, or of bytes if they
-    differ.
-    """
+    """Pack the summaries into one flat tensor, of bytes if their dtypes differ."""
     flat = [each.contiguous().view(-1) for each in summaries]
     if all(each.dtype is flat[0].dtype for each in flat):
         carrier = CARRIERS.get(flat[0].dtype)

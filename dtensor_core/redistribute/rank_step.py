@@ -75,8 +75,7 @@ def _parts(
     here: Sequence[Placement],
     there: Sequence[Placement],
 ) -> tuple[Part, ...]:
-    """Return the part of the local tensor laid out `here` that each rank of the group holds
-    `there`.
+    """Return this rank's part of the tensor laid out `here` that each rank holds `there`.
 
     Parts are relative to the local tensor, of local `shape`. Ranks that differ only on axes that
     don't shard a dimension share the same part of it.
@@ -129,9 +128,7 @@ def _sliced_dim(parts: Sequence[Part]) -> int | None:
 
 
 def _reduction(step: Step, mesh_shape: Sequence[int]) -> tuple[str, int]:
-    """Return the reduction of the partial values, and the divisor that turns a sum into an
-    average.
-    """
+    """Return the reduction of partial values, and the divisor that makes a sum an average."""
     ends = step.target if step.kind == "one_addend" else step.source
     found = [(mesh_shape[axis], ends[axis]) for axis in step.axes]
     awaited = [

@@ -2,11 +2,12 @@
 
 Backends accumulate in the dtype that they are sent, and may ignore a nan in a maximum. Therefore:
 
-    average       divided by a power of two before, and by the rest of the number of ranks after:
-                  exact but for subnormal numbers, and no sum overflows where the average does not
-    norm          the sum of powers that it is made of, those of half types in float32
-    max, min      of floating numbers as integers in the same order, nan beyond all others; those
-                  of half types, of whose width backends reduce no integers, as of float32
+    average       is divided by a power of two before, and by the rest of the number of ranks after:
+                  exact but for subnormal numbers, and no sum overflows unless the average does
+    norm          is sent as its sum of powers, in float32 for half-precision dtypes
+    max, min      of floating-point numbers are sent as integers in the same order, nan beyond all
+                  others; half-precision dtypes as those of float32, since backends reduce no
+                  integers of their width
 
 `site` asks once per step; `steps` encodes and decodes. Values that travel in another width count
 with that width in the announced bytes (`sent_itemsize`).

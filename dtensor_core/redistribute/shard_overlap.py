@@ -72,9 +72,7 @@ def take(tensor: torch.Tensor, wanted: Part) -> torch.Tensor:
 
 
 def join(blocks: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequence[int]):
-    """Assemble a tensor of `shape` from blocks, each of which is one of its parts; they
-    cover it.
-    """
+    """Assemble a tensor of `shape` from blocks, of which each one is a part."""
     dims = {dim for each in parts for dim, _ in each.cuts}
     if len(dims) > 1:
         return _filled(blocks, parts, shape)

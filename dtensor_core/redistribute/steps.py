@@ -118,9 +118,7 @@ def carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
 
 
 def _delivered(arrived: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """View carried data as its own dtype; empty tensors are remade, as their strides may
-    forbid it.
-    """
+    """View carried data as its own dtype, or make an empty tensor, whose view may be refused."""
     if arrived.numel():
         return arrived.view(dtype)
     last = arrived.shape[-1] * arrived.dtype.itemsize // dtype.itemsize

@@ -108,8 +108,7 @@ class Step:
     def payload_bytes(
         self, shape: Sequence[int], itemsize: int, mesh_shape: Sequence[int], coords: Sequence[int]
     ) -> int:
-        """Return the payload of this step for the rank at `coords`, in bytes, as the recorder
-        counts it.
+        """Return the payload of this step at `coords` in bytes, as the recorder counts it.
 
         For an all-gather this is the output, for a reduce-scatter the input, for others the local
         tensor. Pieces that are sent padded count padded.
@@ -136,9 +135,7 @@ class Step:
         mesh_shape: Sequence[int],
         coords: Sequence[int],
     ) -> int:
-        """Return the largest number of elements that a rank in the group of `coords` has in a
-        layout.
-        """
+        """Return the largest number of elements of a rank in the group of `coords`, in a layout."""
         numel = 1
         for dim, size in enumerate(shape):
             cutting = [axis for axis in self.axes if sharded_dim(placements[axis]) == dim]
@@ -260,9 +257,7 @@ def _split(digits: Sequence[tuple[int, int]], count: int):
 
 
 def _held(size: int, cuts: Sequence[_Cut], outside: Sequence[int]) -> list[layout.Extent]:
-    """Return the extents of a dimension that a group holds together, at outside coordinates
-    `outside`.
-    """
+    """Return the extents that a group holds of a dimension, at outside coordinates `outside`."""
     held: set[layout.Extent] = set()
     for there in itertools.product(*(range(ranks) for ranks, _, within in cuts if within)):
         mine, theirs = iter(there), iter(outside)

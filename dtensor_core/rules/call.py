@@ -44,9 +44,7 @@ class Call:
 
     @property
     def names(self) -> list[str]:
-        """The names of the numbered tensor arguments; a list's name is repeated for each of its
-        tensors.
-        """
+        """The names of the numbered tensor arguments, a list's name once per tensor."""
         given = (*zip(argument_names(self.op), self.args, strict=False), *self.kwargs.items())
         return [name for name, value in given for _ in tensors((value,))]
 

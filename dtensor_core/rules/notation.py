@@ -80,9 +80,7 @@ def bind(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
 
 
 def broadcast(operand: Operand, shape: Sequence[int], sizes: dict[str, int]) -> Operand:
-    """Return the operand of an argument of this shape: right-aligned, `()` where size 1 is
-    broadcast.
-    """
+    """Return the operand of an argument of this shape, right-aligned; `()` for broadcast dims."""
     aligned = operand[len(operand) - len(shape) :]
     return tuple(
         () if size == 1 and any(sizes[name] != 1 for name in dim) else dim

@@ -56,9 +56,7 @@ _TURNED = {"max": "min", "min": "max"}
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """One factor sharded by one axis, within `style` equal blocks of it (1 but for strided
-    shards).
-    """
+    """One factor sharded by one axis, within `style` equal blocks (1 unless strided)."""
 
     factor: str
     style: int = 1

@@ -29,9 +29,7 @@ _FACTORS = frozenset(("alpha", "beta", "value", "scale", "weight"))
 
 
 def exact(rule: Rule, call: Call) -> Rule:
-    """Return the rule, restricted so that no sum passes that the call's numbers would make
-    inexact.
-    """
+    """Return the rule without the sums that the call's numbers would make inexact."""
     words = rule.algebra.split()
     if _SCALING.isdisjoint(words):
         return rule

@@ -24,8 +24,9 @@ def chunks(size: int, ranks: int, offset: int = 0) -> Extents:
 
 
 def cutting_axis(specs: Sequence[Spec], dim: int) -> int | None:
-    """Return the axis that shards a dimension; None if there are none, several, or strided
-    shards.
+    """Return the axis that shards a dimension, or None.
+
+    None is returned if no axis or several axes shard it, or if it is a strided shard.
     """
     found = {
         axis: placement

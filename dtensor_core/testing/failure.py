@@ -123,9 +123,7 @@ def format_stack(frame: FrameType) -> str:
 
 
 def _format_frames(frames: traceback.StackSummary) -> str:
-    """Format a stack without the harness's outer frames and the communication library's
-    inner ones.
-    """
+    """Format a stack without the frames of the harness and of the communication library."""
     kept = list(frames)
     while kept and kept[0].filename.startswith((_HERE, _THREADING)):
         del kept[0]

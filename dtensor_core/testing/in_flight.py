@@ -67,9 +67,7 @@ class Transfer:
         return f"{kind} {peers} with tag {self.tag} on {self.group}"
 
     def connects(self, source: int | None, target: int, tag: int) -> bool:
-        """True if the transfer is between these group ranks; the source may be any on
-        either side.
-        """
+        """True if the transfer is between these group ranks; either source may be any."""
         same_source = self.source == source or self.source is None or source is None
         return same_source and (self.target, self.tag) == (target, tag)
 
@@ -110,9 +108,7 @@ class SharedGroup:
 
     @property
     def unfinished(self) -> list[tuple[int, str]]:
-        """The operations that not all ranks joined: the rank that began each, and its
-        description.
-        """
+        """The operations that not all ranks joined: the rank that began each, and a description."""
         begun = [*self._exchanges.values(), *self._transfers]
         return [(self.ranks[each.beginner], str(each)) for each in begun]
 

@@ -110,9 +110,7 @@ def _all_gather_lists(parts: Sequence[Part], terms: Terms) -> None:
 
 
 def _all_gather_coalesced(parts: Sequence[Part], terms: Terms) -> None:
-    """All-gather where outputs are `world_size` lists, each with one tensor for each input
-    tensor.
-    """
+    """All-gather where outputs are `world_size` lists, with one tensor per input tensor."""
     for part in parts:
         for outputs, source in zip(part.outputs, parts, strict=True):
             copy_each(outputs, source.inputs)
@@ -210,9 +208,7 @@ def write(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _blocks(tensor: torch.Tensor, size: int) -> Tensors:
-    """Split `tensor` into `size` equal flat blocks; views if it is contiguous, as outputs
-    must be.
-    """
+    """Split `tensor` into `size` equal flat blocks; they are views if it is contiguous."""
     if tensor.numel() % size:
         raise ValueError(f"{list(tensor.shape)} can't be split evenly among {size} ranks")
     return tensor.reshape(-1).split(tensor.numel() // size) if tensor.numel() else (tensor,) * size

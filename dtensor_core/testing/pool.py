@@ -129,9 +129,7 @@ class _Worker:
 
     @property
     def answers(self) -> list[str]:
-        """The stacks written so far; except after a crash, one is complete once the next
-        has begun.
-        """
+        """The stacks written so far; one is complete once the next has begun, or after a crash."""
         text = self.stacks.read_text(errors="replace")
         return text.split("(most recent call first):")[1:]
 

@@ -136,7 +136,7 @@ class Scheduler:
                 self._ready.append(rank)
 
     def check_thread(self, rank: int) -> None:
-        """Raise SchedulerError unless called on the thread of `rank`; raise Released after
+        """Raise SchedulerError if not called on the thread of `rank`, and Released after
         the run.
         """
         if threading.get_ident() != self._threads[rank].ident:

@@ -174,9 +174,7 @@ def _properties_unlocked() -> Iterator[None]:
 
 @contextmanager
 def _warnings_restored() -> Iterator[None]:
-    """Undo the effects of ranks' `warnings.catch_warnings`, which nests per process, not
-    per rank.
-    """
+    """Undo the effects of `warnings.catch_warnings`, which nests per process, not per rank."""
     filters, entries = warnings.filters, list(warnings.filters)
     shown = warnings.showwarning
     try:

@@ -37,8 +37,9 @@ _PADDING = 32  # the memory-efficient kernels pad logsumexp to a multiple of it
 
 
 def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) -> Rule:
-    """Return the rule; kernels with `heads_last` take [b, l, h, d], and sequence lengths as
-    numbers.
+    """Build the rule of a kernel.
+
+    Kernels with `heads_last` take [b, l, h, d], and the lengths of sequences as numbers.
     """
     names, name = call.names, call.op._schema.name.removeprefix("aten::")
     query, key, value = (call.argument(each).shape for each in _BACKWARD[:3])
@@ -81,9 +82,7 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
 
 
 def _of_cut_keys(call: Call) -> Iterator[Candidate]:
-    """Yield candidates that leave keys and values sharded; results are summed, logarithms
-    gathered.
-    """
+    """Yield candidates with sharded keys and values: results are summed, logarithms gathered."""
     query, key = call.argument("query"), call.argument("key")
     inputs = tuple(
         Shard(2)
@@ -125,9 +124,7 @@ def _factors(dim: Dim, sizes: Mapping[str, int]) -> Dim:
 
 
 def _fused_layer(call: Call) -> Rule:
-    """Return the rule of a fused layer in inference: samples may be sharded, weights are
-    replicated.
-    """
+    """Build the rule of a fused inference layer: sharded samples, replicated weights."""
     if isinstance(call.argument("mask"), Spec):
         return whole_rule(call)
     of_samples = ("src", "query", "key", "value")

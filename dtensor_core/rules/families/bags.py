@@ -32,10 +32,9 @@ _OPERANDS: dict[str, Operand] = {
 
 
 def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
-    """Build a rule with operands by name; unnamed ones and all results but the first are
-    replicated.
+    """Build a rule with operands by name; `maker` makes its operator for shards.
 
-    `maker` makes the local operator for sharded indices or rows.
+    Arguments without an operand are replicated, as are all results but the first.
     """
     names, weight, mode = call.names, call.argument("weight"), call.argument("mode")
     at, bags = names.index("indices"), call.specs[0].shape[0]

@@ -18,9 +18,7 @@ from dtensor_core.spec import Spec
 
 
 def batched(own: int, *, linear: bool = False, **others: int) -> Row:
-    """Make a row for an operator whose arguments have `own` dims of their own, or those in
-    `others`.
-    """
+    """Make a row for an operator on the last `own` dims, or on `others` for named arguments."""
     text = f"b.. {' '.join(f's{n}!' for n in range(own))} -> b.. .."
 
     def build(call: Call) -> Rule:

@@ -113,7 +113,7 @@ class _Spatial:
         return Part.of_windows(windows, own) if of_windows else Part.of_rows(windows, own)
 
     def unpadded(self, args: Sequence[Any], at: int, dims: Iterable[int]) -> list[Any]:
-        """Return the arguments, from the stride at `at` on, without padding in dims whose blocks
+        """Return the arguments (strides at `at`) without padding in `dims`, whose blocks
         have it.
         """
         changed = list(args)
@@ -148,9 +148,7 @@ def _spatial(call: Call, x: Spec, weight: Spec, out: Sequence[int]) -> _Spatial:
 
 
 def _with_neighbours(rule: Rule, call: Call) -> Rule:
-    """Allow spatial dims of x to be sharded: a rank fetches the rows its windows read from
-    neighbours.
-    """
+    """Allow spatial dims of x to be sharded: ranks fetch the rows that their windows read."""
     spatial = _spatial(call, call.specs[0], call.specs[1], call.outputs[0].shape)
 
     def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:

@@ -17,9 +17,7 @@ from dtensor_core.spec import Spec
 
 
 def _to_copy(call: Call) -> Rule:
-    """Conversion between floating-point and complex dtypes is linear; to or from others it
-    is not.
-    """
+    """Conversion between floating-point and complex dtypes is linear, any other is not."""
     shape = call.specs[0].shape
     kinds = [dtype.is_floating_point + 2 * dtype.is_complex for dtype in _dtypes(call)]
     algebra = "opaque" if 0 in kinds else "linear" if 2 in kinds else "linear increasing"

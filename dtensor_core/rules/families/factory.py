@@ -74,9 +74,7 @@ def _tangent(call: Call) -> Rule | None:
 
 
 def _resize(call: Call) -> Rule:
-    """Resize to the shape that the tensor has already, as in `torch.randn(..., out=x)`; does
-    nothing.
-    """
+    """Resize to the shape that the tensor has, as `torch.randn(..., out=x)` does: no effect."""
     shape = call.specs[0].shape
     return Rule(
         inputs=(full_operand(shape),),

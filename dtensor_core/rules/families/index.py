@@ -157,18 +157,16 @@ _JOINING = {"linear": "sum", "product": "product", "max": "max", "min": "min"}
 
 
 def _joins(call: Call, algebra: str) -> str:
-    """Return the reduction that combines written and existing values; empty if written values
-    replace.
-    """
+    """Return the reduction that combines written and existing values; empty if there is none."""
     if call.specs[0].dtype is torch.bool or not call.argument("include_self", True):
         return ""
-    if algebra == "product" and call.specs[0].dtype.is_complex:  # no backend multiplies these
+    if algebra == "product" and call.specs[0].dtype.is_complex:  # no backend multiplies complex
         return ""
     return _JOINING.get(algebra, "")
 
 
 def _index_write(call: Call) -> Rule:
-    """x, dim, index [i], source? -> x, overwritten or added to at whole slices."""
+    """x, dim, index [i], source? -> x, overwritten or added to at entire slices."""
     spec, dim = call.specs[0], _dim(call)
     whole = full_operand(spec.shape)
     # The kernel that multiplies half-precision numbers fails on one row, which may be a rank's
@@ -193,8 +191,9 @@ def _index_write(call: Call) -> Rule:
 
 
 def parts(call: Call, *, gone: bool) -> Rule:
-    """x, part, dim, ... -> x with the part in its place; the part is replicated along a sharded
-    dim.
+    """x, part, dim, ... -> x with the part in its place.
+
+    The part is replicated along the dimension if that is sharded.
     """
     spec, dim = call.specs[0], _dim(call)
     whole = full_operand(spec.shape)
@@ -231,8 +230,7 @@ def _masked_put(call: Call) -> Rule:
 
 
 def _masked_scatter(call: Call) -> Rule:
-    """x, mask, source -> x, with the elements of source in order where the mask, replicated, is
-    set.
+    """x, mask, source -> x, with the next element of source wherever the replicated mask is set.
 
     Also its gradient: grad, mask -> the gradient of source.
     """

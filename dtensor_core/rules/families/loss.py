@@ -108,8 +108,9 @@ def _gradient_of_mean(count: int) -> LocalMaker:
 
 
 def _samples(x: Spec) -> tuple[Operand, Operand, int]:
-    """Return operands of x ([c], [n, c] or [n, c, h, w]) and its target, and the dim of the
-    classes.
+    """Return operands of x and of its target, and the dim of the classes.
+
+    x is [c], [n, c] or [n, c, h, w]; the target lacks the classes.
     """
     whole, dim = full_operand(x.shape), min(x.ndim - 1, 1)
     return whole, whole[:dim] + whole[dim + 1 :], dim

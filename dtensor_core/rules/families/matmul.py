@@ -90,8 +90,9 @@ def _packed(call: Call) -> Rule:
 
 
 def _scaled_product(call: Call) -> Rule:
-    """Multiply x [m, k] and y [k, n] with scales per tensor, or per row and column, and
-    bias [n].
+    """Multiply x [m, k] and y [k, n] with their scales, and add a bias [n].
+
+    Scales are per tensor, or per row of x and column of y.
     """
     (m, _), (_, n) = call.shapes[:2]
     named = {(): "", (1,): "1", (m, 1): "m 1", (1, n): "1 n", (1, 1): "1 1"}

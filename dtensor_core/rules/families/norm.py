@@ -193,9 +193,7 @@ def _batch_norm_backward(call: Call) -> Rule:
 
 
 def _weight_norm(call: Call) -> Rule:
-    """A weight over its norm, and gradients: sharded along `dim`, whose slices have one
-    norm each.
-    """
+    """A weight over its norm, and gradients; may be sharded along `dim`, one norm per slice."""
     shape = call.specs[0].shape
     dim = call.argument("dim", 0) % len(shape)
     each = tuple((f"d{dim}",) if number == dim else () for number in range(len(shape)))

@@ -71,9 +71,7 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
 
 
 def _subtracts(call: Call) -> bool:
-    """True if alpha reverses the order; read only if needed, since it then becomes part of
-    the key.
-    """
+    """True if alpha reverses the order; read only if needed, as it then is part of the key."""
     placements = {placement for spec in call.specs for placement in spec.placements}
     if not any(each.is_partial("max") or each.is_partial("min") for each in placements):
         return False

@@ -48,9 +48,7 @@ class Sampler:
 
 
 def _by_one(fill: Callable[..., Any], *args: Any) -> Sampler:
-    """Make a sampler that MKL draws at once in some builds of torch, in which case it has
-    no grain.
-    """
+    """Make a sampler that some builds of torch draw at once by MKL; then it has no grain."""
 
     def drawn(*counts: int) -> torch.Tensor:
         dice = torch.Generator("cpu").manual_seed(0)
@@ -112,9 +110,7 @@ def _sampled(call: Call, sampler: Sampler) -> Rule:
 
 
 def _parametrized(call: Call, functional: Local) -> Rule:
-    """Draw numbers compared with parameters; those of other ranks don't matter and are
-    taken as 1.
-    """
+    """Draw numbers that are compared with parameters; those of other ranks are taken as 1."""
     in_place = _writes_first(call)
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -142,7 +138,7 @@ def _bernoulli_of_tensor(call: Call) -> Rule:
 
 
 def _multinomial(call: Call) -> Rule:
-    """Rows of weights, [rows, classes] -> [rows, samples]; the draw covers the full tensor."""
+    """Rows of weights, [rows, classes] -> [rows, samples]; a single row is not sharded."""
     rule = _parametrized(call, aten.multinomial.default)
     classes, samples = ("classes",), ("samples",)
     rows = (("rows",),) * (call.specs[0].ndim - 1)
@@ -235,9 +231,7 @@ def _rrelu(call: Call) -> Rule:
 
 
 def _elementwise(call: Call, local: LocalMaker) -> Rule:
-    """Build an elementwise rule; a Partial argument of which only the shape is used stays
-    as it is.
-    """
+    """Build an elementwise rule; a Partial argument of which only the shape is used stays."""
     shape = call.outputs[0].shape
     like = call.op._schema.name.endswith("_like") and len(call.specs) == 1
     partials = dict.fromkeys(p for p in call.specs[0].placements if isinstance(p, Partial))

@@ -143,9 +143,7 @@ def _range(dtype: torch.dtype) -> tuple[int, int]:
 
 
 def _vector_norm(call: Call) -> Rule:
-    """Norms of shards reduce as norms; infinite orders reduce as extremes, and order 0 is
-    a count.
-    """
+    """Norms of shards reduce as norms, infinite orders as extremes, and order 0 as a sum."""
     shape = call.specs[0].shape
     named = [argument.name for argument in call.op._schema.arguments]
     order = call.argument("ord" if "ord" in named else "p")
@@ -166,9 +164,7 @@ def _vector_norm(call: Call) -> Rule:
 
 
 def _histogram(call: Call) -> Rule:
-    """With given bounds each shard counts its own elements; otherwise the bounds need all
-    elements.
-    """
+    """With given bounds each shard counts its elements; otherwise all elements are needed."""
     if call.argument("min") == call.argument("max"):
         return whole_rule(call)
     shape = call.specs[0].shape

@@ -52,9 +52,7 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
         taps_of = partial(_taps, call, own, reach, backward=backward)
 
         def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-            """Make the local operator; that of a gradient gets the local size of the resampled
-            tensor.
-            """
+            """Make the local operator; a gradient gets the local size of the resampled tensor."""
             nothing = zeros(op, [spec for spec in outputs if spec])  # pyright: ignore
 
             def local(x: torch.Tensor, size: Sequence[int], *rest: Any) -> torch.Tensor:

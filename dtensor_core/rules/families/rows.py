@@ -242,9 +242,7 @@ def _replication(call: Call) -> _Change:
 
 
 def _unpadding(own: int, *, mirrors: bool) -> Row:
-    """Make the gradient of padding, which adds rows of the edges to the rows they were
-    copied from.
-    """
+    """Make a row of the gradient of padding, which adds rows of edges to their origins."""
     base = batched(own, linear=True)
 
     def build(call: Call) -> Rule | None:

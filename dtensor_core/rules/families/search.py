@@ -62,9 +62,7 @@ def _sorted_and_sought(call: Call) -> Rule:
 
 
 def _is_in(call: Call) -> Rule:
-    """Membership in (or, with `invert`, absence from) test elements, tested against each shard of
-    them.
-    """
+    """Membership in test elements, or with `invert` absence, tested on each shard of them."""
     named = [("elements", "e"), ("test_elements", "t"), ("element", "e"), ("test_element", "t")]
     found = [(call.argument(name), letter) for name, letter in named]
     given = [(spec, letter) for spec, letter in found if isinstance(spec, Spec)]

@@ -214,9 +214,7 @@ def _squeeze(call: Call) -> Rule:
 
 
 def _squeeze_exactly(dims: list[int]) -> LocalMaker:
-    """Squeeze the dims of global size 1, since a shard may have size 1 in a dimension that
-    stays.
-    """
+    """Squeeze the dims of global size 1; others may have size 1 on a shard, and stay."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         return lambda x, *unused: torch.ops.aten.squeeze.dims(x, dims)
