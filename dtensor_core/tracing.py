@@ -154,7 +154,7 @@ def numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, dict[s
 
 
 def no_modes() -> AbstractContextManager[Any]:
-    """Disable dispatch modes for the body, so that its operators are not part of a graph."""
+    """Return a context without dispatch modes, so that its operators are not part of a graph."""
     stacked = torch._C._len_torch_dispatch_stack()  # pyright: ignore
     return _disable_current_modes() if stacked else nullcontext()
 

@@ -89,8 +89,8 @@ def dispatch(
 
     Raises:
         MixedTensorError: A plain tensor of unknown layout meets a DTensor.
-        MeshError: The arguments are on meshes that do not fit.
-        RuleError: No layout is legal.
+        MeshError: The arguments are on different meshes.
+        RuleError: The call can't be decided.
 
     All of these are raised before anything is communicated or written.
     """

@@ -73,7 +73,7 @@ def _batch_norm_moments(
 def _layer_norm_moments(
     op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Metas:
-    """CPU kernels save moments in the input's dtype, unless the weights are wider."""
+    """Correct saved moments: on CPU in the input's dtype, unless the weights are wider."""
     x, *parameters = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
     if x.mesh.device_type != "cpu" or any(each.dtype is not x.dtype for each in parameters):
         return told
@@ -83,7 +83,7 @@ def _layer_norm_moments(
 def _batch_norm_gradients(
     op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Metas:
-    """The meta kernel returns a gradient of the input as first result, even if it is not wanted."""
+    """Drop unwanted results: the meta kernel always returns a gradient of the input first."""
     given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
     return told[len(told) - sum(given["output_mask"]) :]
 

@@ -18,7 +18,7 @@ from dtensor_core.redistribute.steps import CARRIERS, Site
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
-# Step kinds that divide the tensor before (or join the one after) among single ranks.
+# Step kinds that split the tensor before by rank, and that join the one after by rank.
 _CUTTING = ("slice", "reduce_scatter", "all_to_all")
 _JOINING = ("all_gather", "all_to_all")
 _REDUCING = ("all_reduce", "reduce_scatter")

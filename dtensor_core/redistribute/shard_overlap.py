@@ -72,7 +72,7 @@ def take(tensor: torch.Tensor, wanted: Part) -> torch.Tensor:
 
 
 def join(blocks: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequence[int]):
-    """Assemble a tensor of `shape` from blocks, of which each one is a part."""
+    """Assemble a tensor of `shape` from blocks, which are its parts and together cover it."""
     dims = {dim for each in parts for dim, _ in each.cuts}
     if len(dims) > 1:
         return _filled(blocks, parts, shape)
