@@ -1,4 +1,4 @@
-"""dtensor_core: tensors sharded over a device mesh, and the reason for every communication.
+"""dtensor_core: tensors sharded over a device mesh, with the reason for every communication.
 
 The public names are those of `torch.distributed.tensor`, so a program moves over by changing its
 imports.

@@ -1,4 +1,4 @@
-"""DTensors, and what makes them, under the module name that programs import them from."""
+"""DTensors and their constructors, under the module name that programs import them from."""
 
 from dtensor_core.api import distribute_module, distribute_tensor
 from dtensor_core.factories import empty, full, ones, rand, randn, zeros

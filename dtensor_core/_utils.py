@@ -1,4 +1,4 @@
-"""Functions on layouts, and a context, under the module name that programs import them from."""
+"""Layout functions and a context, under the module name that programs import them from."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def compute_local_shape_and_global_offset(
     placements: Sequence[Placement],
     skip_offset: bool = False,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of this rank's part, and where it begins in each dimension.
+    """Return the shape of this rank's shard, and its offset in each dimension.
 
-    An empty part begins at the dimension's end. Of several pieces (a strided shard) it is the
-    first one's begin. A rank outside of the mesh has `((0,), ())`; with `skip_offset` there is no
-    offset.
+    An empty shard starts at the dimension's end. For a strided shard the offset is that of the
+    first piece. A rank outside of the mesh gets `((0,), ())`; with `skip_offset` the offset is
+    empty.
     """
     coords = mesh.get_coordinate()
     if coords is None:
@@ -52,7 +52,7 @@ def compute_local_shape_and_global_offset(
 def compute_global_tensor_info(
     tensor: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
 ) -> tuple[list[int], list[int]]:
-    """Global shape and stride, if every rank's part is like this one."""
+    """Return the global shape and stride, assuming that every rank's shard is like this one."""
     normal = normalize_placements(placements, mesh, tensor.ndim)
     meta = global_meta(tensor, mesh, normal, None, None)
     return list(meta.shape), list(meta.stride)

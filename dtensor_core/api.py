@@ -1,4 +1,4 @@
-"""Making DTensors of tensors and modules: `distribute_tensor`, `distribute_module`, factories."""
+"""Distribution of tensors and modules: `distribute_tensor` and `distribute_module`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PartitionFn = Callable[[str, nn.Module, DeviceMesh], None]
 
 
 class LeafError(DTensorError, RuntimeError):
-    """A tensor with a history was asked to become a leaf."""
+    """A non-leaf tensor was distributed, or a module was distributed twice."""
 
 
 @outside_transforms
@@ -36,14 +36,20 @@ def distribute_tensor(
     *,
     src_data_rank: int | None = 0,
 ) -> DTensor:
-    """The leaf DTensor with the data of a whole tensor, laid out as `placements` say.
+    """Distribute a full tensor over a mesh, as a leaf DTensor.
 
-    The data comes from the rank with coordinate `src_data_rank` on every mesh axis; with None
-    each rank keeps its part of its own tensor and nothing is sent. `tensor` is global, the same
-    shape on every rank.
+    Args:
+        tensor: The full tensor, of the same shape on every rank; must be a leaf.
+        device_mesh: The mesh; by default that of the innermost `with mesh:`.
+        placements: One placement per mesh axis; Replicate by default.
+        src_data_rank: The coordinate, on every mesh axis, of the rank whose data is distributed.
+            With None each rank keeps its part of its own tensor, without communication.
 
-    Raises LeafError (a RuntimeError) for a non-leaf tensor, ValueErrors for placements that
-    don't fit and for a DTensor of another mesh or other placements.
+    Raises:
+        LeafError: The tensor is not a leaf (a RuntimeError).
+        PlacementError: The placements don't fit the tensor and the mesh, or the tensor is a DTensor
+            with other ones (a ValueError).
+        MeshError: The tensor is a DTensor of another mesh (a ValueError).
     """
     mesh = current_mesh(device_mesh)
     if not tensor.is_leaf:
@@ -99,15 +105,24 @@ def distribute_module(
     input_fn: Callable[..., Any] | None = None,
     output_fn: Callable[..., Any] | None = None,
 ) -> nn.Module:
-    """The module with its parameters and buffers made DTensors, in place.
+    """Replace the parameters and buffers of a module by DTensors, in place.
 
-    `partition_fn(name, submodule, mesh)` distributes what it wants; what it leaves is replicated.
-    A parameter that has several names, in this module or in others, is one afterwards too.
-    `input_fn(module, inputs, mesh)` and `output_fn(module, outputs, mesh)` run before and after
-    every forward.
+    A parameter with several names, in this module or in others, remains a single one.
 
-    Raises LeafError (a RuntimeError) on a module that was distributed before, TiedError (a
-    ValueError) for a parameter that is to be laid out differently under two names.
+    Args:
+        module: The module.
+        device_mesh: The mesh; by default that of the innermost `with mesh:`.
+        partition_fn: `partition_fn(name, submodule, mesh)` distributes parameters of its choice;
+            all others are replicated.
+        input_fn: `input_fn(module, inputs, mesh)` runs before every forward.
+        output_fn: `output_fn(module, outputs, mesh)` runs after every forward.
+
+    Returns:
+        The same module.
+
+    Raises:
+        LeafError: The module has been distributed before (a RuntimeError).
+        TiedError: Two names of a parameter ask for different layouts (a ValueError).
     """
     mesh = current_mesh(device_mesh)
     if getattr(module, "_distribute_module_applied", False):
@@ -130,7 +145,7 @@ def distribute_module(
 
 
 def _replicate_rest(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Replicate the parameters and buffers that are plain tensors still, each once."""
+    """Replicate the parameters and buffers that are still plain tensors, each once."""
     done: dict[torch.Tensor, Any] = {}
     for submodule in module.modules():
         for name, parameter in submodule._parameters.items():

@@ -1,11 +1,14 @@
-"""The only file that issues communication: one function a collective, on plain local tensors.
+"""The only module that issues communication: one function per collective, on plain local tensors.
 
-Each takes the contiguous local tensor and the name of a group, and returns at once what `wait`
-makes ready. Sizes are in elements along dim 0, ranks in the order of the group. Called by
-`redistribute` alone. The functional operators of c10d are used wherever someone looks on, for they
-are what traces and dispatch modes know; where nobody does, the group is asked directly for what
-the same, which takes a quarter of the time; and where a recorder is told of it, which is all that
-anyone could learn on the way there, the group's backend is.
+Each takes the contiguous local tensor and the name of a group, and returns at once; `wait` returns
+the result. Sizes are in elements along dim 0, ranks in the order of the group. Called by
+`redistribute` alone.
+
+There are three ways to issue a collective. The functional operators of c10d are used if anything
+observes the call, since traces and dispatch modes know these. Otherwise the group is called
+directly, which takes a quarter of the time. If a recorder is notified of the call
+(`observe.issuer`), the group's backend is called, since the recorder has all it could observe on
+the way there.
 """
 
 from __future__ import annotations
@@ -22,15 +25,15 @@ from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 from dtensor_core import observe
 
 _ops = torch.ops._c10d_functional
-# A collective has no gradient of its own: that of a redistribution is another one. Below autograd
-# its operator also does without the Python kernel that it has there.
+# A collective has no gradient of its own; a redistribution defines its gradient. Below autograd,
+# the functional operator also skips its Python autograd kernel.
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _num_modes = torch._C._len_torch_dispatch_stack  # pyright: ignore
 _mode_at = torch._C._get_dispatch_stack_at  # pyright: ignore
 _transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore
 
 Issued = torch.Tensor | tuple[torch.Tensor, dist.Work]
-"""The result of a collective that is under way, with the handle to wait by where it has its own."""
+"""The result of a pending collective, with its handle if it was issued by the group directly."""
 
 
 _num_functional = 0
@@ -38,7 +41,7 @@ _num_functional = 0
 
 @contextmanager
 def functional() -> Iterator[None]:
-    """Issue functional operators for the body: what they return may be passed on unwaited."""
+    """Issue functional operators while the body runs; their results may be passed on unwaited."""
     global _num_functional
     _num_functional += 1
     try:
@@ -48,10 +51,10 @@ def functional() -> Iterator[None]:
 
 
 def _asked_directly(local: torch.Tensor, name: str) -> Any:
-    """The group itself; None where the functional operator is needed.
+    """Return the group, or None if the functional operator is needed.
 
-    That is where a mode, a transform or a tensor without data looks on, for complex numbers, which
-    groups take in pairs, and for groups written in Python, which have methods of their own.
+    It is needed if a mode or a transform is active, for tensors without data, for complex numbers
+    (which groups send as pairs), and for groups written in Python, which have their own methods.
     """
     if (
         _num_functional > 0
@@ -67,7 +70,7 @@ def _asked_directly(local: torch.Tensor, name: str) -> Any:
 
 
 def _is_looked_at() -> bool:
-    """Whether a dispatch mode looks on, other than one that sees what groups are asked for too."""
+    """True if a dispatch mode is active, except one that also sees direct calls of groups."""
     num_modes = _num_modes()
     return num_modes > 1 or (num_modes == 1 and not getattr(_mode_at(0), "sees_groups", False))
 
@@ -75,9 +78,9 @@ def _is_looked_at() -> bool:
 def _issued(
     native_op: str, group: Any, method: str, given: tuple[Any, ...], args: tuple[Any, ...]
 ) -> dist.Work:
-    """The handle of a collective that a group is asked for, or where it is told of, its backend.
+    """Issue a collective by the group, or if a recorder is notified, by its backend.
 
-    `given` is what `native_op` would be given on the way from the one to the other.
+    `given` are the arguments that the group would pass to `native_op`. Returns the handle.
     """
     issuer = observe.issuer
     if issuer is None:
@@ -100,7 +103,7 @@ def _options(kind: Callable[[], Any], reduce_op: str = "", source: int = -1) -> 
 
 
 def wait(issued: Issued) -> torch.Tensor:
-    """The result of a collective, once it is there."""
+    """Wait for a collective, and return its result."""
     if type(issued) is tuple:
         result, work = issued
         work.wait()
@@ -110,7 +113,7 @@ def wait(issued: Issued) -> torch.Tensor:
 
 
 def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
-    """The reduction of every rank's tensor."""
+    """Reduce the tensors of all ranks."""
     with _below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
@@ -122,7 +125,7 @@ def all_reduce(local: torch.Tensor, reduce_op: str, group: str) -> Issued:
 
 
 def all_gather(local: torch.Tensor, ranks: int, group: str) -> Issued:
-    """Every rank's tensor, joined along dim 0; shapes must be equal."""
+    """Concatenate the tensors of all ranks along dim 0; their shapes must be equal."""
     with _below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
@@ -135,7 +138,7 @@ def all_gather(local: torch.Tensor, ranks: int, group: str) -> Issued:
 
 
 def reduce_scatter(local: torch.Tensor, reduce_op: str, ranks: int, group: str) -> Issued:
-    """This rank's equal part, along dim 0, of the reduction of every rank's tensor."""
+    """Reduce the tensors of all ranks, and return this rank's equal part along dim 0."""
     with _below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
@@ -151,9 +154,9 @@ def reduce_scatter(local: torch.Tensor, reduce_op: str, ranks: int, group: str) 
 def all_to_all(
     local: torch.Tensor, output_sizes: list[int], input_sizes: list[int], group: str
 ) -> Issued:
-    """What each rank has for this one, joined along dim 0."""
+    """Exchange parts with all ranks; the received ones are concatenated along dim 0."""
     if not sum(input_sizes) and sum(output_sizes) and _is_fake(group):
-        # It makes up what arrives of what is sent, and raises where that is nothing.
+        # The fake group fills the output from the input, and raises if that is empty.
         local, input_sizes = local.new_zeros(1, *local.shape[1:]), [1, *input_sizes[1:]]
     with _below_autograd():
         direct = _asked_directly(local, group)
@@ -172,7 +175,7 @@ def _is_fake(group: str) -> bool:
 
 
 def broadcast(local: torch.Tensor, source: int, group: str) -> Issued:
-    """The tensor of the rank `source` of the group."""
+    """Return the tensor of rank `source` of the group."""
     with _below_autograd():
         direct = _asked_directly(local, group)
         if direct is None:
@@ -186,6 +189,6 @@ def broadcast(local: torch.Tensor, source: int, group: str) -> Issued:
 def scatter(
     parts: list[torch.Tensor] | None, out: torch.Tensor, source: int, group: dist.ProcessGroup
 ) -> torch.Tensor:
-    """The part that the rank `source` of the group has for this one, written to `out`."""
+    """Write to `out` the part that rank `source` of the group has for this rank, and return it."""
     dist.scatter(out, parts, group=group, group_src=source)
     return out

@@ -1,4 +1,4 @@
-"""Device meshes under the module name that programs import them from."""
+"""Device meshes, under the module name that programs import them from."""
 
 from dtensor_core.mesh import DeviceMesh, init_device_mesh
 

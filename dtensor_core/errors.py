@@ -1,23 +1,26 @@
-"""The exceptions of dtensor_core, and the four parts that each of their texts has.
+"""The exceptions of dtensor_core, and the four parts of their messages.
 
-A text says what was asked, what was found, why that can't be, and what to try. Inner code raises
-with as many parts as it knows; the boundary (`dispatch`, the public functions) adds the rest once.
-Every class also derives from the built-in that programs written for DTensors already catch.
+A message states the request, what was found, the reason for the error, and a hint. Inner code
+raises with the parts it knows; the boundary (`dispatch`, the public functions) adds the rest once.
+Every class also derives from the built-in exception that programs written for DTensors already
+catch.
 """
 
 from __future__ import annotations
 
 
 class DTensorError(Exception):
-    """Base of all errors that dtensor_core raises on purpose."""
+    """Base class of all errors that dtensor_core raises on purpose."""
 
 
 class PlacementError(DTensorError, ValueError):
-    """A placement that can't be: unknown reduction, bad dim, wrong number of placements."""
+    """An invalid placement: unknown reduction, bad dim, wrong number of placements."""
 
 
 class RedistributeError(PlacementError, RuntimeError):
-    """A layout that a tensor can't be made from, or brought to: addends, or half of a shape."""
+    """A layout that a tensor can't be made from or redistributed to: Partial, or half of a
+    shape.
+    """
 
 
 class LayoutError(DTensorError, ValueError):
@@ -33,35 +36,35 @@ class MixedTensorError(DTensorError, RuntimeError):
 
 
 class OutOfRangeError(DTensorError, IndexError, RuntimeError):
-    """An index that names no position: torch's kernels raise the one built-in or the other."""
+    """An index out of range; torch's kernels raise either of the two built-in exceptions."""
 
 
 class RuleError(DTensorError, RuntimeError):
-    """An operator whose result can't be laid out as it was asked to be."""
+    """An operator whose result can't have the requested layout."""
 
 
 class MissingRuleError(RuleError, NotImplementedError):
-    """An operator that has no sharding rule, and never can or `missing_rule("error")` holds."""
+    """An operator has no sharding rule, and can't have one or `missing_rule("error")` holds."""
 
 
 class StaleViewError(DTensorError, RuntimeError):
-    """The local part of a view that is a copy, whose tensor was written since."""
+    """Access to the local part of a copied view whose base has been written since."""
 
 
 class TransformError(DTensorError, RuntimeError):
-    """A tensor that a transform of `torch.func` has wrapped, where a DTensor is made or moved."""
+    """Making or redistributing a DTensor from a tensor wrapped by a transform of `torch.func`."""
 
 
 class RandomStateError(DTensorError, RuntimeError):
-    """Ranks whose random numbers can't be those of one device."""
+    """Generator states of ranks from which the random numbers of one device can't be drawn."""
 
 
 class NotationError(DTensorError, ValueError):
-    """A sharding rule whose notation can't be read or does not fit the shapes."""
+    """A sharding rule whose notation is invalid or does not fit the shapes."""
 
 
 def four_parts(*, asked: str, found: str, why: str = "", hint: str = "") -> str:
-    """The text of an error: asked, found, why, try; empty parts are left out."""
+    """Format an error message: request, found, why, try; empty parts are left out."""
     parts = [asked, f"Found: {found}"]
     if why:
         parts.append(f"Why: {why}")

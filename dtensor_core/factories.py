@@ -1,8 +1,8 @@
-"""DTensors from nothing: `zeros`, `ones`, `empty`, `full`, `rand`, `randn` over a mesh.
+"""Factories of DTensors over a mesh: `zeros`, `ones`, `empty`, `full`, `rand`, `randn`.
 
-Sizes are global. Random values are those that one device would draw from the same seed, whatever
-the layout. Nothing is communicated. Without a mesh the one in force is meant, without placements
-Replicate on every axis.
+Sizes are global. Random values are those that one device would draw from the same seed, in any
+layout. Nothing is communicated. The mesh defaults to that of the innermost `with mesh:`, and
+placements to Replicate on every axis.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ def zeros(
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
 ) -> DTensor:
-    """A DTensor of global shape `size`, filled with zeros: `zeros(2, 3)` or `zeros((2, 3))`."""
+    """Return a DTensor of global shape `size` filled with zeros.
+
+    The size is given as `zeros(2, 3)` or `zeros((2, 3))`.
+    """
     options = {"dtype": dtype, "layout": layout}
     return _make(torch.zeros, size, options, device_mesh, placements, requires_grad)
 
@@ -52,7 +55,7 @@ def ones(
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
 ) -> DTensor:
-    """A DTensor of global shape `size`, filled with ones."""
+    """Return a DTensor of global shape `size` filled with ones."""
     options = {"dtype": dtype, "layout": layout}
     return _make(torch.ones, size, options, device_mesh, placements, requires_grad)
 
@@ -66,7 +69,7 @@ def empty(
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
 ) -> DTensor:
-    """A DTensor of global shape `size` whose values are not set."""
+    """Return an uninitialised DTensor of global shape `size`."""
     options = {"dtype": dtype, "layout": layout}
     return _make(torch.empty, size, options, device_mesh, placements, requires_grad)
 
@@ -82,7 +85,7 @@ def full(
     device_mesh: DeviceMesh | None = None,
     placements: Sequence[Placement] | None = None,
 ) -> DTensor:
-    """A DTensor of global shape `size`, filled with `fill_value`."""
+    """Return a DTensor of global shape `size` filled with `fill_value`."""
     options = {"dtype": dtype, "layout": layout}
 
     def fill(shape: Sequence[int], **options: Any) -> torch.Tensor:
@@ -101,7 +104,7 @@ def rand(
     placements: Sequence[Placement] | None = None,
     generator: torch.Generator | None = None,
 ) -> DTensor:
-    """A DTensor of global shape `size`, drawn uniformly from [0, 1)."""
+    """Return a DTensor of global shape `size`, drawn uniformly from [0, 1)."""
     options = {"dtype": dtype, "layout": layout}
     sampled = _Sampled(torch.Tensor.uniform_, 1, generator)
     return _make(sampled, size, options, device_mesh, placements, requires_grad)
@@ -117,7 +120,7 @@ def randn(
     placements: Sequence[Placement] | None = None,
     generator: torch.Generator | None = None,
 ) -> DTensor:
-    """A DTensor of global shape `size`, drawn from the standard normal distribution."""
+    """Return a DTensor of global shape `size`, drawn from the standard normal distribution."""
     options = {"dtype": dtype, "layout": layout}
     sampled = _Sampled(torch.Tensor.normal_, 16, generator)
     return _make(sampled, size, options, device_mesh, placements, requires_grad)
@@ -125,7 +128,7 @@ def randn(
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """An in-place sampler, its grain (see `draws`), and where it draws from."""
+    """An in-place sampler with its grain (see `sharded_rng`) and generator."""
 
     sampler: Callable[..., torch.Tensor]
     grain: int
@@ -148,7 +151,7 @@ def _make(
     normal = normalize_placements(placements, mesh, len(shape))
     dtype = options["dtype"] or torch.get_default_dtype()
     goal = Spec(mesh, normal, TensorMeta(shape, contiguous_stride(shape), dtype))
-    # Addends are made of a tensor that is whole along their axes.
+    # Partial values are made from a tensor that is replicated along their axes.
     before = goal.with_placements([Replicate() if p.is_partial() else p for p in normal])
     options = {**options, "device": mesh.device_type}
     if isinstance(make, _Sampled):
@@ -168,7 +171,7 @@ def _make(
 
 
 def _shape(size: Sequence[Size]) -> torch.Size:
-    """The shape, given as one sequence or as separate integers."""
+    """Return the shape, given as one sequence or as separate integers."""
     if len(size) == 1 and not isinstance(size[0], int):
         return torch.Size(size[0])
     return torch.Size([each for each in size if isinstance(each, int)])

@@ -1,7 +1,7 @@
-"""How the gradient of a tensor lies that crosses between the local world and the mesh's.
+"""Placements of the gradients of tensors that cross between local tensors and DTensors.
 
-A shard's gradient comes back as that shard, a replica's as a replica; addends receive the whole
-gradient, since the sum's gradient is that of every addend. Used by the autograd functions of
+The gradient of a shard is the same shard, that of a replica a replica. Partial values receive the
+full gradient, since the gradient of a sum is that of each term. Used by the autograd functions of
 `tensor`.
 """
 
@@ -19,7 +19,10 @@ from dtensor_core.spec import Spec, TensorMeta
 
 @lru_cache(maxsize=16384)
 def gradient_placements(placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
-    """Where a gradient comes from that crosses to the local world: addends receive it whole."""
+    """Return the placements of a gradient that crosses to local tensors.
+
+    They are those of the forward, with Partial replaced by Replicate.
+    """
     return tuple(gradient_placement(placement) for placement in placements)
 
 
@@ -27,7 +30,7 @@ def gradient_placements(placements: tuple[Placement, ...]) -> tuple[Placement, .
 def gradient_spec(
     spec: Spec, placements: tuple[Placement, ...], stride: tuple[int, ...], dtype: torch.dtype
 ) -> Spec:
-    """The spec of a gradient whose local part has `stride`."""
+    """Return the spec of a gradient whose local part has `stride`."""
     outside = spec.coords is None
     strides = spec.stride if outside else stride_like(spec.shape, stride)
     return Spec(spec.mesh, placements, TensorMeta(spec.shape, strides, dtype))
@@ -37,7 +40,11 @@ def gradient_spec(
 def gradient_target(
     forward: tuple[Placement, ...], gradient: tuple[Placement, ...]
 ) -> tuple[Placement, ...]:
-    """Where a gradient goes: to the forward's placements; addends get it whole, or as addends."""
+    """Return the target placements of a gradient.
+
+    They are those of the forward, with Partial replaced by Replicate unless the gradient has the
+    same Partial.
+    """
     return tuple(
         before if before is now else gradient_placement(before)
         for before, now in zip(forward, gradient, strict=True)

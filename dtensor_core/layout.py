@@ -1,9 +1,9 @@
-"""Shard arithmetic: which part of a dimension a coordinate holds. Integers in, integers out.
+"""Shard arithmetic: the part of a dimension that a coordinate holds. Integers in, integers out.
 
-Law (torch.chunk): a dimension of size s over n ranks is cut into chunks of ceil(s / n), so the
-last ones may be short or empty. Several axes may cut one dimension; they act from the first mesh
-axis to the last, each on what the ones before it left. A strided cut takes its chunk of each of
-`split_factor` blocks, the blocks themselves being `torch.chunk` pieces.
+Law (torch.chunk): a dimension of size s over n ranks is split into chunks of ceil(s / n), so the
+last ones may be short or empty. Several axes may shard one dimension. They act from the first mesh
+axis to the last, each on the result of the ones before. A strided shard takes its chunk of each of
+`split_factor` blocks, where the blocks themselves are `torch.chunk` pieces.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ class Extent:
 
 
 def chunk_size(global_size: int, num_shards: int) -> int:
-    """The length of all chunks but the last ones: ceil(global_size / num_shards)."""
+    """Return the length of all chunks but the last ones: ceil(global_size / num_shards)."""
     return -(-global_size // num_shards)
 
 
 def local_extent(global_size: int, num_shards: int, coord: int) -> Extent:
-    """The slice of a dimension that one coordinate holds.
+    """Return the slice of a dimension that one coordinate holds.
 
     Chunks are ceil(global_size / num_shards) long, so the last ones may be short or empty:
     local_extent(5, 4, 2) == Extent(offset=4, size=1), and coord 3 holds nothing.
 
-    Raises LayoutError if coord is outside [0, num_shards).
+    Raises:
+        LayoutError: `coord` is outside of [0, num_shards).
+
     Source: torch.chunk.
     """
     if not 0 <= coord < num_shards:
@@ -46,7 +48,7 @@ def local_extent(global_size: int, num_shards: int, coord: int) -> Extent:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One axis cutting a dimension: `num_shards` ranks, of which this is `coord`."""
+    """Sharding of a dimension by one axis of `num_shards` ranks, seen from the one at `coord`."""
 
     num_shards: int
     coord: int
@@ -56,7 +58,7 @@ class Cut:
 def cuts_of(
     placements: Sequence[Placement], mesh_shape: Sequence[int], coords: Sequence[int], dim: int
 ) -> tuple[Cut, ...]:
-    """The cuts that placements make in one dimension, first mesh axis first."""
+    """Return the shardings of one dimension by some placements, first mesh axis first."""
     return tuple(
         Cut(mesh_shape[axis], coords[axis], split_factor(placement))
         for axis, placement in enumerate(placements)
@@ -65,10 +67,10 @@ def cuts_of(
 
 
 def held_extents(global_size: int, cuts: Sequence[Cut]) -> tuple[Extent, ...]:
-    """The pieces of a dimension that are held after `cuts`, in the order of local storage.
+    """Return the pieces of a dimension that are held after `cuts`, in the order of local storage.
 
-    Without a strided cut that is one piece, perhaps empty:
-    held_extents(8, [Cut(2, 1), Cut(2, 0)]) == (Extent(4, 2),).
+    Without a strided shard this is one piece, possibly empty: held_extents(8, [Cut(2, 1), Cut(2,
+    0)]) == (Extent(4, 2),).
     """
     offset, size = 0, global_size
     for number, cut in enumerate(cuts):
@@ -94,7 +96,7 @@ def _strided_extents(held: tuple[Extent, ...], cuts: Sequence[Cut]) -> tuple[Ext
 
 
 def _select(held: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent, ...]:
-    """`wanted` counts along the concatenation of `held`; the same pieces in global terms."""
+    """Convert extents `wanted` of the concatenation of `held` to global extents."""
     result: list[Extent] = []
     for want in wanted:
         start = 0
@@ -108,7 +110,7 @@ def _select(held: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent, .
 
 
 def _append(pieces: list[Extent], piece: Extent) -> None:
-    """Add a piece, joined to the last one where they touch."""
+    """Append a piece, merged with the last one if they touch."""
     if pieces and pieces[-1].offset + pieces[-1].size == piece.offset:
         pieces[-1] = Extent(pieces[-1].offset, pieces[-1].size + piece.size)
     else:
@@ -116,7 +118,7 @@ def _append(pieces: list[Extent], piece: Extent) -> None:
 
 
 def united(extents: Iterable[Extent]) -> list[Extent]:
-    """The extents in ascending order, without empty ones, joined where they touch or overlap."""
+    """Return the non-empty extents in ascending order, merged where they touch or overlap."""
     joined: list[Extent] = []
     for extent in sorted(extent for extent in extents if extent.size):
         last = joined[-1] if joined else extent
@@ -129,7 +131,7 @@ def united(extents: Iterable[Extent]) -> list[Extent]:
 
 
 def held_size(global_size: int, cuts: Sequence[Cut]) -> int:
-    """How many elements of a dimension are held after `cuts`."""
+    """Return the number of elements of a dimension that are held after `cuts`."""
     size = global_size
     for cut in cuts:
         block = chunk_size(size, cut.split_factor)
@@ -148,7 +150,10 @@ def local_shape(
     mesh_shape: Sequence[int],
     coords: Sequence[int] | None,
 ) -> tuple[int, ...]:
-    """The local shape at `coords`; outside of the mesh that of an empty tensor, or of a number."""
+    """Return the local shape at `coords`.
+
+    Outside of the mesh (`coords` is None) it is that of an empty tensor, or of a scalar.
+    """
     if coords is None:
         return (0,) if shape else ()
     local = list(shape)
@@ -171,7 +176,7 @@ def is_even(
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """The stride of a contiguous tensor, in elements; that of torch also where a size is 0."""
+    """Return the stride of a contiguous tensor, in elements; like torch's also for sizes of 0."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -183,9 +188,9 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def stride_like(shape: Sequence[int], like: Sequence[int]) -> tuple[int, ...]:
-    """The stride of a dense tensor whose dimensions lie in memory in the order of stride `like`.
+    """Return the stride of a dense tensor with the memory order of dimensions of stride `like`.
 
-    An expanded dimension, of stride 0, stays one: stride_like((4, 6), (0, 1)) == (0, 1).
+    An expanded dimension (stride 0) stays expanded: stride_like((4, 6), (0, 1)) == (0, 1).
     """
     strides = [0] * len(shape)
     step = 1

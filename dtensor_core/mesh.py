@@ -1,10 +1,10 @@
-"""Device meshes: torch's own, re-exported, and what this package asks of them.
+"""Device meshes: torch's own, re-exported, with the queries that this package needs.
 
-A mesh axis is named by `mesh_dim_names`, or `axis0`, `axis1`, ... where it has no name. A rank
-that is not part of a mesh has no coordinate on it.
+A mesh axis is named by `mesh_dim_names`, or `axis0`, `axis1`, ... if it has no name. A rank that is
+not part of a mesh has no coordinate on it.
 
-Meshes compare equal by shape and ranks, so a mesh of destroyed process groups equals the one that
-was made in its place. What caches by mesh uses `identity`, which tells them apart.
+Meshes compare equal by shape and ranks, so a mesh of destroyed process groups equals the one made
+in its place. Caches by mesh use `identity`, which distinguishes them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ __all__ = [
 
 
 def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
-    """The mesh given, or the one of the innermost `with mesh:`.
+    """Return the given mesh, or that of the innermost `with mesh:`.
 
-    Raises MeshError if there is neither.
+    Raises:
+        MeshError: There is neither.
     """
     if mesh is not None:
         return mesh
@@ -58,25 +59,26 @@ def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
 
 
 def axis_name(mesh: DeviceMesh, axis: int) -> str:
-    """The name of a mesh axis."""
+    """Return the name of a mesh axis."""
     names = mesh.mesh_dim_names
     return names[axis] if names else f"axis{axis}"
 
 
 def axes_name(mesh: DeviceMesh, axes: Sequence[int]) -> str:
-    """The name of an axis, or of several that are joined: `dp+tp`."""
+    """Return the name of an axis, or of several joined axes: `dp+tp`."""
     return "+".join(axis_name(mesh, axis) for axis in axes)
 
 
 def mesh_shape(mesh: DeviceMesh) -> tuple[int, ...]:
-    """The number of ranks on each axis."""
+    """Return the number of ranks on each axis."""
     return tuple(mesh.shape)
 
 
 def axis_number(mesh: DeviceMesh, axis: int | str) -> int:
-    """The number of a mesh axis that is given by name or, perhaps negative, by number.
+    """Return the number of a mesh axis given by name or by number, which may be negative.
 
-    Raises MeshError for an axis that the mesh does not have.
+    Raises:
+        MeshError: The mesh does not have this axis.
     """
     names = [axis_name(mesh, number) for number in range(mesh.ndim)]
     if isinstance(axis, str) and axis in names:
@@ -94,10 +96,10 @@ def axis_number(mesh: DeviceMesh, axis: int | str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A process group that joins the ranks along some axes, and where each of its ranks stands.
+    """A process group of the ranks along some axes, with the coordinates of its ranks.
 
-    `coords` are the coordinates on those axes, in order of rank in the group: torch numbers the
-    ranks of a group by their global rank, whatever the order of the mesh.
+    `coords` are the coordinates on those axes, in the order of ranks in the group. torch numbers
+    the ranks of a group by their global rank, independent of the order of the mesh.
     """
 
     group: dist.ProcessGroup
@@ -106,9 +108,10 @@ class Channel:
 
 
 def channel(mesh: DeviceMesh, axes: Sequence[int]) -> Channel:
-    """The channel along one axis, or along several that were flattened into one.
+    """Return the channel along one axis, or along several that were flattened into one.
 
-    Raises MeshError on a rank outside of the mesh, and where no group joins the axes.
+    Raises:
+        MeshError: This rank is outside of the mesh, or no group joins the axes.
     """
     coords = mesh.get_coordinate()
     if coords is None:
@@ -118,7 +121,7 @@ def channel(mesh: DeviceMesh, axes: Sequence[int]) -> Channel:
         raise MeshError(f"no process group joins the axes {tuple(axes)} of {mesh}")
     group = joined.get_group(axes[0] if joined is mesh else 0)
     place = tuple(slice(None) if a in axes else coord for a, coord in enumerate(coords))
-    with _disable_current_modes():  # the ranks are to be read, also where tensors are fake
+    with _disable_current_modes():  # the ranks must be readable even if tensors are fake
         line = mesh.mesh[place].flatten().tolist()
     places = itertools.product(*(range(mesh.size(axis)) for axis in axes))
     at = dict(zip(line, places, strict=True))
@@ -127,15 +130,15 @@ def channel(mesh: DeviceMesh, axes: Sequence[int]) -> Channel:
 
 
 def num_flattened(mesh: DeviceMesh) -> int:
-    """How often `_flatten` has joined axes of this mesh, or of the one it was sliced from."""
+    """Return how often `_flatten` has joined axes of this mesh, or of its root mesh."""
     return len((mesh._root_mesh or mesh)._flatten_mapping)
 
 
 def flattened(mesh: DeviceMesh) -> dict[tuple[int, ...], DeviceMesh]:
-    """The meshes of one axis that `_flatten` made of several axes, by the numbers of these.
+    """Return the one-axis meshes that `_flatten` made from several axes, by the axes' numbers.
 
-    Axes of one rank are left out. No group is made here: making one takes all ranks of the
-    world, which need not be here; `mesh["dp", "tp"]._flatten()` is where they all are.
+    Axes of one rank are left out. No group is made here, since that takes all ranks of the world,
+    which may not all be here; they are when the program calls `mesh["dp", "tp"]._flatten()`.
     """
     made = (mesh._root_mesh or mesh)._flatten_mapping
     live = [axis for axis in range(mesh.ndim) if mesh.size(axis) > 1]
@@ -152,7 +155,7 @@ def flattened(mesh: DeviceMesh) -> dict[tuple[int, ...], DeviceMesh]:
 
 
 def _offsets(layouts: Sequence[Any]) -> list[int]:
-    """Where the ranks along some axes stand in the list of all ranks, counted from the first."""
+    """Return the positions of the ranks along some axes, relative to the first."""
     offsets = [0]
     for layout in layouts:
         for size, stride in layout.sizes_and_strides:
@@ -164,22 +167,22 @@ _forgetful: list[Callable[[], object]] = []
 
 
 def on_change(forget: Callable[[], object]) -> None:
-    """Have `forget` called when what plans depend on has changed: costs, or flattened axes."""
+    """Register `forget`, called when inputs of plans change: costs, or flattened axes."""
     _forgetful.append(forget)
 
 
 def forget_decisions() -> None:
-    """Forget all that was decided by costs and groups that are no longer those of the mesh."""
+    """Discard all decisions, after costs or groups of a mesh have changed."""
     for forget in _forgetful:
         forget()
 
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """What equal meshes with the same process groups, seen from one rank, have in common.
+    """Identity shared by equal meshes with the same process groups, as seen from one rank.
 
-    The ranks on each axis and this rank's coordinates too, None outside: the mesh works them out
-    anew each time that it is asked.
+    Also caches the mesh's shape and this rank's coordinates (None outside of the mesh), which the
+    mesh recomputes on every access.
     """
 
     mesh: DeviceMesh
@@ -187,13 +190,13 @@ class Identity:
     coords: tuple[int, ...] | None
 
 
-# Both forget a mesh once no spec is left on it.
+# In both, the entry of a mesh is dropped once no spec on it is left.
 _identities: weakref.WeakValueDictionary[tuple[Any, ...], Identity] = weakref.WeakValueDictionary()
 _by_object: dict[int, tuple[weakref.ref[DeviceMesh], weakref.ref[Identity]]] = {}
 
 
 def identity(mesh: DeviceMesh) -> Identity:
-    """The one identity of a mesh; the same object for all meshes that are interchangeable."""
+    """Return the identity of a mesh; the same object for all interchangeable meshes."""
     known = _by_object.get(id(mesh))
     if known is not None and known[0]() is mesh:
         found = known[1]()

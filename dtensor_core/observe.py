@@ -1,9 +1,9 @@
-"""What the core announces: every communication, with the reason for it.
+"""Announcements of every communication, with its reason, to listeners and recorders.
 
 `redistribute.execute` (and what is built from its steps) opens an `Announcement` around each
-collective; `current()` is the one in force on the calling thread, which is how a recorder that
-intercepts the collective learns why it happened. Listeners are told before anything is sent, so
-they may also refuse by raising. Nothing here costs anything when no communication happens.
+collective. `current()` returns the one in force on the calling thread, from which a recorder that
+intercepts the collective learns its reason. Listeners are called before anything is sent, and may
+refuse by raising. Nothing here has a cost if no communication happens.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One collective about to be issued, and why.
+    """A collective about to be issued, and its reason.
 
-    `operator` needed `argument` in another layout (`operator` is "redistribute" where the user
-    asked for it by name). `source` and `target` are layouts in text form, before and after the
-    whole redistribution; `step`, `axis` and `payload_bytes` describe this one collective on this
-    rank, `seconds` what the planner takes it to last. `candidates` lists the layouts considered
-    with their cost in seconds; the first one was chosen. `note` says more of the reason.
+    Attributes:
+        operator: The operator that needs the communication; "redistribute" for an explicit request.
+        argument: The argument that it needs in another layout.
+        source: The layout before the entire redistribution, as text.
+        target: The layout after the entire redistribution, as text.
+        step: The kind of this collective.
+        axis: The mesh axis of this collective.
+        payload_bytes: The payload of this collective on this rank.
+        candidates: The layouts considered, with their cost in seconds; the first one was chosen.
+        seconds: The planner's estimate for this collective.
+        note: Further detail of the reason.
     """
 
     operator: str
@@ -51,12 +57,12 @@ Listener = Callable[[Announcement], None]
 
 
 WRITTEN = "written"
-"""What stands for an argument where the result of writing is brought back to where it belongs."""
+"""Stands for the argument where a written result is redistributed to its original layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An argument that an operator needs in another layout: its spec now, and the planned steps.
+    """An argument that an operator needs in another layout, with the planned steps.
 
     `candidates` are those of the operator, as in an announcement.
     """
@@ -70,25 +76,28 @@ class Move:
 Runner = Callable[[Any, Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 
 runner: Runner | None = None
-"""Who runs what an operator on DTensors runs on this rank's parts, where a recorder wants to see.
+"""Runs the local function of an operator on DTensors, if a recorder has set it.
 
-It gets the operator, the function, which is most often that operator in C++, and the arguments."""
+It receives the operator, the function (usually that operator in C++) and the arguments.
+"""
 
 Issuer = Callable[[str, Sequence[Any], Callable[..., Any], Sequence[Any]], Any]
 
 issuer: Issuer | None = None
-"""Who issues collectives, where a recorder wants to be told of them and not have to look for them.
+"""Issues collectives, if a recorder has set it to be notified instead of intercepting them.
 
-It gets the operator of c10d that this would be, with its first arguments, and what to call instead
-with what: that returns the handle of the collective, and so has the issuer to."""
+It receives the corresponding operator of c10d with its first arguments, and the function to call
+with its arguments. It must return what the function does: the handle of the collective.
+"""
 
 Looker = Callable[[int], AbstractContextManager[Callable[..., Any]]]
 
 looker: Looker | None = None
-"""Who looks on where the test harness runs a function on so many ranks, if somebody wants to.
+"""Observes runs of the test harness, if set; receives the number of ranks.
 
-The context is around the whole run. What it gives is called on each rank with the function and its
-arguments, and returns what that does; ranks that are processes get a copy."""
+The context is entered around the whole run. Its value is called on each rank with the function and
+its arguments, and must return the function's result; ranks that are processes get a copy of it.
+"""
 
 Guard = Callable[[str, Sequence[Move]], None]
 
@@ -102,12 +111,12 @@ _listeners: tuple[Listener, ...] = ()
 
 
 def current() -> Announcement | None:
-    """The announcement in force on this thread, or None outside of any."""
+    """Return the announcement in force on this thread, or None."""
     return _force.announcement
 
 
 class announced:
-    """Tell the listeners, then keep `announcement` in force for the body."""
+    """Call the listeners, then keep `announcement` in force while the body runs."""
 
     __slots__ = ("_announcement", "_before")
 
@@ -143,7 +152,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def looking_on(world_size: int) -> AbstractContextManager[Callable[..., Any] | None]:
-    """What a run of the test harness on so many ranks is made in; it gives None for nobody."""
+    """Return the context of a run of the test harness; its value is None without a `looker`."""
     return looker(world_size) if looker is not None else nullcontext()
 
 
@@ -160,9 +169,9 @@ _guards: list[Guard | None] = []
 
 @contextmanager
 def guarding(guard: Guard | None) -> Iterator[None]:
-    """Show `guard` what operators of this thread are about to redistribute; it may raise.
+    """Show `guard` the redistributions that operators of this thread are about to do; it may raise.
 
-    None lifts the guard around. The innermost one counts.
+    None lifts the enclosing guard. The innermost guard counts.
     """
     _guards.append(guard)
     _here.stack.append(guard)
@@ -174,7 +183,7 @@ def guarding(guard: Guard | None) -> Iterator[None]:
 
 
 def guard() -> Guard | None:
-    """The guard of this thread; on a thread that autograd made for a device, the newest one."""
+    """Return this thread's guard; a thread of autograd's uses the newest guard of any thread."""
     if not _guards:
         return None
     if _here.stack:

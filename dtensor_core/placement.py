@@ -1,10 +1,10 @@
-"""Placements: how a tensor lies along one mesh axis. Values, nothing that communicates.
+"""Placements: the layout of a tensor along one mesh axis. Values only, without communication.
 
-`Shard(dim)` cuts a dimension into `torch.chunk` pieces; `Replicate()` holds it whole everywhere;
-`Partial(reduce_op)` holds addends whose reduction over the axis is the value; `_StridedShard`
-takes the same share of each of `split_factor` equal blocks. Placements are interned: equal means
-identical, so they hash and compare at pointer speed. The integers are in `layout`, the steps
-between placements in `redistribute.transitions`.
+`Shard(dim)` splits a dimension into `torch.chunk` pieces. `Replicate()` holds the full tensor
+everywhere. `Partial(reduce_op)` holds partial values whose reduction over the axis is the value.
+`_StridedShard` takes the same share of each of `split_factor` equal blocks. Placements are
+interned: equal means identical, so they hash and compare at pointer speed. Shard arithmetic is in
+`layout`, the steps between placements in `redistribute.transitions`.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from torch._library.opaque_object import MemberType, register_opaque_type
 from dtensor_core.errors import PlacementError
 
 REDUCE_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
-# Another name that programs use; it stays as it is written.
+# An alias that programs use; it is kept as written.
 _ALIASES = {"prod": "product"}
-# The reduction of norms: `norm2` of addends a, b is sqrt(a² + b²). Made by norm operators.
+# The reduction of norms: `norm2` of values a, b is sqrt(a² + b²). Made by norm operators.
 _NORM = re.compile(r"norm\d+(\.\d+)?")
 
 
 def norm_exponent(reduce_op: str) -> float | None:
-    """The p of a reduction of p-norms, None for the other reductions."""
+    """Return the p of a reduction of p-norms, None for the other reductions."""
     return float(reduce_op.removeprefix("norm")) if _NORM.fullmatch(reduce_op) else None
 
 
 def reduction(reduce_op: str) -> str:
-    """The name under which collectives know a reduction."""
+    """Return the name of a reduction as collectives know it."""
     return _ALIASES.get(reduce_op, reduce_op)
 
 
 class Placement:
-    """Base of the placements. Instances are frozen; equal instances are the same object."""
+    """Base class of the placements. Instances are frozen; equal instances are the same object."""
 
-    # A kind's own slots are what its constructor takes, in order.
+    # The slots of a subclass are the arguments of its constructor, in order.
     __slots__ = ("__weakref__",)
 
     _interned: ClassVar[dict[tuple[Any, ...], Placement]] = {}
@@ -61,14 +61,14 @@ class Placement:
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), tuple(getattr(self, name) for name in self.__slots__))
 
-    # Equal is identical, said so that a compiler may take placements for values.
+    # Equal is identical; defined explicitly so that a compiler may treat placements as values.
     def __eq__(self, other: object) -> bool:
         return self is other
 
     __hash__ = object.__hash__
 
     def __fx_repr__(self) -> tuple[str, dict[str, Any]]:
-        """An expression that makes this placement, and the names in it: a graph's constant."""
+        """Return an expression for this placement and the names in it, as a constant of a graph."""
         make, arguments = self.__reduce__()
         name = f"dtensor_core_{make.__name__}"
         return f"{name}{arguments!r}", {name: make}
@@ -93,28 +93,28 @@ class Placement:
 
 
 class Shard(Placement):
-    """Dimension `dim` is cut into `torch.chunk` pieces over the axis."""
+    """Dimension `dim` is split into `torch.chunk` pieces over the axis."""
 
     __slots__ = ("dim",)
 
     dim: int
-    """The tensor dimension that is cut; negative until it meets a tensor."""
+    """The sharded tensor dimension; may be negative until it is applied to a tensor."""
 
     def __new__(cls, dim: int) -> Shard:
-        """The one instance for `dim`."""
+        """Return the interned instance for `dim`."""
         if not isinstance(dim, int):
             raise PlacementError(f"Shard takes an integer dimension, got {dim!r}")
         return cls._intern(dim)
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """True, unless another dimension is asked for."""
+        """True, unless another dimension is given."""
         return dim is None or dim == self.dim
 
     @staticmethod
     def local_shard_size_and_offset(
         curr_local_size: int, num_chunks: int, rank: int
     ) -> tuple[int, int]:
-        """How long chunk `rank` of a dimension is, and where it begins; an empty one at the end."""
+        """Return length and offset of chunk `rank` of a dimension; an empty chunk is at its end."""
         chunk = -(-curr_local_size // num_chunks)
         offset = min(chunk * rank, curr_local_size)
         return min(chunk, curr_local_size - offset), offset
@@ -127,9 +127,9 @@ class Shard(Placement):
         with_padding: bool = True,
         contiguous: bool = True,
     ) -> tuple[list[torch.Tensor], list[int]]:
-        """A tensor's piece for each coordinate, as tests ask for it under torch's name.
+        """Split a tensor into a piece per coordinate; torch's name, used by tests.
 
-        With padding, pieces are as long as the longest; by how much each was shorter is told.
+        With padding, all pieces are as long as the longest. Also returns the padding of each piece.
         """
         size = tensor.size(self.dim)
         cuts = [self.local_shard_size_and_offset(size, num_chunks, n) for n in range(num_chunks)]
@@ -151,18 +151,18 @@ class Shard(Placement):
 
 
 class _StridedShard(Placement):
-    """Dimension `dim` is seen as `split_factor` equal blocks; each rank has its chunk of each.
+    """Dimension `dim` is divided into `split_factor` equal blocks; each rank has its chunk of each.
 
-    It is what a shard becomes when its dimension is flattened behind an unsharded one: in
-    `[b, h] -> [(b h)]` with h sharded, the result is `_StridedShard(0, split_factor=b)`.
+    A shard becomes strided when its dimension is flattened behind an unsharded one: in `[b, h] ->
+    [(b h)]` with h sharded, the result is `_StridedShard(0, split_factor=b)`.
     """
 
     __slots__ = ("dim", "split_factor")
 
     dim: int
-    """The tensor dimension that is cut."""
+    """The sharded tensor dimension."""
     split_factor: int
-    """The number of equal blocks that the dimension is seen as."""
+    """The number of equal blocks that the dimension is divided into."""
 
     def __new__(cls, dim: int, *, split_factor: int) -> _StridedShard:
         if split_factor < 1:
@@ -180,17 +180,17 @@ class _StridedShard(Placement):
 
 
 def strided_shard(dim: int, split_factor: int) -> _StridedShard:
-    """The strided shard, by position: what a pickle calls."""
+    """Make a strided shard from positional arguments, for unpickling."""
     return _StridedShard(dim, split_factor=split_factor)
 
 
 class Replicate(Placement):
-    """Every rank of the axis holds the whole tensor."""
+    """Every rank of the axis holds the full tensor."""
 
     __slots__ = ()
 
     def __new__(cls) -> Replicate:
-        """The one instance."""
+        """Return the interned instance."""
         return cls._intern()
 
     def is_replicate(self) -> bool:
@@ -205,15 +205,15 @@ class Replicate(Placement):
 
 
 class Partial(Placement):
-    """Every rank holds an addend; the value is their reduction by `reduce_op` over the axis."""
+    """Every rank holds a partial value; `reduce_op` over the axis reduces them to the value."""
 
     __slots__ = ("reduce_op",)
 
     reduce_op: str
-    """Name of the reduction that the addends await."""
+    """The name of the pending reduction."""
 
     def __new__(cls, reduce_op: str = "sum") -> Partial:
-        """The one instance for `reduce_op`; see `REDUCE_OPS`."""
+        """Return the interned instance for `reduce_op`; see `REDUCE_OPS`."""
         known = reduce_op in REDUCE_OPS or reduce_op in _ALIASES
         if not known and norm_exponent(reduce_op) is None:
             raise PlacementError(
@@ -222,7 +222,7 @@ class Partial(Placement):
         return cls._intern(reduce_op)
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """True, unless another reduction is asked for."""
+        """True, unless another reduction is given."""
         return reduce_op is None or reduce_op == self.reduce_op
 
     def __repr__(self) -> str:
@@ -233,11 +233,12 @@ class Partial(Placement):
 
 
 def as_placement(value: Any) -> Placement:
-    """A placement of ours: itself, or the equal of one of torch's DTensor.
+    """Return a placement as ours: unchanged, or converted from torch's DTensor.
 
-    Graphs of torch.compile return placements wrapped.
+    Also unwraps placements returned by graphs of torch.compile.
 
-    Raises PlacementError for anything else.
+    Raises:
+        PlacementError: The value is no placement.
     """
     value = maybe_unwrap_fake_script_object(value)
     if isinstance(value, Placement):
@@ -256,16 +257,16 @@ def as_placement(value: Any) -> Placement:
 
 
 def sharded_dim(placement: Placement) -> int | None:
-    """The dimension that a placement cuts, strided or not; None if it cuts none."""
+    """Return the dimension that a placement shards, strided or not; None if it shards none."""
     return placement.dim if isinstance(placement, (Shard, _StridedShard)) else None
 
 
 def split_factor(placement: Placement) -> int:
-    """The number of blocks a sharded dimension is seen as: 1 but for a strided shard."""
+    """Return the number of blocks of a sharded dimension: 1 but for a strided shard."""
     return placement.split_factor if isinstance(placement, _StridedShard) else 1
 
 
-# torch.compile takes placements for constants, and asks the real ones while it traces.
+# torch.compile treats placements as constants, and queries the real ones while it traces.
 register_opaque_type(
     Placement,
     typ="value",

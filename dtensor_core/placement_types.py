@@ -1,4 +1,4 @@
-"""The placements under the module name that programs import them from."""
+"""Placements, under the module name that programs import them from."""
 
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
 from dtensor_core.spec import Spec as DTensorSpec

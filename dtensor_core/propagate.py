@@ -1,10 +1,10 @@
-"""From a call to a decision: which placements its arguments take and its results have.
+"""Sharding propagation: the placements of a call's arguments and results.
 
-`decide` walks the mesh axes from the first to the last. On each it takes the cheapest of the
-candidates that the operator's rule offers, the cost being the planner's for bringing every
-argument there. Where something has to move, ending the Partials that it leaves counts too, and
-where no argument is cut along the axis no result becomes cut: to leave half of the work to whoever
-needs the result is no saving. `decide` reads global metadata only, so every rank decides alike.
+`decide` visits the mesh axes from the first to the last. On each it takes the cheapest candidate
+that the operator's rule offers; the cost is the planner's for redistributing every argument. If
+something has to move, the cost of reducing the resulting Partials counts too. If no argument is
+sharded along the axis, no result becomes sharded, since leaving half of the work to the consumer of
+the result saves nothing. `decide` reads global metadata only, so every rank decides alike.
 `dispatch` caches the decision; nothing here runs on a cached call.
 """
 
@@ -33,10 +33,12 @@ Placements = tuple[Placement, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What is written in place: it is to keep its layout.
+    """An argument that is written in place and should keep its layout.
 
-    `whose` is the number of a tensor argument; `result` is the number of the result that it is
-    returned as, None where it is written but not returned.
+    Attributes:
+        whose: The number of the tensor argument.
+        placements: Its placements.
+        result: The number of the result that it is returned as; None if it is not returned.
     """
 
     whose: int
@@ -46,11 +48,17 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The layout of every tensor argument and result of a call, and how the arguments get there.
+    """The layout of every tensor argument and result of a call, and the plans of the arguments.
 
-    `considered` has the candidates of the axes where something had to move, cheapest first, each
-    with its cost in seconds, and with the name of its axis where there are several. One that is
-    `sizeless` would be the same at all sizes that lead to a rule of the same form.
+    Attributes:
+        rule: The rule of the call, if it has one.
+        inputs: The layouts of the arguments.
+        plans: The plan of each argument to its layout.
+        outputs: The layouts of the results.
+        considered: The candidates of the axes where something had to move, cheapest first, each
+            with its cost in seconds, and with the name of its axis if there are several.
+        exchanges: The exchanges of the candidates chosen.
+        sizeless: True if the decision is the same for all sizes with a rule of the same form.
     """
 
     rule: Rule | None
@@ -73,18 +81,19 @@ class Decision:
 
 
 def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
-    """The cheapest decision for a call; `fixed` is what it writes in place.
+    """Return the cheapest decision for a call; `fixed` are the arguments that it writes in place.
 
-    What is written keeps its layout where the rule allows it. Where not, it is written in another
-    one and brought back, see `written`.
+    These keep their layouts if the rule allows it. Otherwise they are written in another layout and
+    redistributed back, see `dispatch.inplace_writeback`.
 
-    Raises MeshError for arguments on different meshes, RuleError where what is written can't come
-    back.
+    Raises:
+        MeshError: The arguments are on different meshes.
+        RuleError: A written argument can't be redistributed back.
     """
     mesh = _common_mesh(call)
     rule = rule_of(call)
     if rule is not None and rule.sizes and not call.outputs and _returns_tensors(call.op):
-        rule = None  # the shapes are those of whole results only: data, or the kernel, tells them
+        rule = None  # the shapes hold for full tensors only: they depend on data, or on the kernel
     whole = rule or whole_rule(call)
     placements = tuple([spec.placements for spec in call.specs])
     exchanges = any(each.exchange is not None for each in whole.extra)
@@ -126,10 +135,10 @@ def _returns_tensors(op: OpOverload) -> bool:
 def _unmoved(
     form: Form, placements: tuple[Placements, ...], fixed: tuple[Fixed, ...]
 ) -> tuple[Placements, ...] | None:
-    """The results' placements where every argument may stay as it lies, whatever the sizes.
+    """Return the results' placements if no argument has to move, independent of sizes.
 
-    None where one has to move, or where sizes decide. Most calls of a program are of a few forms,
-    and are decided here once for all shapes.
+    Returns None if one has to move, or if sizes matter. Most calls of a program have one of a few
+    forms, which are decided here once for all shapes.
     """
     rule = Rule.sizeless(form)
     if rule is None or any(isinstance(p, _StridedShard) for each in placements for p in each):
@@ -148,7 +157,7 @@ def _unmoved(
 
 
 def _laid_out(spec: Spec, placements: list[Placement]) -> Spec:
-    """The spec with these placements; mostly it has them."""
+    """Return the spec with these placements; usually it has them already."""
     if all(now is wanted for now, wanted in zip(spec.placements, placements, strict=True)):
         return spec
     return spec.with_placements(placements)
@@ -178,9 +187,9 @@ def _choose(
     fixed: Sequence[Fixed],
     chosen: Sequence[Candidate],
 ) -> tuple[Candidate, list[tuple[str, float]]]:
-    """The cheapest candidate on one axis; what it was compared with, if it costs anything.
+    """Return the cheapest candidate on one axis, and the ranking of candidates if it has a cost.
 
-    `chosen` are those of the axes before.
+    `chosen` are the candidates of the axes before.
     """
     present = tuple(spec.placements[axis] for spec in call.specs)
     offered = [
@@ -222,7 +231,7 @@ def _offered(
     present: Sequence[Placement],
     chosen: Sequence[Candidate],
 ) -> list[Candidate]:
-    """What a rule offers one axis, given what was chosen on the axes before."""
+    """Return a rule's candidates for one axis, given the choices on the axes before."""
     return [
         candidate
         for candidate in candidates(rule, sizes, ranks, present)
@@ -231,13 +240,13 @@ def _offered(
 
 
 def _exchange_seconds(specs: Sequence[Spec], candidate: Candidate) -> float:
-    """The cost of what is sent within the operator."""
+    """Return the cost of the communication within the operator."""
     exchange = candidate.exchange
     return 0.0 if exchange is None else exchange.seconds(specs)
 
 
 def _reduces_alike(candidate: Candidate, before: Candidate) -> bool:
-    """True if no tensor has reductions of two kinds, whose order would matter, on two axes."""
+    """True if no tensor has non-commuting reductions on two axes."""
     pairs = zip(
         (*candidate.inputs, *candidate.outputs), (*before.inputs, *before.outputs), strict=True
     )
@@ -250,15 +259,15 @@ def _reduces_alike(candidate: Candidate, before: Candidate) -> bool:
 
 
 def _keeps(candidate: Candidate, each: Fixed, axis: int) -> bool:
-    """True if what is written stays as it lies on this axis."""
+    """True if a written argument keeps its placement on this axis."""
     placement = each.placements[axis]
     return all(now is placement for now in _placements_of(candidate, each))
 
 
 def _comes_back(candidate: Candidate, each: Fixed, axis: int) -> bool:
-    """True if what was written elsewhere can be brought back to where it belongs.
+    """True if an argument written in another layout can be redistributed back.
 
-    What a pending reduction is written as is its value, whole.
+    A pending reduction must be written as its full value.
     """
     found = _placements_of(candidate, each)
     if each.placements[axis].is_partial():
@@ -267,26 +276,26 @@ def _comes_back(candidate: Candidate, each: Fixed, axis: int) -> bool:
 
 
 def _placements_of(candidate: Candidate, each: Fixed) -> list[Placement]:
-    """How a candidate has what is written, as an argument and as a result."""
+    """Return a candidate's placements of a written argument, as argument and as result."""
     found = [candidate.inputs[each.whose]]
     return found if each.result is None else [*found, candidate.outputs[each.result]]
 
 
 def _seconds(specs: Sequence[Spec], axis: int, candidate: Candidate) -> float:
-    """The cost of bringing every argument to a candidate's placement on one axis."""
+    """Return the cost of redistributing every argument to a candidate's placements on one axis."""
     moved = sum(plan.seconds for plan in _plans(specs, axis, candidate))
     return moved + _exchange_seconds(specs, candidate)
 
 
 def _sends(specs: Sequence[Spec], axis: int, candidate: Candidate) -> bool:
-    """True if an argument has to be communicated; a slice of a replica has not."""
+    """True if an argument has to be communicated; slicing a replica is local."""
     return _exchange_seconds(specs, candidate) > 0 or any(
         plan.communicates for plan in _plans(specs, axis, candidate)
     )
 
 
 def _plans(specs: Sequence[Spec], axis: int, candidate: Candidate) -> Iterator[Plan]:
-    """How the arguments get to a candidate's placement on one axis."""
+    """Yield the plans of the arguments to a candidate's placements on one axis."""
     for spec, placement in zip(specs, candidate.inputs, strict=True):
         if placement is not spec.placements[axis]:
             target = (*spec.placements[:axis], placement, *spec.placements[axis + 1 :])
@@ -294,7 +303,10 @@ def _plans(specs: Sequence[Spec], axis: int, candidate: Candidate) -> Iterator[P
 
 
 def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
-    """The candidates that cut no result, whole results first; all, if each cuts one."""
+    """Return the candidates that shard no result, replicated results first.
+
+    Returns all candidates if each one shards a result.
+    """
     uncut = [
         candidate
         for candidate in allowed
@@ -306,9 +318,10 @@ def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
 
 
 def _pending_seconds(call: Call, axis: int, candidate: Candidate, *, whole: bool) -> float:
-    """The cost of ending the Partials of a candidate's results: made `whole`, or else cut.
+    """Return the cost of reducing a candidate's Partial results.
 
-    A number can't be cut. It costs the half of an all-reduce that a reduce-scatter is.
+    They are reduced to replicas if `whole`, and otherwise to shards. A scalar can't be sharded; it
+    is charged half of an all-reduce, the share of a reduce-scatter.
     """
     mesh = call.specs[0].mesh
     total = 0.0

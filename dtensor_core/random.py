@@ -1,10 +1,10 @@
-"""Random numbers over a mesh: seeding, and numbers of one's own for plain tensors on each rank.
+"""Random numbers over a mesh: seeding, and separate numbers for plain tensors on each rank.
 
-Random operators on DTensors need nothing of this: they draw from torch's own generators, and give
-what one device gives as long as the generators of all ranks of the mesh are in the same state
-(`draws`, docs/random.md). That state is torch's: `torch.manual_seed`, `get_rng_state`, `fork_rng`
-and activation checkpointing work as they do on one device. Nothing here communicates, but for
-`check_seeds`. Called by users.
+Random operators on DTensors need nothing of this. They draw from torch's own generators, and give
+the numbers of one device as long as the generators of all ranks of the mesh are in the same state
+(`sharded_rng`, docs/random.md). That state is torch's: `torch.manual_seed`, `get_rng_state`,
+`fork_rng` and activation checkpointing work as they do on one device. Nothing here communicates,
+except `check_seeds`. Called by users.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ __all__ = ["check_seeds", "is_rng_supported_mesh", "manual_seed", "per_rank"]
 
 
 def is_rng_supported_mesh(device_mesh: DeviceMesh) -> bool:
-    """True if random operators on DTensors of this mesh give one device's numbers: on any device
-    whose generator has a state, the CPU among them.
+    """True if random operators on DTensors of this mesh can give one device's numbers.
+
+    That holds for the CPU, and for any device whose generator state can be read.
     """
     kind = device_mesh.device_type
     return kind == "cpu" or hasattr(torch.get_device_module(kind), "get_rng_state")
@@ -35,8 +36,10 @@ def is_rng_supported_mesh(device_mesh: DeviceMesh) -> bool:
 def manual_seed(seed: int, device_mesh: DeviceMesh) -> None:
     """Set the seed of this rank's generators, as `torch.manual_seed` does.
 
-    All ranks of the mesh must be given the same one. Raises RuntimeError on a rank that is not
-    part of the mesh.
+    All ranks of the mesh must pass the same seed.
+
+    Raises:
+        RandomStateError: This rank is not part of the mesh (a RuntimeError).
     """
     if device_mesh.get_coordinate() is None:
         raise RandomStateError(
@@ -53,14 +56,16 @@ def manual_seed(seed: int, device_mesh: DeviceMesh) -> None:
 
 @contextmanager
 def per_rank(device_mesh: DeviceMesh, axes: Sequence[str | int] | None = None) -> Iterator[None]:
-    """Let plain tensors be drawn differently on ranks that differ in their place on `axes`.
+    """Draw plain tensors differently on ranks with different coordinates on `axes`.
 
-    For tensors that are one rank's part of something, as `nn.Dropout` meets on local activations.
-    Ranks at the same place on `axes` (default: all) draw the same. All ranks enter together; the
-    numbers follow from the state before, which moves on by one number of the CPU's generator and
-    is equal on all ranks again afterwards. Random operators on DTensors don't belong inside.
+    For tensors that are one rank's part of a larger one, such as local activations in `nn.Dropout`.
+    Ranks with the same coordinates on `axes` (default: all axes) draw the same numbers. All ranks
+    must enter together. The numbers follow from the state before. That state advances by one number
+    of the CPU's generator, and is equal on all ranks again afterwards. Random operators on DTensors
+    must not be used inside.
 
-    Raises MeshError for an axis that the mesh does not have.
+    Raises:
+        MeshError: The mesh does not have one of the axes.
     """
     place = 0
     coords = device_mesh.get_coordinate()
@@ -71,9 +76,10 @@ def per_rank(device_mesh: DeviceMesh, axes: Sequence[str | int] | None = None) -
 
 
 def check_seeds(device_mesh: DeviceMesh) -> None:
-    """Compare the generators of all ranks of a mesh; one all-gather of one number per axis.
+    """Compare the generators of all ranks of a mesh, by an all-gather of one number per axis.
 
-    Raises RandomStateError on all of these ranks alike if their states differ.
+    Raises:
+        RandomStateError: The states differ; raised on all of these ranks.
     """
     if device_mesh.get_coordinate() is None:
         return
@@ -99,7 +105,7 @@ def check_seeds(device_mesh: DeviceMesh) -> None:
 
 
 def _axes(mesh: DeviceMesh, axes: Sequence[str | int] | None) -> list[int]:
-    """The numbers of mesh axes, in order."""
+    """Return the numbers of mesh axes, in order."""
     if axes is None:
         return list(range(mesh.ndim))
     known = {axis_name(mesh, axis): axis for axis in range(mesh.ndim)}

@@ -1,16 +1,16 @@
-"""Drawing one rank's part of a random tensor: the numbers that one device would give the whole.
+"""Drawing one rank's part of a random tensor, with the numbers that one device would draw.
 
-Law: a rank draws for the whole tensor, in the memory order of the whole one, and keeps what it
-holds. So replicas agree, shards differ, every layout gives the same full tensor, and the
-generators of all ranks, equal before, are equal after. Nothing is communicated.
+Law: a rank draws for the full tensor, in its memory order, and keeps its own part. Therefore
+replicas agree, shards differ, every layout gives the same full tensor, and generators that are
+equal on all ranks stay equal. Nothing is communicated.
 
-A large tensor is drawn block by block, so that memory stays bounded, where a sampler's numbers
-don't depend on how many are asked for at once:
+A large tensor is drawn block by block to bound memory, if the sampler's numbers don't depend on how
+many are drawn at once:
 
-    CPU     one number follows the other: all blocks are drawn, one at a time. Blocks are multiples
-            of the sampler's grain; None where it has none, as where MKL draws all in one go
-    CUDA    Philox counts: a block is drawn from its place in the count, so that only blocks of
-            which something is held are drawn. Blocks are multiples of the kernel's grid
+    CPU     numbers are sequential: all blocks are drawn, one at a time. Blocks are multiples of the
+            sampler's grain; None if it has none, as where MKL draws all at once
+    CUDA    Philox is counter-based: a block is drawn from its position in the count, so only blocks
+            of which a part is held are drawn. Blocks are multiples of the kernel's grid
     others  drawn at once
 
 Called by the rules of random operators and by the factories.
@@ -29,12 +29,12 @@ import torch
 from dtensor_core.layout import Extent
 from dtensor_core.spec import Spec
 
-# Elements drawn at a time where the whole is larger: 4 MiB of float32.
+# Elements drawn at a time for larger tensors: 4 MiB of float32.
 BLOCK = 1 << 20
 # Source of these: ATen/native/cuda/DistributionTemplates.h.
 _THREADS = 256  # per block of the grid
-_COUNTS = 4  # a call of curand moves the count on by so much, and gives 4 or 2 numbers
-_INDEXED = 1 << 31  # bytes; a larger tensor is drawn as several
+_COUNTS = 4  # a call of curand advances the count by this, and gives 4 or 2 numbers
+_INDEXED = 1 << 31  # bytes; torch draws a larger tensor as several
 
 Fill = Callable[[torch.Tensor], object]
 
@@ -46,10 +46,20 @@ def draw(
     grain: int | None = None,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """`local`, filled with this rank's part of what `fill` writes to a tensor laid out as `spec`.
+    """Fill `local` with this rank's part of what `fill` draws for the full tensor of `spec`.
 
-    `fill` draws from `generator`, or from the device's default one. Partial axes are taken to be
-    whole ones.
+    Partial axes are treated as replicated.
+
+    Args:
+        fill: Draws the numbers of a tensor, in place.
+        local: The local tensor to fill.
+        spec: The layout of the tensor.
+        grain: Sizes that are multiples of it can be drawn in sequence; None if all must be drawn at
+            once.
+        generator: The generator that `fill` draws from; the device's default one by default.
+
+    Returns:
+        `local`.
     """
     if spec.local_shape == tuple(spec.shape) and local.stride() == spec.stride:
         fill(local)
@@ -67,10 +77,10 @@ def draw(
 
 @contextmanager
 def apart(device_type: str, place: int) -> Iterator[None]:
-    """Let torch's default generators give each `place` other numbers while the body runs.
+    """Give each `place` different numbers from torch's default generators while the body runs.
 
-    All ranks enter together; the numbers follow from the state before, which moves on by one number
-    of the CPU's generator and is equal on all ranks again afterwards.
+    All ranks must enter together. The numbers follow from the state before. That state advances by
+    one number of the CPU's generator, and is equal on all ranks again afterwards.
     """
     seed = int(torch.randint(1 << 62, ()).item()) ^ place
     module = None if device_type == "cpu" else torch.get_device_module(device_type)
@@ -83,7 +93,7 @@ def apart(device_type: str, place: int) -> Iterator[None]:
 
 
 def embed(part: torch.Tensor, spec: Spec, whole: torch.Tensor) -> torch.Tensor:
-    """`whole`, with this rank's part written to where it belongs."""
+    """Write this rank's part to its position in `whole`, and return `whole`."""
     held = [spec.held(dim) for dim in range(spec.ndim)]
     for pieces in itertools.product(*(enumerate(extents) for extents in held)):
         target, source = whole, part
@@ -96,17 +106,17 @@ def embed(part: torch.Tensor, spec: Spec, whole: torch.Tensor) -> torch.Tensor:
 
 
 class Stream(Protocol):
-    """The numbers of the whole in memory order, of which some are taken."""
+    """The random numbers of a full tensor in memory order, of which some are taken."""
 
     def take(self, count: int) -> torch.Tensor:
-        """The next `count` numbers, [count]; valid until the next call."""
+        """Return the next `count` numbers, [count]; valid until the next call."""
         ...
 
     def skip(self, count: int) -> None:
-        """Leave the next `count` numbers out."""
+        """Skip the next `count` numbers."""
 
     def end(self) -> None:
-        """Leave the generator where one draw of the whole leaves it."""
+        """Leave the generator in the state after one draw of the full tensor."""
 
 
 def _stream(
@@ -116,13 +126,13 @@ def _stream(
     grain: int | None,
     generator: torch.Generator | None,
 ) -> Stream | None:
-    """How to draw in blocks, or None if all is drawn at once."""
+    """Return a stream that draws in blocks, or None if all is drawn at once."""
     total = math.prod(spec.shape)
     if total <= BLOCK or type(local) is not torch.Tensor:  # a tensor without data draws nothing
         return None
     if local.device.type == "cpu" and grain is not None:
-        # A sampler that has a grain takes another path, one number at a time, where the whole is
-        # not contiguous; so does a block that is not.
+        # A sampler with a grain takes another path, one number at a time, if the full tensor is not
+        # contiguous. Blocks that are not contiguous take the same path.
         whole = torch.empty_strided(spec.shape, spec.stride, device="meta")
         spread = 1 if grain == 1 or whole.is_contiguous() else 2
         return OneAfterTheOther(fill, local, total, grain, spread)
@@ -136,13 +146,13 @@ def _stream(
 
 
 def _grid(device: torch.device) -> int:
-    """How many threads draw for a large tensor."""
+    """Return the number of threads that draw for a large tensor."""
     gpu = torch.cuda.get_device_properties(device)
     return gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // _THREADS) * _THREADS
 
 
 class OneAfterTheOther:
-    """A stream whose numbers follow from the ones before: what is skipped is drawn too.
+    """A sequential stream: skipped numbers have to be drawn too.
 
     Blocks lie `spread` elements apart in memory.
     """
@@ -186,11 +196,11 @@ class OneAfterTheOther:
 
 
 class Counted:
-    """A stream of which any block can be drawn alone, by setting the generator's count.
+    """A counter-based stream: any block can be drawn alone, by setting the generator's offset.
 
-    Element e of the whole is made by thread e mod T of a grid of T threads, in its call number
-    e // (T * u), where a call gives u numbers; so blocks of `size`, a multiple of 4 T, begin at
-    equal steps of the count. The first block tells how long a step is.
+    Element e of the full tensor is made by thread e mod T of a grid of T threads, in its call
+    number e // (T * u), where a call gives u numbers. Blocks of `size`, a multiple of 4 T,
+    therefore begin at equal steps of the offset. The step is measured with the first block.
     """
 
     def __init__(
@@ -233,7 +243,7 @@ class Counted:
 
 
 def _keep_of(stream: Stream, local: torch.Tensor, spec: Spec) -> None:
-    """Walk through the whole in memory order and write down what is held."""
+    """Traverse the full tensor in memory order and copy the held parts."""
     order = sorted(range(spec.ndim), key=lambda dim: -spec.stride[dim])
     sizes = [spec.shape[dim] for dim in order]
     held = [spec.held(dim) for dim in order]
@@ -260,7 +270,7 @@ def _keep_of(stream: Stream, local: torch.Tensor, spec: Spec) -> None:
 
 
 def _overlaps(held: Sequence[Extent], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """What is held of [start, stop): global start and end, and the local place of each piece."""
+    """Yield start, end and local position of each held part of [start, stop)."""
     place = 0
     for piece in held:
         low, high = max(start, piece.offset), min(stop, piece.offset + piece.size)
@@ -270,6 +280,6 @@ def _overlaps(held: Sequence[Extent], start: int, stop: int) -> Iterator[tuple[i
 
 
 def _keep(rows: torch.Tensor, dim: int, held: Sequence[Extent]) -> torch.Tensor:
-    """What is held of a dimension; a view where it is in one piece."""
+    """Select the held part of a dimension; a view if it is in one piece."""
     pieces = [rows.narrow(dim, piece.offset, piece.size) for piece in held]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)

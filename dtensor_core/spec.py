@@ -1,8 +1,8 @@
 """Specs: mesh, placements and global tensor metadata of a DTensor, interned.
 
-A spec is made by `Spec(...)`, which returns the one instance of its value: equal means identical,
-and its hash is its address. That is what lets `dispatch` look a call up by a tuple of specs.
-Everything derived (local shape, text) is computed once per spec. Read by every stage downstream.
+`Spec(...)` returns the interned instance of its value: equal means identical, and its hash is its
+address. `dispatch` can therefore look a call up by a tuple of specs. Derived values (local shape,
+text) are computed once per spec. Read by every stage downstream.
 
 Text form: `f32[8,16] dp:S(0) tp:P(sum)`.
 """
@@ -48,9 +48,10 @@ class TensorMeta(NamedTuple):
 
 
 def _in_numbers(meta: TensorMeta) -> TensorMeta:
-    """The metadata with the numbers that symbolic sizes stand for; a graph is then guarded by them.
+    """Replace symbolic sizes by their numbers, which guards a traced graph by them.
 
-    Raises TypeError if no size is symbolic.
+    Raises:
+        TypeError: No size is symbolic.
     """
     if not any(isinstance(each, torch.SymInt) for each in (*meta.shape, *meta.stride)):
         raise TypeError(f"metadata of a tensor without a hash: {meta}")
@@ -62,10 +63,12 @@ def _in_numbers(meta: TensorMeta) -> TensorMeta:
 
 
 class Spec:
-    """How one DTensor lies on its mesh. Interned and frozen: compare with `is`.
+    """The layout of one DTensor on its mesh. Interned and frozen: compare with `is`.
 
-    `Spec(mesh, placements, tensor_meta)`; placements are one per mesh axis, with non-negative
-    dims. Shapes and strides are global.
+    Attributes:
+        mesh: The device mesh.
+        placements: One placement per mesh axis, with non-negative dims.
+        tensor_meta: The global shape, stride and dtype.
     """
 
     mesh: DeviceMesh
@@ -79,7 +82,7 @@ class Spec:
     def __new__(
         cls, mesh: DeviceMesh, placements: Sequence[Placement], tensor_meta: TensorMeta
     ) -> Spec:
-        """The one spec of this value."""
+        """Return the interned spec of this value."""
         try:
             return Spec.on(identity(mesh), tuple(placements), tensor_meta)
         except TypeError:  # symbolic sizes have no hash
@@ -87,7 +90,7 @@ class Spec:
 
     @staticmethod
     def on(whose: Identity, placements: tuple[Placement, ...], tensor_meta: TensorMeta) -> Spec:
-        """The one spec of this value, on a mesh that is known by its identity."""
+        """Return the interned spec of this value, on a mesh given by its identity."""
         key = (whose, placements, tensor_meta)
         known = Spec._interned.get(key)
         if known is not None:
@@ -134,7 +137,7 @@ class Spec:
 
     @cached_property
     def num_shards(self) -> int:
-        """Into how many pieces the tensor is cut, over all axes."""
+        """The number of shards of the tensor, over all axes."""
         total = 1
         for size, placement in zip(self.mesh.shape, self.placements, strict=True):
             if sharded_dim(placement) is not None:
@@ -143,7 +146,7 @@ class Spec:
 
     @cached_property
     def num_shards_map(self) -> list[int]:
-        """Into how many pieces each tensor dimension is cut."""
+        """The number of shards of each tensor dimension."""
         counts = [1] * self.ndim
         for size, placement in zip(self.mesh.shape, self.placements, strict=True):
             dim = sharded_dim(placement)
@@ -153,7 +156,7 @@ class Spec:
 
     @cached_property
     def dim_map(self) -> list[int]:
-        """For each tensor dimension the last mesh axis that cuts it, or -1."""
+        """For each tensor dimension, the last mesh axis that shards it, or -1."""
         axes = [-1] * self.ndim
         for axis, placement in enumerate(self.placements):
             dim = sharded_dim(placement)
@@ -167,11 +170,11 @@ class Spec:
         return [axis for axis, placement in enumerate(self.placements) if placement.is_partial()]
 
     def is_replicated(self) -> bool:
-        """True if every rank holds the whole tensor."""
+        """True if every rank holds the full tensor."""
         return all(placement.is_replicate() for placement in self.placements)
 
     def is_sharded(self) -> bool:
-        """True if any axis cuts the tensor."""
+        """True if any axis shards the tensor."""
         return any(sharded_dim(placement) is not None for placement in self.placements)
 
     @property
@@ -186,7 +189,7 @@ class Spec:
 
     @cached_property
     def local_shape(self) -> tuple[int, ...]:
-        """The shape that this rank holds."""
+        """The shape of this rank's local tensor."""
         return layout.local_shape(self.shape, self.placements, self.mesh_shape, self.coords)
 
     @cached_property
@@ -195,7 +198,7 @@ class Spec:
         return layout.is_even(self.shape, self.placements, self.mesh_shape)
 
     def held(self, dim: int) -> tuple[layout.Extent, ...]:
-        """The pieces of a dimension that this rank holds, in the order of local storage."""
+        """Return the pieces of a dimension that this rank holds, in the order of local storage."""
         coords = self.coords
         if coords is None:
             return (layout.Extent(0, 0),)
@@ -203,7 +206,7 @@ class Spec:
         return layout.held_extents(self.shape[dim], cuts)
 
     def part_of(self, whole: torch.Tensor) -> torch.Tensor:
-        """The part of a whole tensor that this rank holds; a view where it is in one piece."""
+        """Return this rank's part of a full tensor; a view if it is in one piece."""
         if self.coords is None:
             return whole.new_zeros(self.local_shape)
         part = whole
@@ -214,11 +217,11 @@ class Spec:
         return part
 
     def with_placements(self, placements: Sequence[Placement]) -> Spec:
-        """The same tensor in another layout."""
+        """Return the spec of the same tensor in another layout."""
         return Spec(self.mesh, placements, self.tensor_meta)
 
     def replicated(self) -> Spec:
-        """The same tensor, whole on every rank."""
+        """Return the spec of the same tensor, replicated on every rank."""
         return self.with_placements((Replicate(),) * len(self.placements))
 
     @cached_property
@@ -231,7 +234,7 @@ class Spec:
 
     @cached_property
     def text(self) -> str:
-        """The whole spec: `f32[8,16] dp:S(0) tp:P(sum)`."""
+        """The spec as text: `f32[8,16] dp:S(0) tp:P(sum)`."""
         name = str(self.dtype).removeprefix("torch.")
         shape = ",".join(str(size) for size in self.shape)
         return f"{_SHORT_DTYPES.get(name, name)}[{shape}] {self.layout_text}"

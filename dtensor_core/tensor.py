@@ -1,9 +1,9 @@
-"""DTensor: a tensor of global shape whose local part lies on one rank of a device mesh.
+"""DTensor: a tensor of global shape, distributed over the ranks of a device mesh.
 
 It holds `_local_tensor` and its interned `_spec`; operators on it go through `dispatch`. The
-crossings between local and global world are autograd functions: the gradient of a crossing takes
-the placements of the forward, Partial read as Replicate, because every addend receives the whole
-gradient. Long, because the class and its crossings name each other.
+conversions from and to local tensors are autograd functions. The gradient of a conversion takes the
+placements of the forward, with Partial read as Replicate, because every partial value receives the
+full gradient. The file is long because the class and its conversions refer to each other.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _TORCHS = ("torch.distributed.tensor", "DTensor")
 
 
 class _Kind(type(torch.Tensor)):  # pyright: ignore[reportUntypedBaseClass]
-    """The class of the class DTensor, for which torch's DTensor counts as equal.
+    """Metaclass of DTensor, which makes it compare equal to torch's DTensor.
 
-    torch's dispatch modes (its CommDebugMode, its memory tracker) ask `cls == DTensor` to let a
-    DTensor run first, so that they see what it does with its local tensors; so they do with ours.
-    So does the class of views that are copies, which has the name of DTensor.
+    torch's dispatch modes (its CommDebugMode, its memory tracker) test `cls == DTensor` to let a
+    DTensor run first, so that they see the operators on its local tensors. This makes them do so
+    with ours, and with the class of copied views, which has the name of DTensor.
     """
 
     def __eq__(cls, other: object) -> bool:
@@ -67,19 +67,19 @@ class _Kind(type(torch.Tensor)):  # pyright: ignore[reportUntypedBaseClass]
 
 
 class DTensor(torch.Tensor, metaclass=_Kind):
-    """A tensor laid out over the ranks of a device mesh.
+    """A tensor distributed over the ranks of a device mesh.
 
-    Shape, stride and dtype are global; each rank holds `_local_tensor`, laid out as `placements`
-    say, one per mesh axis. Make one with `distribute_tensor`, `DTensor.from_local` or a factory,
-    not by calling the class.
+    Shape, stride and dtype are global. Each rank holds `_local_tensor`, laid out as `placements`,
+    one per mesh axis. Make one with `distribute_tensor`, `DTensor.from_local` or a factory, not by
+    calling the class.
     """
 
     _local_tensor: torch.Tensor
     _spec: Spec
     __slots__ = ("_local_tensor", "_spec")
-    # What this should have been a view of, where it is a copy; set by `dispatch`.
+    # The base of a view that had to be copied; set by `dispatch`.
     _copied: Copied | LocalCopy | None = None
-    # True for addends that the user gave: they are not reduced in place.
+    # True for partial sums given by the user, which are not reduced in place.
     _given_addends: bool = False
     # Set by `nn.Parameter`.
     _is_param = False
@@ -87,13 +87,13 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Everything was done by `__new__`."""
+        """Do nothing; `__new__` initialises the tensor."""
 
     @staticmethod
     def __new__(
         cls, local_tensor: torch.Tensor, spec: Spec, *, requires_grad: bool = False
     ) -> DTensor:
-        """Wrap a local tensor that lies as `spec` says; nothing is checked."""
+        """Wrap a local tensor with the layout of `spec`, without checks."""
         return dispatcher.from_first(cls, local_tensor, spec, requires_grad)
 
     @staticmethod
@@ -108,17 +108,26 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         stride: Sequence[int] | None = None,
         grad_placements: Sequence[Placement] | None = None,
     ) -> DTensor:
-        """The DTensor whose local part is `local_tensor`, aliased; differentiable.
+        """Make a DTensor from the local tensors of all ranks, without a copy; differentiable.
 
-        `placements` default to Replicate on every axis. Without `shape` and `stride` all shards
-        are taken to be equal: a dim cut over n ranks is n times as long. `run_check` communicates:
-        all ranks' dtypes, and without `shape` their local shapes, must be the same, and
-        replicated axes receive the data of their first rank.
-        `grad_placements` is how the gradient arrives (default: as `placements`, Partial whole).
+        Args:
+            local_tensor: This rank's local tensor, which the result aliases.
+            device_mesh: The mesh; by default that of the innermost `with mesh:`.
+            placements: One placement per mesh axis; Replicate by default.
+            run_check: Compare all ranks by communication. Dtypes, and without `shape` also local
+                shapes, must be the same; replicated axes receive the data of their first rank.
+            shape: The global shape. Without `shape` and `stride` all shards are assumed to be
+                equal: a dim sharded over n ranks is n times as long.
+            stride: The global stride; required with `shape`.
+            grad_placements: The placements of the gradient (default: as `placements`, with Partial
+                read as Replicate).
 
-        Raises PlacementError (a ValueError) for placements that don't fit, for ranks that
-        `run_check` finds to differ, and on a rank whose local tensor is no part of `shape`; with
-        `run_check` that is every rank.
+        Raises:
+            PlacementError: The placements don't fit, `run_check` finds ranks that differ, or the
+                local tensor is no part of `shape` (with `run_check` raised on every rank). A
+                ValueError.
+            RedistributeError: Only one of `shape` and `stride` is given.
+            MixedTensorError: `local_tensor` is a DTensor.
         """
         mesh = current_mesh(device_mesh)
         if torch.compiler.is_dynamo_compiling():
@@ -182,10 +191,11 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @untraced
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
-        """The local part, aliased; differentiable.
+        """Return the local tensor, without a copy; differentiable.
 
-        `grad_placements` is how the gradient of the local part is laid out (default: as this
-        tensor, Partial read as Replicate). The local part of an `nn.Parameter` is one too.
+        `grad_placements` are the placements of the local tensor's gradient (default: those of this
+        tensor, with Partial read as Replicate). The local tensor of an `nn.Parameter` is a
+        parameter too.
         """
         if forward_ad._current_level >= 0:
             here = self._spec.placements
@@ -217,12 +227,18 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         forward_dtype: torch.dtype | None = None,
         backward_dtype: torch.dtype | None = None,
     ) -> DTensor:
-        """The same tensor in other placements; differentiable, and the gradient comes back.
+        """Return the same tensor with other placements; differentiable.
 
-        `forward_dtype` and `backward_dtype` convert before communicating. `async_op` is a hint.
+        Args:
+            device_mesh: If given, must be this tensor's mesh.
+            placements: One placement per mesh axis.
+            async_op: Return before the communication is complete, if possible.
+            forward_dtype: Convert to this dtype before communicating.
+            backward_dtype: Convert the gradient to this dtype before communicating.
 
-        Raises RedistributeError (a RuntimeError) for a target that is Partial where this tensor is
-        not, and PlacementError for a mesh other than this tensor's.
+        Raises:
+            RedistributeError: The target is Partial where this tensor is not (a RuntimeError).
+            PlacementError: The mesh is not this tensor's.
         """
         mesh = self._spec.mesh
         if device_mesh is not None and device_mesh != mesh:
@@ -263,7 +279,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @untraced
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
-        """The whole tensor, on every rank, as a plain tensor that is there; differentiable."""
+        """Return the full tensor on every rank, as a plain tensor; differentiable."""
         self._local_tensor = waited(self._local_tensor)
         replicate = (Replicate(),) * self._spec.mesh.ndim
         return self.redistribute(placements=replicate).to_local(grad_placements=grad_placements)
@@ -276,7 +292,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @property
     def device_mesh(self) -> DeviceMesh:
-        """The mesh that this tensor lies on."""
+        """The mesh that this tensor is on."""
         return self._spec.mesh
 
     @property
@@ -286,7 +302,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @property
     def data(self) -> DTensor:
-        """The same tensor outside of autograd; assigning another DTensor replaces this one's."""
+        """The tensor outside of autograd; assigning another DTensor replaces this one's data."""
         return torch.Tensor.data.__get__(self)  # pyright: ignore
 
     @data.setter
@@ -342,14 +358,18 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         )
 
     def _stable_hash_for_caching(self) -> str:
-        """A key of this layout for compiled graphs on disk: there is none.
+        """Refuse a cache key for compiled graphs on disk.
 
-        What a graph communicates depends on rules, costs and rewrites too, and on the coordinate.
+        The communication of a graph also depends on rules, costs, rewrites and this rank's
+        coordinates.
         """
         raise RuntimeError("graphs of DTensors are compiled anew in each process")
 
     def __coerce_tangent_metadata__(self) -> DTensor:
-        """How a compiled backward expects the gradient of this output: addends whole."""
+        """Return this output in the layout of its gradient in a compiled backward.
+
+        Partial becomes Replicate.
+        """
         return self.redistribute(
             placements=[gradient_placement(placement) for placement in self.placements]
         )
@@ -357,7 +377,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     def __coerce_same_metadata_as_tangent__(
         self, expected: Any, expected_type: type | None = None
     ) -> DTensor | None:
-        """This gradient, laid out as the compiled backward expects it; None if it can't be."""
+        """Return this gradient as a compiled backward expects it; None if it can't be."""
         spec: Spec = expected[0]
         if expected_type is not None or self.device_mesh != spec.mesh:
             return None
@@ -379,7 +399,7 @@ _SIMPLE = frozenset((int, slice, type(None), type(Ellipsis), bool, DTensor))
 
 
 def _indices(tensor: DTensor, index: Any) -> Any:
-    """An index in which lists, which are the same on every rank, are replicated tensors."""
+    """Replace lists in an index, which are equal on every rank, by replicated tensors."""
     if isinstance(index, tuple):
         return tuple(each if type(each) in _SIMPLE else _indices(tensor, each) for each in index)
     if not isinstance(index, (list, range)):
@@ -405,7 +425,7 @@ torch.serialization.add_safe_globals(
 def _moved(
     tensor: DTensor, target: tuple[Placement, ...], operator: str, async_op: bool = False
 ) -> DTensor:
-    """Another layout of a tensor, outside of autograd; the same layout aliases."""
+    """Redistribute a tensor outside of autograd; an unchanged layout aliases it."""
     goal, plan = _journey(tensor._spec, target)
     before = tensor._local_tensor
     run = execute_async if async_op else execute
@@ -419,13 +439,15 @@ def _moved(
 
 
 def _dual(tensor: Any, crossing: Callable[[Any], Any]) -> Any:
-    """A crossing of a dual number; it is linear, so the tangent crosses alike. None of no dual."""
+    """Convert a dual number, or return None for any other; linear, so the tangent converts
+    alike.
+    """
     primal, tangent = forward_ad.unpack_dual(tensor)
     return None if tangent is None else forward_ad.make_dual(crossing(primal), crossing(tangent))
 
 
 def _brought_to(tensor: DTensor, target: tuple[Placement, ...]) -> DTensor:
-    """A primal or its tangent, which may lie otherwise, in the placements of what is made."""
+    """Redistribute a primal or its tangent, whose layouts may differ, to the target placements."""
     if tensor._spec.placements == target:
         return tensor
     return _Redistribute.apply(tensor, target, None, None, False)  # pyright: ignore
@@ -433,7 +455,7 @@ def _brought_to(tensor: DTensor, target: tuple[Placement, ...]) -> DTensor:
 
 @lru_cache(maxsize=16384)
 def _journey(spec: Spec, target: tuple[Placement, ...]) -> tuple[Spec, Plan]:
-    """The spec with other placements, and the plan that leads there."""
+    """Return the spec with other placements, and the plan that leads there."""
     goal = spec.with_placements(target)
     return goal, plan_between(spec, goal)
 
@@ -442,7 +464,7 @@ on_change(_journey.cache_clear)
 
 
 class _FromLocal(torch.autograd.Function):
-    """Local tensor -> DTensor."""
+    """Conversion of a local tensor to a DTensor."""
 
     @staticmethod
     @untraced
@@ -460,12 +482,12 @@ class _FromLocal(torch.autograd.Function):
             )
         local = grad.to_local()
         if ctx.is_leaf and not local.requires_grad:
-            local = waited(local)  # it stays as `.grad`
+            local = waited(local)  # it is kept as `.grad`
         return local, None, None
 
 
 class _ToLocal(torch.autograd.Function):
-    """DTensor -> local tensor."""
+    """Conversion of a DTensor to its local tensor."""
 
     @staticmethod
     @untraced
@@ -485,7 +507,7 @@ class _ToLocal(torch.autograd.Function):
 
 
 class _Redistribute(torch.autograd.Function):
-    """DTensor -> DTensor in other placements."""
+    """Redistribution of a DTensor to other placements."""
 
     @staticmethod
     @untraced

@@ -1,7 +1,7 @@
-"""What Python reads of a tensor without an operator: its numbers, and its memory.
+"""Python protocol methods that read a tensor's values or memory without an operator.
 
-Numbers are those of the whole tensor, the same on every rank. A DTensor has no memory of its own,
-so what torch would read there, unasked and out of bounds, is refused. Installed by `tensor`.
+Values are those of the full tensor, the same on every rank. A DTensor has no memory of its own;
+access to it, which torch would permit out of bounds, is refused. Installed by `tensor`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from dtensor_core.errors import RuleError, four_parts
 
-# Methods that read or write the memory of a tensor, each with what to do instead.
+# Methods that read or write the memory of a tensor, each with an alternative.
 _OF_MEMORY = {
     "numpy": "full_tensor().numpy() for the whole, to_local().numpy() for this rank's part",
     "__dlpack__": "exchange full_tensor() or to_local()",
@@ -22,7 +22,7 @@ _OF_MEMORY = {
 
 
 def install(cls: type[torch.Tensor]) -> None:
-    """Give the class of DTensors these methods."""
+    """Install these methods on the class of DTensors."""
     cls.tolist = tolist  # pyright: ignore[reportAttributeAccessIssue]
     cls.__format__ = formatted  # pyright: ignore[reportAttributeAccessIssue]
     for name, hint in _OF_MEMORY.items():
@@ -30,12 +30,12 @@ def install(cls: type[torch.Tensor]) -> None:
 
 
 def tolist(self: Any) -> Any:
-    """The whole tensor as nested lists, on every rank."""
+    """Return the full tensor as nested lists, on every rank."""
     return self.full_tensor().tolist()
 
 
 def formatted(self: Any, format_spec: str) -> str:
-    """A scalar as its value, what it is of included: `f"{loss:.3f}"` asks all ranks."""
+    """Format a scalar DTensor, such as `f"{loss:.3f}"`, reducing across ranks if needed."""
     if format_spec and self.ndim == 0:
         return format(self.item(), format_spec)
     return torch.Tensor.__format__(self, format_spec)

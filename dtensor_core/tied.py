@@ -1,9 +1,9 @@
-"""Tied parameters: one that a module has under several names stays one when it is distributed.
+"""Tied parameters: a parameter with several names stays a single one when it is distributed.
 
-Styles and partition functions put a DTensor in the place of one name's parameter, and know of no
-other name. So each replacement is noted by the parameter that it replaces, for as long as anything
-holds that one: its other names get the same DTensor, in this call, or in a later one for another
-part of the model. Called by `distribute_module` and `parallelize_module`.
+Styles and partition functions replace the parameter of one name by a DTensor, unaware of other
+names. Each replacement is therefore recorded by the parameter it replaces, for as long as that one
+is referenced. Its other names get the same DTensor, in this call or in a later one for another part
+of the model. Called by `distribute_module` and `parallelize_module`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dtensor_core.tensor import DTensor
 
 
 class TiedError(PlacementError):
-    """A tied parameter whose names ask for different layouts."""
+    """Names of a tied parameter ask for different layouts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Place:
-    """A name of a parameter: that of an attribute of a submodule."""
+    """A name of a parameter: an attribute of a submodule."""
 
     owner: nn.Module
     key: str
@@ -56,12 +56,13 @@ _state = _State()
 
 @contextmanager
 def keeping_ties(module: nn.Module) -> Iterator[None]:
-    """Give all names of a parameter the DTensor that the body puts in the place of one of them.
+    """Give all names of a parameter the DTensor that the body assigns to one of them.
 
-    Raises TiedError where it makes DTensors of different layouts of one parameter.
+    Raises:
+        TiedError: The body makes DTensors of different layouts from one parameter.
     """
     named = Counter(id(parameter) for _, parameter in _parameters(module))
-    # Held weakly unless tied: a whole parameter without another name may go as it is replaced.
+    # Held weakly unless tied, so that a full parameter with one name can be freed once replaced.
     before = [
         (place, weakref.ref(parameter), parameter if _is_tied(parameter, named) else None)
         for place, parameter in _parameters(module)
@@ -85,7 +86,7 @@ def _is_tied(parameter: torch.Tensor, named: Mapping[int, int]) -> bool:
 
 
 def _parameters(module: nn.Module) -> Iterator[tuple[_Place, Any]]:
-    """Every name in a module that has a parameter."""
+    """Yield every name in a module that has a parameter."""
     for owner in module.modules():
         for key, parameter in list(owner._parameters.items()):
             if parameter is not None:
@@ -93,7 +94,7 @@ def _parameters(module: nn.Module) -> Iterator[tuple[_Place, Any]]:
 
 
 def _tie(place: _Place, old: torch.Tensor, new: Any) -> None:
-    """Note what replaces a parameter at one of its names, or put what replaced it before there."""
+    """Record the replacement of a parameter at one of its names, or reuse the recorded one."""
     if old not in _state.replaced:
         if isinstance(old, DTensor) and _is_same(old, new):
             place.owner._parameters[place.key] = old  # pyright: ignore[reportArgumentType]
@@ -123,9 +124,9 @@ def _refusal(place: str, wanted: str, other: str, layout: str) -> TiedError:
 
 
 def refuse_another_layout(parameter: DTensor, wanted: str) -> None:
-    """Raise TiedError if a parameter that is to be laid out anew has several names.
+    """Raise TiedError if a parameter to be laid out again has several names.
 
-    The innermost module of those that are being distributed is who asks.
+    The request is attributed to the innermost module being distributed.
     """
     if not _state.roots:
         return
@@ -137,20 +138,20 @@ def refuse_another_layout(parameter: DTensor, wanted: str) -> None:
 
 
 def _is_same(one: DTensor, other: DTensor) -> bool:
-    """True if two DTensors are one tensor: laid out alike, of the same memory."""
+    """True if two DTensors are the same tensor: same layout and same memory."""
     same_memory = one._local_tensor.data_ptr() == other._local_tensor.data_ptr()
     return one._spec is other._spec and same_memory
 
 
 def _current(parameter: Any) -> Any:
-    """Replacement of a parameter; itself if there is none."""
+    """Return the replacement of a parameter, or the parameter itself."""
     while parameter in _state.replaced:
         parameter = _state.replaced[parameter][0]
     return parameter
 
 
 def name_of(tensor: torch.Tensor) -> str | None:
-    """The name of a parameter of the modules that are being distributed, or of its data."""
+    """Return the name of a parameter in the current modules, also if given only its data."""
     for root in _state.roots:
         for place, parameter in _parameters(root):
             if parameter is tensor or _is_data_of(tensor, parameter):
@@ -159,7 +160,7 @@ def name_of(tensor: torch.Tensor) -> str | None:
 
 
 def _is_data_of(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """True if a plain tensor is what a plain parameter holds."""
+    """True if a plain tensor is the data of a plain parameter."""
     if any(isinstance(each, DTensor) or each.is_meta for each in (tensor, parameter)):
         return False
     storages = [each.untyped_storage().data_ptr() for each in (tensor, parameter)]

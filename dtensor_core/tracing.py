@@ -1,10 +1,13 @@
-"""What torch.compile and torch.func must be told of this package.
+"""Interfaces to torch.compile and torch.func.
 
-`untraced` marks functions that it leaves alone where they run by themselves, `outside_graphs` those
-that no graph holds, `as_node` those that a graph holds as one node, `outside_transforms` those that
-no transform of `torch.func` sees; `depending` keeps it from leaving out a collective on one rank
-alone. Layouts are decided by numbers (`settled`) and without modes (`no_modes`). Nothing here loads
-the compiler.
+- `untraced` marks functions that are not compiled when they run by themselves.
+- `outside_graphs` marks functions that break a graph.
+- `as_node` marks functions that a graph holds as one node.
+- `outside_transforms` marks functions that run outside of all transforms of `torch.func`.
+- `depending` keeps a compiler from dropping a collective on one rank alone.
+
+Layouts are decided with plain numbers (`settled`) and without modes (`no_modes`). Nothing here
+loads the compiler.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat)
 
 
 def untraced(function: F) -> F:
-    """The function itself; when it is called from code that dynamo runs, it is not compiled.
+    """Mark a function so that it is not compiled when called from code that dynamo runs.
 
-    Nor is what it calls. What the dispatcher and the autograd engine call is met in the middle of
-    an operator, after a graph break. Where dynamo meets a call while it traces, nothing changes.
+    The same holds for the functions it calls. Functions called by the dispatcher and the autograd
+    engine would otherwise be compiled in the middle of an operator, after a graph break. Calls that
+    dynamo meets while tracing are unaffected.
     """
     strategy = eval_frame._FrameExecStrategy(_skip, _skip)
     eval_frame.set_code_exec_strategy(function.__code__, strategy)  # pyright: ignore
@@ -44,7 +48,7 @@ def untraced(function: F) -> F:
 
 
 def outside_graphs(reason: str) -> Callable[[F], F]:
-    """A decorator: dynamo breaks its graph at a call of the function, which then runs as it is."""
+    """Mark a function so that dynamo breaks its graph at a call, which then runs uncompiled."""
 
     def mark(function: F) -> F:
         function._torchdynamo_disable = True  # pyright: ignore[reportFunctionMemberAccess]
@@ -57,28 +61,29 @@ def outside_graphs(reason: str) -> Callable[[F], F]:
 class Node(torch.Tensor):
     """A call that makes a DTensor, as one node of a graph of torch.compile.
 
-    Dynamo writes the construction of a traceable tensor class into its graph, and looks no
-    further: `Node("zeros", 8, 8)` is a call of `functions["zeros"]`. There are no instances.
+    Dynamo writes the construction of a traceable tensor class into its graph without tracing into
+    it: `Node("zeros", 8, 8)` is a call of `functions["zeros"]`. There are no instances.
     """
 
     functions: ClassVar[dict[str, Callable[..., Any]]] = {}
 
     @untraced
     def __new__(cls, name: str, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns; while a graph is traced, meshes come wrapped."""
+        """Call the function and return its result; meshes are wrapped while a graph is traced."""
         args, kwargs = tree_map(maybe_unwrap_fake_script_object, (args, kwargs))
         return cls.functions[name](*args, **kwargs)
 
-    __tensor_flatten__ = __tensor_unflatten__ = None  # being there, they make it traceable
+    __tensor_flatten__ = __tensor_unflatten__ = None  # their presence makes the class traceable
 
 
 def outside_transforms(function: Callable[P, T]) -> Callable[P, T]:
-    """A function of tensors that no transform of `torch.func` knows, run outside of all of them.
+    """Run a function of tensors outside of all transforms of `torch.func`.
 
-    What it makes is a constant to the transforms. Inside of them its tensors would be wrapped on
-    some ranks, whose collectives then fail, and the others would wait.
+    Its results are constants to the transforms. Inside of them its tensors would be wrapped on some
+    ranks, where collectives then fail, while the other ranks wait.
 
-    Raises TransformError, on all ranks alike, for an argument that a transform has wrapped.
+    Raises:
+        TransformError: A transform has wrapped an argument; raised on all ranks.
     """
 
     @wraps(function)
@@ -108,7 +113,7 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def as_node(function: Callable[P, T]) -> Callable[P, T]:
-    """A function with a keyword `device_mesh` that makes a DTensor, one node of a graph."""
+    """Make a function with a keyword `device_mesh` that returns a DTensor one node of a graph."""
     name = function.__name__
     Node.functions[name] = function
     eager = outside_transforms(function)
@@ -124,9 +129,9 @@ def as_node(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def settled(value: Any) -> Any:
-    """Symbolic numbers, in tuples and lists too, as the numbers that they stand for.
+    """Replace symbolic numbers, in tuples and lists too, by the numbers that they stand for.
 
-    A graph that is traced is then guarded by them: it is for these numbers alone.
+    This guards a traced graph, which then holds for these numbers only.
     """
     if isinstance(value, torch.SymInt):
         return int(value)
@@ -138,9 +143,10 @@ def settled(value: Any) -> Any:
 
 
 def numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Arguments of an operator with symbolic numbers settled.
+    """Settle the symbolic numbers among an operator's arguments.
 
-    Raises TypeError if none is symbolic.
+    Raises:
+        TypeError: None is symbolic.
     """
     if not any(isinstance(leaf, _SYMBOLS) for leaf in tree_leaves((args, kwargs))):
         raise TypeError(f"arguments without a hash: {args}, {kwargs}")
@@ -148,7 +154,7 @@ def numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, dict[s
 
 
 def no_modes() -> AbstractContextManager[Any]:
-    """No dispatch mode for the body: what is worked out there is no part of a graph."""
+    """Return a context without dispatch modes, so that its operators are not part of a graph."""
     stacked = torch._C._len_torch_dispatch_stack()  # pyright: ignore
     return _disable_current_modes() if stacked else nullcontext()
 
@@ -159,18 +165,18 @@ def is_transforming() -> bool:
 
 
 def is_at_hand(tensor: torch.Tensor) -> bool:
-    """True for one whose numbers can be looked at without waiting: real, and on a CPU."""
+    """True for a tensor whose values can be read without waiting: real, and on a CPU."""
     is_plain = type(tensor) is torch.Tensor and tensor.device.type == "cpu"
     return is_plain and not _is_transformed(tensor) and not torch.compiler.is_compiling()
 
 
 def depending(result: torch.Tensor, *inputs: torch.Tensor, mark: int = 0) -> torch.Tensor:
-    """`result`, with a zero added that is made of `inputs`; as it is where nothing is compiled.
+    """Return `result`, made to depend on `inputs` while compiling; otherwise unchanged.
 
-    A compiler drops what no result needs, collectives included. A rank that holds nothing, or
-    gives a neutral addend, needs less than the others, and would leave out a collective that they
-    join. It also joins into one what looks the same: a `mark` tells apart what does so on some
-    ranks only.
+    The dependency is an added zero. A compiler drops operators that no result needs, collectives
+    included. A rank with an empty shard, or one that gives a neutral value, needs less than the
+    others, and would drop a collective that they join. A compiler also merges equal operators; a
+    different `mark` keeps those apart that are equal on some ranks only.
     """
     if not torch.compiler.is_compiling():
         return result

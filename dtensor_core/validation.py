@@ -1,7 +1,7 @@
-"""What callers say of a tensor, made normal: placements, and the global metadata of local parts.
+"""Validation and normalisation of callers' placements and of global metadata.
 
-Every public function that takes placements brings them here first: torch's placements become ours,
-negative dims count from the end, and what does not fit is refused. Called by `tensor`, `api`,
+Every public function that takes placements passes them through here first. torch's placements
+become ours, negative dims count from the end, and misfits are refused. Called by `tensor`, `api`,
 `factories`, `parallel` and `experimental`.
 """
 
@@ -29,9 +29,10 @@ from dtensor_core.spec import TensorMeta
 def normalize_placements(
     placements: Sequence[Placement] | None, mesh: DeviceMesh, ndim: int
 ) -> tuple[Placement, ...]:
-    """One placement per mesh axis, dims non-negative; None means Replicate everywhere.
+    """Return one placement per mesh axis, with non-negative dims; None means Replicate everywhere.
 
-    Raises PlacementError (a ValueError) naming what does not fit.
+    Raises:
+        PlacementError: The placements don't fit the mesh or the tensor (a ValueError).
     """
     if placements is None:
         return (Replicate(),) * mesh.ndim
@@ -92,9 +93,10 @@ def global_meta(
     shape: Sequence[int] | None,
     stride: Sequence[int] | None,
 ) -> TensorMeta:
-    """Global metadata: as given, or as if all shards were equal to the local one.
+    """Return the global metadata: as given, or as if all shards were like the local one.
 
-    Raises PlacementError where what is given has another number of dims.
+    Raises:
+        PlacementError: The given shape or stride has another number of dims.
     """
     if shape is not None and stride is not None:
         is_part = mesh.get_coordinate() is not None  # other ranks hold nothing, of any shape

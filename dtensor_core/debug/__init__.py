@@ -1,8 +1,8 @@
-"""Tools that show what a program with DTensors communicates, where its tensors lie, and why.
+"""Debugging tools: communication of a program with DTensors, its reasons, and layouts.
 
-`CommDebugMode` counts communication; it is commtrace's, looked up when it is asked for.
-`visualize_sharding` draws a layout. `ExplicitRedistributionContext` refuses communication that
-nobody asked for. `explain` tells what a function would communicate without running it.
+`CommDebugMode` counts communication; it is commtrace's, and imported on first access.
+`visualize_sharding` draws a layout. `ExplicitRedistributionContext` refuses implicit communication.
+`explain` reports what a function would communicate, without running it.
 """
 
 from __future__ import annotations

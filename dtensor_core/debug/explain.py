@@ -1,8 +1,8 @@
-"""`explain`: what a function would communicate, and why, without running it.
+"""`explain`: the communication of a function and its reasons, without running the function.
 
-The function runs on fake tensors: shapes, dtypes and layouts are those of a real run, nothing is
-computed and nothing is sent. What it does to gradients is undone; what it stores elsewhere (an
-optimizer's state, say) would be fake.
+The function runs on fake tensors. Shapes, dtypes and layouts are those of a real run, but nothing
+is computed or sent. Changes to gradients are undone; other state that the function stores (an
+optimizer's, for instance) would be fake.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 class ExplainError(DTensorError, RuntimeError):
-    """A function that can't be followed without its data."""
+    """A function can't be traced without its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedOperator:
-    """One operator on DTensors, or one redistribution or collective that the function asks for.
+    """An operator on DTensors, or an explicit redistribution or collective.
 
-    `arguments` and `results` are layouts in text form, `f32[8,16] dp:S(0) tp:P(sum)`; `sends` are
-    the collectives that it needs, each with the argument it is for and with what was considered.
-    `phase` is forward or backward.
+    Attributes:
+        operator: The name of the operator.
+        phase: "forward" or "backward".
+        arguments: The layouts of the arguments, as text: `f32[8,16] dp:S(0) tp:P(sum)`.
+        results: The layouts of the results, as text.
+        sends: The collectives that it needs, each with its argument and the candidates considered.
     """
 
     operator: str
@@ -48,7 +51,7 @@ class PlannedOperator:
 
     @property
     def payload_bytes(self) -> int:
-        """What this rank's collectives of this operator carry."""
+        """The payload of this rank's collectives, in bytes."""
         return sum(send.payload_bytes for send in self.sends)
 
     @property
@@ -57,7 +60,7 @@ class PlannedOperator:
         return sum(send.seconds for send in self.sends)
 
     def lines(self) -> Iterator[str]:
-        """The operator, its collectives, and for each argument that moves what was considered."""
+        """Yield the operator, its collectives, and the candidates of each argument that moves."""
         results = f" -> {', '.join(self.results)}" if self.results else ""
         yield f"{self.operator}  {', '.join(self.arguments)}{results}"
         told: set[str] = set()
@@ -69,7 +72,7 @@ class PlannedOperator:
                 yield f"      considered: {ways}"
 
     def _journey(self, send: observe.Announcement) -> str:
-        """What a collective is for, where the line above does not say it."""
+        """Return the purpose of a collective, if the line above does not contain it."""
         if (send.source,) == self.arguments and (send.target,) == self.results:
             return ""
         return f"{send.argument}: {send.source} -> {send.target} by " if send.source else ""
@@ -77,9 +80,9 @@ class PlannedOperator:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a function does with DTensors, in order; `str()` is a text for the terminal.
+    """The operators of a function on DTensors, in order; `str()` is a text for the terminal.
 
-    Bytes are this rank's, times are estimates of the planner.
+    Bytes are this rank's; times are estimates of the planner.
     """
 
     rows: tuple[PlannedOperator, ...]
@@ -95,12 +98,12 @@ class Explanation:
 
     @property
     def communicating(self) -> Explanation:
-        """Only what communicates."""
+        """The explanation reduced to operators that communicate."""
         return Explanation(tuple(row for row in self.rows if row.sends))
 
     @property
     def total_bytes(self) -> int:
-        """What this rank's collectives carry."""
+        """The payload of this rank's collectives, in bytes."""
         return sum(row.payload_bytes for row in self.rows)
 
     @property
@@ -109,11 +112,11 @@ class Explanation:
         return sum(row.seconds for row in self.rows)
 
     def counts(self) -> Counter[str]:
-        """How many collectives there are of each kind."""
+        """Return the number of collectives of each kind."""
         return Counter(send.step for row in self.rows for send in row.sends)
 
     def table(self) -> str:
-        """All rows as text, a summary first."""
+        """Format all rows as text, after a summary."""
         counts = ", ".join(f"{number} {kind}" for kind, number in self.counts().items())
         summary = f"operators: {len(self.rows)}, communicating: {len(self.communicating.rows)}"
         if counts:
@@ -131,12 +134,13 @@ class Explanation:
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """What `fn(*args, **kwargs)` would communicate, operator by operator, and why.
+    """Explain the communication of `fn(*args, **kwargs)`, operator by operator.
 
-    Nothing is computed, sent or written. A backward pass that `fn` runs is explained too. The mesh
-    of the DTensors has to exist; a fake process group will do.
+    Nothing is computed, sent or written. A backward pass that `fn` runs is included. The mesh of
+    the DTensors has to exist; a fake process group is sufficient.
 
-    Raises ExplainError where `fn` needs the data of a tensor to go on.
+    Raises:
+        ExplainError: `fn` needs the data of a tensor to continue.
     """
     from torch._subclasses.fake_tensor import (
         DataDependentOutputException,
@@ -167,7 +171,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
 
 
 class _Explaining(TorchDispatchMode):
-    """Notes operators on DTensors, and what is announced while each of them runs.
+    """Records operators on DTensors, and the announcements made while each of them runs.
 
     Local operators get fake tensors, so that none of them writes to a real one.
     """
@@ -195,7 +199,7 @@ class _Explaining(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operator on DTensors; those that it runs itself are a part of it."""
+        """Run an operator on DTensors; operators that it runs itself are recorded as part of it."""
         arguments = _layouts((args, kwargs))
         self._inside.append([])
         try:
@@ -211,7 +215,7 @@ class _Explaining(TorchDispatchMode):
         return result
 
     def hear(self, news: observe.Announcement) -> None:
-        """Take an announcement: of the operator in progress, or of what is asked for by name."""
+        """Record an announcement, of the operator in progress or of an explicit redistribution."""
         here = threading.current_thread()
         if here.ident != self._thread and not isinstance(here, threading._DummyThread):
             return
@@ -241,13 +245,13 @@ class _Explaining(TorchDispatchMode):
                 self._gradients.setdefault(id(each), (each, each.grad))
 
     def restore_gradients(self) -> None:
-        """Give every leaf back the gradient that it had."""
+        """Restore the original gradient of every leaf."""
         for leaf, gradient in self._gradients.values():
             leaf.grad = gradient
 
 
 def _generators_kept() -> AbstractContextManager[None]:
-    """What is drawn meanwhile is drawn again afterwards."""
+    """Restore the state of random generators after the body."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     return torch.random.fork_rng(devices)
 
@@ -257,7 +261,7 @@ def _phase() -> str:
 
 
 def _continues(row: PlannedOperator, news: observe.Announcement) -> bool:
-    """True if an announcement is a further step of the redistribution that a row tells."""
+    """True if an announcement is a further step of the redistribution in a row."""
     first = row.sends[0] if row.sends else None
     return (
         first is not None
@@ -272,7 +276,7 @@ def _layouts(given: Any) -> tuple[str, ...]:
 
 
 def _as_if_done(func: Any, args: Sequence[Any]) -> Any:
-    """What an operator of c10d returns, without having sent anything."""
+    """Return what an operator of c10d would, without sending anything."""
     from torch._C._distributed_c10d import FakeWork
 
     returned = [
@@ -282,7 +286,7 @@ def _as_if_done(func: Any, args: Sequence[Any]) -> Any:
 
 
 def _told(send: observe.Announcement) -> str:
-    """The collective itself: kind, axis, bytes, time, as far as they are known."""
+    """Format a collective: kind, axis, bytes and time, as far as they are known."""
     told = send.step + (f" on {send.axis}" if send.axis else "")
     told += f", {_size(send.payload_bytes)}"
     told += f", about {_time(send.seconds)}" if send.seconds else ""

@@ -1,8 +1,8 @@
-"""`ExplicitRedistributionContext`: no redistribution but those that the program asks for.
+"""`ExplicitRedistributionContext`: only explicit redistributions are allowed.
 
-Asked for is what `redistribute`, `full_tensor`, parallel styles and their backward do. What an
-operator needs for its arguments is not: it raises, or warns, before anything is communicated. That
-depends on global metadata only, so every rank raises alike.
+Explicit are `redistribute`, `full_tensor`, parallel styles and their backward. Redistributions that
+an operator needs for its arguments are implicit: they raise or warn before anything is
+communicated. The decision depends on global metadata only, so all ranks raise alike.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ _SHOWN = 3
 
 
 class ImplicitRedistributionError(DTensorError, RuntimeError):
-    """An operator needs an argument in another layout, and nobody asked for that."""
+    """An operator needs an implicit redistribution of an argument."""
 
 
 class ModeError(DTensorError, RuntimeError):
-    """A mode that does not exist."""
+    """The mode does not exist."""
 
 
 class ExplicitRedistributionContext:
-    """Refuses redistributions that operators need and nobody asked for, while it is in force.
+    """Refuses implicit redistributions by operators while it is active.
 
-    It counts for the thread that enters it, and for the backward passes that this thread starts.
-    With `enable=False` it lifts the one around it. With `strict` it refuses also what needs no
-    communication. With `mode="warn"` it logs a warning instead of raising.
+    It applies to the thread that enters it, and to the backward passes that this thread starts. The
+    body raises ImplicitRedistributionError (a RuntimeError) for a refused redistribution.
 
-    Raises ImplicitRedistributionError (a RuntimeError) in its body.
+    Args:
+        enable: False lifts the enclosing context.
+        strict: Also refuse redistributions that need no communication.
+        mode: "raise", or "warn" to log a warning instead.
     """
 
     def __init__(self, enable: bool = True, strict: bool = False, mode: str = "raise") -> None:
@@ -51,14 +53,14 @@ class ExplicitRedistributionContext:
         self._entered: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> ExplicitRedistributionContext:
-        """Be in force."""
+        """Activate the context."""
         guarding = observe.guarding(self._refuse if self._enable else None)
         guarding.__enter__()
         self._entered.append(guarding)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give way to the one around."""
+        """Restore the enclosing context."""
         self._entered.pop().__exit__(None, None, None)
 
     def _refuse(self, operator: str, moves: Sequence[observe.Move]) -> None:
@@ -105,7 +107,7 @@ def _instead(argument: str, spec: Spec, target: Sequence[Placement]) -> str:
 
 
 def _told(spec: Spec, steps: Sequence[Step]) -> str:
-    """The steps with their bytes, those of the rank that moves most."""
+    """Format the steps with the bytes of the rank that sends most."""
     origin = (0,) * len(spec.mesh_shape)
     told: list[str] = []
     for step in steps:

@@ -1,8 +1,8 @@
-"""`visualize_sharding`: which rank holds which part of a DTensor, as a table in the terminal.
+"""`visualize_sharding`: a table of the ranks that hold each part of a DTensor, in the terminal.
 
-A tensor of two dims is drawn as it is; of more dims, the two last ones that are cut make the table,
-and each piece of the other ones has a table of its own. Ranks in one cell hold the same part, or
-addends of it where a placement is Partial.
+A tensor of up to two dims is drawn in one table. For more dims, the last two sharded ones make the
+table, and each piece of the other dims has a separate table. Ranks in one cell hold the same part,
+or partial values of it if a placement is Partial.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Cell = tuple[Extent, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """Tables of one DTensor: labels of rows and columns, and who holds a cell."""
+    """Tables of one DTensor: labels of rows and columns, and the ranks that hold each cell."""
 
     spec: Spec
     device: str
@@ -37,7 +37,7 @@ class _Drawing:
 
     @property
     def title(self) -> str:
-        """The spec, and what its placements mean where that is not to be seen in the table."""
+        """The spec, and the effects of its placements that the table does not show."""
         placements = self.spec.placements
         title = f"{self.spec.text} on {self.device}"
         if any(placement.is_partial() for placement in placements):
@@ -47,22 +47,22 @@ class _Drawing:
         return title
 
     def label(self, ranks: Sequence[int]) -> str:
-        """Several ranks as one name: `cpu:0,1`."""
+        """Format several ranks as one name: `cpu:0,1`."""
         return f"{self.device}:{','.join(map(str, ranks))}" if ranks else ""
 
     def range_text(self, dim: int, extent: Extent) -> str:
-        """A part of a dim as a row or column is headed."""
+        """Format a part of a dim as the heading of a row or column."""
         last = extent.offset + extent.size - 1
         ndim = len(self.spec.shape)
         name = ("Row", "Col")[dim] if ndim == 2 else f"dim {dim}:" if ndim > 2 else "Col"
         return f"{name} {extent.offset}-{last}"
 
     def extents(self, dim: int) -> list[Extent]:
-        """The pieces that a dim is cut into."""
+        """Return the pieces that a dim is split into."""
         return sorted({cell[dim] for cell in self.holders})
 
     def tables(self) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-        """A heading, the column heads, and the rows with their heads; for each table."""
+        """Yield heading, column headings, and rows with their headings, for each table."""
         ndim = len(self.spec.shape)
         rest = [dim for dim in range(ndim) if dim not in (self.rows, self.columns)]
         columns = self.extents(self.columns) if ndim else []
@@ -89,10 +89,10 @@ class _Drawing:
 
 
 def visualize_sharding(dtensor: Any, header: str = "", use_rich: bool = False) -> None:
-    """Print which rank holds which part of a DTensor; `header` is printed above it.
+    """Print a table of the ranks that hold each part of a DTensor, below `header`.
 
-    Prints on the rank at coordinate 0 of every mesh axis only, and nothing for a tensor without
-    elements. With `use_rich` the table has colours, where rich is installed.
+    Prints only on the rank at coordinate 0 of every mesh axis, and nothing for a tensor without
+    elements. With `use_rich` the table is coloured, if rich is installed.
     """
     spec: Spec = dtensor._spec
     coords = spec.coords

@@ -1,1 +1,1 @@
-"""An operator call, from its arguments to its results: looked up, or decided and then kept."""
+"""Dispatch of an operator call, from arguments to results, through a cache of decisions."""

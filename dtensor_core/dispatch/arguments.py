@@ -1,7 +1,7 @@
-"""Walks over the arguments of an operator: values, and lists of values, never deeper.
+"""Traversal of an operator's arguments: values and lists of values, never deeper.
 
-What `torch.utils._pytree` does for any structure, at a tenth of the time: deciding a call walks
-over its arguments several times. Used by `entry`, `lists` and `metadata`.
+`torch.utils._pytree` does this for any structure but takes ten times as long, and deciding a call
+traverses its arguments several times. Used by `entry`, `lists` and `metadata`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def flattened(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Every value, those in lists included, in order."""
+    """Yield every value in order, those in lists included."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, (list, tuple)):
             yield from value
@@ -22,7 +22,7 @@ def flattened(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
 def converted(
     kind: type, convert: Callable[[Any], Any], args: Iterable[Any], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with every value of a kind converted, those in lists included."""
+    """Return the arguments with every value of type `kind` converted, those in lists included."""
 
     def one(value: Any) -> Any:
         if isinstance(value, kind):

@@ -1,9 +1,9 @@
-"""Zeros that torch's formulas make of sizes alone, which are plain where DTensors are due.
+"""Conversion of plain zero gradients, which autograd formulas make from sizes alone, to DTensors.
 
-The gradient of `le_`, of `copysign` by the sign, or of `repeat` by no repetition, is such a tensor:
-it would become the `grad` of a DTensor, or meet one in the next formula. Operators of which that is
-known have a kernel before autograd's, which puts a hook on the node that autograd makes: it
-replaces plain gradients by replicated DTensors. Installed by `tensor`.
+The gradient of `le_`, of `copysign` by the sign, or of `repeat` by no repetition is such a tensor.
+It would become the `grad` of a DTensor, or meet one in the next formula. Affected operators get a
+kernel ahead of autograd's, which puts a hook on the node that autograd makes; the hook replaces
+plain gradients by replicated DTensors. Installed by `tensor`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POOLS = (
     "avg_pool3d fractional_max_pool2d fractional_max_pool3d max_pool2d_with_indices "
     "max_pool3d_with_indices"
 )
-# Whose gradients are plain zeros, some or all of them, for some arguments.
+# Some or all of their gradients are plain zeros for some arguments.
 # Source: torch's derivatives.yaml, wherever it says `zeros_like` of an argument.
 _OPERATORS = (
     "copysign.Tensor copysign_.Tensor nextafter nextafter_ repeat sgn sgn_ normal_ "
@@ -37,7 +37,7 @@ _OPERATORS = (
 
 
 def install(cls: type[torch.Tensor]) -> None:
-    """Give the operators their kernels for DTensors of class `cls`."""
+    """Register the kernels for DTensors of class `cls`."""
     for name in " ".join(_OPERATORS).split():
         _library.impl(name, _kernel(cls, name), _KEY.name, with_keyset=True)
 
@@ -49,7 +49,7 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         made = op.redispatch(keys.remove(_KEY), *args, **kwargs)
         first: Any = made[0] if isinstance(made, tuple) else made
-        # A write to a view is a node of its base.
+        # Writing to a view makes a node of its base.
         written = first._base if packet.endswith("_") and isinstance(first, cls) else None
         changed = first if written is None else written
         node = changed.grad_fn if isinstance(changed, cls) else None
@@ -66,9 +66,9 @@ def _kernel(cls: type[torch.Tensor], name: str) -> Callable[..., Any]:
 
 
 def _whole(cls: type[Any], like: Spec, value: Any) -> Any:
-    """A plain tensor that every rank has alike as a DTensor on the mesh of a spec.
+    """Wrap a plain tensor, equal on all ranks, as a DTensor on the mesh of a spec.
 
-    All else stays as it is.
+    Other values are returned unchanged.
     """
     if not isinstance(value, torch.Tensor) or isinstance(value, cls):
         return value

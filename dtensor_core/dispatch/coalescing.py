@@ -1,7 +1,8 @@
-"""Small arguments of one operator that are to be reduced alike go in one collective.
+"""Coalescing: small arguments of one operator with equal pending reductions share a collective.
 
-A list of norms, as the norm of all gradients is made of, would else send one number each. What is
-packed together depends on layouts and sizes only. Called by `dispatcher` before it moves the rest.
+For example, the norm of all gradients is the norm of a list of norms, which would otherwise be sent
+one number each. Packing depends on layouts and sizes only. Called by `dispatcher` before it moves
+the rest.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.spec import Spec, TensorMeta
 
-# Elements of an argument, up to which a collective takes as long as one of a single number.
+# The number of elements up to which a collective takes as long as one of a single number.
 SMALL = 1024
 
 Move = tuple[torch.Tensor, Spec, Plan, Cause]
 
 
 def reduced_together(moves: Sequence[Move]) -> dict[int, torch.Tensor]:
-    """The whole local tensors of those moves that are made together, by their place."""
+    """Execute the moves that can be coalesced; return their local tensors by index in `moves`."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for place, (_, spec, plan, _) in enumerate(moves):
         is_sum = spec.sums and not spec.is_sharded() and spec.replicated().placements == plan.target

@@ -1,12 +1,17 @@
-"""Composite operators whose kernels do what a DTensor can't take part in.
+"""Kernels for composite operators whose own kernels do not work with DTensors.
 
-Attention's math form builds its causal mask of sizes alone, `one_hot` its classes, `combinations`
-a mask: here these are made as replicated DTensors. `tensor_split` looks for its indices in memory.
-A composite with `out=` resizes or rebinds what it is given: here its result is made first, and
-copied. Each has a kernel at the key that tensor subclasses and modes have, before autograd's, in
-inference mode too; so plain tensors never come here, and other subclasses are passed on. What
-reads only shapes takes plain tensors too, and batch norms of one device's library are those of all
-devices: they would write running moments unsaid. Imported by `tensor`, once.
+- Some make plain tensors from sizes alone, such as attention's causal mask, the classes of
+  `one_hot` or the mask of `combinations`; here these are replicated DTensors.
+- `tensor_split` reads its indices from memory.
+- Composites with `out=` resize or rebind their arguments; here the result is computed first and
+  then copied.
+- Operators that only read shapes must accept plain tensors as well.
+- Batch norms of one device's library map to those of all devices, as they write running moments
+  that their schemas do not declare.
+
+Each kernel is registered at the key that tensor subclasses and modes have, before autograd's, in
+inference mode too. Plain tensors therefore never reach it, and other subclasses are passed on.
+Imported by `tensor`, once.
 """
 
 from __future__ import annotations
@@ -36,10 +41,11 @@ _OF_SUBCLASSES = "PythonTLSSnapshot"
 
 
 def install(cls: type[torch.Tensor]) -> dict[str, Callable[..., Any]]:
-    """Give the composites kernels for DTensors of class `cls`.
+    """Register the kernels for DTensors of class `cls`.
 
-    Returns what stands in for operators, by name, where `dispatch` meets them: these too, for what
-    it takes apart calls none of the key.
+    Returns:
+        The functions that replace operators in `dispatch`, by name. They include the kernels, since
+        operators that `dispatch` decomposes bypass the key.
     """
     functions = dict.fromkeys(_composites_with_out(), _into) | _FUNCTIONS
     kernels = {name: _kernel(cls, name, function) for name, function in functions.items()}
@@ -49,7 +55,7 @@ def install(cls: type[torch.Tensor]) -> dict[str, Callable[..., Any]]:
 
 
 def _kernel(cls: type[torch.Tensor], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that calls `function` with the operator where a DTensor is among the arguments."""
+    """Make a kernel that calls `function(op, ...)` if a DTensor is among the arguments."""
     packet, _, overload = name.partition(".")
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -63,15 +69,15 @@ def _kernel(cls: type[torch.Tensor], name: str, function: Callable[..., Any]) ->
 
 
 def _decomposes() -> bool:
-    """Whether torch is to run its kernels in Python: what traces sizes does."""
+    """True if torch runs Python kernels, as it does while tracing with symbolic sizes."""
     return torch._C._dispatch_tls_is_dispatch_key_included(_python_kernels)  # pyright: ignore
 
 
 def _composites_with_out() -> list[str]:
-    """Those of aten, without the namespace."""
+    """Return the composites of aten with `out=`, without the namespace."""
     registered = torch._C._dispatch_get_registrations_for_dispatch_key  # pyright: ignore
     names = [name.split("::") for name in registered("CompositeImplicitAutograd")]
-    outs = {"out", "U", "Q", "eigvals"}  # what is part of these overloads' names
+    outs = {"out", "U", "Q", "eigvals"}  # parts of the names of their overloads
     return [
         name
         for namespace, name in names
@@ -79,7 +85,7 @@ def _composites_with_out() -> list[str]:
     ]
 
 
-# Of these torch copies a result into `out=`, and gradients pass.
+# For these, torch copies the result into `out=`, and gradients pass through.
 _DIFFERENTIABLE_INTO = {
     *("diag", "linalg_cond", "linalg_matrix_norm", "linalg_norm", "tensordot"),
     *("log_softmax", "softmax", "nanquantile", "quantile"),
@@ -87,7 +93,7 @@ _DIFFERENTIABLE_INTO = {
 
 
 def _into(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """What the operator makes, copied into the tensors of `out=`, which keep their layouts."""
+    """Compute the result and copy it into the tensors of `out=`, which keep their layouts."""
     given = [argument.name for argument in op._schema.arguments if argument.is_out]
     outs = [kwargs.pop(name) for name in given]
     leaves = [each for each in tree_leaves((args, kwargs, outs)) if isinstance(each, torch.Tensor)]
@@ -113,9 +119,9 @@ def _attention(op: OpOverload, *args: Any, **options: Any) -> Any:
 
 
 def _undecomposed(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """The kernel that eager mode has, of an operator of which rules are.
+    """Run the eager kernel of an operator whose components have rules.
 
-    torch's kernel in Python makes plain tensors of indices and weights, and no rows are exchanged.
+    torch's Python kernel makes plain index and weight tensors, and would exchange no rows.
     """
     with torch._C._DisablePythonDispatcher():  # pyright: ignore[reportAttributeAccessIssue]
         return op._op_dk(_composite, *args, **kwargs)
@@ -131,7 +137,7 @@ def _one_hot(op: OpOverload, indices: Any, num_classes: int = -1) -> torch.Tenso
 
 
 def _check_classes(indices: Any, num_classes: int) -> None:
-    """Raise OutOfRangeError for a class that there is not, on the ranks that hold it."""
+    """Raise OutOfRangeError for a class out of range, on the ranks that hold it."""
     local = indices._local_tensor
     if not is_at_hand(local) or not local.numel() or indices._spec.sums:
         return
@@ -166,7 +172,7 @@ def _istft(
     *rest: Any,
     **options: Any,
 ) -> torch.Tensor:
-    """Without a window the composite makes one of ones."""
+    """Supply a replicated window of ones, which the composite would make as a plain tensor."""
     if window is None:
         device, dtype = x._local_tensor.device, x.dtype.to_real()
         window = _replicated(x, torch.ones(win_length or n_fft, dtype=dtype, device=device))
@@ -185,9 +191,10 @@ def _stft(
     return_complex: bool | None = None,
     align_to_window: bool | None = None,
 ) -> torch.Tensor:
-    """Frames are windows of a dim, whose gradient goes back to where they overlap.
+    """Compute frames as windows of a dim, whose gradients accumulate where they overlap.
 
-    The composite tells what is wrong with arguments, and takes frames by their places in memory.
+    The composite, run on meta tensors, validates the arguments; on real data it would address
+    frames by their position in memory.
     """
     rest = normalized, onesided, return_complex, align_to_window
     if align_to_window or not isinstance(getattr(x, "_spec", None), Spec):
@@ -219,9 +226,9 @@ def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
 def _rms_norm(
     op: OpOverload, x: Any, shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> torch.Tensor:
-    """Where rows are cut their squares are summed up, and in the gradient one number of each.
+    """Normalise sharded rows by reducing their squares; the gradient sends one number per row.
 
-    The composite leaves addends to be expanded. Where there is a kernel the table has a rule.
+    The composite would leave partial sums to be expanded. Devices with a fused kernel use its rule.
     """
     dims = range(x.ndim - len(shape), x.ndim)
     spec = getattr(x, "_spec", None)
@@ -248,7 +255,10 @@ def _rms_norm(
 
 
 def _pad_circular(op: OpOverload, x: torch.Tensor, pads: Sequence[int]) -> torch.Tensor:
-    """Joined of slices, which send what moves; the kernel fills an empty tensor part by part."""
+    """Pad by concatenating slices, which send only the rows that move.
+
+    The composite's kernel would fill an empty tensor part by part.
+    """
     sizes = x.shape[::-1]
     if any(not 0 <= pad <= sizes[n // 2] for n, pad in enumerate(pads)):
         return op._op_dk(_composite, x, pads)
@@ -276,15 +286,18 @@ def _tensor_split(op: OpOverload, values: torch.Tensor, where: Any, dim: int = 0
 
 
 def _same_shape(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors, of which one may be plain, have the same global shape."""
+    """True if two tensors, one of which may be plain, have the same global shape."""
     return tensor.shape == other.shape
 
 
 def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
-    """Whether a tangent can be stored as its tensor is, for all that is known of both.
+    """True if a tangent can be stored like its tensor, as far as is known of both.
 
-    It is asked of every dual number. Raises RuleError where one of the two is an argument of a
-    graph being traced: the graph would hold its local tensor as a constant, and be wrong.
+    Called for every dual number.
+
+    Raises:
+        RuleError: One of the two is an argument of a graph being traced. The graph would capture
+            its local tensor as a constant, and be wrong.
     """
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
     mode = proxies.get_proxy_mode() if proxies else None
@@ -303,7 +316,7 @@ def _same_numel(tensor: torch.Tensor, tangent: torch.Tensor) -> bool:
 
 
 def _batch_norm(x: Any, *rest: Any) -> tuple[Any, ...]:
-    """What the operator of all devices gives, and an empty reserve."""
+    """Run the device-independent operator; the reserve that cuDNN returns is empty."""
     reserve = x._local_tensor.new_empty(0, dtype=torch.uint8)
     return *aten.native_batch_norm(x, *rest), _replicated(x, reserve)
 
@@ -313,13 +326,13 @@ def _batch_norm_of_miopen(x: Any, *rest: Any) -> tuple[Any, ...]:
 
 
 def _batch_norm_backward(x: Any, grad: Any, *rest: Any) -> tuple[Any, ...]:
-    """That of the operator of all devices, in training, which is all that this is called for."""
+    """Run the device-independent backward in training mode, the only mode this is called in."""
     *moments, eps = rest[:6]
     return aten.native_batch_norm_backward(grad, x, *moments, True, eps, [True] * 3)
 
 
 def _replicated(like: Any, local: torch.Tensor) -> Any:
-    """A local tensor that is the same on every rank, as a DTensor on the mesh of another one."""
+    """Wrap a local tensor, equal on all ranks, as a replicated DTensor on the mesh of `like`."""
     mesh = like._spec.mesh
     meta = TensorMeta(local.shape, local.stride(), local.dtype)
     return type(like)(local, Spec(mesh, (Replicate(),) * mesh.ndim, meta))
@@ -328,9 +341,9 @@ def _replicated(like: Any, local: torch.Tensor) -> Any:
 def _mask_as_dtensor(
     query: Any, key: Any, rest: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments after query and key, with causality spelled out as a mask.
+    """Return the arguments after query and key, with causality as an explicit mask.
 
-    They are value, attn_mask, dropout_p, is_causal, ...; q is [.., L, E] and k is [.., S, E].
+    They are value, attn_mask, dropout_p, is_causal, ...; query is [.., L, E] and key is [.., S, E].
     """
     if len(rest) < 4 or not rest[3]:
         return rest, options
@@ -342,7 +355,7 @@ def _mask_as_dtensor(
 
 
 def _of_nothing(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Result of the composite; without elements it may be a plain tensor, made of sizes."""
+    """Run the composite, and wrap a plain result, which it may make of tensors without elements."""
     made = op._op_dk(_composite, *args, **kwargs)
     like = next(each for each in tree_leaves((args, kwargs)) if hasattr(each, "_spec"))
     is_plain = isinstance(made, torch.Tensor) and not hasattr(made, "_spec")

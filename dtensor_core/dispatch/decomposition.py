@@ -1,9 +1,9 @@
-"""What stands in for an operator without a rule: torch's own decomposition, where that sends less.
+"""Decomposition of operators without a rule, where torch's decomposition communicates less.
 
-The decomposition is followed on tensors of the meta device that have the global shapes, and each
-operator that it is made of is decided as in a real call; nothing runs, and every rank finds the
-same. Left out are decompositions that write, draw random numbers, look at data, or make a result of
-other metadata. Called by `entry` for a call that would gather whole tensors for want of a rule.
+The decomposition is traced on meta tensors of the global shapes, and each operator in it is decided
+as in a real call. Nothing is executed, and all ranks reach the same result. Decompositions that
+write, draw random numbers, read data, or change the result's metadata are excluded. Called by
+`entry` for a call that would gather full tensors for lack of a rule.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _UNPLANNABLE = (
 
 
 def derivation(call: Call, whole: Decision) -> Function | None:
-    """What to run on DTensors instead of gathering as `whole` does; None if nothing sends less."""
+    """Return the function to run on DTensors instead of the gathering decision `whole`.
+
+    Returns None if no decomposition communicates less.
+    """
     if not _only_computes(call.op):
         return None
     limit = _seconds(whole)
@@ -49,16 +52,16 @@ def derivation(call: Call, whole: Decision) -> Function | None:
 
 
 def _only_computes(op: OpOverload) -> bool:
-    """True for operators that write nothing, make no view, draw nothing, and don't look at data."""
+    """True for operators that don't write, alias, draw random numbers or read data."""
     if op._schema.is_mutable or any(tag in op.tags for tag in _UNPLANNABLE):
         return False
     return all(result.alias_info is None for result in op._schema.returns)
 
 
 def _decompositions(op: OpOverload) -> Iterator[Function]:
-    """What torch has for an operator: a function of its table, or a kernel made of others.
+    """Yield torch's decompositions of an operator: from its table, or a kernel made of operators.
 
-    Not the kernels of other libraries: they may well ask for the memory of their arguments.
+    Kernels of other libraries are excluded, as they may access the memory of their arguments.
     """
     from torch._decomp import decomposition_table
 
@@ -69,17 +72,20 @@ def _decompositions(op: OpOverload) -> Iterator[Function]:
 
 
 def _seconds(decision: Decision) -> float:
-    """The estimated time of what a decision sends."""
+    """Return the estimated communication time of a decision."""
     moves = sum(plan.seconds for plan in decision.plans)
     return moves + sum(each.seconds(decision.inputs) for each in decision.exchanges)
 
 
 class _Unplannable(Exception):
-    """A decomposition has an operator that can't be followed."""
+    """A decomposition contains an operator that can't be traced."""
 
 
 class _Followed(TorchDispatchMode):
-    """Decides each operator as it comes by. A tensor that is not known is whole on every rank."""
+    """Mode that decides each operator as it runs.
+
+    A tensor of unknown origin counts as replicated.
+    """
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -88,12 +94,15 @@ class _Followed(TorchDispatchMode):
         self._sent = 0.0
 
     def seconds(self, function: Function, call: Call) -> float | None:
-        """The estimated time of what a function sends in place of a call; None if it can't."""
+        """Return the estimated communication time of `function` in place of a call, or None.
+
+        None means that the function cannot be traced, or does not return what the call does.
+        """
         args, kwargs = converted(Spec, self._tensor, call.args, call.kwargs)
         try:
             with self:
                 result = function(*args, **kwargs)
-        except Exception:  # whatever it is that it can't do: then there is no derivation
+        except Exception:  # any failure means that there is no derivation
             return None
         results = [each for each in flattened([result], {}) if isinstance(each, torch.Tensor)]
         found = [(each.shape, each.dtype) for each in results]

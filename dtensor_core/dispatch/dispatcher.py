@@ -1,10 +1,11 @@
 """The hot path: unwrap, look up, (redistribute), run the local operator, wrap.
 
 A call is looked up by a key of its operator, the interned specs of its tensors and its static
-arguments; scalars count by type only, so a scalar that changes every step does not grow the cache;
-0 is told from other numbers, and so is what is not finite, for sums don't pass those. A miss asks
-`propagate` once. It is the `__torch_dispatch__` of DTensors. Long, because what makes a key and
-what reads it back share the state below; a cached call runs `dispatch` alone.
+arguments. Scalars count by type only, so that a scalar that changes every step does not grow the
+cache. Zero and non-finite scalars count by value, since partial sums don't pass them. A miss asks
+`propagate` once. `dispatch` is the `__torch_dispatch__` of DTensors. The file is long because the
+code that makes a key and the code that reads it share the state below; a cached call runs
+`dispatch` alone.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, unt
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
-# A tensor of each type and device that lies at the beginning of its memory.
+# An empty tensor of each dtype and device, with storage offset 0.
 _first: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
 
-# What is cached, and the functions that stand in for operators; `inplace` reads them too.
+# The cache, and the functions that replace operators; `inplace` reads both too.
 entries: dict[tuple[Any, ...], Entry] = {}
 rewrites: dict[int, Callable[..., Any]] = {}
 _derived: dict[tuple[Any, ...], Entry] = {}
@@ -58,18 +59,18 @@ _dynamic: set[tuple[int, int | str]] = set()
 _known: set[int] = set()
 _instead: dict[int, Callable[..., Any]] = {}
 _stand_ins: dict[str, Callable[..., Any]] = {}
-# The threads on which rewrites, and plain tensors as replicas, were asked for.
+# The threads that asked for rewrites, and for plain tensors as replicas.
 _rewriting: list[int] = []
 _plain_is_whole: list[int] = []
 on_change(entries.clear)
 on_change(_derived.clear)
-# The DTensor class, and that of views which are copies; `install` sets them, which `tensor` calls.
+# The DTensor class and that of views which are copies, set by `install`, which `tensor` calls.
 _class: type[Any] = torch.Tensor
 _class_of_copies: type[Any] = torch.Tensor
 
 
 def install(cls: type[torch.Tensor], stand_ins: Mapping[str, Callable[..., Any]]) -> None:
-    """Let operators on tensors of class `cls` come here, functions in place of some of them."""
+    """Route operators on tensors of class `cls` here; `stand_ins` replace some of them."""
     global _class, _class_of_copies
     _class = cls
     _stand_ins.update(stand_ins)
@@ -84,9 +85,14 @@ def dispatch(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The result of an operator of which at least one argument is a DTensor.
+    """Run an operator of which at least one argument is a DTensor.
 
-    Raises MixedTensorError, MeshError or RuleError before anything is communicated or written.
+    Raises:
+        MixedTensorError: A plain tensor of unknown layout meets a DTensor.
+        MeshError: The arguments are on different meshes.
+        RuleError: The call can't be decided.
+
+    All of these are raised before anything is communicated or written.
     """
     op_id = id(op)
     if rewrites and op_id in rewrites and _applies(_rewriting):
@@ -124,7 +130,7 @@ def dispatch(
         known = _derived.get(tuple(key))
         entry = known or _miss(op, args, kwargs or {}, tuple(key))
         if entry.is_derived:
-            with implicit_replication():  # of what it makes itself
+            with implicit_replication():  # for the tensors that it makes
                 return _seen(op, entry.run, args, kwargs or {})
     place = entry.place
     copied = None if place is None else args[place]._copied
@@ -150,14 +156,14 @@ def dispatch(
 
 
 def _settled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Arguments that make a key: torch's DTensors as ours, symbolic numbers as numbers."""
+    """Make arguments hashable: adopt torch's DTensors, and settle symbolic numbers."""
     return adopted_arguments(args, kwargs, _class) or numbers(args, kwargs)
 
 
 def _seen(
     op: OpOverload, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """What a function returns that runs operators for `op`, seen by whoever wants to see them."""
+    """Run a function that runs operators in place of `op`, through the observer if there is one."""
     runner = observe.runner
     return function(*args, **kwargs) if runner is None else runner(op, function, args, kwargs)
 
@@ -169,9 +175,9 @@ def _this_thread() -> int:
 
 @contextmanager
 def rewriting(functions: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[None]:
-    """Let functions stand in for operators on DTensors while the body runs, and in its backward.
+    """Replace operators on DTensors by functions while the body runs, and in its backward.
 
-    A function gets the operator's arguments and may decline a call by NotImplemented.
+    A function receives the operator's arguments and may decline a call by returning NotImplemented.
     """
     _rewriting.append(_this_thread())
     rewrites.update({id(op): function for op, function in functions.items()})
@@ -185,7 +191,7 @@ def rewriting(functions: Mapping[OpOverload, Callable[..., Any]]) -> Iterator[No
 
 @contextmanager
 def implicit_replication() -> Iterator[None]:
-    """Take plain tensors that meet DTensors to be the same on every rank while the body runs."""
+    """Treat plain tensors that meet DTensors as equal on every rank while the body runs."""
     _plain_is_whole.append(_this_thread())
     try:
         yield
@@ -194,24 +200,24 @@ def implicit_replication() -> Iterator[None]:
 
 
 def _applies(asked: list[int]) -> bool:
-    """On a thread that asked for it, or one of the autograd engine while any thread does."""
+    """True on a thread that asked, or on a thread of the autograd engine while any thread does."""
     if not asked:
         return False
     return threading.get_ident() in asked or torch._C._current_graph_task_id() >= 0
 
 
 def _singular(number: Any) -> tuple[type, str]:
-    """Zero, an infinity or nan as a key has it; no nan equals another one."""
+    """Return the key of zero, an infinity or nan; by kind, since no nan equals another one."""
     return type(number), "not finite" if number else "zero"
 
 
 def counted_as(number: Any) -> Any:
-    """A number as a key has it where its value does not matter: mostly its type."""
+    """Return the key of a number whose value does not matter: its type, unless it is singular."""
     return type(number) if number and number - number == 0 else _singular(number)
 
 
 def _named(op: OpOverload, kwargs: Mapping[str, Any], key: list[Any]) -> dict[str, Any]:
-    """The local keyword arguments; each is added to the key with its name."""
+    """Return the local keyword arguments, adding each one to the key with its name."""
     local_kwargs: dict[str, Any] = {}
     for name, arg in kwargs.items():
         key.append(name)
@@ -228,7 +234,7 @@ def _named(op: OpOverload, kwargs: Mapping[str, Any], key: list[Any]) -> dict[st
 def _list(
     op: OpOverload, place: int | str, arg: Sequence[Any], key: list[Any], local: list[Any]
 ) -> None:
-    """Add a list to key and local arguments; `place` is where `_dynamic` knows it by."""
+    """Add a list to the key and the local arguments; `place` is its position in `_dynamic`."""
     by_type = (id(op), place) in _dynamic
     for each in arg:
         if type(each) is not int:
@@ -279,26 +285,26 @@ def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: li
 def _hashable(arg: Any) -> Any:
     if type(arg) is torch.Generator:  # no layout depends on which; a key would keep it alive
         return torch.Generator
-    if type(arg) is torch.SymFloat:  # has a hash, but then can't be traced any more
+    if type(arg) is torch.SymFloat:  # hashable, but hashing it would prevent tracing
         return [arg]
     return id(arg) if type(arg).__hash__ is None else arg
 
 
 def forget(op: OpOverload) -> None:
-    """Drop what is cached of an operator, whose rule has changed."""
+    """Drop the cached decisions of an operator, whose rule has changed."""
     for key in [key for key in entries if key[0] == id(op)]:
         del entries[key]
     shape_generic_cache.forget(id(op))
     _known.discard(id(op))
     _instead.pop(id(op), None)
-    _derived.clear()  # each rests on the rules of several operators
+    _derived.clear()  # each depends on the rules of several operators
 
 
 def _learn(op: OpOverload) -> None:
-    """Note which arguments of an operator are scalars, whose values don't matter for layouts.
+    """Record which arguments of an operator are scalars whose values don't affect layouts.
 
-    Also what to call instead: a composite without a row, which in inference mode arrives undivided,
-    is taken apart, or something stands in for it.
+    Also records its replacement: a stand-in, or for a composite without a row its decomposition.
+    Such composites arrive here in inference mode.
     """
     for position, argument in enumerate(op._schema.arguments):
         if is_value(argument):
@@ -312,17 +318,17 @@ def _learn(op: OpOverload) -> None:
 
 
 def _places(op: OpOverload, position: int) -> tuple[tuple[int, int], tuple[int, str]]:
-    """How `_dynamic` knows an argument: by its place in a key, and by its name."""
+    """Return the two forms in which `_dynamic` knows an argument: position in a key, and name."""
     return (id(op), position + 1), (id(op), op._schema.arguments[position].name)
 
 
 def _miss(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], key: tuple[Any, ...]
 ) -> Entry:
-    """Decide a call that was not seen before, at other sizes neither, and remember it.
+    """Decide a call not seen before, at these sizes or at others, and cache it.
 
-    A number that the decision rests on is part of the operator's keys from then on. A call that
-    mixes DTensors with plain tensors is refused here: it never becomes an entry, and one that
+    A number that the decision depends on becomes part of the operator's keys from then on. A call
+    that mixes DTensors with plain tensors is refused here. It never becomes an entry, and one that
     `implicit_replication` allowed has a key of its own.
     """
     entry = shape_generic_cache.entry_of(key)
@@ -395,7 +401,7 @@ def _redistribute(
 
 
 def _inputs(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors that are read, as moves number them."""
+    """Return the tensors that are read, in the order in which moves number them."""
     inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.written})
     return [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
 
@@ -403,7 +409,7 @@ def _inputs(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
 def _as_moves(
     entry: Entry, mesh: DeviceMesh, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[observe.Move]:
-    """What `_redistribute` is about to do, for a guard."""
+    """Describe the redistributions about to happen, for a guard."""
     tensors = _inputs(entry, args, kwargs)
     there = [
         observe.Move(cause.argument, spec_on(mesh, tensors[number]), plan.steps, cause.candidates)
@@ -422,7 +428,7 @@ def _finish(
     local: Sequence[Any],
     local_kwargs: Mapping[str, Any],
 ) -> Any:
-    """DTensors for local results; what was written in place is the argument itself."""
+    """Wrap the local results; an argument written in place is returned as it is."""
     if entry.outs:
         return _seen(op, fill_outs, (entry.outs, op, result, kwargs), {})
     if entry.backs:
@@ -472,9 +478,9 @@ def _view(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """A result that is a view; one that had to be a copy, or is a view of one, knows of what.
+    """Wrap a result that is a view; if it had to be a copy, or views one, it records its base.
 
-    A view of a tensor that was made outside of inference mode counts versions along with it.
+    A view of a tensor made outside of inference mode shares its version counter.
     """
     base = args[0]
     spec = entry.outputs[number] if entry.outputs else None
@@ -499,10 +505,10 @@ def _view(
 
 
 def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False) -> Any:
-    """A DTensor whose places in memory count from its own first element, on every rank alike.
+    """Make a DTensor whose storage offset is 0 on every rank.
 
-    That of its local part may be elsewhere in what this is a part of: here on this rank, there on
-    another one. Kernels that are made of others ask the DTensor, and tell all ranks the same.
+    The local tensor may be part of a larger one, at an offset that differs between ranks. Composite
+    kernels read the offset of the DTensor, which must therefore agree on all ranks.
     """
     if type(local) is not torch.Tensor or not local.storage_offset():
         return _new(cls, local, spec, requires_grad)
@@ -515,6 +521,6 @@ def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: b
 
 
 def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """A result whose shape only its data decides: whole on every rank."""
+    """Wrap a result whose shape depends on data: it is replicated."""
     spec = spec_on(first_mesh(args, kwargs), local)
     return _new(_class, local, spec, False)

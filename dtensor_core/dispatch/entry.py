@@ -1,8 +1,8 @@
-"""What a call becomes once it is decided: an entry that `dispatch` can run again and again.
+"""Entries: decided calls in the form that `dispatch` can run repeatedly.
 
 Made on a cache miss from the call's global metadata, the decision of `propagate`, and this rank's
-local operator. Nothing here runs on a cached call. Long, because each kind of call (plain, on
-lists, with `out=`, without tensors) makes the same record of the same few facts.
+local operator. Nothing here runs on a cached call. The file is long because each kind of call
+(plain, on lists, with `out=`, without tensors) makes the same record from the same few facts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.rules.call import Call
 from dtensor_core.spec import Spec, TensorMeta
 
-# Views in place: the tensor takes another shape, and its placements go along.
+# In-place views: the tensor changes its shape, and its placements change with it.
 _RESHAPING = frozenset(
     f"aten::{name}_"
     for name in (
@@ -58,19 +58,30 @@ _RESHAPING = frozenset(
 class Entry:
     """A cached decision, ready to run.
 
-    `moves` are the redistributions of tensor arguments, by number. What is returned is the `single`
-    result wrapped, the argument at `place`, or what `outputs` and `written` say: the arguments
-    written in place, or results to wrap (None: whole, as they come; one that is None: plain).
-    Arguments `aside` are written and not returned. `backs` bring what had to be written elsewhere
-    to where it belongs. An operator that `reshapes` its first argument in place gives it the spec
-    of its result. `outs` are where the results go that a caller has tensors for. A `view` whose
-    argument had to move is a copy. `read` are the names of the arguments whose values were looked
-    at. An entry that `is_bare` runs the operator in place on local tensors, and no more. `missing`
-    tells what is gathered for want of a rule. A view that `may_copy` is of a copy where a rank's
-    part can't be viewed (see `local.memory`). What `is_derived` runs on the DTensors themselves.
-    One that is `sizeless` runs the operator and moves nothing, at all sizes that compare alike (see
-    `patterns`). Not frozen, though nobody changes one: setting frozen fields takes a fifth of a
-    first call.
+    Not frozen, although it is never modified: setting frozen fields takes a fifth of a first call.
+
+    Attributes:
+        run: The function to run on local tensors.
+        moves: The redistributions of tensor arguments, by number.
+        outputs: The specs of the results to wrap. None: all are replicated; an element None: plain.
+        single: The spec of the only result, if there is one to wrap.
+        written: The arguments written in place that are returned.
+        place: The position of the only such argument.
+        returns_nothing: True if the operator has no results.
+        view: True if a result is a view of the first argument.
+        copied: True if a view had to be made as a copy, because it needed communication.
+        read: The names of the arguments whose values the decision depends on.
+        backs: Redistributions of written copies to the arguments that they belong to.
+        reshapes: True if the first argument takes the spec of the result, in place.
+        outs: Destinations of results that the caller has given tensors for.
+        is_bare: True if the entry only runs the operator in place on local tensors.
+        missing: Describes the data that is gathered for lack of a rule.
+        sizeless: True if the entry only runs the operator and moves nothing, for all sizes of one
+            pattern (see `shape_generic_cache`).
+        is_derived: True if `run` takes the DTensors themselves.
+        may_copy: True if a view is of a copy on ranks whose part can't be viewed (see
+            `local.memory_layout`).
+        aside: The arguments that are written and not returned.
     """
 
     run: Callable[..., Any]
@@ -97,9 +108,17 @@ class Entry:
 def make_entry(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, derives: bool = True
 ) -> Entry:
-    """The entry of a call with these arguments; unless it `derives`, its `run` is a local operator.
+    """Make the entry of a call with these arguments.
 
-    Raises MeshError or RuleError where the call can't be decided.
+    Args:
+        op: The operator.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        derives: Allow a decomposition; otherwise `run` is a local operator.
+
+    Raises:
+        MeshError: The arguments are on different meshes.
+        RuleError: The call can't be decided.
     """
     mesh = first_mesh(args, kwargs)
 
@@ -173,14 +192,14 @@ def make_entry(
 
 
 def _note(decision: Decision) -> str:
-    """What the reason of an argument's communication adds."""
+    """Return the note that the reason of an argument's communication carries."""
     return NO_RULE if decision.lacks_rule else ""
 
 
 def _exchanging(
     op: OpOverload, run: Callable[..., Any], decision: Decision, names: Sequence[str]
 ) -> Callable[..., Any]:
-    """What this rank runs in place of `run` where ranks send something within the operator."""
+    """Return the function this rank runs in place of `run` where ranks exchange data within it."""
     inputs = decision.inputs
     causes: list[Cause] = []
     for exchange in decision.exchanges:
@@ -194,7 +213,7 @@ def _exchanging(
 def _backs(
     op: OpOverload, fixed: Sequence[Fixed], decision: Decision, specs: Sequence[Spec]
 ) -> tuple[Back, ...]:
-    """What was written in another layout than its own."""
+    """Return the write-backs of arguments that were written in another layout than their own."""
     backs: list[Back] = []
     for each in fixed:
         now, home = decision.inputs[each.whose], specs[each.whose]
@@ -204,17 +223,17 @@ def _backs(
 
 
 def _is_copy(decision: Decision) -> bool:
-    """True if a result has addends, or rows, that its argument has not: it is no view then."""
+    """True if a result has rows or reduced values that its argument has not, so it is no view."""
     if any(exchange.moves for exchange in decision.exchanges):
         return True
-    if not decision.outputs:  # of `unbind` along a dim without elements
+    if not decision.outputs:  # `unbind` along a dim without elements
         return False
     before, after = decision.inputs[0].placements, decision.outputs[0].placements
     return any(b.is_partial() and not a.is_partial() for a, b in zip(before, after, strict=True))
 
 
 def _functional(op: OpOverload) -> OpOverload:
-    """The operator that makes what this one does in place."""
+    """Return the out-of-place form of an in-place operator."""
     packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"))
     wanted = [str(argument.type) for argument in op._schema.arguments]
     for name in packet.overloads():
@@ -239,7 +258,7 @@ def _list_entry(
     written: tuple[int | str, ...],
     plain: frozenset[int],
 ) -> Entry:
-    """The entry of a list operator, put together from its elements' decisions."""
+    """Make the entry of a list operator from the decisions of its elements."""
     elements = decide_elements(op, args, kwargs, written, plain)
     moves = tuple(
         (number, plan, Cause(str(op), names[number], decision.considered, _note(decision)))
@@ -268,7 +287,7 @@ def _list_entry(
 
 
 def _derived_entry(op: OpOverload, instead: Callable[..., Any]) -> Entry:
-    """The entry of a call whose operator is put together from others, for these very arguments."""
+    """Make the entry of a call that is decomposed, valid for these argument values only."""
     read = frozenset(argument_names(op))
     return Entry(instead, (), None, None, (), None, False, read=read, is_derived=True)
 
@@ -276,7 +295,7 @@ def _derived_entry(op: OpOverload, instead: Callable[..., Any]) -> Entry:
 def _out_entry(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], names: set[str]
 ) -> Entry:
-    """The entry of a call with `out=`: that of the call without, and the ways of its results."""
+    """Make the entry of a call with `out=`: that of the call without it, plus the destinations."""
     rest = {name: arg for name, arg in kwargs.items() if name not in names}
     functional = without_out(op, names)
     if "dtype" in argument_names(functional) and "dtype" not in argument_names(op):
@@ -296,7 +315,7 @@ def _out_entry(
         view=False,
         written=tuple(names),
         outs=outs,
-        sizeless=False,  # the ways to `out` are for its sizes
+        sizeless=False,  # the plans to `out` depend on its sizes
     )
 
 
@@ -306,9 +325,12 @@ def _factory_entry(
     kwargs: Mapping[str, Any],
     written: tuple[int | str, ...],
 ) -> Entry:
-    """The entry of a call that has no tensor but `out=`: all make the whole, and keep their part.
+    """Make the entry of a call whose only tensor is `out=`.
 
-    Raises RuleError where the result does not fit `out`, or that is Partial.
+    Every rank computes the full result and keeps its part.
+
+    Raises:
+        RuleError: The result does not fit `out`, or `out` holds partial sums.
     """
     (place,) = written
     spec: Spec = kwargs[str(place)]
@@ -336,7 +358,7 @@ def _factory_entry(
 
 
 def spec_on(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
-    """The spec of an argument; a plain tensor counts as replicated on `mesh`."""
+    """Return the spec of an argument; a plain tensor counts as replicated on `mesh`."""
     spec = getattr(tensor, "_spec", None)
     if spec is not None:
         return spec
@@ -345,7 +367,7 @@ def spec_on(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
 
 
 def first_mesh(args: Sequence[Any], kwargs: Mapping[str, Any]) -> DeviceMesh:
-    """The mesh of the first DTensor among the arguments."""
+    """Return the mesh of the first DTensor among the arguments."""
     for arg in flattened(args, kwargs):
         spec = getattr(arg, "_spec", None)
         if isinstance(spec, Spec):
@@ -362,7 +384,7 @@ def _returns_one_tensor(op: OpOverload) -> bool:
 def _written(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[int | str, ...]:
-    """The arguments that the call writes to: positions, or names of `out=`."""
+    """Return the arguments that the call writes to: positions, or names of `out=`."""
     if not op._schema.is_mutable:
         return ()
     found: list[int | str] = []
@@ -376,7 +398,7 @@ def _written(
 
 
 def _returned(op: OpOverload, written: Sequence[int | str]) -> tuple[int | str, ...]:
-    """Those of the written arguments that are the results; all of them if nothing is returned."""
+    """Return the written arguments that are results; all of them if nothing is returned."""
     if not written:
         return ()
     aliases = [_alias(each) for each in op._schema.returns]
@@ -387,21 +409,21 @@ def _returned(op: OpOverload, written: Sequence[int | str]) -> tuple[int | str, 
 def _aside(
     op: OpOverload, written: Sequence[int | str], returned: Sequence[int | str]
 ) -> tuple[int | str, ...]:
-    """Those of the written arguments that are no results, such as running statistics."""
+    """Return the written arguments that are not results, such as running statistics."""
     if not op._schema.returns:
         return tuple(written)
     return tuple(place for place in written if place not in returned)
 
 
 def _alias(argument: Any) -> Any:
-    """What an argument and a result that share their memory have in common."""
+    """Return the alias set that an argument shares with a result in the same memory."""
     return argument.alias_info and tuple(argument.alias_info.before_set)
 
 
 def _numbered(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[str], tuple[Spec, ...]]:
-    """Names and specs of the tensor arguments, lists flattened."""
+    """Return names and specs of the tensor arguments, lists flattened."""
     names: list[str] = []
     specs: list[Spec] = []
     for name, arg in (*zip(argument_names(op), args, strict=False), *kwargs.items()):
@@ -417,20 +439,20 @@ def _numbered(
 
 
 def _plain_numbers(args: Any, kwargs: Mapping[str, Any]) -> frozenset[int]:
-    """The numbers of the plain tensors among the arguments."""
+    """Return the numbers of the plain tensors among the arguments."""
     found = [each for each in flattened(args, kwargs) if isinstance(each, torch.Tensor)]
     return frozenset(n for n, each in enumerate(found) if not hasattr(each, "_spec"))
 
 
 def _only_place(op: OpOverload, written: Sequence[int | str], args: Sequence[Any]) -> int | None:
-    """The position of the DTensor that an in-place operator returns."""
+    """Return the position of the DTensor that an in-place operator returns, or None."""
     if op._schema.returns and len(written) == 1 and isinstance(written[0], int):
         return written[0] if hasattr(args[written[0]], "_spec") else None
     return None
 
 
 def _fixed(call: Call, written: Sequence[int | str]) -> list[Fixed]:
-    """What keeps its layout because it is written to, and which result it is returned as."""
+    """Return the arguments whose layout is fixed because they are written, with their results."""
     results = {_alias(each): number for number, each in enumerate(call.op._schema.returns)}
     schema = dict(enumerate(call.op._schema.arguments)) | {
         argument.name: argument for argument in call.op._schema.arguments

@@ -1,8 +1,8 @@
-"""What becomes of operators without a sharding rule: `missing_rule` chooses, `meet` does it.
+"""Fallback for operators without a sharding rule: set by `missing_rule`, applied by `meet`.
 
-Such an operator runs on whole tensors. What has to be gathered for that is told to listeners like
-every communication, with `NO_RULE` in its reason. Used by `entry` and `dispatcher`; nothing here
-runs where no argument has to be communicated.
+Such an operator runs on full tensors. The gathers that this takes are announced to listeners like
+all communication, with `NO_RULE` in their reason. Used by `entry` and `dispatcher`; nothing here
+runs if no argument has to be communicated.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dtensor_core.redistribute.plan import Plan
 from dtensor_core.spec import Spec
 
 NO_RULE = "no rule"
-"""What reasons say of communication that only a missing rule makes necessary."""
+"""Note of communication that only a missing rule makes necessary."""
 
-# Of their operators a DTensor is no argument.
+# Namespaces of operators that do not accept DTensors.
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional")
 _CHOICES = ("replicate", "warn", "error")
-# Whose frames are not the caller's.
+# Frames in these folders are not the caller's.
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 class MissingRuleWarning(UserWarning):
-    """An operator without a sharding rule had its arguments gathered."""
+    """The arguments of an operator without a sharding rule were gathered."""
 
 
 class _Chosen(threading.local):
-    """What a thread has chosen; that of the main thread holds where others have not."""
+    """A thread's choice; threads without one use that of the main thread."""
 
     choice: str | None = None
 
@@ -49,10 +49,13 @@ _told: set[str] = set()
 class missing_rule:
     """Choose what an operator without a sharding rule does: "replicate", "warn" or "error".
 
-    All gather its arguments and run it on whole tensors but "error", which raises MissingRuleError
-    before anything is communicated. "warn", the default, says so once an operator. A call sets it
-    for good, `with missing_rule(...)` while the body runs. A choice of the main thread holds for
-    every thread that makes none. All ranks must choose alike.
+    "replicate" and "warn" gather its arguments and run it on full tensors. "warn", the default,
+    warns once per operator. "error" raises MissingRuleError before anything is communicated. A call
+    sets the choice permanently, `with missing_rule(...)` while the body runs. A choice of the main
+    thread holds for every thread that makes none. All ranks must choose alike.
+
+    Raises:
+        ValueError: There is no such choice.
     """
 
     def __init__(self, choice: str) -> None:
@@ -91,7 +94,7 @@ def _is_main() -> bool:
 
 
 def _choice() -> str:
-    """What this thread does; one that autograd made for a device does what was chosen last."""
+    """Return this thread's choice; on a thread of autograd's, the most recent one of any thread."""
     if _here.choice is not None:
         return _here.choice
     is_of_autograd = isinstance(threading.current_thread(), threading._DummyThread)  # pyright: ignore
@@ -100,7 +103,7 @@ def _choice() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """An operator without a rule, the arguments it gathers, and their bytes on the first rank."""
+    """A call without a rule: operator, gathered arguments, and their bytes on the first rank."""
 
     op: str
     gathers: str
@@ -113,7 +116,7 @@ def missing(
     specs: Sequence[Spec],
     moves: Sequence[tuple[int, Plan, object]],
 ) -> Missing:
-    """What there is to say of a call whose arguments move, by number, for want of a rule."""
+    """Describe a call whose arguments move, by number, for lack of a rule."""
     num_bytes = 0
     for number, plan, _ in moves:
         spec = specs[number]
@@ -127,7 +130,7 @@ def missing(
 
 
 def meet(found: Missing) -> None:
-    """Do as was chosen: nothing, warn once an operator, or raise MissingRuleError."""
+    """Apply the choice: do nothing, warn once per operator, or raise MissingRuleError."""
     choice = _choice()
     if choice == "error":
         raise MissingRuleError(
@@ -144,7 +147,7 @@ def meet(found: Missing) -> None:
         _told.add(found.op)
         try:
             warnings.warn(_text(found), MissingRuleWarning, stacklevel=_depth_of_caller())
-        except MissingRuleWarning:  # made an error: one on every rank, threads included
+        except MissingRuleWarning:  # as an error, it is raised on every rank, threads included
             _told.remove(found.op)
             raise
 
@@ -160,7 +163,7 @@ def _text(found: Missing) -> str:
 
 
 def _depth_of_caller() -> int:
-    """How far up the stack is whoever called the operator, for `warnings.warn`."""
+    """Return the stack level of the operator's caller, for `warnings.warn`."""
     depth, frame = 2, sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         depth, frame = depth + 1, frame.f_back
@@ -168,7 +171,7 @@ def _depth_of_caller() -> int:
 
 
 def refuse_collective(op: OpOverload) -> None:
-    """Raise MissingRuleError for a collective, which a DTensor was given to."""
+    """Raise MissingRuleError if the operator is a collective that was given a DTensor."""
     if op.namespace in _COLLECTIVES:
         raise MissingRuleError(
             four_parts(

@@ -1,9 +1,9 @@
-"""Unscaling gradients: what one rank finds in its part, all ranks must know.
+"""Gradient unscaling: all ranks agree whether any gradient is not finite.
 
-`_amp_foreach_non_finite_check_and_unscale_` divides gradients by the loss scale and notes, in a
-plain tensor, whether any is infinite or no number. Here that note is the largest of all ranks that
-hold other parts, by one reduction of one number per mesh axis: every rank skips the same steps.
-Used by `entry`.
+`_amp_foreach_non_finite_check_and_unscale_` divides gradients by the loss scale and records, in a
+plain tensor, whether any is infinite or nan. Here that flag is reduced by maximum over the ranks
+that hold other shards, with one reduction of one number per mesh axis. Every rank then skips the
+same steps. Used by `entry`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
 
 
 def unscaling(elements: Sequence[Element]) -> Callable[..., None]:
-    """What runs on the local gradients, the note and the inverse scale."""
+    """Make the function that runs on the local gradients, the flag and the inverse scale."""
     reductions = [_reduction(mesh, axes) for mesh, axes in _cut_axes(elements).items()]
     cause = Cause(str(UNSCALE), "found_inf")
 
@@ -37,7 +37,7 @@ def unscaling(elements: Sequence[Element]) -> Callable[..., None]:
 
 
 def _cut_axes(elements: Sequence[Element]) -> dict[DeviceMesh, set[int]]:
-    """The axes of every mesh along which ranks hold different parts of a gradient."""
+    """Return the axes of every mesh along which ranks hold different parts of a gradient."""
     axes: dict[DeviceMesh, set[int]] = {}
     for element in elements:
         spec = element.decision.inputs[0]
@@ -47,7 +47,7 @@ def _cut_axes(elements: Sequence[Element]) -> dict[DeviceMesh, set[int]]:
 
 
 def _reduction(mesh: DeviceMesh, axes: set[int]) -> tuple[Spec, Any]:
-    """The note as a pending maximum along some axes, and the plan that makes it whole."""
+    """Return the flag as a pending maximum along some axes, and the plan that reduces it."""
     meta = TensorMeta(torch.Size(()), (), torch.float32)
     placements = [Partial("max") if axis in axes else Replicate() for axis in range(mesh.ndim)]
     pending = Spec(mesh, placements, meta)

@@ -1,9 +1,9 @@
-"""In-place operators on tensors that stay where they lie, without the way through the dispatcher.
+"""Fast path of in-place operators on tensors that need no redistribution.
 
-That way, down to Python and up again, takes longer than all that is done on it. So methods such as
-`add_` look their call up themselves: one that `dispatch` has decided before, and that only runs on
-local tensors, is run here. Everything else goes the usual way: the first call, one that records
-for autograd, and whatever a mode, a transform of `torch.func` or a rewrite has a right to see.
+The dispatcher's way down to Python and back takes longer than the work itself. Methods such as
+`add_` therefore look up their call directly. A call that `dispatch` has decided before, and that
+only runs on local tensors, is run here. Everything else takes the usual path: first calls, calls
+recorded for autograd, and anything that a mode, a transform of `torch.func` or a rewrite must see.
 Installed by `tensor`.
 """
 
@@ -21,7 +21,7 @@ from dtensor_core.dispatch import dispatcher
 from dtensor_core.tracing import untraced
 
 aten = torch.ops.aten
-# Each takes another tensor, or a number.
+# Each takes another tensor or a number.
 _METHODS: dict[str, tuple[str, OpOverload]] = {
     "add_": ("add_", aten.add_.Tensor),
     "sub_": ("sub_", aten.sub_.Tensor),
@@ -35,13 +35,13 @@ _METHODS: dict[str, tuple[str, OpOverload]] = {
 _num_modes = torch._C._len_torch_dispatch_stack  # pyright: ignore
 _num_function_modes = torch._C._len_torch_function_stack  # pyright: ignore
 _transform = torch._C._functorch.peek_interpreter_stack  # pyright: ignore
-# As in `dispatcher`: what is saved of a local tensor is not said to be out of date.
+# As in `dispatcher`: tensors saved from a local tensor are not reported as modified.
 _below_autograd = torch._C._AutoDispatchBelowADInplaceOrView  # pyright: ignore
 _note_written = torch._C._increment_version  # pyright: ignore
 
 
 def install(cls: type[torch.Tensor]) -> None:
-    """Give the class its in-place methods."""
+    """Install the in-place methods on the class."""
     for name, (local, op) in _METHODS.items():
         usual, on_local = getattr(torch.Tensor, name), getattr(torch.Tensor, local)
         setattr(cls, name, _method(cls, usual, on_local, op))
@@ -61,7 +61,7 @@ def _method(
         is_tensor = type(other) is cls
         kind = type(other)
         if (kind is float or kind is int) and not (other and other - other == 0):
-            return usual(self, other)  # keys have zero and what is not finite by value
+            return usual(self, other)  # keys hold zero and non-finite numbers by value
         entry = dispatcher.entries.get((op_id, self._spec, other._spec if is_tensor else kind))
         if entry is None or not entry.is_bare or _is_watched(self, other):
             return usual(self, other)
@@ -77,7 +77,7 @@ def _method(
 
 
 def _is_watched(tensor: Any, other: Any) -> bool:
-    """True if more is to happen than that local elements are written."""
+    """True if a call has effects besides writing local elements."""
     records = tensor.requires_grad or getattr(other, "requires_grad", False)
     return (
         (records and torch.is_grad_enabled())

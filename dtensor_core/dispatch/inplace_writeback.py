@@ -1,8 +1,9 @@
-"""Writing where a tensor does not lie: what is written is brought to where it belongs.
+"""Write-back: a result written in another layout is brought to the tensor it belongs to.
 
-An operator that can't write into a tensor as it lies writes into a redistributed copy, and
-`bring_back` takes this rank's part of it: a shard, or an addend of a pending reduction, so that the
-tensor keeps its layout and whatever shares its elements sees the same value. Called by `dispatch`.
+An operator that can't write into a tensor in its layout writes into a redistributed copy.
+`bring_back` then takes this rank's part of the copy: a shard, or the partial value of a pending
+reduction. The tensor keeps its layout, and tensors that share its elements see the same value.
+Called by `dispatch`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dtensor_core.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """The way home of what is written to the argument of this number."""
+    """Redistribution of a written copy to the argument of number `whose`."""
 
     whose: int
     spec: Spec
@@ -34,9 +35,9 @@ class Back:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """Where a result goes: the tensor `out[index]` of this name, by a plan from its spec.
+    """Destination of a result: the tensor `out[index]` of this name, by a plan from its spec.
 
-    A result whose shape only its data decides has neither: it is whole.
+    A result whose shape depends on data has neither spec nor plan: it is replicated.
     """
 
     name: str
@@ -46,14 +47,14 @@ class Out:
     cause: Cause
 
     def of(self, kwargs: Mapping[str, Any]) -> Any:
-        """The tensor that the caller gave."""
+        """Return the tensor that the caller gave."""
         return kwargs[self.name] if self.index is None else kwargs[self.name][self.index]
 
 
 def check_given(
     op: OpOverload, backs: Sequence[Back], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise RuleError if the reduction of addends that the user gave would be finished in place."""
+    """Raise RuleError if the write would replace the user's partial sums by a reduced value."""
     if not backs:
         return
     numbered = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
@@ -73,7 +74,7 @@ def check_given(
 
 
 def bring_back(backs: Sequence[Back], given: Any, local: Any) -> None:
-    """Copy what was written in another layout into the tensors that it belongs to.
+    """Copy results written in another layout into the tensors that they belong to.
 
     `given` and `local` are the arguments (positional, by name) of the call and of what was run.
     """
@@ -85,9 +86,12 @@ def bring_back(backs: Sequence[Back], given: Any, local: Any) -> None:
 
 
 def without_out(op: OpOverload, names: Collection[str]) -> OpOverload:
-    """The operator that returns what this one writes to the arguments of these names.
+    """Return the operator that returns what this one writes to the arguments of these names.
 
-    It may have options besides, such as a dtype, that this one takes from where it writes.
+    It may have further options, such as a dtype, that this one takes from its destination.
+
+    Raises:
+        RuleError: There is no such operator.
     """
     packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.partition("::")[2])
     wanted = [str(a.type) for a in op._schema.arguments if a.name not in names]
@@ -111,9 +115,10 @@ def outs_of(
     kwargs: Mapping[str, Any],
     names: Collection[str],
 ) -> tuple[Out, ...]:
-    """Where the results go, in their order.
+    """Return the destinations of the results, in order.
 
-    Raises RuleError where a result does not fit its tensor, or data decides its shape.
+    Raises:
+        RuleError: The shape of a result differs from that of its destination.
     """
     given = [argument.name for argument in op._schema.arguments if argument.name in names]
     places: list[tuple[str, int | None]] = []
@@ -135,7 +140,7 @@ def outs_of(
 
 
 def does_not_fit(op: OpOverload, spec: Spec, shape: Sequence[int]) -> RuleError:
-    """The error of writing a result of another shape."""
+    """Make the error for writing a result of another shape."""
     return RuleError(
         four_parts(
             asked=f"{op} to change the shape of {spec.text} in place",
@@ -147,7 +152,7 @@ def does_not_fit(op: OpOverload, spec: Spec, shape: Sequence[int]) -> RuleError:
 
 
 def _brought(op: OpOverload, out: Out, result: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
-    """The local result in the layout of the tensor that it goes to."""
+    """Return the local result in the layout of its destination."""
     goal = getattr(out.of(kwargs), "_spec", None)
     if out.spec is not None and out.plan is not None:
         return execute(result, out.spec, out.plan, out.cause)
@@ -160,9 +165,9 @@ def _brought(op: OpOverload, out: Out, result: torch.Tensor, kwargs: Mapping[str
 
 
 def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The tensors of `out=`, with the local results brought to their layouts.
+    """Copy the local results into the tensors of `out=`, in their layouts, and return these.
 
-    A plain one is empty, made by torch for a result that nobody asked for: it is resized.
+    A plain destination is an empty tensor that torch made for an unused result; it is resized.
     """
     several = results if isinstance(results, (list, tuple)) else [results]
     made = [value for value in several if isinstance(value, torch.Tensor)]

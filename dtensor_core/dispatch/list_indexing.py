@@ -1,7 +1,7 @@
-"""`x[[0, 2]]` and `x[0, [1, 2]] = y` on DTensors: what lists say is the same on every rank.
+"""Indexing of DTensors by lists, as in `x[[0, 2]]` and `x[0, [1, 2]] = y`.
 
-torch makes plain tensors of lists, of which nobody can tell then that all ranks have the same ones.
-So they are made here, as replicated DTensors; every other subscript goes on as it is. Installed by
+torch turns lists into plain tensors, of which it is then unknown that they are equal on all ranks.
+Here they become replicated DTensors; other subscripts are passed on unchanged. Installed by
 `tensor`.
 """
 
@@ -18,7 +18,7 @@ from dtensor_core.spec import Spec, TensorMeta
 
 
 def install(cls: type[torch.Tensor]) -> None:
-    """Give the class its subscripts."""
+    """Install the indexing methods on the class."""
     getitem, setitem = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 
     def get(self: Any, index: Any) -> Any:
@@ -35,9 +35,9 @@ def install(cls: type[torch.Tensor]) -> None:
 
 
 def _without_lists(tensor: Any, index: Any) -> Any:
-    """The subscript with a replicated DTensor for each list of numbers."""
+    """Replace each list of numbers in a subscript by a replicated DTensor."""
     kind = type(index)
-    if kind is list:  # torch takes it for a tuple if there is anything but numbers in it
+    if kind is list:  # torch treats it as a tuple if it holds anything but numbers
         return _whole(tensor, index) if {int, bool}.issuperset(map(type, index)) else index
     if kind is tuple and list in map(type, index):
         return tuple(_whole(tensor, each) if type(each) is list else each for each in index)

@@ -1,8 +1,8 @@
-"""List operators (`_foreach_*`, `_fused_*`): one decision an element, one call for all.
+"""List operators (`_foreach_*`, `_fused_*`): one decision per element, one call for all.
 
-Each element is decided as a call of its own, of the plain operator that `_foreach_` stands for or
-of the fused one, so elements may differ in layout and mesh, and what is written in place keeps its
-layout. The local lists then go through the list operator in one call. Used by `entry`.
+Each element is decided as a call of its own, of the plain operator that `_foreach_` stands for, or
+of the fused one. Elements may therefore differ in layout and mesh, and tensors written in place
+keep their layouts. The local lists then go through the list operator in one call. Used by `entry`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dtensor_core.spec import Spec
 
 _FOREACH = "aten::_foreach_"
 _FUSED = ("aten::_fused_", "aten::_amp_foreach_")
-# Where the plain operator is not named as its `_foreach_` form.
+# Plain operators whose name differs from that of the `_foreach_` form.
 _RENAMED = {"norm": "linalg_vector_norm"}
 # Positions of scalars that the plain operator takes by keyword, `value`.
 _KEYWORDS = {name: 3 for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")}
@@ -36,9 +36,14 @@ _KEYWORDS = {name: 3 for name in ("addcmul", "addcmul_", "addcdiv", "addcdiv_")}
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element's call, the numbers of its tensors in the whole call, and its decision.
+    """One element's call and its decision.
 
-    `fixed` is what it writes in place; one that `is_plain` has no DTensor.
+    Attributes:
+        call: The call of the plain or fused operator.
+        numbers: The numbers of its tensors in the call of the list operator.
+        fixed: The arguments it writes in place.
+        decision: The decision of the call.
+        is_plain: True if it has no DTensor.
     """
 
     call: Call
@@ -50,7 +55,7 @@ class Element:
 
 @lru_cache(maxsize=4096)
 def is_list_operator(op: OpOverload) -> bool:
-    """True for operators whose first argument is a list of which each element stands alone."""
+    """True for operators whose first argument is a list of independent elements."""
     arguments = op._schema.arguments
     named = op._schema.name.startswith((_FOREACH, *_FUSED))
     return named and bool(arguments) and str(arguments[0].type) == "List[Tensor]"
@@ -59,7 +64,7 @@ def is_list_operator(op: OpOverload) -> bool:
 def any_element_mixes(
     args: Sequence[Any], kwargs: Mapping[str, Any], cls: type[torch.Tensor]
 ) -> bool:
-    """True if plain tensors, of more than one number, meet DTensors in an element."""
+    """True if plain tensors with more than one element meet DTensors in an element of the lists."""
     values = [*args, *kwargs.values()]
     lists = [value for value in values if isinstance(value, (list, tuple))]
     shared = [value for value in values if isinstance(value, torch.Tensor)]
@@ -81,11 +86,17 @@ def decide_elements(
     written: Sequence[int | str],
     plain: Collection[int],
 ) -> list[Element]:
-    """A decision for every element; `args` and `kwargs` hold specs for tensors.
+    """Decide every element of a list operator.
 
-    `plain` are the numbers of plain tensors: each is whole on the mesh of its element.
+    Args:
+        op: The list operator.
+        args: Its arguments, with specs for tensors.
+        kwargs: Its keyword arguments, with specs for tensors.
+        written: The arguments that it writes to.
+        plain: The numbers of plain tensors; each is replicated on the mesh of its element.
 
-    Raises RuleError where an element can't be decided.
+    Raises:
+        RuleError: An element can't be decided.
     """
     length = max((len(arg) for arg in args if isinstance(arg, (list, tuple))), default=0)
     counted = iter(range(1 << 30))
@@ -129,7 +140,7 @@ def _element(
 
 
 def _on_one_mesh(given: Any, numbers: Any, plain: Collection[int]) -> Any:
-    """The arguments of one element, its plain tensors whole on the mesh of the others."""
+    """Return one element's arguments, with plain tensors replicated on the mesh of the others."""
     leaves, structure = tree_flatten(given)
     counted = tree_flatten(numbers)[0]
     alone = [
@@ -155,13 +166,13 @@ def _on_one_mesh(given: Any, numbers: Any, plain: Collection[int]) -> Any:
 
 
 def _stays(op: OpOverload, place: int, value: Any) -> bool:
-    """True for parameters and their state; gradients may move, step counts are whole anyway."""
+    """True for parameters and their state; gradients may move, and step counts are replicated."""
     name = op._schema.arguments[place].name
     return isinstance(value, Spec) and name not in ("grads", "state_steps", "found_inf")
 
 
 def _at(part: Any, index: int) -> Any:
-    """The arguments of one element: its share of every list, everything else as it is."""
+    """Return the arguments of one element: its item of every list, and all else unchanged."""
     if isinstance(part, dict):
         return {name: _share(value, index) for name, value in part.items()}
     return [_share(value, index) for value in part]
@@ -176,7 +187,7 @@ def _share(value: Any, index: int) -> Any:
 def _plain_call(
     op: OpOverload, args: list[Any], kwargs: dict[str, Any], specs: tuple[Spec, ...]
 ) -> Call:
-    """The call of the plain operator that one element of a `_foreach_` call amounts to."""
+    """Return the call of the plain operator that one element of a `_foreach_` call stands for."""
     name = op._schema.name.removeprefix(_FOREACH)
     name = _RENAMED.get(name, name)
     if not hasattr(torch.ops.aten, name):  # no in-place form: the other one has the same layouts
@@ -192,7 +203,7 @@ def _plain_call(
 
 
 def plans_by_number(elements: Sequence[Element]) -> dict[int, tuple[Plan, Decision]]:
-    """The plan of every tensor of the whole call, by its number, and whose decision it is."""
+    """Map the number of every tensor that moves to its plan and the decision that it is part of."""
     return {
         number: (plan, element.decision)
         for element in elements
@@ -202,7 +213,7 @@ def plans_by_number(elements: Sequence[Element]) -> dict[int, tuple[Plan, Decisi
 
 
 def local_list_operator(op: OpOverload, elements: Sequence[Element]) -> Callable[..., Any]:
-    """The list operator itself, or a loop where an element's rule has an operator of its own."""
+    """Return the list operator, or a loop if the rule of an element has its own local operator."""
     runs = [
         local_operator(
             e.call.op,

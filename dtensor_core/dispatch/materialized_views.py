@@ -1,10 +1,9 @@
-"""Views that had to be copies: taking them needed communication, and yet they are to be views.
+"""View operators whose result required communication; writes propagate back to the base.
 
-What is written to such a copy is scattered into the tensor that it should have been a view of, by
-`write_through`. What is written to that tensor is fetched by the next operator on the copy
-(`Copied.renew`): autograd counts the versions of a tensor and of its views together, so the copy
-knows for which version it is right. Reading the local part alone can't fetch anything, since ranks
-may do it alone: it raises. Called by `dispatch`.
+A write to such a copy is scattered into its base by `write_through`. A write to the base is fetched
+by the next operator on the copy (`Copied.renew`). Autograd counts the versions of a tensor and of
+its views together, so the copy records the version it is valid for. Reading the local part alone
+raises, since ranks may do so independently and nothing can be fetched then. Called by `dispatch`.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _below_autograd = torch._C._AutoDispatchBelowADInplaceOrView  # pyright: ignore
 
 @dataclass(slots=True)
 class Copied:
-    """Result `number` of the view `op` of `base`, held as a copy: `local`, laid out as `spec`.
+    """Result `number` of the view `op` of `base`, held as the copy `local`, laid out as `spec`.
 
-    `version` is that of `base` for which the copy is right; None in inference mode, where nothing
-    is counted. Views of the copy share this.
+    `version` is the version of `base` that the copy is valid for; None in inference mode, where
+    versions are not counted. Views of the copy share this object.
     """
 
     base: Any
@@ -43,11 +42,11 @@ class Copied:
 
     @property
     def is_stale(self) -> bool:
-        """True if the tensor was written since, otherwise than through this copy."""
+        """True if the base has been written since, other than through this copy."""
         return self.version is not None and self.version != self.base._version
 
     def renew(self) -> None:
-        """Fetch what was written to the tensor since; every rank calls this alike."""
+        """Fetch later writes to the base; a collective operation."""
         if not self.is_stale:
             return
         with _below_autograd():
@@ -59,9 +58,9 @@ class Copied:
 
 @dataclass(slots=True)
 class LocalCopy:
-    """A view of `base` whose part on this rank had to be copied: `local`, by `ways`.
+    """A view of `base` that had to be copied on this rank, as `local`, by the conversions `ways`.
 
-    Other ranks may hold views; what is written goes from one to the other on this rank alone.
+    Other ranks may hold views. Writes are copied between the two on this rank alone.
     """
 
     base: Any
@@ -71,11 +70,11 @@ class LocalCopy:
 
     @property
     def is_stale(self) -> bool:
-        """True if the tensor was written since, otherwise than through this copy."""
+        """True if the base has been written since, other than through this copy."""
         return self.version is not None and self.version != self.base._version
 
     def renew(self) -> None:
-        """Take over what was written to the tensor since."""
+        """Copy later writes to the base into this copy."""
         if self.base._copied is not None:
             self.base._copied.renew()
         if self.is_stale:
@@ -84,7 +83,7 @@ class LocalCopy:
             self.version = self.base._version
 
     def written(self) -> None:
-        """Bring what was written to the copy to the tensor."""
+        """Copy what was written to this copy into the base."""
         self.ways.back(self.base._local_tensor, self.local)
         if self.base._copied is not None:
             write_through(self.base._copied, None, (self.base,))
@@ -93,9 +92,9 @@ class LocalCopy:
 
 
 def class_of_copies(cls: type[Any]) -> type[Any]:
-    """The subclass of a DTensor class whose tensors are such copies, or views of them.
+    """Make the subclass of a DTensor class for such copies and for views of them.
 
-    A class of its own costs other tensors nothing: `dispatch` sees a type that it looks at twice.
+    A separate class keeps other tensors free of cost: `dispatch` looks closer at this type only.
     """
     stored = cls._local_tensor
 
@@ -131,7 +130,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
             return self._alone().__reduce_ex__(protocol)
 
         def _alone(self) -> Any:
-            """A DTensor of the same local tensor that is no view of anything."""
+            """Return an independent DTensor of the same local tensor."""
             return cls(self._local_tensor, self._spec, requires_grad=self.requires_grad)
 
         def __repr__(self, **kwargs: Any) -> str:
@@ -161,7 +160,7 @@ def _stale(view: Any) -> StaleViewError:
 
 
 def _once(local: torch.Tensor) -> torch.Tensor:
-    """A local tensor without what is spread over its dims, which can't be written."""
+    """Narrow expanded dims (of stride 0) to one element, as they can't be written."""
     for dim, step in enumerate(local.stride()):
         if step == 0 and local.shape[dim] > 1:
             local = local.narrow(dim, 0, 1)
@@ -169,12 +168,12 @@ def _once(local: torch.Tensor) -> torch.Tensor:
 
 
 def version_of(tensor: torch.Tensor) -> int | None:
-    """How often a tensor, or a view of it, was written; None where that is not counted."""
+    """Return the version of a tensor and its views; None if versions are not counted."""
     return None if tensor.is_inference() else tensor._version
 
 
 def check_writable(copied: Copied | LocalCopy) -> None:
-    """Raise RuleError if what is written to the copy could not be brought to its tensor."""
+    """Raise RuleError if a write to the copy could not be propagated to its base."""
     if isinstance(copied, LocalCopy):
         if copied.base._copied is not None:
             check_writable(copied.base._copied)
@@ -203,10 +202,10 @@ def check_writable(copied: Copied | LocalCopy) -> None:
 
 
 def write_through(copied: Copied | LocalCopy, op: OpOverload | None, args: Sequence[Any]) -> None:
-    """Write the copy, which `op` has written, into the tensor that it should have been a view of.
+    """Write the copy, which `op` has written, into its base.
 
-    What overwrites all of the copy is written as it is given: the copy need not be gathered. A view
-    of the copy shares its elements, and overwrites only some.
+    An operator that overwrites the whole copy is replayed from its argument, so the copy need not
+    be gathered. A view of the copy overwrites only some of its elements.
     """
     if isinstance(copied, LocalCopy):
         copied.written()
@@ -219,11 +218,11 @@ def write_through(copied: Copied | LocalCopy, op: OpOverload | None, args: Seque
         part = type(copied.base)(copied.local, copied.spec)
     aten.copy_.default(copied.base, _SCATTERS[_name(copied)](copied, part))
     if copied.version is not None:
-        copied.version = copied.base._version + 1  # which autograd makes of it behind the operator
+        copied.version = copied.base._version + 1  # set by autograd after the operator
 
 
 def _constant(copied: Copied, args: Sequence[Any]) -> Any:
-    """What `fill_` writes, whole; None if it is a DTensor."""
+    """Return the value that `fill_` writes, replicated; None if it is a DTensor."""
     value = args[1] if len(args) > 1 else 0
     if hasattr(value, "_spec"):
         return None
@@ -232,7 +231,7 @@ def _constant(copied: Copied, args: Sequence[Any]) -> Any:
 
 
 def _source(copied: Copied, args: Sequence[Any]) -> Any:
-    """What `copy_` writes, in the layout of its source."""
+    """Return the value that `copy_` writes, in the layout of its source."""
     shape, dtype = list(copied.spec.shape), copied.spec.dtype
     if hasattr(args[1], "_spec"):
         return aten._to_copy.default(aten.expand.default(args[1], shape), dtype=dtype)
@@ -259,7 +258,7 @@ def _name(copied: Copied) -> str:
 
 
 def _scattered(operator: Callable[..., Any]) -> Callable[[Copied, Any], Any]:
-    """The inverse that torch has: it takes the view's own arguments."""
+    """Make the inverse from torch's scatter operator, which takes the view's own arguments."""
     return lambda copied, part: operator(copied.base, part, *copied.args, **copied.kwargs)
 
 
@@ -277,7 +276,7 @@ def _permuted(copied: Copied, part: Any) -> Any:
 
 
 def _split(copied: Copied, part: Any) -> Any:
-    """The piece of this number, of equal pieces or of those whose sizes are given."""
+    """Scatter the piece of this number, for equal pieces or given sizes."""
     sizes, dim = copied.args[0], (*copied.args[1:], copied.kwargs.get("dim", 0))[0]
     start = copied.number * sizes if isinstance(sizes, int) else sum(sizes[: copied.number])
     return aten.slice_scatter.default(copied.base, part, dim, start, start + part.shape[dim])

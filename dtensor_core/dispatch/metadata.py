@@ -1,11 +1,10 @@
-"""Global metadata of an operator's results: shape, stride and dtype, from that of its arguments.
+"""Global metadata of an operator's results (shape, stride, dtype), from that of its arguments.
 
-torch's meta kernels know all operators, but many of them are written in Python, take up to a
-millisecond, and load torch._dynamo, which takes seconds. So the operators that models are made of
-have their metadata worked out here, where their arguments are contiguous and of one floating
-type; for everything else the meta kernel is asked. Law: both say the same. Used by `entry` and
-`lists`, on a call that was not seen before. The file is longer than others: it is one table of
-shortcuts and the functions in it.
+torch's meta kernels cover all operators. But many are written in Python, take up to a millisecond,
+and load torch._dynamo, which takes seconds. The operators that models consist of are therefore
+handled here if their arguments are contiguous and of one floating-point dtype; for everything else
+the meta kernel is called. Law: both agree. Used by `entry` and `lists`, for a call not seen before.
+The file is long because it is one table of shortcuts with its functions.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dtensor_core.spec import Spec, TensorMeta
 
 Metas = tuple[TensorMeta, ...]
 
-# Elementwise, and of the type of their arguments where that is floating.
+# Elementwise, with results of the dtype of their arguments if that is floating-point.
 _ELEMENTWISE = (
     "add sub mul div neg abs reciprocal sqrt rsqrt exp log sin cos tanh sigmoid relu gelu silu "
     "pow maximum minimum lerp addcmul addcdiv threshold_backward gelu_backward silu_backward "
@@ -40,11 +39,11 @@ _GROUPED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
-    """Metadata of the tensors that a call returns; None if its data decides it.
+    """Return the metadata of the tensors that a call returns; None if it depends on data.
 
     `args` and `kwargs` hold specs for tensors.
     """
-    if op is _NAN_TO_NUM_IN_PLACE:  # its meta kernel does not know complex numbers
+    if op is _NAN_TO_NUM_IN_PLACE:  # its meta kernel does not support complex numbers
         return (args[0].tensor_meta,)
     found = _worked_out(op, args, kwargs)
     if found is None:
@@ -58,7 +57,7 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 def _batch_norm_moments(
     op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Metas:
-    """Kernels keep no moments where running stats are used, and on CPU keep narrow ones."""
+    """Correct saved moments: none with running stats, and on CPU in the input's dtype."""
     given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
     x, *parameters = [value for value in given.values() if isinstance(value, Spec)]
     dtype = told[1].dtype
@@ -74,7 +73,7 @@ def _batch_norm_moments(
 def _layer_norm_moments(
     op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Metas:
-    """On CPU kernels keep narrow ones, unless the weights are wider."""
+    """Correct saved moments: on CPU in the input's dtype, unless the weights are wider."""
     x, *parameters = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
     if x.mesh.device_type != "cpu" or any(each.dtype is not x.dtype for each in parameters):
         return told
@@ -84,13 +83,13 @@ def _layer_norm_moments(
 def _batch_norm_gradients(
     op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Metas:
-    """The meta kernel makes a gradient of the input, the first result, even if it is unasked."""
+    """Drop unwanted results: the meta kernel always returns a gradient of the input first."""
     given = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
     return told[len(told) - sum(given["output_mask"]) :]
 
 
 def _column_major(index: int) -> Callable[..., Metas]:
-    """Matrices of one result lie column by column on CPU, as LAPACK leaves them."""
+    """Matrices of one result are column-major on CPU, as LAPACK leaves them."""
 
     def mended(
         op: OpOverload, told: Metas, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -105,7 +104,7 @@ def _column_major(index: int) -> Callable[..., Metas]:
     return mended
 
 
-# Operators whose kernels return something else than their meta kernels say.
+# Corrections for operators whose kernels disagree with their meta kernels.
 _BATCH_NORMS = (
     "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
     "_native_batch_norm_legit_functional _batch_norm_with_update "
@@ -121,14 +120,14 @@ _MENDED: dict[str, Callable[..., Metas]] = {
 }
 
 
-# Reductions without a neutral element whose meta kernels take a tensor without elements.
+# Reductions without a neutral element whose meta kernels accept empty tensors.
 _WITHOUT_IDENTITY = frozenset((torch.ops.aten.max.default, torch.ops.aten.min.default))
 
 
 def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """True if results are of sizes that are 1 or those of arguments.
+    """True if the sizes of the results are 1 or sizes of the arguments.
 
-    Of which arguments depends on nothing but whether sizes are equal to each other, to 0 or to 1.
+    The choice of argument depends only on which sizes are equal to each other, to 0 or to 1.
     Results are contiguous; those of a view have the strides of its argument, in some order.
     """
     if op._schema.name in _PERMUTING:
@@ -138,7 +137,7 @@ def copies_sizes(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def _worked_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
-    """What is said here, without asking the kernel."""
+    """Return the metadata from a shortcut, or None if none applies."""
     name = op._schema.name
     shortcut = _SHORTCUTS.get(_base_name(op))
     if shortcut is not None and kwargs.keys() <= _OPTIONS:
@@ -154,12 +153,12 @@ def _worked_out(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
 
 @lru_cache(maxsize=4096)
 def _base_name(op: OpOverload) -> str:
-    """The name of an operator and of its in-place form."""
+    """Return the name that an operator and its in-place form share."""
     return op._schema.name.removeprefix("aten::").removesuffix("_")
 
 
 def _have_one_type(specs: Sequence[Spec]) -> bool:
-    """True if those that are neither masks nor indices have one floating type."""
+    """True if all arguments but masks and indices have one common floating-point dtype."""
     dtypes = {spec.dtype for spec in specs} - {torch.bool, torch.int32, torch.int64}
     return len(dtypes) == 1 and dtypes.pop() in _FLOATING
 
@@ -181,7 +180,7 @@ def _contiguous(shape: Sequence[int], dtype: torch.dtype) -> TensorMeta:
 
 
 def _elementwise(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """As the largest argument, if the others broadcast to it."""
+    """Metadata of the largest argument, if the others broadcast to it."""
     if any(spec.dtype is not specs[0].dtype for spec in specs) or complex in map(type, args):
         return None
     return _broadcast(specs, specs[0].dtype)
@@ -200,7 +199,7 @@ def _where(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
 
 
 def _masked_fill(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """In place or not, the result is as the first argument where the mask broadcasts to it."""
+    """In place or not, metadata of the first argument if the mask broadcasts to it."""
     if [spec.dtype is torch.bool for spec in specs] != [False, True] or type(args[2]) is complex:
         return None
     return _broadcast(specs, specs[0].dtype)
@@ -235,7 +234,7 @@ def _dropout(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
 
 
 def _reduced(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """Without `dim`, or with an empty one, everything is reduced."""
+    """Without `dim`, or with an empty one, all dims are reduced."""
     (spec,) = specs
     given = args[1] if len(args) > 1 and args[1] else range(spec.ndim)
     if any(not -spec.ndim <= dim < spec.ndim for dim in given):
@@ -260,7 +259,7 @@ def _cat(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
 
 
 def _layer_norm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """The result, and mean and rstd of what is normed together."""
+    """The result, then mean and rstd of the normalised dims."""
     spec, normed = args[0], tuple(args[1])
     leading = spec.ndim - len(normed)
     if leading < 0 or tuple(spec.shape[leading:]) != normed or 0 in spec.shape:
@@ -272,7 +271,7 @@ def _layer_norm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
 
 
 def _layer_norm_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """Gradients of the input, the weight and the bias, as far as they are asked for."""
+    """Gradients of the input, the weight and the bias, as requested."""
     grad, spec, _, _, _, weight, bias, wanted = args
     if grad.shape != spec.shape or 0 in spec.shape or spec.dtype.itemsize < 4:
         return None
@@ -283,7 +282,7 @@ def _layer_norm_backward(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | 
 
 
 def _product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """Of matrices, or of as many matrices in a batch."""
+    """Product of matrices, or of equally large batches of them."""
     left, right = specs
     if left.ndim != right.ndim or left.shape[:-2] != right.shape[:-2]:
         return None
@@ -305,13 +304,14 @@ def _addmm(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
 def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
     """[m, n] of each group, or of all rows; each row starts at a multiple of 16 bytes.
 
-    The kernel takes three floating types, its meta kernel bfloat16 alone, and says no padding.
+    The kernel supports three floating-point dtypes; its meta kernel supports only bfloat16 and
+    reports no padding.
     """
     left, right, *rest = specs
     dtype = left.dtype
     if dtype not in _GROUPED_TYPES or right.dtype is not dtype:
         return None
-    if any(each not in (None, dtype) for each in args[3:]):  # a bias, or another type of result
+    if any(each not in (None, dtype) for each in args[3:]):  # a bias, or another result dtype
         return None
     if not {left.ndim, right.ndim} <= {2, 3} or left.shape[-1] != right.shape[-2]:
         return None
@@ -325,13 +325,13 @@ def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None
 
 
 def _as_second(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """As what was pooled, or lost: torch has no meta kernel of this gradient."""
+    """Metadata of the second argument, the forward's input; there is no meta kernel."""
     return (specs[1].tensor_meta,)
 
 
 Shortcut = Callable[[Sequence[Spec], Sequence[Any]], Metas | None]
 
-# What each says holds for arguments of one floating type, contiguous if `_LYING` says nothing else.
+# Each assumes arguments of one floating-point dtype, contiguous unless `_LYING` says otherwise.
 _SHORTCUTS: dict[str, Shortcut] = {
     **dict.fromkeys(_ELEMENTWISE.split(), _elementwise),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _comparison),
@@ -369,9 +369,10 @@ _LYING: dict[Any, Callable[[Spec], bool]] = {
 
 
 def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Metas | None:
-    """Metadata according to the operator's meta kernel.
+    """Return the metadata according to the operator's meta kernel.
 
-    Of tensors without elements it lets pass what no device does, or refuses what devices take.
+    For tensors without elements the meta kernel may accept calls that no device accepts, or refuse
+    calls that devices accept; then the CPU kernel is run.
     """
     specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
     is_empty = bool(specs) and all(0 in spec.shape for spec in specs)
@@ -398,7 +399,7 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 def _on(
     device: str, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> torch.Tensor | Sequence[Any]:
-    """The result of a call on tensors of a device, which have no data."""
+    """Run a call on tensors of a device, without data, and return its result."""
     made, named = converted(Spec, partial(_without_data, device), args, kwargs)
     if "device" in named:
         named["device"] = device
@@ -411,17 +412,17 @@ def _reshaped_copy(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     return tensor.reshape(size).contiguous()
 
 
-# What says of results what devices make, where a meta kernel is narrower.
+# Replacements for meta kernels that accept less than devices do.
 _INSTEAD: dict[OpOverload, Callable[..., torch.Tensor]] = {
     torch.ops.aten.view_copy.default: _reshaped_copy,
 }
 
 
 def _reads_data(op: OpOverload, error: BaseException) -> bool:
-    """Whether a kernel failed because what it returns depends on data that were not there.
+    """True if a kernel failed because its result depends on data that was not available.
 
-    Such operators are tagged, or ask a tensor for a number. The error of that has no type of its
-    own, and is known by the function that raises it.
+    Such operators are tagged, or read a tensor's value. The error of the latter has no type of its
+    own and is recognised by the function that raises it.
     """
     if torch.Tag.dynamic_output_shape in op.tags or torch.Tag.data_dependent_output in op.tags:
         return True
@@ -431,7 +432,7 @@ def _reads_data(op: OpOverload, error: BaseException) -> bool:
 
 
 def as_meta(spec: Spec) -> torch.Tensor:
-    """A tensor of the meta device that has a spec's global metadata."""
+    """Make a meta tensor with a spec's global metadata."""
     return _without_data("meta", spec)
 
 

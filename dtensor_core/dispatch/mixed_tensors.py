@@ -1,8 +1,8 @@
-"""Which plain tensors that meet DTensors are the same on every rank, provably.
+"""Plain tensors among DTensors: those that are provably equal on every rank, and the others.
 
-One number spread over a shape, what autograd makes of sizes alone, and arguments that torch makes
-inside of an operator are; `dispatch` takes those as replicated. The layout of others is not known:
-`refuse_mixed` names them.
+A single number expanded to a shape, tensors that autograd makes from sizes alone, and arguments
+that torch makes inside of an operator are equal; `dispatch` treats them as replicated. The layout
+of others is unknown, and `refuse_mixed` names them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dtensor_core.errors import MixedTensorError, four_parts
 
 aten = torch.ops.aten
 
-# Operators to which torch passes indices or samples that it made of sizes and the common seed,
-# and `copy_`: what is copied into a DTensor is taken to be whole, as in a state dict.
+# Operators to which torch passes indices or samples made from sizes and the common seed. Also
+# `copy_`: a tensor copied into a DTensor counts as a full tensor, as in a state dict.
 _TAKING_WHOLE = frozenset(
     {
         aten.copy_.default,
@@ -31,7 +31,7 @@ _TAKING_WHOLE = frozenset(
         aten.fractional_max_pool3d.default,
     }
 )
-# Nodes of the backward pass whose formulas make zeros, ones or ranges of the saved sizes.
+# Nodes of the backward pass whose formulas make zeros, ones or ranges from the saved sizes.
 _MAKERS = (
     "Split SplitWithSizes UnsafeSplit UnsafeSplitWithSizes Unbind Cumprod Cummax Cummin Prod "
     "DiagonalScatter SelectScatter SliceScatter IndexPut Put Trace Mvlgamma AsStrided Diagonal "
@@ -46,7 +46,7 @@ def is_whole(op: OpOverload, tensor: torch.Tensor) -> bool:
     """True if a plain argument of an operator is the same tensor on every rank."""
     if tensor.numel() <= 1 or op in _TAKING_WHOLE or _is_one_number(tensor):
         return True
-    if op.namespace == "prims":  # in formulas of forward derivatives, where a tangent is zero
+    if op.namespace == "prims":  # in formulas of forward-mode derivatives, where a tangent is zero
         return True
     node = torch._C._current_autograd_node()  # pyright: ignore[reportAttributeAccessIssue]
     return node is not None and node.name() in _MAKING_CONSTANTS
@@ -61,7 +61,7 @@ def _is_one_number(tensor: torch.Tensor) -> bool:
 def refuse_mixed(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], cls: type[Any]
 ) -> None:
-    """Raise MixedTensorError if DTensors, of class `cls`, meet a plain tensor that is not whole."""
+    """Raise MixedTensorError if DTensors (of class `cls`) meet a plain tensor of unknown layout."""
     tensors = [value for value in flattened(args, kwargs) if isinstance(value, torch.Tensor)]
     if all(isinstance(each, cls) for each in tensors):
         return

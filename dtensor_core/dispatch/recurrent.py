@@ -1,11 +1,11 @@
-"""Recurrent layers and cells on DTensors: laid out once, so that nothing is sent between steps.
+"""Recurrent layers and cells on DTensors, laid out once so that steps need no communication.
 
-The sequences of a batch know nothing of each other. Where the input or a state is cut by the batch,
-so are the others; a layer's input that is cut by another dim is cut by the batch instead, and a
-layer's weights become whole. Each rank then runs the layer on the sequences that it holds, and
-gradients of weights are addends. Layers that drop out are run one by one, for what is drawn between
-them are the numbers of one device; what a transform of `torch.func` or a compiler looks at is taken
-apart, laid out alike. Used by `composites`.
+The sequences of a batch are independent. If the input or a state is sharded by the batch, so are
+the others. A layer's input sharded by another dim is resharded by the batch, and a layer's weights
+are replicated. Each rank then runs the layer on its own sequences, and gradients of weights are
+partial sums. Layers with dropout run one by one, so that the numbers drawn between them match those
+of one device. Under a transform of `torch.func` or a compiler, the layer is decomposed with the
+same layouts. Used by `composites`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _composite = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore
 
 
 def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> Any:
-    """X [time, batch, features], or batch first; states [layers, batch, hidden].
+    """Run a layer on x [time, batch, features], or batch first, and states [layers, batch, hidden].
 
     `options` are has_biases, num_layers, dropout, train, bidirectional, batch_first.
     """
@@ -55,7 +55,7 @@ def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> A
     local_x, local_states = tree_map(lambda each: each.to_local(), (x, states))
     local_weights = [weight.to_local(grad_placements=grads) for weight in weights]
     held = local_x.shape[batch]
-    if not held:  # one sequence of zeros: no kernel has to know of none, and gradients are zeros
+    if not held:  # one sequence of zeros: kernels need no empty case, and gradients are zeros
         local_x = _one_more(local_x, batch)
         local_states = tree_map(lambda state: _one_more(state, 1), local_states)
     made = op(local_x, local_states, local_weights, *options)
@@ -78,7 +78,7 @@ def _one_by_one(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """Layer after layer, with what is dropped between; kernels do that with time first."""
+    """Run layer after layer with dropout in between; kernels draw it in time-first order."""
     x = x.transpose(0, 1) if batch_first else x
     ways, each = 2 if bidirectional else 1, len(weights) // num_layers
     ends: list[Any] = []
@@ -93,7 +93,7 @@ def _one_by_one(
 
 
 def cell(op: OpOverload, x: Any, states: Any, *weights: Any) -> Any:
-    """X [batch, features], states [batch, hidden]; weights stay as they lie."""
+    """Run a cell on x [batch, features] and states [batch, hidden]; weights keep their layout."""
     if _share_a_mesh((x, states)) and x.ndim == 2:
         cuts = _cuts(x, states, 0, 0)
         x = _aligned(x, cuts)
@@ -107,7 +107,7 @@ def _share_a_mesh(given: Any) -> bool:
 
 
 def _cuts(x: Any, states: Any, batch: int, batch_of_states: int) -> list[Placement | None]:
-    """How each axis cuts the batch, as a cut of dim 0; None where none of the tensors is cut so."""
+    """Return the batch's sharding on each axis, as one of dim 0; None if no tensor has one."""
     dims = [(x, batch), *((state, batch_of_states) for state in tree_leaves(states))]
     return [
         next((_of(t.placements[n], 0) for t, d in dims if sharded_dim(t.placements[n]) == d), None)
@@ -116,19 +116,19 @@ def _cuts(x: Any, states: Any, batch: int, batch_of_states: int) -> list[Placeme
 
 
 def _of(cut: Placement, dim: int) -> Placement:
-    """The same cut of another dim."""
+    """Return the same sharding of another dim."""
     factor = split_factor(cut)
     return Shard(dim) if factor == 1 else _StridedShard(dim, split_factor=factor)
 
 
 def _placed(tensor: Any, cuts: Sequence[Placement | None], dim: int) -> Any:
-    """The tensor cut by `dim`, on other axes whole."""
+    """Shard the tensor by `dim` as given, and replicate it on other axes."""
     wanted = tuple(Replicate() if cut is None else _of(cut, dim) for cut in cuts)
     return tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
 
 
 def _aligned(tensor: Any, cuts: Sequence[Placement | None]) -> Any:
-    """The tensor cut by its first dim where it was whole and others are cut."""
+    """Shard the tensor by its first dim where it was replicated and others are sharded."""
     now = zip(tensor.placements, cuts, strict=True)
     wanted = tuple(p if cut is None or not p.is_replicate() else cut for p, cut in now)
     return tensor if tensor.placements == wanted else tensor.redistribute(placements=wanted)
@@ -143,7 +143,7 @@ def _one_more(tensor: torch.Tensor, dim: int) -> torch.Tensor:
 def _whose_part(
     like: Any, local: torch.Tensor, cuts: Sequence[Placement | None], dim: int, count: int
 ) -> Any:
-    """The DTensor of which `local` is this rank's part: `count` long, and stored time first."""
+    """Wrap a local result of batch size `count`, stored time first, as a DTensor."""
     first = dim == 0
     local = local.transpose(0, 1).contiguous() if first else local.contiguous()
     time, _, features = local.shape

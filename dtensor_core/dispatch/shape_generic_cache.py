@@ -1,9 +1,9 @@
-"""What was decided at other sizes: entries of calls that differ from earlier ones in them only.
+"""Shape-generic cache: reuse of entries for calls that differ from earlier ones only in sizes.
 
-A pattern is the key of a call with letters for sizes: it tells which of them are equal, and which
-are 0 or 1. An entry that is `sizeless` holds for every call of its pattern, but for the metadata of
-its results, whose sizes are found by their letters. Law: `entry_of` gives what `make_entry` would,
-or nothing. Used by `dispatch`, on a call that was not seen before.
+A pattern is the key of a call with letters for sizes; it records which of them are equal, and which
+are 0 or 1. A `sizeless` entry holds for every call of its pattern, except for the metadata of its
+results, whose sizes are found by their letters. Law: `entry_of` returns what `make_entry` would, or
+None. Used by `dispatch`, for a call not seen before.
 """
 
 from __future__ import annotations
@@ -26,10 +26,16 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a result follows from a call's key: it is laid out as the tensor at a place of it.
+    """Derivation of a result's spec from a call's key.
 
-    Or else its sizes are those of some letters, and so are the steps of its stride, or it is
-    contiguous. `cuts` are the dimensions that are cut, and into how many pieces.
+    Attributes:
+        place: The position in the key of a tensor with the same spec, or None.
+        letters: The letters of its sizes, otherwise.
+        steps: The letters of its strides; None if it is contiguous.
+        whose: The identity of its mesh.
+        placements: Its placements.
+        dtype: Its dtype.
+        cuts: Its sharded dimensions, and the number of shards of each.
     """
 
     place: int | None
@@ -48,7 +54,7 @@ on_change(_kept.clear)
 
 
 def entry_of(key: Key) -> Entry | None:
-    """The entry of a call with this key, if one of its pattern was kept."""
+    """Return the entry of a call with this key, or None if none of its pattern was kept."""
     if key[0] not in _operators:
         return None
     letters: dict[int, int] = {0: 0, 1: 1}
@@ -71,7 +77,7 @@ def entry_of(key: Key) -> Entry | None:
             spec = Spec.on(result.whose, result.placements, meta)
         for dim, count in result.cuts:
             if spec.shape[dim] % count and 0 in spec.local_shape:
-                return None  # a rank that holds nothing runs something else
+                return None  # an empty rank runs another local operator
         specs.append(spec)
     single = None if entry.single is None else specs[0]
     return Entry(
@@ -81,7 +87,7 @@ def entry_of(key: Key) -> Entry | None:
 
 
 def keep(key: Key, entry: Entry) -> None:
-    """Let a sizeless entry serve all calls of the pattern of this key."""
+    """Keep a sizeless entry for all calls of the pattern of this key."""
     letters: dict[int, int] = {0: 0, 1: 1}
     if entry.view:
         _views.add(key[0])
@@ -94,15 +100,16 @@ def keep(key: Key, entry: Entry) -> None:
 
 
 def forget(op_id: int) -> None:
-    """Drop what was kept of an operator."""
+    """Drop the entries kept for an operator."""
     for pattern in [pattern for pattern in _kept if pattern[0] == op_id]:
         del _kept[pattern]
 
 
 def _pattern(key: Key, letters: dict[int, int]) -> Key:
-    """The key with letters for sizes; `letters` takes in those that it does not have.
+    """Return the key with letters for sizes, adding new ones to `letters`.
 
-    A view has letters for strides too; others tell what is contiguous and what is one value.
+    The pattern of a view has letters for strides too; others record whether a tensor is contiguous
+    or one expanded value.
     """
     letter = letters.setdefault
     is_view = key[0] in _views

@@ -1,9 +1,9 @@
-"""torch's own DTensors where they meet ours: each is taken as ours, without a copy.
+"""Interoperation with torch's own DTensors, which are adopted as ours without a copy.
 
-A program has both classes where torch's styles parallelized a part of a model, or where modules
-were wrapped by FSDP2 before dtensor_core was imported. The local tensor is shared, so what an
-operator writes in place is written for both. Used by `dispatcher`, for arguments of operators, and
-by `integrations.optimizers`, for lists of parameters and gradients.
+A program has both classes if torch's styles parallelized a part of a model, or if modules were
+wrapped by FSDP2 before dtensor_core was imported. The local tensor is shared, so an in-place write
+affects both. Used by `dispatcher`, for arguments of operators, and by `integrations.optimizers`,
+for lists of parameters and gradients.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssu
 
 
 def is_torch_dtensor(value: Any) -> bool:
-    """True for an instance of torch's class, which dtensor_core doesn't import."""
+    """True for an instance of torch's class, which dtensor_core does not import."""
     kind = type(value)
     return kind is not torch.Tensor and (kind.__module__, kind.__name__) == _NAME
 
 
 def adopted(value: Any, cls: type[Any]) -> Any:
-    """Our DTensor, of class `cls`, over the local tensor of torch's; any other value as it is.
+    """Return our DTensor, of class `cls`, over the local tensor of torch's; other values unchanged.
 
-    Raises MixedTensorError for a placement that has no equal here.
+    Raises:
+        MixedTensorError: A placement has no equivalent here.
     """
     if not is_torch_dtensor(value):
         return value
@@ -55,7 +56,7 @@ def adopted(value: Any, cls: type[Any]) -> Any:
 
 
 def mixes(tensors: Iterable[torch.Tensor], cls: type[Any]) -> bool:
-    """True for tensors among which are DTensors of both classes."""
+    """True if DTensors of both classes are among the tensors."""
     if _NAME[0] not in sys.modules:
         return False
     kinds = {type(each) for each in tensors}
@@ -65,7 +66,7 @@ def mixes(tensors: Iterable[torch.Tensor], cls: type[Any]) -> bool:
 def adopted_arguments(
     args: Sequence[Any], kwargs: Mapping[str, Any], cls: type[Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """The arguments of an operator with torch's DTensors adopted; None if there are none."""
+    """Adopt torch's DTensors among the arguments of an operator; None if there are none."""
     found = False
 
     def adopt(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Functions on local tensors, rules of one's own, parts of sequences, plain tensors, links."""
+"""Experimental: local functions, user rules, context parallelism, implicit replication, links."""
 
 from dtensor_core.dispatch.dispatcher import implicit_replication
 from dtensor_core.experimental.attention import context_parallel

@@ -1,4 +1,4 @@
-"""The names of `torch.distributed.tensor.experimental._attention` that programs use."""
+"""Names of `torch.distributed.tensor.experimental._attention` that programs use."""
 
 from dtensor_core.experimental.attention import (
     _cp_options,

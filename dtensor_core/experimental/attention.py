@@ -1,12 +1,13 @@
-"""Context parallelism: attention of plain tensors whose sequence is cut over the ranks of a mesh.
+"""Context parallelism: attention of plain tensors with the sequence sharded over a mesh.
 
 Inside of `context_parallel` each rank holds a part of every sequence. Attention gathers keys and
-values, or sends them round (`ring`), and each rank attends with its own queries; the gradients of
-keys and values go the same way back. Causal attention of the last queries takes longer than that of
-the first, so a sequence is cut into twice as many pieces as there are ranks, and a rank holds one
-of the head and its counterpart of the tail: rank r of n has the pieces r and 2n - 1 - r.
+values, or rotates them (`ring`), and each rank attends with its own queries. Gradients of keys and
+values travel back the same way. Causal attention of late queries takes longer than that of early
+ones. A sequence is therefore split into twice as many pieces as there are ranks, and each rank
+holds one of the head and its counterpart of the tail: rank r of n has pieces r and 2n - 1 - r.
 
-Shapes: queries, keys and values are [..., L / n, E] on each rank, B batches and heads before.
+Shapes: queries, keys and values are [..., L / n, E] on each rank, with batches B and heads in
+front.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ROTATIONS = ("allgather", "alltoall")
 
 @dataclass(slots=True)
 class _Options:
-    """What programs set before they enter a context."""
+    """Options that programs set before they enter a context."""
 
     enable_load_balance: bool = True
     rotate_method: str = _ROTATIONS[0]
@@ -42,15 +43,17 @@ _cp_options = _Options()
 
 
 class UnsupportedAttentionError(RuleError, NotImplementedError):
-    """Attention that parts of a sequence can't do."""
+    """A form of attention that is not supported on parts of a sequence."""
 
 
 def set_rotate_method(rotate_method: str) -> None:
-    """Say how keys and values travel: "allgather", or "alltoall", from each rank to the next.
+    """Select how keys and values travel: "allgather", or "alltoall" from each rank to the next.
 
-    Gathering takes fewer messages; going round, a rank holds keys and values of one rank at a time.
+    Gathering takes fewer messages; with rotation, a rank holds the keys and values of one rank at a
+    time.
 
-    Raises UnsupportedAttentionError (a NotImplementedError) for another name.
+    Raises:
+        UnsupportedAttentionError: There is no such method (a NotImplementedError).
     """
     if rotate_method not in _ROTATIONS:
         raise UnsupportedAttentionError(
@@ -70,14 +73,22 @@ def context_parallel(
     buffer_seq_dims: Sequence[int] | None = None,
     no_restore_buffers: set[torch.Tensor] | None = None,
 ) -> Iterator[None]:
-    """Cut `buffers` along their sequence, in place, and let attention work on such parts.
+    """Shard `buffers` along their sequence, in place, and run attention on sharded sequences.
 
-    Forward and backward go inside; `F.scaled_dot_product_attention` of plain tensors, causal or
-    not, then means that of the whole sequence. Afterwards the buffers are whole again, as they
-    were, but those of `no_restore_buffers`. Nothing is sent but keys, values and their gradients.
+    Forward and backward must be inside. There, `F.scaled_dot_product_attention` of plain tensors,
+    causal or not, computes that of the full sequence. Afterwards the buffers are restored, except
+    those in `no_restore_buffers`. Only keys, values and their gradients are communicated.
 
-    Raises PlacementError (a ValueError) for lists that don't go together and for a sequence that
-    the ranks can't share evenly, MeshError (a ValueError) for a mesh of several axes.
+    Args:
+        mesh: A mesh of one axis.
+        buffers: The tensors to shard.
+        buffer_seq_dims: The sequence dim of each buffer.
+        no_restore_buffers: The buffers to leave sharded.
+
+    Raises:
+        PlacementError: The lists don't fit together, or the ranks can't share the sequence evenly
+            (a ValueError).
+        MeshError: The mesh has several axes (a ValueError).
     """
     cut, dims, left = list(buffers or ()), list(buffer_seq_dims or ()), no_restore_buffers or set()
     _check(mesh, cut, dims, left)
@@ -105,7 +116,7 @@ def context_parallel(
 def context_parallel_unshard(
     mesh: DeviceMesh, buffers: Sequence[torch.Tensor], seq_dims: Sequence[int]
 ) -> list[torch.Tensor]:
-    """The whole of tensors that `context_parallel` has cut, or that were made of such."""
+    """Gather tensors that `context_parallel` has sharded, or results computed from them."""
     is_paired = _cp_options.enable_load_balance and buffers[0].shape[seq_dims[0]] % 2 == 0
     return [
         _gathered(buffer, dim, mesh, is_paired)
@@ -145,20 +156,20 @@ def _check(
 
 
 def _numbers(mesh: DeviceMesh, is_paired: bool, coord: int | None = None) -> list[int]:
-    """The numbers of the pieces that a rank, by default this one, holds, in their order."""
+    """Return the numbers of the pieces that a rank (by default this one) holds, in order."""
     coord = mesh.get_local_rank() if coord is None else coord
     return [coord, 2 * mesh.size() - 1 - coord] if is_paired else [coord]
 
 
 def _gathered(part: torch.Tensor, dim: int, mesh: DeviceMesh, is_paired: bool) -> torch.Tensor:
-    """The whole sequence, in its order; what ranks give as its gradient is added up."""
+    """Gather the full sequence in order; its gradients are summed over ranks."""
     return _in_order(_pieces(part, dim, mesh), dim, is_paired)
 
 
 def _gathered_with_flags(
     part: torch.Tensor, dim: int, mesh: DeviceMesh, is_paired: bool, flag: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The whole sequence and a flag of every rank, which travels as one more position."""
+    """Gather the full sequence, and a flag of every rank, sent as an additional position."""
     row = part.narrow(dim, 0, 1).detach()
     pieces = _pieces(torch.cat([part, torch.full_like(row, float(flag))], dim), dim, mesh)
     length = part.shape[dim]
@@ -167,14 +178,14 @@ def _gathered_with_flags(
 
 
 def _pieces(part: torch.Tensor, dim: int, mesh: DeviceMesh) -> Sequence[torch.Tensor]:
-    """The parts of all ranks."""
+    """Gather the parts of all ranks."""
     cut = DTensor.from_local(part, mesh, [Shard(dim)])
     whole = cut.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
     return whole.chunk(mesh.size(), dim)
 
 
 def _in_order(parts: Sequence[torch.Tensor], dim: int, is_paired: bool) -> torch.Tensor:
-    """The whole sequence that the ranks' parts make up."""
+    """Join the ranks' parts to the full sequence."""
     if is_paired:
         heads, tails = zip(*(each.chunk(2, dim) for each in parts), strict=True)
         parts = [*heads, *reversed(tails)]
@@ -182,10 +193,10 @@ def _in_order(parts: Sequence[torch.Tensor], dim: int, is_paired: bool) -> torch
 
 
 def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
-    """Raise on every rank if any of them has a mask; an accelerator is not waited for.
+    """Raise on every rank if any of them has a mask, without waiting for an accelerator.
 
-    Nobody knows of another rank's mask before it has met it in a collective: a rank that raised
-    alone would leave the others waiting.
+    A rank learns of another rank's mask only in a collective. If a rank raised alone, the others
+    would wait.
     """
     if torch.compiler.is_compiling():
         return
@@ -205,7 +216,7 @@ def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
 
 
 class _Attention(TorchFunctionMode):
-    """Attention of plain tensors is that of the parts of a sequence."""
+    """Mode that runs attention of plain tensors on parts of a sequence."""
 
     def __init__(self, mesh: DeviceMesh, is_paired: bool) -> None:
         super().__init__()
@@ -254,7 +265,7 @@ class _Attention(TorchFunctionMode):
 def _causal(
     query: torch.Tensor, before: int, key: torch.Tensor, value: torch.Tensor, **options: Any
 ) -> torch.Tensor:
-    """Attention of queries behind which, in their sequence, lie the first `before` positions."""
+    """Attend with queries that follow the first `before` positions of their sequence."""
     end = before + query.shape[-2]
     key, value = key[..., :end, :], value[..., :end, :]
     if not before:

@@ -1,4 +1,4 @@
-"""`local_map`: a function written for local tensors, applied to the local parts of DTensors."""
+"""`local_map`: applies a function written for local tensors to the local parts of DTensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Layout = Sequence[Placement] | None
 
 
 class LocalMapError(PlacementError, AssertionError):
-    """Placements that don't go with the arguments or results of a function."""
+    """Placements that do not fit the arguments or results of a function."""
 
 
 def local_map(
@@ -31,17 +31,25 @@ def local_map(
     *,
     redistribute_inputs: bool = False,
 ) -> Callable[..., Any]:
-    """`func` on DTensors: it gets their local tensors, and its results are made DTensors.
+    """Wrap a function of local tensors as one of DTensors.
 
-    `in_placements` has one entry for each flattened positional argument: the placements that a
-    DTensor must have, None for what is no DTensor. A DTensor that lies otherwise is redistributed
-    with `redistribute_inputs`, else a ValueError is raised. Keyword arguments are passed as they
-    lie. `in_grad_placements` says likewise how the gradients of local arguments lie.
-    `out_placements` are the placements of the result, or a tuple of one entry for each flattened
-    result, None for what is no tensor. The mesh is `device_mesh`, or the first DTensor's; where no
-    DTensor is passed, `func` runs as it is. Without `func`, a decorator.
+    The function gets the local tensors of DTensor arguments, and its results become DTensors.
+    Keyword arguments are passed in their own layout. Without any DTensor argument, the function
+    runs unchanged.
 
-    Raises LocalMapError (an AssertionError) for entries that don't fit their arguments or results.
+    Args:
+        func: The function; without it, a decorator is returned.
+        out_placements: The placements of the result, or a tuple with one entry per flattened
+            result; None for a result that is not a tensor.
+        in_placements: One entry per flattened positional argument: the placements that a DTensor
+            must have, or None for anything else.
+        in_grad_placements: The placements of the gradients of local arguments, in the same form.
+        device_mesh: The mesh; by default that of the first DTensor.
+        redistribute_inputs: Redistribute arguments with other placements, instead of raising.
+
+    Raises:
+        LocalMapError: Entries do not fit their arguments or results (an AssertionError).
+        PlacementError: An argument has other placements (a ValueError).
     """
     if func is None:
         return partial(
@@ -103,7 +111,7 @@ def _one_each(layouts: Sequence[Layout] | None, values: Sequence[Any], what: str
 
 
 def _local(value: Any, layout: Layout, grad: Layout, what: str, redistribute: bool) -> Any:
-    """The local tensor of an argument, brought to `layout`; other arguments as they are."""
+    """Return the local tensor of an argument, redistributed to `layout`; other values unchanged."""
     if not isinstance(value, DTensor):
         return value
     if layout is not None:
@@ -123,7 +131,7 @@ def _local(value: Any, layout: Layout, grad: Layout, what: str, redistribute: bo
 
 
 def _wrapped(result: Any, out_placements: Any, mesh: DeviceMesh, name: str) -> Any:
-    """The result with its tensors made DTensors."""
+    """Convert the tensors in a result to DTensors."""
     flat, structure = tree_flatten(result)
     layouts = out_placements if _is_per_result(out_placements) else (out_placements,)
     if len(layouts) != len(flat):
@@ -139,7 +147,7 @@ def _wrapped(result: Any, out_placements: Any, mesh: DeviceMesh, name: str) -> A
 
 
 def _is_per_result(layouts: Any) -> bool:
-    """A tuple of layouts rather than one layout."""
+    """True for a tuple of layouts, False for one layout."""
     return isinstance(layouts, tuple) and not any(isinstance(p, Placement) for p in layouts)
 
 

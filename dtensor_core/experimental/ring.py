@@ -1,11 +1,12 @@
-"""Ring attention: keys and values go from rank to rank, and each rank sees one block at a time.
+"""Ring attention: keys and values rotate from rank to rank; each rank sees one block at a time.
 
-What the queries of a rank make of the blocks is put together by a running maximum and a running
-sum of exponentials (Liu, Zaharia and Abbeel, Ring Attention with Blockwise Transformers). A block
-of scores is made anew in the backward pass, so that no rank keeps more than one of them.
-`context_parallel` calls it.
+The results of a rank's queries for the blocks are combined by a running maximum and a running sum
+of exponentials (Liu, Zaharia and Abbeel, Ring Attention with Blockwise Transformers). A block of
+scores is recomputed in the backward pass, so that no rank keeps more than one of them. Called by
+`context_parallel`.
 
-Shapes: queries [..., L, E], keys and values [..., S, E] of one rank, B batches and heads before.
+Shapes: queries [..., L, E], keys and values [..., S, E] of one rank, with batches B and heads in
+front.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from dtensor_core.redistribute.rotate import rotated
 
 _OPERATOR = "scaled_dot_product_attention"
 
-# Of each query the weighted sum of values, the largest score, and the sum of exponentials.
+# For each query the weighted sum of values, the largest score, and the sum of exponentials.
 State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class _Rotation(torch.autograd.Function):
-    """The part of the rank before; gradients go back the other way."""
+    """Receive the part of the preceding rank; gradients travel the other way."""
 
     @staticmethod
     def forward(ctx: Any, flat: torch.Tensor, mesh: DeviceMesh, steps: int) -> torch.Tensor:
@@ -66,7 +67,7 @@ class Ring:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The local part of the attention of the whole sequence, and the flags of all ranks.
+        """Return this rank's part of the attention of the full sequence, and all ranks' flags.
 
         A flag travels with the keys and values of its rank.
         """
@@ -88,7 +89,8 @@ class Ring:
             k, v, its_flag = flat.split([key.numel(), value.numel(), 1])
             flags[whose] = its_flag.detach()
             columns = self._positions(whose, key.shape[-2])
-            # A block of which nothing is seen is not left out: its rotations have to go back too.
+            # A fully masked block is not skipped, since its rotations have to be undone in
+            # backward.
             hidden = columns > rows.unsqueeze(-1) if is_causal else None
             hidden = hidden.to(query.device) if hidden is not None and hidden.any() else None
             blocks = _with_heads_of(query, k.view(key.shape), v.view(value.shape), enable_gqa)
@@ -99,7 +101,7 @@ class Ring:
         return (total / exponentials).to(query.dtype), torch.cat(flags)
 
     def _positions(self, coord: int, length: int) -> torch.Tensor:
-        """Positions in the sequence of a rank's local part."""
+        """Return the positions in the sequence of a rank's local part."""
         pieces = self.held[coord]
         each = length // len(pieces)
         return torch.cat([torch.arange(each) + number * each for number in pieces])
@@ -108,7 +110,7 @@ class Ring:
 def _with_heads_of(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values, each head repeated for the queries' heads that share it."""
+    """Repeat each head of keys and values for the query heads that share it."""
     if not enable_gqa:
         return key, value
     times = query.shape[-3] // key.shape[-3]
@@ -126,12 +128,12 @@ def _block(
     scale: float,
     dropout_p: float,
 ) -> State:
-    """The state of queries after one more block of keys and values."""
+    """Return the state of queries after one more block of keys and values."""
     wide = total.dtype
     scores = (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
     if hidden is not None:
         scores = scores.masked_fill(hidden, -math.inf)
-    with torch.no_grad():  # the result does not depend on what is subtracted
+    with torch.no_grad():  # the result does not depend on the value subtracted
         now = torch.maximum(largest, scores.amax(-1, keepdim=True))
         shift = now.masked_fill(now == -math.inf, 0.0)
         before = (largest - shift).exp()

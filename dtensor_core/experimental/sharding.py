@@ -1,4 +1,4 @@
-"""`register_sharding`: acceptable placements for an operator, instead of its rule."""
+"""`register_sharding`: replaces an operator's rule by a list of acceptable placements."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ Sharding = Callable[..., Acceptable]
 
 
 def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[Sharding], Sharding]:
-    """Decorate a function that says how an operator's results and arguments may be placed.
+    """Register a function that lists the acceptable placements of an operator, as a decorator.
 
-    It gets the operator's arguments, specs standing for tensors (`shape`, `ndim`, `placements`,
-    ...), and returns pairs for one mesh axis: placements of the results, and placements of the
-    flattened arguments with None for what is no tensor. Only these are considered from then on,
-    the cheapest is taken; nothing is checked. All arguments are part of what is cached.
+    The function gets the operator's arguments, with specs in place of tensors (`shape`, `ndim`,
+    `placements`, ...). It returns pairs for one mesh axis: placements of the results, and
+    placements of the flattened arguments with None for values that are not tensors. From then on
+    only these are considered, and the cheapest is taken, without further checks. All arguments
+    become part of the cache key.
     """
 
     def register(function: Sharding) -> Sharding:

@@ -1,9 +1,8 @@
-"""Parts of torch, and one of transformers, that tell DTensors by torch's own class, taught ours.
+"""Patches of torch, and of transformers, where they test for torch's own DTensor class.
 
-Checkpoints, fully sharded data parallelism, optimizers, the clipping of gradients, parameters,
-functions written in Python that make tensors; saving a model of transformers.
-Each module changes what it names, once, when this package is imported or when the program loads
-that part.
+They cover checkpoints, fully sharded data parallelism, optimizers, gradient clipping, parameters,
+Python functions that make tensors, and saving a transformers model. Each module patches what it
+names once, when this package is imported or when the program loads that part.
 """
 
 from dtensor_core.integrations import (
@@ -18,7 +17,7 @@ from dtensor_core.integrations import (
 
 
 def install() -> None:
-    """Let those parts of torch know of DTensors."""
+    """Install all patches."""
     checkpoint.install()
     factories.install()
     fsdp.install()

@@ -1,11 +1,12 @@
-"""What `torch.distributed.checkpoint` needs to know of DTensors: which pieces a rank holds, where.
+"""Support for `torch.distributed.checkpoint`: the pieces that a rank holds, and their positions.
 
-A rank's local tensor is written as boxes: the product, over the dimensions, of the extents that it
-holds. That is one box, but for strided shards, and none where nothing is held. Any boxes can be
-read back into any others, so a checkpoint moves between meshes, placements, and torch's DTensor.
+A rank's local tensor is written as boxes: products, over the dimensions, of the extents that it
+holds. This is one box, except for strided shards, and none if the shard is empty. Boxes can be read
+back into any other ones, so a checkpoint can move between meshes, placements, and torch's DTensor.
 
-The helpers of `torch.distributed.checkpoint.state_dict` tell DTensors by torch's class; once they
-are loaded, the names that they use for that know ours too. Installed by the package, once.
+The helpers in `torch.distributed.checkpoint.state_dict` test for torch's DTensor class. Once they
+are loaded, the names they use for it are patched to accept ours too. Installed by the package,
+once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _HELPERS = "torch.distributed._state_dict_utils"
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A piece of the whole tensor, and where the local tensor has it."""
+    """A piece of the full tensor, and its position in the local tensor."""
 
     offsets: torch.Size
     sizes: torch.Size
@@ -38,9 +39,10 @@ class Box:
 
 
 def boxes(spec: Spec) -> list[Box]:
-    """The boxes that this rank holds; an empty tensor is one empty box on every rank.
+    """Return the boxes that this rank holds; an empty tensor is one empty box on every rank.
 
-    Raises PlacementError (a ValueError) for a tensor that is Partial.
+    Raises:
+        PlacementError: The tensor is Partial (a ValueError).
     """
     if spec.sums:
         raise PlacementError(
@@ -69,7 +71,7 @@ def boxes(spec: Spec) -> list[Box]:
 
 
 def _located(spec: Spec, dim: int) -> Iterator[Any]:
-    """The extents of a dimension that this rank holds, and where each starts locally."""
+    """Yield the extents of a dimension that this rank holds, each with its local start."""
     start = 0
     for extent in spec.held(dim):
         yield extent, start
@@ -77,7 +79,7 @@ def _located(spec: Spec, dim: int) -> Iterator[Any]:
 
 
 def write_items(self: DTensor, fqn: str, tensor: DTensor) -> list[Any]:
-    """What this rank writes of a tensor stored as `fqn`; replicas are dropped by the planner."""
+    """Return this rank's write items of a tensor stored as `fqn`; the planner drops replicas."""
     from torch.distributed.checkpoint import metadata, planner
 
     properties = metadata.TensorProperties.create_from_tensor(tensor._local_tensor)
@@ -94,14 +96,14 @@ def write_items(self: DTensor, fqn: str, tensor: DTensor) -> list[Any]:
 
 
 def chunk_list(self: DTensor) -> list[Any]:
-    """The pieces of the whole tensor that this rank holds."""
+    """Return the pieces of the full tensor that this rank holds."""
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 
     return [ChunkStorageMetadata(box.offsets, box.sizes) for box in boxes(self._spec)]
 
 
 def tensor_shard(self: DTensor, index: Any) -> torch.Tensor:
-    """The view of the local tensor with the piece at `index.offset`."""
+    """Return a view of the local tensor with the piece at `index.offset`."""
     part = self._local_tensor
     if 0 in self._spec.shape:
         return part.new_empty(self._spec.shape)
@@ -119,7 +121,7 @@ def tensor_shard(self: DTensor, index: Any) -> torch.Tensor:
 
 
 def install() -> None:
-    """Let DTensors answer the checkpoint's questions, and its helpers know DTensors."""
+    """Add the checkpoint protocol to DTensors, and patch the checkpoint's helpers."""
     for name, method in (
         ("__create_write_items__", write_items),
         ("__create_chunk_list__", chunk_list),
@@ -130,10 +132,9 @@ def install() -> None:
 
 
 def teach(helpers: Any) -> None:
-    """Let a module that knows torch's DTensor treat ours alike, where it asks for the class.
+    """Patch a module so that it treats our DTensors like torch's.
 
-    It distributes a whole tensor like one that it has, in two ways: each must make our class of
-    ours.
+    It distributes full tensors like a given DTensor in two ways; both must make our class for ours.
     """
     theirs, distribute, distribute_all = (
         helpers.DTensor,
@@ -167,7 +168,7 @@ def teach(helpers: Any) -> None:
 
 
 def _filled(tensor: DTensor, whole: torch.Tensor) -> DTensor:
-    """The tensor with this rank's part of `whole`: itself, unless it has no storage yet."""
+    """Write this rank's part of `whole` into the tensor, or into a new one if it has no storage."""
     part = tensor._spec.part_of(whole)
     if tensor.is_meta:
         return DTensor(part.detach().clone(), tensor._spec)

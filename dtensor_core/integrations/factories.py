@@ -1,10 +1,10 @@
-"""Functions of torch, written in Python, that make tensors besides the ones they are given.
+"""Python functions of torch that make further tensors besides their arguments.
 
-The low-rank decompositions draw a random matrix, the masked means count ones: plain tensors, which
-DTensors refuse to meet. Given a DTensor, what such a function makes is a replicated one: a number
-of ones is the same on every rank, and so is what is drawn where DTensors may be drawn at all
-(docs/random.md). Recurrent modules that are called without a state make one of zeros, which becomes
-a DTensor where their input is one. Installed by the package, once.
+The low-rank decompositions draw a random matrix, and the masked means count ones. These are plain
+tensors, which DTensors refuse. For a DTensor argument such a function makes replicated DTensors:
+ones are the same on every rank, and so are random numbers wherever DTensors can be drawn
+(docs/random.md). Recurrent modules called without a state make one of zeros, which becomes a
+DTensor if their input is one. Installed by the package, once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RECURRENT = {getattr(torch, name + kind) for name in _LAYERS for kind in ("", "
 
 
 class _Replicated(TorchFunctionMode):
-    """Factories make replicated DTensors."""
+    """Makes factories return replicated DTensors."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -61,9 +61,9 @@ def _on_dtensors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _StatesOfZeros(TorchFunctionMode):
-    """Zeros that a recurrent module made become replicated DTensors where they meet its input.
+    """Converts zeros made by a recurrent module to replicated DTensors if its input is a DTensor.
 
-    A state that anybody else gave is none of them.
+    A state given by the caller is left alone.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class _StatesOfZeros(TorchFunctionMode):
 
 
 def _with_states(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """A call of a recurrent module; its hooks may be what makes a DTensor of the input."""
+    """Call a recurrent module; its hooks may convert the input to a DTensor."""
     given = (*args, next(self.parameters(), None))
     if torch.compiler.is_compiling() or not any(isinstance(each, DTensor) for each in given):
         return torch.nn.Module.__call__(self, *args, **kwargs)
@@ -96,7 +96,7 @@ def _with_states(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def install() -> None:
-    """Let these functions, and recurrent modules, take DTensors."""
+    """Patch these functions, and recurrent modules, to accept DTensors."""
     for module in (torch.nn.RNNBase, torch.nn.RNNCellBase):
         module.__call__ = _with_states
     for name, functions in _FUNCTIONS.items():

@@ -1,10 +1,10 @@
-"""FSDP2 (`torch.distributed.fsdp.fully_shard`): which class of DTensor its sharded parameters have.
+"""FSDP2 (`torch.distributed.fsdp.fully_shard`): the DTensor class of its sharded parameters.
 
-Once dtensor_core is imported, a plain parameter and one of our DTensors become our DTensor, and one
-of torch's DTensors (a module that torch's own styles parallelized) stays torch's. The parameter
-alone decides, so neither the order in which modules are wrapped nor what ran before in the process
-changes the class. FSDP2 makes its DTensors from a spec, and each spec from the metadata of its
-parameter: the class of that metadata is what tells the two apart. Installed by the package, once.
+Once dtensor_core is imported, a plain parameter or one of our DTensors becomes our DTensor, and one
+of torch's DTensors (of a module that torch's own styles parallelized) stays torch's. The parameter
+alone decides; neither the order in which modules are wrapped nor earlier events in the process
+change the class. FSDP2 makes its DTensors from a spec, and each spec from the metadata of its
+parameter. The class of that metadata distinguishes the two. Installed by the package, once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _PLACEMENTS = {"Replicate": Replicate, "Shard": Shard, "_StridedShard": _Strided
 
 
 def install() -> None:
-    """Change FSDP2 once the program has loaded it; the module named is the last of its package."""
+    """Patch FSDP2 once the program has loaded it; the module named is the last of its package."""
     when_loaded(f"{_PACKAGE}._fully_shard", teach)
 
 
 def teach(_: Any) -> None:
-    """Let FSDP2 accept DTensors and placements of both classes, and make ours by default."""
+    """Make FSDP2 accept DTensors and placements of both classes, and make ours by default."""
     modules = [sys.modules[f"{_PACKAGE}.{name}"] for name in _MODULES]
     theirs = {name: value for module in modules for name, value in vars(module).items()}
     changed: dict[str, Any] = {
@@ -48,7 +48,7 @@ def teach(_: Any) -> None:
 
 
 class _Either(type):
-    """The type of a class whose instances are those of `ours` and of `theirs`; calls make ours."""
+    """Metaclass of a class whose instances are those of `ours` and of `theirs`; calls make ours."""
 
     ours: Any
     theirs: Any
@@ -61,14 +61,14 @@ class _Either(type):
 
 
 class _EitherDTensor(_Either):
-    """DTensors: of the class whose spec is given."""
+    """Metaclass for DTensors; calls make the class whose spec is given."""
 
     def __call__(cls, local: Any, spec: Any, **how: Any) -> Any:
         return (cls.ours if isinstance(spec, Spec) else cls.theirs)(local, spec, **how)
 
 
 def _spec_maker(theirs: dict[str, Any]) -> Any:
-    """A function that makes a spec of the class whose `tensor_meta` it is given."""
+    """Make a function that makes a spec of the class whose `tensor_meta` it is given."""
 
     def as_theirs(placement: Any) -> Any:
         if not isinstance(placement, tuple(_PLACEMENTS.values())):
@@ -87,7 +87,7 @@ def _spec_maker(theirs: dict[str, Any]) -> Any:
 
 
 def _replace(value: Any, **changes: Any) -> Any:
-    """`dataclasses.replace`, and a spec of either class with another `tensor_meta`.
+    """`dataclasses.replace`, extended to specs of either class with another `tensor_meta`.
 
     Mixed precision gathers a parameter in another dtype than it is sharded in.
     """

@@ -1,14 +1,14 @@
-"""What optimizers of torch, and the clipping of gradients, need to know of DTensors.
+"""Support for torch's optimizers and gradient clipping.
 
-Before an optimizer steps, every gradient comes to lie as its parameter does. So a pending sum is
-reduced once, however often the update reads it, and state that is made like the gradient (fused
-SGD's momentum) lies like the parameter.
+Before an optimizer steps, every gradient is redistributed to the layout of its parameter. A pending
+sum is thus reduced once, however often the update reads it, and state made like the gradient (fused
+SGD's momentum) has the layout of the parameter.
 
-The norm of gradients on several meshes, or of plain ones too, is put together from one norm per
-mesh and way of lying on it: one number is reduced along each axis.
+The norm of gradients on several meshes, or of some plain ones too, is combined from one norm per
+mesh and layout; one number is reduced along each axis.
 
-A list may hold DTensors of torch beside ours (see `dispatch.torch_dtensor`): norms, clipping and
-the foreach and fused steps take both. Installed by the package, once.
+A list may hold torch's DTensors beside ours (see `dispatch.torch_dtensor`): norms, clipping and the
+foreach and fused steps take both. Installed by the package, once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Axes = frozenset[int]
 
 
 def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Redistribute the gradients that lie otherwise than their parameters; the rest is left."""
+    """Redistribute the gradients whose layout differs from that of their parameter."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if not isinstance(parameter, DTensor):
@@ -47,9 +47,9 @@ def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> 
 
 
 def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The function of torch, called alone for plain tensors, and for all that need one reduction.
+    """Wrap torch's norm function to run once per set of mesh axes to reduce.
 
-    The norms of one mesh are reduced axis by axis, and those that then lie alike go on as one.
+    The norms of one mesh are reduced axis by axis; those with the same layout then continue as one.
     """
 
     @wraps(total_norm)
@@ -73,7 +73,7 @@ def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., to
         def joined(norms: list[Any]) -> Any:
             if len(norms) == 1:
                 return norms[0]
-            if norm_type == 0:  # the number of tensors that are not zero
+            if norm_type == 0:  # counts the tensors that are not zero
                 return torch.stack(norms).sum()
             return total_norm(norms, norm_type, False, foreach)
 
@@ -85,7 +85,7 @@ def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., to
                     norm = _whole_along(axis, joined(norms.pop(axes)))
                     norms.setdefault(axes - {axis}, []).append(norm)
             alone.append(joined(norms[frozenset()]))
-        if len(alone) > 1 or of_both:  # a plain norm is what either class can be multiplied by
+        if len(alone) > 1 or of_both:  # a plain norm can multiply either class
             alone = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in alone]
         if error_if_nonfinite:
             total_norm(alone, norm_type, error_if_nonfinite, foreach)  # raises
@@ -95,7 +95,7 @@ def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., to
 
 
 def _axes_of(tensor: torch.Tensor) -> _Axes:
-    """The axes along which the norm of a tensor has to be reduced."""
+    """Return the axes along which the norm of a tensor has to be reduced."""
     placements = tensor._spec.placements if isinstance(tensor, DTensor) else ()
     return frozenset(axis for axis, each in enumerate(placements) if not each.is_replicate())
 
@@ -107,10 +107,10 @@ def _whole_along(axis: int, norm: DTensor) -> DTensor:
 
 
 def _of_one_class(group: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of torch that sorts lists of tensors for its foreach and fused operators.
+    """Wrap torch's function that groups lists of tensors for foreach and fused operators.
 
-    Where DTensors of torch are among ours, they are given on as ours, which share their storage:
-    the operators write in place.
+    torch's DTensors among ours are replaced by ours on the same storage, since the operators write
+    in place.
     """
 
     @wraps(group)
@@ -123,7 +123,7 @@ def _of_one_class(group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _on_one_class(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """A list operator of torch that is called without sorting the list first."""
+    """Wrap a list operator of torch that is called without grouping the list first."""
 
     @wraps(operator)
     def call(tensors: Any, *args: Any) -> Any:
@@ -135,9 +135,9 @@ def _on_one_class(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_whole_addends(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The norm of gradients that are about to be clipped: those with a pending sum get it now.
+    """Wrap the norm for clipping so that pending sums of gradients are reduced first.
 
-    Otherwise the sum would be made once for the norm, and once more for the optimizer.
+    Otherwise they would be reduced once for the norm, and again for the optimizer.
     """
 
     @wraps(total_norm)
@@ -155,7 +155,7 @@ def _with_whole_addends(total_norm: Callable[..., torch.Tensor]) -> Callable[...
 
 
 def install() -> None:
-    """Let torch's optimizers, what chooses their foreach forms, and clipping know of DTensors."""
+    """Patch torch's optimizers, their foreach selection, and gradient clipping for DTensors."""
     torch_optimizer.register_optimizer_step_pre_hook(lay_gradients_like_parameters)
     for types in (torch_optimizer._foreach_supported_types, torch_foreach._foreach_supported_types):
         types.append(DTensor)

@@ -1,8 +1,8 @@
-"""`parameter.data = dtensor` on a plain parameter: refused, where torch would crash later.
+"""`parameter.data = dtensor` on a plain parameter: refused, as torch would crash later.
 
-torch takes it, ignores the layout, and the next operator on the parameter reads memory that is not
-there. An object can't become one of another class that has slots, so the answer is an error that
-says what to write instead. Reading `.data` stays torch's own. Installed by the package, once.
+torch accepts it and ignores the layout; the next operator on the parameter then reads invalid
+memory. An object can't change its class to one with slots, so the error states the alternative.
+Reading `.data` is unchanged. Installed by the package, once.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ def _set_data(parameter: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def install() -> None:
-    """Let plain parameters refuse a DTensor as their data."""
+    """Make plain parameters refuse a DTensor as their data."""
     nn.Parameter.data = property(_data.__get__, _set_data)  # pyright: ignore

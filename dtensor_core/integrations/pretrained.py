@@ -1,8 +1,8 @@
-"""`save_pretrained` of a model of transformers whose parameters are DTensors: whole weights.
+"""`save_pretrained` of a transformers model with DTensor parameters: writes full weights.
 
-transformers gathers the weights of torch's DTensors alone. Every rank takes part in gathering ours;
-one writes, and no rank returns before all is written, or before all know that it failed. Installed
-by the package, once; changes transformers when the program loads it.
+transformers gathers torch's DTensors only. Every rank takes part in gathering ours and one writes.
+No rank returns before everything is written, or before all know that it failed. Installed by the
+package, once; patches transformers when the program loads it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class SaveError(DTensorError, OSError):
 
 
 def install() -> None:
-    """Let `PreTrainedModel.save_pretrained` gather DTensors, once transformers is loaded."""
+    """Make `PreTrainedModel.save_pretrained` gather DTensors, once transformers is loaded."""
     when_loaded("transformers.modeling_utils", teach)
 
 
 def teach(modeling: Any) -> None:
-    """Gather DTensors before a model is saved."""
+    """Patch a model class to gather DTensors before it is saved."""
     modeling.PreTrainedModel.save_pretrained = _gathering(modeling.PreTrainedModel.save_pretrained)
 
 
@@ -43,7 +43,7 @@ def _gathering(original: Callable[..., Any]) -> Callable[..., Any]:
         state_dict: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        """Write the whole weights: rank 0 does, unless `is_main_process` says who."""
+        """Write the full weights, from rank 0 unless `is_main_process` selects another."""
         given = self.state_dict(keep_vars=True) if state_dict is None else state_dict
         ours = next((each for each in given.values() if isinstance(each, DTensor)), None)
         if ours is None:
@@ -65,7 +65,7 @@ def _gathering(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _gathered(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Whole tensors on the CPU; weights that were one tensor still are."""
+    """Gather full tensors on the CPU; weights that share a tensor still do."""
     whole: dict[int, torch.Tensor] = {}
     for value in state.values():
         if isinstance(value, torch.Tensor) and id(value) not in whole:
@@ -76,7 +76,7 @@ def _gathered(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _any_rank(fact: bool, tensor: DTensor) -> bool:
-    """True if the fact holds on any rank of the tensor's mesh; all of them wait for each other."""
+    """True if the fact holds on any rank of the tensor's mesh; a collective operation."""
     mesh = tensor.device_mesh
     mine = torch.tensor(float(fact), device=mesh.device_type)
     found = DTensor.from_local(mine, mesh, [Partial("max")] * mesh.ndim, run_check=False)

@@ -1,8 +1,8 @@
-"""torch's DTensor where one of ours comes to it: as a number that it would take for a plain tensor.
+"""Refusal of our DTensors in operators of torch's DTensor, where they would count as plain.
 
-torch takes plain tensors of one element for replicated. One of our DTensors is no plain tensor, and
-the result would be a DTensor of torch around one of ours, with a wrong value. Installed by the
-package, once; changes torch's dispatcher when the program loads it.
+torch treats plain tensors of one element as replicated. With one of our DTensors, the result would
+be a torch DTensor that wraps ours, with a wrong value. Installed by the package, once; patches
+torch's dispatcher when the program loads it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DISPATCHER = "torch.distributed.tensor._dispatch"
 
 
 def install() -> None:
-    """Let torch's dispatcher refuse our DTensors, once it is loaded."""
+    """Make torch's dispatcher refuse our DTensors, once it is loaded."""
     when_loaded(_DISPATCHER, teach)
 
 

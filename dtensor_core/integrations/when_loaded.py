@@ -1,4 +1,4 @@
-"""Changing a module of torch once the program loads it, where loading it here would be too much."""
+"""Patching of a module once the program loads it, to avoid the cost of importing it here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def when_loaded(name: str, change: Callable[[ModuleType], None]) -> None:
-    """Call `change` with a module: now if it is loaded, or else right after it has been."""
+    """Call `change` with a module: now if it is loaded, or right after it has been."""
     loaded = sys.modules.get(name)
     if loaded is None:
         sys.meta_path.insert(0, _Changer(name, change))
@@ -24,7 +24,7 @@ class _Changer(importlib.abc.MetaPathFinder):
         self.name, self.change = name, change
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """The module's own spec, whose loader changes the module in the end."""
+        """Return the module's own spec, with a loader that patches the module once executed."""
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)

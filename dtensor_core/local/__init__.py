@@ -1,1 +1,1 @@
-"""What ranks run on local tensors: operators, and what stands in for them where parts are held."""
+"""Operators as ranks run them on local tensors, and their replacements on shards."""

@@ -1,4 +1,4 @@
-"""The best of what every rank says of its rows, and where it is."""
+"""Extremes of a sharded dimension and their positions, from the candidates of every rank."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _is_max(op: Local) -> bool:
 def _best_of(
     values: torch.Tensor, places: torch.Tensor, *, largest: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best of all ranks, and its first place; NaN goes before everything."""
+    """Return the best value of all ranks and its first position; NaN precedes everything."""
     best = values.amax(0) if largest else values.amin(0)
     is_best = (values == best) | (values != values)
     return best, places.masked_fill(~is_best, torch.iinfo(torch.int64).max).amin(0)
 
 
 def extremes_and_places(op: Local, line: Line) -> Local:
-    """The best in a dimension, and where it is."""
+    """Make the operator for an extreme along a dimension and its position."""
 
     def extreme(
         x: torch.Tensor, dim: int, keepdim: bool = False
@@ -40,7 +40,7 @@ def extremes_and_places(op: Local, line: Line) -> Local:
 
 
 def places(op: Local, line: Line) -> Local:
-    """Places of extremes in a dimension, or in the whole tensor."""
+    """Make the operator for positions of extremes along a dimension, or in the full tensor."""
     search = aten.max.dim if _is_max(op) else aten.min.dim
 
     def place(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
@@ -60,7 +60,7 @@ def places(op: Local, line: Line) -> Local:
 
 
 def least_and_most(op: Local, line: Line) -> Local:
-    """Both extremes."""
+    """Make the operator for both extremes."""
 
     def extremes(x: torch.Tensor, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         least, most = line.gather(*op(line.filled(x), **kwargs))
@@ -70,7 +70,7 @@ def least_and_most(op: Local, line: Line) -> Local:
 
 
 def best(op: Local, line: Line) -> Local:
-    """The best of the candidates of all ranks; a rank has as many as it holds rows."""
+    """Make `topk` from the candidates of all ranks, at most k and at most all rows of each."""
 
     def top(
         x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
@@ -89,7 +89,7 @@ def best(op: Local, line: Line) -> Local:
 
 
 def _padded(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
-    """As long as the longest of all ranks."""
+    """Pad a dim to the length of the longest shard's candidates."""
     return aten.constant_pad_nd(x, [0, 0] * (x.ndim - 1 - dim) + [0, size - x.shape[dim]])
 
 

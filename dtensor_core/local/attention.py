@@ -1,6 +1,6 @@
-"""What a rank runs of attention where its queries or keys are some of all, or numbers are drawn.
+"""Attention on shards of queries or keys, and with random dropout.
 
-Operands are [b, h, l, d] of queries and [b, g, s, d] of keys and values. Called from the rules of
+Queries are [b, h, l, d], keys and values [b, g, s, d]. Called from the rules of
 `families.attention`.
 """
 
@@ -21,7 +21,7 @@ from dtensor_core.spec import Spec
 
 
 def drawn_apart(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Kernels draw by the place in the local tensor: other parts draw from another state."""
+    """Draw from a random state per shard, since kernels draw by position in the local tensor."""
     query = inputs[0]
     assert query.coords is not None
     cut = [axis for axis, each in enumerate(query.placements) if sharded_dim(each) is not None]
@@ -41,10 +41,11 @@ def drawn_apart(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None
 
 
 def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
-    """Of some of the queries, argument `number`, or of the keys, which are the next one.
+    """Attend with shards of the queries (argument `number`) or of the keys (the next argument).
 
-    Causality is a mask then. What ranks make of some of the keys is added up, weighted by the part
-    of each in the sum of exponentials, of which they share the logarithm: one number of each query.
+    Causality then becomes a mask. Partial results over shards of the keys are summed, weighted by
+    each shard's fraction of the sum of exponentials. For this, ranks share its logarithm: one
+    number per query.
     """
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
@@ -75,7 +76,7 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
                 lse = lse.masked_fill(~seen.any(-1), -torch.inf)
             (every,) = line.gather(lse)
             total = every.logsumexp(0)
-            none = total == -torch.inf  # any other nan is one of the scores'
+            none = total == -torch.inf  # any other nan comes from the scores
             weight = (lse - total).exp().masked_fill(none, 0.0).flatten(2)[..., : out.shape[2]]
             out = (out * weight.unsqueeze(-1)).to(out.dtype)
             out = execute(out, addends, plan_between(addends, whole), cause)
@@ -87,7 +88,7 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
 
 
 def _mask(like: torch.Tensor, queries: Spec, keys: Spec) -> torch.Tensor:
-    """Minus infinity where a key that is held comes after a query."""
+    """Return a mask with minus infinity where a local key comes after a query."""
     rows, columns = (
         torch.cat([torch.arange(at.size, device=like.device) + at.offset for at in each.held(2)])
         for each in (queries, keys)

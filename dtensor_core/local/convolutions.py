@@ -1,6 +1,6 @@
-"""Convolutions of local parts: with the groups of a rank, and of nothing, which kernels refuse.
+"""Convolutions of local shards: with a rank's own groups, and of empty tensors.
 
-Used by the rules of convolutions.
+Kernels refuse empty tensors. Used by the rules of convolutions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dtensor_core.tracing import depending
 
 
 def local_groups(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The operator with the groups, and the size of the bias, that this rank has."""
+    """Make the operator with this rank's number of groups and size of the bias."""
     schema = argument_names(op)  # pyright: ignore[reportArgumentType]
     group_at = schema["groups"]
     backward = "bias_sizes" in schema
@@ -48,7 +48,7 @@ def local_groups(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | Non
 def _result_of_nothing(
     shape: Sequence[int], channels: int, x: torch.Tensor, weight: torch.Tensor, bias: Any
 ) -> torch.Tensor:
-    """What a rank without samples or channels has: its addend of the bias; kernels refuse that."""
+    """Return the result of an empty shard, which kernels refuse: only the bias."""
     made = depending(x.new_zeros(shape), x, weight)
     behind = [1] * (made.ndim - channels - 1)
     return made if bias is None else made + bias.reshape(-1, *behind)
@@ -58,5 +58,5 @@ def _gradients_of_nothing(
     channels: int, grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
 ) -> list[torch.Tensor]:
     nothing = [depending(grad.new_zeros(each.shape), grad, x, weight) for each in (x, weight)]
-    # A rank without input channels has the whole gradient of the bias.
+    # A rank without input channels has the full gradient of the bias.
     return [*nothing, grad.sum([dim for dim in range(grad.ndim) if dim != channels])]

@@ -1,4 +1,4 @@
-"""Diagonals and triangles of matrices of which a rank holds some rows and columns."""
+"""Diagonals and triangles of matrices that are sharded by rows and columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Dims = tuple[int, int]
 def _pieces(
     x: torch.Tensor, spec: Spec, offset: int, dims: Dims
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Where each piece of the diagonal that this rank holds starts in it, and the piece, a view."""
+    """Yield the local pieces of the diagonal, as views, each with its start in the diagonal."""
     row = 0
     for rows in spec.held(dims[0]):
         column = 0
@@ -36,7 +36,7 @@ def _is_whole(spec: Spec, dims: Dims) -> bool:
 
 
 def reading_diagonal(dims: Dims, offset: int) -> LocalMaker:
-    """The diagonal, with zeros for what other ranks hold."""
+    """Read the diagonal, with zeros for the parts of other ranks."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         spec, out = inputs[0], outputs[0]
@@ -55,7 +55,7 @@ def reading_diagonal(dims: Dims, offset: int) -> LocalMaker:
 
 
 def writing_diagonal(dims: Dims, offset: int) -> LocalMaker:
-    """Each rank writes the pieces of the diagonal that it holds."""
+    """Write the diagonal; each rank writes its local pieces."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         spec = inputs[0]
@@ -74,7 +74,7 @@ def writing_diagonal(dims: Dims, offset: int) -> LocalMaker:
 
 
 def tracing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The sum of what a rank holds of the diagonal."""
+    """Sum the local part of the diagonal."""
     if _is_whole(inputs[0], (0, 1)):
         return op
 
@@ -88,7 +88,7 @@ def tracing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
 
 
 def triangular(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Keep what lies on the operator's side of the diagonal, by global rows and columns."""
+    """Keep the operator's side of the diagonal, by global rows and columns."""
     spec = inputs[0]
     if spec.local_shape[-2:] == tuple(spec.shape[-2:]):
         return op

@@ -1,6 +1,6 @@
-"""What a rank adds up of bags of embeddings, where indices or rows of the table are cut.
+"""Embedding bags on shards of the indices or of the table's rows.
 
-Called from the rules of `families.bags`, which say what the operands are.
+Called from the rules of `families.bags`, which define the operands.
 """
 
 from __future__ import annotations
@@ -19,10 +19,18 @@ aten = torch.ops.aten
 
 
 class Share:
-    """Which indices and rows a rank has a part in.
+    """The indices and rows that a rank contributes.
 
-    `how`: whether bags are means, whether the offsets end with the last bag, the index that is left
-    out or -1. `others` are the results behind the first.
+    Args:
+        op: The operator.
+        how: Three settings: bags are means; the offsets end with the last bag; the padding index or
+            -1.
+        indices: The spec of the indices.
+        weight: The spec of the table, if it is an argument.
+        others: The specs of the results after the first.
+
+    Attributes:
+        is_part: True if the rank holds only some of the indices or rows.
     """
 
     def __init__(
@@ -43,8 +51,9 @@ class Share:
         self._is_mean, self._ends_given, self._padding = how
 
     def bags(self, indices: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The bag of every index that is held; its row here; the number by which it counts: 0 if
-        the row is elsewhere; how many there are in each bag.
+        """Return bag, local row and weight of every local index, and the counts of all bags.
+
+        The weight is 0 if the row is on another rank.
         """
         total = offsets.new_tensor([self._num_indices])
         bounds = offsets if self._ends_given else torch.cat([offsets, total])
@@ -63,7 +72,7 @@ class Share:
         return bag, row, share / counts[bag].clamp_(min=1) if self._is_mean else share, counts
 
     def others(self, offsets: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The bag of every index, how many each has, twice, as kernels say it."""
+        """Return the kernels' further results: the bag of every index, and the counts twice."""
         made = [offsets.new_zeros(each.local_shape) for each in self._others if each is not None]
         if made[0].numel():
             places = torch.arange(self._num_indices, device=offsets.device, dtype=offsets.dtype)
@@ -75,7 +84,7 @@ class Share:
 
 
 def add_up_rows(share: Share) -> Local:
-    """The bags, of rows of the table."""
+    """Make the forward, which sums rows of the table into bags."""
 
     def add_up(
         weight: torch.Tensor,
@@ -101,7 +110,7 @@ def add_up_rows(share: Share) -> Local:
 
 
 def add_up_gradients(share: Share) -> Local:
-    """The gradient of the table, of those of its bags."""
+    """Make the gradient of the table from those of its bags."""
 
     def add_up(
         grad: torch.Tensor,
@@ -126,7 +135,7 @@ def add_up_gradients(share: Share) -> Local:
 
 
 def gradients_of_weights(share: Share) -> Local:
-    """The gradients of what each index is weighted by."""
+    """Make the gradient of the per-sample weights."""
 
     def product(
         grad: torch.Tensor,

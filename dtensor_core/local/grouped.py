@@ -1,4 +1,4 @@
-"""Grouped matrix products (`_grouped_mm`) of local parts, whose rows the kernel wants aligned."""
+"""Grouped matrix products (`_grouped_mm`) of local shards, with the row alignment of the kernel."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from dtensor_core.local.operator import Local, is_empty_here, standing_for
 from dtensor_core.spec import Spec
 
-_BYTES = 16  # of which the kernel wants the address and the stride of each row to be a multiple
+_BYTES = 16  # alignment of the address and of the stride of each row
 
 
 def grouped_product(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The operator, on copies of local matrices that are not aligned as the whole ones are."""
+    """Make the operator, copying local matrices that lack the alignment of the full ones."""
     if all(spec is not None and is_empty_here(spec) for spec in outputs):
         return op
 
@@ -25,7 +25,7 @@ def grouped_product(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | 
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
-    """The matrix, or a copy in rows that are padded; the kernel takes transposed ones too."""
+    """Return the matrix, or a copy with padded rows; the kernel accepts transposed matrices too."""
     size, stride = x.shape[-2:], x.stride()[-2:]
     per_row = max(_BYTES // x.element_size(), 1)
     for along, across in ((1, 0), (0, 1)):

@@ -1,7 +1,7 @@
-"""Patches of an image as columns, and back, where its rows are cut.
+"""Patches of a row-sharded image as columns, and back.
 
-A row of patches is many columns. These are cut where their number says, perhaps within such a row:
-then two ranks make it. Used by the rules of `im2col` and `col2im`.
+A row of patches makes many columns. Columns are sharded by number, possibly within such a row, in
+which case two ranks compute it. Used by the rules of `im2col` and `col2im`.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from dtensor_core.tracing import depending
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows of patches are `windows` of dim `dim`, each of `width` columns."""
+    """Rows of patches: `windows` of dim `dim`, each of `width` columns."""
 
     windows: Windows
     width: int
     dim: int
 
     def patches(self, cut: Cut) -> tuple[Extent, Extent]:
-        """The columns of a rank, and the rows of patches that they are of."""
+        """Return the columns of a rank, and the rows of patches that contain them."""
         count = self.windows.count * self.width
         own = local_extent(count, cut.num_shards, cut.coord)
         end = -(-(own.offset + own.size) // self.width)
         return own, extent(own.offset // self.width, end) if own.size else Extent(0, 0)
 
     def seen(self, cut: Cut) -> Extent:
-        """The rows that the columns of a rank are made of."""
+        """Return the rows that the columns of a rank are made from."""
         return self.windows.seen(self.patches(cut)[1])
 
     def seeing(self, cut: Cut) -> Extent:
-        """The columns that the rows of a rank are in."""
+        """Return the columns that the rows of a rank contribute to."""
         own = local_extent(self.windows.size, cut.num_shards, cut.coord)
         found = self.windows.seeing(own)
         return Extent(found.offset * self.width, found.size * self.width)
 
     def taken(self, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-        """Columns of rows."""
+        """Make the operator from rows to columns."""
         own, patches = self.patches(cuts[self.dim])
         part = Part.of_windows(self.windows, patches)
 
@@ -68,7 +68,7 @@ class Columns:
         return local
 
     def put_back(self, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-        """Rows that columns are added up in."""
+        """Make the operator that sums columns into rows."""
         dim, cut = self.dim, cuts[self.dim]
         own = local_extent(self.windows.size, cut.num_shards, cut.coord)
         part = Part.of_rows(self.windows, own)

@@ -1,8 +1,8 @@
-"""Interpolation along dims that are cut: which rows a row of the result is made of, and how.
+"""Interpolation along sharded dims: the source rows of each row of the result, and their weights.
 
-What an operator makes along one dim are weighted sums of a few rows, and it tells the weights
-itself: rows are coloured so that no two near each other are alike, and the result of a colour is
-the weight of its row. Used by the rules of resampling.
+Along one dim, an operator computes weighted sums of a few rows. The weights are measured with the
+operator itself: rows are coloured so that no two nearby rows have the same colour, and the result
+for a colour is the weight of its row. Used by the rules of resampling.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from dtensor_core.tracing import no_modes
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """Row i of the result is the sum over k of `weights[k][i]` times row `first[i] + k` of `size`.
+    """Linear map along a dim from `size` source rows to rows of a result.
 
-    Those from row `last[i]` on have no weight. Lists, so that graphs being traced hold no tensor of
+    Row i of the result is the sum over k of `weights[k][i]` times source row `first[i] + k`. Rows
+    from `last[i]` on have no weight. Stored as lists, so that traced graphs hold no tensors of
     them.
     """
 
@@ -36,19 +37,19 @@ class Taps:
     weights: list[list[float]]
 
     def seen(self, made: Extent) -> Extent:
-        """The rows that rows of the result are made of."""
+        """Return the extent of source rows of some rows of the result."""
         first, last = (_part(each, made) for each in (self.first, self.last))
         return extent(min(first), max(last)) if made.size else Extent(0, 0)
 
     def seeing(self, rows: Extent) -> Extent:
-        """The rows of the result, from the first to the last, that are made of any of these."""
+        """Return the extent of rows of the result that depend on any of these source rows."""
         end = rows.offset + rows.size
         both = enumerate(zip(self.first, self.last, strict=True))
         found = [i for i, (first, last) in both if max(first, rows.offset) < min(last, end)]
         return extent(found[0], found[-1] + 1) if found else Extent(0, 0)
 
     def made(self, x: torch.Tensor, dim: int, own: Extent) -> torch.Tensor:
-        """Rows of the result, of the rows that they are made of."""
+        """Compute rows of the result from their source rows."""
         if not own.size:
             return x.narrow(dim, 0, 0)
         held, made = self.seen(own), None
@@ -59,14 +60,16 @@ class Taps:
             if len(self.weights) > 1 or set(weights) != {1.0}:
                 part = part * _along(_part(weights, own), x, dim)
             beyond = [n + k >= end for n, end in zip(first, last, strict=True)]
-            if any(beyond):  # no weight is not a weight of 0, which makes nan of infinities
+            if any(beyond):  # no weight differs from weight 0, which makes nan of infinities
                 part = part.masked_fill(_along(beyond, x, dim).bool(), 0)
             made = part if made is None else made + part
         assert made is not None
         return made
 
     def given(self, grad: torch.Tensor, dim: int, own: Extent) -> torch.Tensor:
-        """The gradient of rows, of that of the rows which are made of them."""
+        """Compute the gradient of source rows from that of the rows of the result made
+        from them.
+        """
         seeing = self.seeing(own)
         made = grad.new_zeros([*grad.shape[:dim], own.size, *grad.shape[dim + 1 :]])
         for k, weights in enumerate(self.weights):
@@ -100,10 +103,17 @@ def taps(
     dtype: torch.dtype,
     options: tuple[tuple[str, Any], ...],
 ) -> Taps:
-    """What `op`, of `own` dims, does along one of them, from the first to the second of `sizes`.
+    """Measure the weights of `op`, which has `own` dims, along one of them.
 
-    `reach` is how far from its place a row of the result is influenced, in rows of the coarser one;
-    an antialiased one has negative `reach`. `scale` is the factor that the operator is told.
+    Args:
+        op: The operator.
+        own: The number of dims that it interpolates.
+        sizes: The sizes of the source and of the result.
+        reach: The distance of influence on a row of the result, in rows of the coarser tensor;
+            negative if antialiased.
+        scale: The scale factor passed to the operator.
+        dtype: The dtype of the computation.
+        options: Further arguments of the operator.
     """
     size, count = sizes
     ratio = 1 / scale if scale else size / count
@@ -141,7 +151,7 @@ def resampled(
     rows: Rows,
     cuts: Mapping[int, Cut],
 ) -> Local:
-    """The operator of these dims, or its gradient, one dim after the other."""
+    """Make the operator of these dims, or its gradient, applied one dim after the other."""
     found = {dim: taps_of(dim) for dim in dims}
     sizes = {dim: each.size if backward else len(each.first) for dim, each in found.items()}
     every = dict.fromkeys(dims, Cut(1, 0)) | dict(cuts)

@@ -1,6 +1,6 @@
-"""Elements that a mask takes one after the other: how many come before tells which is whose.
+"""Elements that a mask selects in order, assigned to ranks by the number of preceding ones.
 
-The mask is whole on every rank; a rank counts in it where the elements that it holds stand.
+The mask is replicated; each rank finds the positions of its own elements in it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dtensor_core.tracing import is_at_hand
 
 
 def _places(mask: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The mask where this rank's part is, the places of what it takes, and how many are taken."""
+    """Return this rank's part of the mask, the positions of its elements, and the total count."""
     mask = mask.expand(spec.shape)
     counted = mask.flatten().cumsum(0)
     here, place = spec.part_of(mask), spec.part_of((counted - 1).view(spec.shape))
@@ -26,7 +26,7 @@ def _places(mask: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, torch.Tensor,
 
 
 def scattering(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Elements of the source where the mask is true."""
+    """Make the operator that writes elements of the source where the mask is true."""
     spec = outputs[0]
     if spec is None or spec.local_shape == tuple(spec.shape) or not inputs[2].shape.numel():
         return op
@@ -44,7 +44,7 @@ def scattering(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 
 
 def gathering(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The gradient of the source: of what the rank holds, zeros for the rest."""
+    """Make the gradient of the source: this rank's elements, and zeros elsewhere."""
     given = inputs[0]
     if given.local_shape == tuple(given.shape):
         return op

@@ -1,9 +1,9 @@
-"""Operators that see how a tensor lies in memory, on parts that may lie otherwise.
+"""Operators that depend on memory layout, on shards whose layout may differ.
 
-Strides and offsets among the arguments are those of the whole tensor. A part that does not lie as
-the whole does, or that can't be viewed as the whole can, is copied first. A view of such a copy
-shares no elements with the part: it has `ways` between the two, by which `dispatch.copied` keeps
-both alike. That needs no other rank, so each does it where it has to.
+Strides and offsets among the arguments are those of the full tensor. A shard that lacks the layout
+of the full tensor, or that can't be viewed like it, is copied first. A view of such a copy shares
+no elements with the shard. It has `ways` between the two, by which `dispatch.materialized_views`
+keeps both equal. This involves no other rank, so each rank does it only if needed.
 """
 
 from __future__ import annotations
@@ -18,36 +18,38 @@ from dtensor_core.local.operator import Local, standing_for
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
-# As an operator: what is still arriving is viewed without waiting for it.
+# The overload itself: it views a tensor that is still arriving without waiting for it.
 _VIEW = torch.ops.aten.view.default
 _view_op = _VIEW._op
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Between a local part and a copy of it: `forth(part)` makes one, `back(part, copy)` writes."""
+    """Conversions of a local shard: `forth(part)` makes a copy, `back(part, copy)` writes
+    it back.
+    """
 
     forth: Callable[[torch.Tensor], torch.Tensor]
     back: Callable[[torch.Tensor, torch.Tensor], Any]
 
 
 def _copied(part: torch.Tensor, ways: Ways) -> torch.Tensor:
-    """A copy that should have been a view of a part, and says so."""
+    """Make a copy in place of a view of a shard, marked as such."""
     made = ways.forth(part)
     made._ways = ways  # pyright: ignore[reportAttributeAccessIssue]
     return made
 
 
 def ways_of(local: torch.Tensor) -> Ways | None:
-    """The ways between a local result and what it should have been a view of; None if it is one."""
+    """Return the conversions of a copy that should have been a view; None for a view."""
     return getattr(local, "_ways", None)
 
 
 def reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The local part in its local shape; copied where its strides are not those of the whole.
+    """View the shard in its local shape, or copy it if its strides don't permit a view.
 
-    Kernels choose strides by those of their arguments, and a part may have other ones: what is
-    contiguous as a whole need not be so in part.
+    Kernels choose strides by those of their arguments, which differ on shards: a part of a
+    contiguous tensor need not be contiguous.
     """
     out = outputs[0]
     assert out is not None
@@ -68,7 +70,7 @@ def reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) 
 
 
 def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The bytes of the local part as numbers of another type; the last dim is cut in whole ones."""
+    """View the shard's bytes as another dtype; the last dim is sharded in complete elements."""
     before, out = inputs[0], outputs[0]
     assert out is not None
 
@@ -81,7 +83,7 @@ def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
     ways = Ways(forth, back)
 
     def view(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        if not x.numel():  # whose strides may forbid it
+        if not x.numel():  # its strides may forbid the view
             return depending(x.new_empty(out.local_shape, dtype=dtype), x)
         try:
             return op(x, dtype)
@@ -92,7 +94,7 @@ def viewed_as(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
 
 
 def as_complex(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Pairs of the last dim as complex numbers, copied where they don't lie as such."""
+    """View pairs of the last dim as complex numbers, copying them if their layout forbids it."""
 
     def back(part: torch.Tensor, copy: torch.Tensor) -> None:
         part.copy_(torch.view_as_real(copy))
@@ -109,7 +111,7 @@ def as_complex(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 
 
 def resolved(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The values: what is marked as conjugate or negative can't be communicated."""
+    """Resolve conjugate and negative bits, since lazy values can't be communicated."""
     ways = Ways(
         lambda part: op(part).resolve_conj().resolve_neg(),
         lambda part, copy: op(part).copy_(copy),
@@ -118,10 +120,9 @@ def resolved(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) 
 
 
 def strided(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Elements by their places in memory, of a tensor that is whole here.
+    """Select elements of a replicated tensor by position in memory.
 
-    Places count from the tensor's own first element. Any of `as_strided`, its copy, and the one
-    that writes a part to such places.
+    Positions count from the tensor's first element. Serves `as_strided`, its copy, and its scatter.
     """
     spec = inputs[0]
     is_view = len(inputs) == 1
@@ -145,7 +146,7 @@ def strided(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
 
 
 def _with_offset(args: Sequence[Any], kwargs: dict[str, Any], place: int) -> list[Any]:
-    """The arguments after the tensor, ending with the offset, which is 0 if it is not given."""
+    """Return the arguments after the tensor, ending with the offset, which defaults to 0."""
     named = [kwargs[name] for name in ("src", "size", "stride") if name in kwargs]
     given = [*args[:place], *named]
     offset = args[place] if len(args) > place else kwargs.get("storage_offset")
@@ -158,7 +159,7 @@ def _lies_as(x: torch.Tensor, spec: Spec) -> bool:
 
 
 def _as_whole(x: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """A copy that lies in memory as the whole tensor does."""
+    """Make a copy with the memory layout of the full tensor."""
     made = torch.empty_strided(spec.shape, spec.stride, dtype=x.dtype, device=x.device)
     once = made
     for dim, step in enumerate(spec.stride):
@@ -168,5 +169,5 @@ def _as_whole(x: torch.Tensor, spec: Spec) -> torch.Tensor:
     return made
 
 
-# The makers above whose views may be of copies.
+# Makers of which a view may be one of a copy.
 MAY_COPY = (reshaped, viewed_as, as_complex, resolved, strided)

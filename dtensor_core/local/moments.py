@@ -1,7 +1,7 @@
-"""Moments, sums of exponentials and softmax, of what every rank says of its rows.
+"""Moments, sums of exponentials and softmax along a sharded dimension, from per-rank summaries.
 
-Variances are put together of counts, means and sums of squares (Chan, Golub and LeVeque 1979).
-What is narrower than a float is summed up as one.
+Variances are combined from counts, means and sums of squares (Chan, Golub and LeVeque 1979).
+Half-precision values are accumulated in float32.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ aten = torch.ops.aten
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The type in which something is summed up."""
+    """Return the dtype for accumulation: float32 for half-precision dtypes."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def moments(dims: tuple[int, ...]) -> Callable[[Local, Line], Local]:
-    """Variances and the like over these dims."""
+    """Return a maker of variances and standard deviations over these dims."""
 
     def run(op: Local, line: Line) -> Local:
         name = op._schema.name.removeprefix("aten::")  # pyright: ignore
@@ -55,7 +55,7 @@ def moments(dims: tuple[int, ...]) -> Callable[[Local, Line], Local]:
 
 
 def logs(op: Local, line: Line) -> Local:
-    """Logarithms of sums of exponentials."""
+    """Make logsumexp."""
 
     def log_of_sum(x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
         (ranks,) = line.gather(op(line.filled(x), dim, keepdim))
@@ -65,7 +65,7 @@ def logs(op: Local, line: Line) -> Local:
 
 
 def normed(op: Local, line: Line) -> Local:
-    """Softmax and its logarithm; rows that have an infinity are nan, as on one device."""
+    """Make softmax or its logarithm; rows with an infinity become nan, as on one device."""
     name = op._schema.name.removeprefix("aten::")  # pyright: ignore
 
     def softmax(x: torch.Tensor, dim: int, to: Any = None, **kwargs: Any) -> torch.Tensor:
@@ -83,7 +83,7 @@ def normed(op: Local, line: Line) -> Local:
 
 
 def normed_backward(op: Local, line: Line) -> Local:
-    """The gradient of a softmax, or of its logarithm."""
+    """Make the gradient of a softmax, or of its logarithm."""
     is_log = "log" in op._schema.name  # pyright: ignore[reportFunctionMemberAccess]
 
     def backward(

@@ -1,8 +1,8 @@
-"""Normalisations of local parts, where what is normalised together is cut.
+"""Normalisations of local shards, where the normalised elements are sharded.
 
-Ranks share the moments of what they hold, and in the backward pass two sums: two numbers of each
-row, group or channel, in one all-gather. The mean and deviation of all are put together of those of
-each rank (Chan, Golub, LeVeque 1979). Used by the rules of norms.
+Ranks share the moments of their shards, and in the backward pass two sums: two numbers per row,
+group or channel, in one all-gather. The global mean and deviation are combined from those of each
+rank (Chan, Golub, LeVeque 1979). Used by the rules of norms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dtensor_core.placement import sharded_dim
 from dtensor_core.redistribute.partial_combine import Line
 from dtensor_core.spec import Spec
 
-# What runs where ranks share: made of the ranks' line and the results' specs.
+# Makes the local operator of ranks that share moments, from their line and the results' specs.
 Shared = Callable[[Local, Line, Sequence[Spec]], Local]
 
 
@@ -27,9 +27,9 @@ Dims = tuple[int, ...]
 
 
 def sharing(number: int, dims: Dims, shared: Shared | None) -> LocalMaker:
-    """`shared` where argument `number` is cut along dims that are normalised together.
+    """Use `shared` if argument `number` is sharded along dims that are normalised together.
 
-    A rank that holds nothing of it has nothing to add otherwise.
+    Otherwise a rank with an empty shard returns zeros.
     """
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
@@ -45,12 +45,12 @@ def sharing(number: int, dims: Dims, shared: Shared | None) -> LocalMaker:
 
 
 def _wide(x: torch.Tensor) -> torch.Tensor:
-    """In the type in which moments are computed."""
+    """Convert to the dtype in which moments are computed."""
     return x.float() if x.dtype.itemsize < 4 else x
 
 
 def _moments(line: Line, x: torch.Tensor, dims: Dims) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and variance over `dims`, which are kept."""
+    """Return mean and variance over `dims`, which are kept."""
     variances, means = line.gather(*torch.var_mean(x, dims, correction=0, keepdim=True))
     parts = means.new_tensor(line.parts).view(-1, *[1] * x.ndim)
     mean = (means * parts).sum(0)
@@ -70,7 +70,7 @@ def _scaled(
 
 
 def _as(results: Sequence[torch.Tensor], outputs: Sequence[Spec]) -> tuple[torch.Tensor, ...]:
-    """Results in the types and shapes that they are to have."""
+    """Convert results to the dtypes and local shapes of their specs."""
     return tuple(
         each.to(spec.dtype).reshape(spec.local_shape)
         for each, spec in zip(results, outputs, strict=True)
@@ -80,7 +80,7 @@ def _as(results: Sequence[torch.Tensor], outputs: Sequence[Spec]) -> tuple[torch
 def _asked(
     results: Sequence[torch.Tensor], wanted: Sequence[bool], outputs: Sequence[Spec]
 ) -> tuple[torch.Tensor | None, ...]:
-    """The results that are wanted, None for the others."""
+    """Return the requested results, and None for the others."""
     found = iter(
         _as([r for r, is_wanted in zip(results, wanted, strict=True) if is_wanted], outputs)
     )
@@ -141,7 +141,7 @@ def layer_norm_gradients(dims: Dims) -> Shared:
 
 
 def _of_local_sizes(op: Local, spec: Spec) -> Local:
-    """The operator with the sizes of the local input, which it is told."""
+    """Make the operator with the sizes of the local input as arguments."""
     if spec.local_shape == tuple(spec.shape) or 0 in spec.local_shape:
         return op
 
@@ -154,11 +154,14 @@ def _of_local_sizes(op: Local, spec: Spec) -> Local:
 
 
 class _Groups:
-    """The groups of channels that ranks hold parts of, and what each of them has of which.
+    """Channel groups that are shared by ranks, and each rank's share of them.
 
-    A rank says of every group that it meets as much as of any other: all have `slots` for as many
-    as one of them may meet, the first for that of its first channel. `mine` has the slot of each
-    channel of this rank, `ids` the group of every rank's slots, among those that `moments` has.
+    Every rank reports the same number of groups, in `slots`: as many as any one rank may have. The
+    first slot is for the group of its first channel.
+
+    Attributes:
+        mine: The slot of each channel of this rank.
+        ids: The group of every rank's slots, among those of `moments`.
     """
 
     def __init__(self, line: Line, x: torch.Tensor, number: int, moments: Spec) -> None:
@@ -186,17 +189,17 @@ class _Groups:
         self.parts = numbers / self.count
 
     def added(self, of_channels: torch.Tensor) -> torch.Tensor:
-        """[n, c] as [n, slots] of sums."""
+        """Sum channels into slots: [n, c] to [n, slots]."""
         made = of_channels.new_zeros(len(of_channels), self.slots)
         return made.index_add(1, self.mine, of_channels)
 
     def joined(self, of_ranks: torch.Tensor) -> torch.Tensor:
-        """[ranks, n, slots] as [n, groups] of sums."""
+        """Sum ranks' slots into groups: [ranks, n, slots] to [n, groups]."""
         made = of_ranks.new_zeros(of_ranks.shape[1], self.number)
         return made.index_add(1, self.ids.flatten(), of_ranks.transpose(0, 1).flatten(1))
 
     def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mean and variance of every group, [n, groups]."""
+        """Return the mean and variance of every group, [n, groups]."""
         variance, mean = torch.var_mean(_flat(x), 2, correction=0)
         held = self.added(torch.ones_like(mean[:1])).clamp(min=1)
         means = self.added(mean) / held
@@ -208,13 +211,13 @@ class _Groups:
         return mean, self.joined((variances + apart.square()) * parts)
 
     def sums(self, *of_channels: torch.Tensor) -> list[torch.Tensor]:
-        """Sums of [n, c] over each group, as every channel is to have them."""
+        """Return sums of [n, c] over each group, one per channel."""
         found = self._line.gather(*(self.added(each) for each in of_channels))
         return [self.joined(each)[:, self.groups] for each in found]
 
 
 def sharing_groups(way: Callable[[Local, Line, Sequence[Spec], Spec], Local]) -> LocalMaker:
-    """Group norm or its gradients `way`, where any rank shares a group with another one."""
+    """Use group norm or its gradients in the form `way` if any ranks share a group."""
     backward = way is group_norm_gradients
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
@@ -232,7 +235,7 @@ def sharing_groups(way: Callable[[Local, Line, Sequence[Spec], Spec], Local]) ->
 
 
 def group_norm_shared(op: Local, line: Line, outputs: Sequence[Spec], moments: Spec) -> Local:
-    """Group norm, where places are cut, or channels of a group."""
+    """Group norm with sharded positions, or with sharded channels of a group."""
 
     def norm(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         given = by_name(op, args, kwargs)
@@ -250,7 +253,7 @@ def group_norm_shared(op: Local, line: Line, outputs: Sequence[Spec], moments: S
 
 
 def _flat(x: torch.Tensor) -> torch.Tensor:
-    """[n, c, places]."""
+    """Reshape to [n, c, places]."""
     return x.unsqueeze(-1).flatten(2)
 
 
@@ -259,7 +262,7 @@ def _per_channel(tensor: torch.Tensor | None, places: Sequence[int]) -> torch.Te
 
 
 def group_norm_gradients(op: Local, line: Line, outputs: Sequence[Spec], moments: Spec) -> Local:
-    """The gradients of group norm, where places are cut, or channels of a group."""
+    """The gradients of group norm with sharded positions or channels of a group."""
 
     def gradients(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
         given = by_name(op, args, kwargs)
@@ -282,7 +285,7 @@ def group_norm_gradients(op: Local, line: Line, outputs: Sequence[Spec], moments
 
 
 def known_moments(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """With running stats nothing is shared, and no moments are kept."""
+    """Batch norm with running stats: ranks share nothing, and no moments are saved."""
     if 0 not in inputs[0].local_shape or not inputs[0].is_sharded():
         return op
 
@@ -294,7 +297,7 @@ def known_moments(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | No
 
 
 def batch_norm_shared(dims: Dims) -> Shared:
-    """Batch norm over `dims`: samples and places; it may move running stats."""
+    """Batch norm over `dims` (samples and positions); may update running stats."""
 
     def shared(op: Local, line: Line, outputs: Sequence[Spec]) -> Local:
         count = math.prod(line.shape[dim] for dim in dims)

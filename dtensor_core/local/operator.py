@@ -1,8 +1,7 @@
-"""What a rank runs on its local tensors: the operator, or what has to stand in for it.
+"""The function that a rank runs on its local tensors: the operator, or a replacement.
 
-A rule may put its own operator in place (`Rule.local`). A rank whose results are all empty runs
-nothing: many kernels refuse empty tensors, and a rank that raises alone would leave the others
-waiting.
+A rule may replace the operator (`Rule.local`). A rank whose results are all empty runs nothing:
+many kernels refuse empty tensors, and a rank that raises alone would leave the others waiting.
 """
 
 from __future__ import annotations
@@ -24,21 +23,24 @@ _LAZY_BITS = _C.DispatchKeySet(_C.DispatchKey.Conjugate) | _C.DispatchKeySet(
     _C.DispatchKey.Negative
 )
 
-# What a rank runs, and what makes it of the operator and the layouts of arguments and results.
+# A local function, and its maker from the operator and the layouts of arguments and results.
 Local = Callable[..., Any]
 LocalMaker = Callable[[Local, Sequence[Spec], Sequence[Spec | None]], Local]
 
 
 @lru_cache(maxsize=4096)
 def argument_names(op: OpOverload) -> Mapping[str, int]:
-    """The positions of an operator's arguments by name; its schema makes them anew at each look."""
+    """Return the positions of an operator's arguments by name.
+
+    Cached, since a schema rebuilds its list of arguments on every access.
+    """
     return {argument.name: position for position, argument in enumerate(op._schema.arguments)}
 
 
 def local_operator(
     op: OpOverload, maker: LocalMaker | None, inputs: Sequence[Spec], outputs: Sequence[Spec]
 ) -> Local:
-    """What this rank runs: the operator, or what a rule's `maker` puts in its place."""
+    """Return the function that this rank runs: the operator, or its replacement by `maker`."""
     if inputs[0].coords is None:
         return _outside(op, outputs)
     if maker is not None:
@@ -52,10 +54,10 @@ def local_operator(
 
 
 def with_lazy_bits(run: Local) -> Local:
-    """What a rank runs, where it may mark what it makes as conjugate or negative, for later.
+    """Make a function run with the conjugate and negative dispatch keys enabled.
 
-    Within `__torch_dispatch__` torch leaves out the keys that look for such marks: kernels that are
-    put together from others (`pinv`) would take what they have conjugated as it was.
+    Within `__torch_dispatch__` torch excludes these keys. Composite kernels (`pinv`) would then
+    ignore the conjugate bit of their own intermediate tensors.
     """
 
     def looking(*args: Any, **kwargs: Any) -> Any:
@@ -67,31 +69,31 @@ def with_lazy_bits(run: Local) -> Local:
 
 
 def standing_for(op: Local, function: Local) -> Local:
-    """A function that runs this one operator with other arguments; a recorder need not look in."""
+    """Mark a function as running this one operator with other arguments, for recorders."""
     function.runs = op  # pyright: ignore[reportFunctionMemberAccess]
     return function
 
 
 def functional(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator, or for one that writes in place all overloads that return what it makes."""
+    """Return the operator; for an in-place one, the packet of its out-of-place overloads."""
     name = op._schema.name.removeprefix("aten::")  # pyright: ignore[reportFunctionMemberAccess]
     return getattr(torch.ops.aten, name.removesuffix("_")) if name.endswith("_") else op
 
 
 def is_empty_here(spec: Spec) -> bool:
-    """True if this rank holds nothing of a tensor that is not empty as a whole."""
+    """True if this rank holds nothing of a tensor that is not empty globally."""
     return 0 in spec.local_shape and spec.local_shape != tuple(spec.shape)
 
 
 def _outside(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
-    """What a rank that is not part of the mesh has: nothing, zero, or True of a comparison."""
+    """Make the function of a rank outside of the mesh; it returns empty tensors, zeros, or True."""
     if not outputs:
         return lambda *args, **kwargs: _nothing(op, args)
     return zeros(op, outputs)
 
 
 def _nothing(op: OpOverload, args: Sequence[Any]) -> Any:
-    """What stands for results of which no shape is known: data would have decided it."""
+    """Return placeholders for results whose shape depends on data."""
     like = next(leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
     kinds = [str(returned.type) for returned in op._schema.returns]
     made = [like.new_zeros(0) if k == "Tensor" else True if k == "bool" else 0 for k in kinds]
@@ -99,7 +101,7 @@ def _nothing(op: OpOverload, args: Sequence[Any]) -> Any:
 
 
 def zeros(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
-    """Zeros in place of the results, which a rank gives that has nothing to do."""
+    """Make a function that returns zeros in place of the results, for a rank without work."""
     returns = op._schema.returns
     single = len(returns) == 1 and str(returns[0].type) == "Tensor"
 
@@ -119,21 +121,21 @@ def zeros(op: OpOverload, outputs: Sequence[Spec]) -> Callable[..., Any]:
         if len(returns) in (1, len(made)):  # a list of tensors, or nothing but tensors
             return made
         metas = tree_map_only(torch.Tensor, lambda each: each.to("meta"), (args, kwargs))
-        like = op(*metas[0], **metas[1])  # numbers and None among them
+        like = op(*metas[0], **metas[1])  # it has numbers and None among its results
         return tuple(next(wanted) if isinstance(each, torch.Tensor) else each for each in like)
 
     return make
 
 
 def _is_mask(op: OpOverload, arg: Sequence[Any]) -> bool:
-    """True for the argument that says which results are wanted."""
+    """True for the argument that selects the requested results."""
     return len(arg) == len(op._schema.returns) and all(isinstance(each, bool) for each in arg)
 
 
 def called_with(
     op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], **changed: Any
 ) -> Any:
-    """What an operator makes of its arguments, some of them changed."""
+    """Call an operator with some of its arguments replaced."""
     places = argument_names(op)  # pyright: ignore[reportArgumentType]
     given, named = list(args), dict(kwargs)
     for name, value in changed.items():
@@ -147,15 +149,15 @@ def called_with(
 def by_name(
     op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call under their names, None for those that are not given."""
+    """Return the arguments of a call by name, with None for those not given."""
     names = argument_names(op)  # pyright: ignore[reportArgumentType]
     return {**dict.fromkeys(names), **dict(zip(names, args, strict=False)), **kwargs}
 
 
 def with_local_size(position: int) -> LocalMaker:
-    """The operator with the size argument at `position` replaced by the local shape.
+    """Replace the size argument at `position` by the local shape.
 
-    A stride argument right behind it is replaced by the one of the local shape.
+    A stride argument directly behind it is replaced by that of the local shape.
     """
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:

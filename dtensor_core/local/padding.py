@@ -1,7 +1,8 @@
-"""Gradients of padding: what lies beyond an edge comes back to the rows that it was made of.
+"""Gradients of padding: gradients of edges are added to the rows that the edges were copied from.
 
-A rank that holds rows of the gradient of an argument needs those of the result's that were made of
-them: the same ones, and of the edges what mirrors or repeats them. Used by the rules of rows.
+A rank that holds rows of the argument's gradient needs the rows of the result's gradient that were
+made from them: the same rows, and the mirrored or repeated ones in the edges. Used by the rules of
+rows.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from dtensor_core.redistribute.halo_exchange import Rows
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """A dim of `size` rows with some `before` and `behind`, fewer where these are negative.
+    """A dim of `size` rows padded with `before` and `behind` rows; negative numbers remove rows.
 
-    They mirror the rows next to an edge, or repeat the one at it.
+    The padding mirrors the rows next to an edge, or repeats the edge row.
     """
 
     size: int
@@ -31,12 +32,12 @@ class Padded:
     mirrors: bool
 
     def middle(self, rows: Extent) -> Extent:
-        """Where in the result rows of the argument are, not those of its edges."""
+        """Return the extent in the result of rows of the argument, without edges."""
         whole = extent(0, self.before + self.size + self.behind)
         return meeting(Extent(rows.offset + self.before, rows.size), whole)
 
     def edges(self, rows: Extent) -> list[range]:
-        """The rows before and behind that are made of rows, in the order of these."""
+        """Return the rows before and behind that are copies of `rows`, in their order."""
         last, start, end = self.size - 1, rows.offset, rows.offset + rows.size
         if self.mirrors:
             low = range(max(start, 1), min(end, self.before + 1))
@@ -51,7 +52,7 @@ class Padded:
         return [low, high]
 
     def needs(self, rows: Extent) -> Extent:
-        """The rows of the result from the first to the last that are made of rows."""
+        """Return the extent of rows of the result that are made from `rows`."""
         middle = self.middle(rows)
         found = [row for each in self.edges(rows) if each for row in (each[0], each[-1])]
         if middle.size:
@@ -59,7 +60,7 @@ class Padded:
         return extent(min(found), max(found) + 1) if found else Extent(0, 0)
 
     def folded(self, grad: torch.Tensor, dim: int, rows: Extent) -> torch.Tensor:
-        """The gradient of rows, of the rows that it needs."""
+        """Compute the gradient of `rows` from the rows of the result's gradient that it needs."""
         needs, middle = self.needs(rows), self.middle(rows)
         kept = fitted(grad, dim, needs, middle) if middle.size else grad.narrow(dim, 0, 0)
         wanted = Extent(rows.offset + self.before, rows.size)
@@ -78,7 +79,7 @@ class Padded:
 def folding(
     dims: Mapping[int, Padded], pads: Sequence[int], op: Local, rows: Rows, cuts: Mapping[int, Cut]
 ) -> Local:
-    """The gradient of padding, of which some dims are cut."""
+    """Make the gradient of padding with some sharded dims."""
     left = list(pads)
     for dim in cuts:
         place = 2 * (max(dims) - dim)

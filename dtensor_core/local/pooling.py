@@ -1,6 +1,6 @@
-"""Pools of local parts and of the rows of neighbours that windows see.
+"""Pooling of local shards, with the rows of neighbours that their windows read.
 
-Indices count in the whole. Used by the rules of pools.
+Indices refer to the full tensor. Used by the rules of pools.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dtensor_core.redistribute.halo_exchange import Rows
 
 @dataclass(frozen=True)
 class Pool:
-    """The windows of each spatial dim that has any, of which the first is dim `first`.
+    """The windows of each pooled spatial dim; dim `first` is the first spatial one.
 
-    `sizes` are those of the spatial dims.
+    `sizes` are the sizes of the spatial dims.
     """
 
     windows: Mapping[int, Any]
@@ -32,7 +32,7 @@ class Pool:
     ceil: bool = False
 
     def count(self, dim: int, rows: int) -> int:
-        """How many windows an operator makes of so many rows."""
+        """Return the number of windows that an operator makes on this many rows."""
         windows = self.windows[dim]
         behind = rows + windows.pad
         room = behind + windows.pad - windows.reach + (windows.step - 1 if self.ceil else 0)
@@ -41,7 +41,7 @@ class Pool:
 
 
 def pooled(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-    """The pool, of what windows see."""
+    """Make the pool, on the rows that its windows read."""
     parts = {
         dim: Part.within(pool.windows[dim], own) for dim, own in _owns(pool, cuts, "count").items()
     }
@@ -65,7 +65,7 @@ def pooled(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
     return local
 
 
-# From the place of a row in one tensor to that in another one.
+# From the position of a row in one tensor to that in another.
 _Move = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -76,7 +76,7 @@ def _moved(
     after: Sequence[int],
     moves: Mapping[int, _Move],
 ) -> torch.Tensor:
-    """Indices into dims of other sizes, of which some have their rows elsewhere."""
+    """Convert flat indices between tensors of other spatial sizes and row positions."""
     if list(before) == list(after) and not moves:
         return indices
     made, stride = torch.zeros_like(indices), 1
@@ -94,7 +94,7 @@ def _behind(starts: Mapping[int, int]) -> dict[int, _Move]:
 
 
 def adapted(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-    """The adaptive pool: once for the windows of each size, which lie behind one another then."""
+    """Make the adaptive pool: one call per window size, on windows laid out one after the other."""
     owns = _owns(pool, cuts, "count")
     groups = {dim: pool.windows[dim].alike(own) for dim, own in owns.items()}
     starts = {dim: pool.windows[dim].seen(own).offset for dim, own in owns.items()}
@@ -129,7 +129,7 @@ def adapted(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local
 
 
 def shared_out(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-    """The gradient of an adaptive average, of the windows of each size by themselves."""
+    """Make the gradient of an adaptive average pool, with one call per window size."""
     owns = _owns(pool, cuts)
     seeing = {dim: pool.windows[dim].seeing(own) for dim, own in owns.items()}
     groups = {dim: pool.windows[dim].alike(each) for dim, each in seeing.items()}
@@ -158,7 +158,7 @@ def shared_out(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Lo
 
 
 def spread(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-    """The gradient of an average."""
+    """Make the gradient of an average pool."""
     owns = _owns(pool, cuts)
     seeing = {dim: pool.windows[dim].seeing(own) for dim, own in owns.items()}
     parts = {dim: Part.within(pool.windows[dim], each) for dim, each in seeing.items()}
@@ -181,7 +181,7 @@ def spread(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
 
 
 def scattered(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-    """The gradient of a maximum: each element goes to where its index says."""
+    """Make the gradient of a max pool: each element is added at its index."""
     owns = _owns(pool, cuts)
     blocks = {
         dim: pool.windows[dim].seen(pool.windows[dim].seeing(own)) for dim, own in owns.items()
@@ -208,7 +208,7 @@ def scattered(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Loc
 
 
 def _owns(pool: Pool, cuts: Mapping[int, Cut], what: str = "size") -> dict[int, Extent]:
-    """The rows of this rank, or its windows."""
+    """Return this rank's rows, or its windows, of each sharded dim."""
     return {
         dim: local_extent(getattr(pool.windows[dim], what), cut.num_shards, cut.coord)
         for dim, cut in cuts.items()

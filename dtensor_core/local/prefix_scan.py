@@ -1,4 +1,4 @@
-"""Scans of rows, behind what those of the ranks before end with."""
+"""Scans of rows that continue from the last rows of the preceding ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _last(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def scanned(op: Local, line: Line) -> Local:
-    """Cumulative sums and the like."""
+    """Make cumulative sums, products and the like."""
     operator, in_place = functional(op), op._schema.is_mutable  # pyright: ignore
 
     def scan(x: torch.Tensor, dim: int, **kwargs: Any) -> torch.Tensor:
@@ -33,7 +33,7 @@ def scanned(op: Local, line: Line) -> Local:
 
 
 def scanned_with_places(op: Local, line: Line) -> Local:
-    """Cumulative extremes, and where they are."""
+    """Make cumulative extremes with their positions."""
 
     def scan(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
         dim, size, filled = dim % x.ndim, x.shape[dim], line.filled(x)

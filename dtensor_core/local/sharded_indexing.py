@@ -1,9 +1,10 @@
-"""Reading and writing at positions of which a rank holds some.
+"""Reading and writing at positions of a sharded dimension.
 
-A rank that reads answers zeros for what it has not; one that writes does so into a tensor that is
-longer by one, where what belongs to others lands and is dropped. A position that no rank has is an
-error on every rank that sees it, without asking the others: `range_of` looks, on a CPU, and where
-that would mean to wait for a device the position becomes one that the kernel refuses itself.
+A rank that reads returns zeros for positions of other ranks. A rank that writes does so into a
+tensor that is longer by one; writes to positions of other ranks land in the extra position and are
+dropped. A position that no rank has is an error on every rank that sees it, without communication.
+On a CPU `range_of` checks for it; where that would require waiting for a device, the position is
+replaced by one that the kernel itself refuses.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FROM_THE_END = frozenset(
     {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"}
     | {"index_fill", "take", "put", "embedding_renorm"}
 )
-# What torch says first, where that is not what most kernels say.
+# torch's error messages, where they differ from that of most kernels.
 _FLAT = "out of range: tried to access index {at} on a tensor of {size} elements."
 _TARGET = "Target {at} is out of bounds."
 _SAID = {"take": _FLAT, "put": _FLAT}
@@ -38,14 +39,15 @@ def _name(op: Local) -> str:
 
 
 def first_of(op: Local, size: int) -> int:
-    """The least position that an operator takes in a dimension of this size."""
+    """Return the least position that an operator accepts in a dimension of this size."""
     return -size if _name(op) in _FROM_THE_END else 0
 
 
 def range_of(op: Local, index: torch.Tensor, dim: int, size: int) -> tuple[int, int] | None:
-    """The least and the largest position; None where that is not known without waiting.
+    """Return the least and the largest position; None if unknown without waiting for a device.
 
-    Raises OutOfRangeError if the operator takes no such position in a dimension of this size.
+    Raises:
+        OutOfRangeError: The operator does not accept a position in a dimension of this size.
     """
     if not index.numel():
         return 0, 0
@@ -69,7 +71,7 @@ def range_of(op: Local, index: torch.Tensor, dim: int, size: int) -> tuple[int, 
 
 
 class Held:
-    """Which positions of dimension `dim` of an argument of `op` this rank has, in local order."""
+    """Positions of dimension `dim` of an argument of `op` that this rank holds, in local order."""
 
     def __init__(self, op: Local, spec: Spec, dim: int) -> None:
         self.dim, self.size, self._op = dim, spec.shape[dim] if spec.ndim else 1, op
@@ -78,10 +80,13 @@ class Held:
         self.all = self.count == self.size
 
     def local(self, index: torch.Tensor, instead: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Local positions, `instead` where the rank has none, and where it has none.
+        """Return local positions, `instead` where the rank has none, and a mask of these cases.
 
-        Raises OutOfRangeError for a position that no rank has. Where it would have to wait to see
-        that, such a position is answered by one that no tensor here has.
+        Positions that no rank has are replaced by one that no local tensor has, if checking them
+        would require waiting for a device.
+
+        Raises:
+            OutOfRangeError: No rank has a position.
         """
         known = range_of(self._op, index, self.dim, self.size)
         if first_of(self._op, 1) < 0 and (known is None or known[0] < 0):
@@ -99,21 +104,21 @@ class Held:
         return torch.where(elsewhere, beyond, found), elsewhere
 
     def dumped(self, index: torch.Tensor) -> torch.Tensor:
-        """Local positions; those of others are the one behind the last."""
+        """Return local positions; those of other ranks map to the one behind the last."""
         return self.local(index, self.count)[0]
 
     def longer(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor with a place for what belongs to others."""
+        """Append a position to the local tensor that receives the writes for other ranks."""
         shape = list(x.shape)
         shape[self.dim] = 1
         return torch.cat([x, x.new_zeros(shape)], self.dim)
 
     def shorter(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor without that place."""
+        """Remove the position that `longer` appended."""
         return x.narrow(self.dim, 0, self.count)
 
     def not_empty(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor, or zeros to read from where the rank holds nothing."""
+        """Return the local tensor, or zeros to read from if the rank holds nothing."""
         if self.count:
             return x
         shape = [1 if dim == self.dim else size for dim, size in enumerate(x.shape)]
@@ -121,13 +126,13 @@ class Held:
 
 
 def _within(index: torch.Tensor, piece: Extent) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions within a piece, and which are outside of it."""
+    """Return positions relative to a piece, and a mask of those outside of it."""
     shifted = index - piece.offset
     return shifted, (shifted < 0) | (shifted >= piece.size)
 
 
 def reading(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Read by an index along a dimension; where it points elsewhere the result is zero."""
+    """Read by an index along a dimension; positions of other ranks give zero."""
 
     def read(x: torch.Tensor, dim: int, index: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         held = Held(op, inputs[0], dim % max(x.ndim, 1))
@@ -158,7 +163,7 @@ def writing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
 
 
 def slice_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Each rank writes the positions of the slice that it holds."""
+    """Write a slice; each rank writes its own positions."""
     write = writing(aten.index_copy.default, inputs, outputs)
 
     def into(
@@ -178,7 +183,7 @@ def slice_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 
 
 def select_into(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The rank that has the position writes it."""
+    """Write at one position, on the rank that holds it."""
     write = writing(aten.index_copy.default, inputs, outputs)
 
     def into(x: torch.Tensor, part: torch.Tensor, dim: int, index: int) -> torch.Tensor:
@@ -222,9 +227,9 @@ def _index_of(indices: Sequence[torch.Tensor | None], dim: int) -> torch.Tensor:
 
 
 def _flat(op: Local, index: torch.Tensor, shape: Sequence[int]) -> list[torch.Tensor]:
-    """The indices along all dims of places in a flattened tensor of this global shape.
+    """Return the indices along all dims of positions in a flattened tensor of this global shape.
 
-    One that is out of range has a first index that is.
+    A position out of range gets a first index out of range.
     """
     size = torch.Size(shape).numel()
     range_of(op, index, 0, size)
@@ -235,7 +240,7 @@ def _flat(op: Local, index: torch.Tensor, shape: Sequence[int]) -> list[torch.Te
 
 
 def taking(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Read at places in the flattened tensor."""
+    """Read at positions in the flattened tensor."""
     shape = inputs[0].shape
     read = reading_at(range(len(shape)), 0)(aten.index.Tensor, inputs, outputs)
     if read is aten.index.Tensor:
@@ -244,7 +249,7 @@ def taking(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) ->
 
 
 def putting_flat(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Write at places in the flattened tensor."""
+    """Write at positions in the flattened tensor."""
     shape = inputs[0].shape
     put = putting_at(range(len(shape)))(op, inputs, outputs)
     if put is op:

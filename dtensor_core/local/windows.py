@@ -1,9 +1,10 @@
-"""Windows on the rows of a dimension: which rows a rank needs for its part of a result.
+"""Windows on the rows of a dimension, and the rows a rank needs for its part of a result.
 
-Convolutions, pooling and their like see, from one place of a dimension, a window of the rows of
-another tensor's: window w has the rows w * step - pad ... + reach. From the cut of a result follows
-which rows of the arguments a rank needs, and neighbours hold those. What it then works on is a
-block: whole windows, aligned as those of the whole tensor, zeros where these lie beyond its edge.
+Convolutions, pooling and similar operators read, at each position of a dimension, a window of rows
+of another tensor: window w has the rows w * step - pad ... + reach. The sharding of a result
+determines the rows of the arguments that a rank needs, some of which its neighbours hold. The rank
+then works on a block: complete windows, aligned like those of the full tensor, with zeros beyond
+its edges.
 """
 
 from __future__ import annotations
@@ -16,19 +17,22 @@ from dtensor_core.layout import Extent
 
 
 def extent(start: int, end: int) -> Extent:
-    """The rows from start to end; none where that is before."""
+    """Return the rows from start to end; empty if end precedes start."""
     return Extent(start, max(end - start, 0))
 
 
 def meeting(one: Extent, other: Extent) -> Extent:
-    """What two extents have in common."""
+    """Return the intersection of two extents."""
     low = max(one.offset, other.offset)
     return extent(low, min(one.offset + one.size, other.offset + other.size))
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """`count` windows of `reach` rows on `size` rows, `step` apart, the first `pad` rows before."""
+    """Regular windows on `size` rows: `count` of `reach` rows each, `step` apart.
+
+    The first window starts `pad` rows before the first row.
+    """
 
     size: int
     count: int
@@ -37,19 +41,19 @@ class Windows:
     pad: int = 0
 
     def block(self, windows: Extent) -> Extent:
-        """The rows that windows see, those beyond the edges included."""
+        """Return the rows that windows read, including those beyond the edges."""
         start = windows.offset * self.step - self.pad
         return extent(start, start + (windows.size - 1) * self.step + self.reach)
 
     def seen(self, windows: Extent) -> Extent:
-        """The rows that windows see."""
+        """Return the rows that windows read."""
         block = self.block(windows)
         if not windows.size:
             return Extent(0, 0)
         return extent(max(block.offset, 0), min(block.offset + block.size, self.size))
 
     def seeing(self, rows: Extent) -> Extent:
-        """The windows that see any of the rows."""
+        """Return the windows that read any of the rows."""
         if not rows.size:
             return Extent(0, 0)
         first = -(-(rows.offset + self.pad - self.reach + 1) // self.step)
@@ -57,7 +61,7 @@ class Windows:
         return extent(max(first, 0), min(last + 1, self.count))
 
     def around(self, rows: Extent) -> Extent:
-        """Windows, also beyond the edges, whose block has all of the rows."""
+        """Return windows, possibly beyond the edges, whose block contains all of the rows."""
         first = (rows.offset + self.pad - self.reach + 1) // self.step
         end = rows.offset + rows.size - 1 + self.pad
         last = max(end // self.step, -(-(end - self.reach + 1) // self.step))
@@ -66,7 +70,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """`count` windows that share out `size` rows, as evenly as rows allow; neighbours may overlap.
+    """Adaptive windows: `count` windows that divide `size` rows evenly; neighbours may overlap.
 
     Window w has the rows from w * size / count, rounded down, to (w + 1) * size / count, rounded
     up.
@@ -76,21 +80,21 @@ class Shares:
     count: int
 
     def seen(self, windows: Extent) -> Extent:
-        """The rows that windows see."""
+        """Return the rows that windows read."""
         if not windows.size:
             return Extent(0, 0)
         start, end = windows.offset, windows.offset + windows.size
         return extent(start * self.size // self.count, -(-end * self.size // self.count))
 
     def seeing(self, rows: Extent) -> Extent:
-        """The windows that see any of the rows."""
+        """Return the windows that read any of the rows."""
         if not rows.size:
             return Extent(0, 0)
         start, end = rows.offset, rows.offset + rows.size
         return extent(start * self.count // self.size, -(-end * self.count // self.size))
 
     def alike(self, windows: Extent) -> list[tuple[list[int], list[int]]]:
-        """Windows of one size each, and their rows; both count from the first of all."""
+        """Group windows by size; each group has windows and their rows, counted from the first."""
         first, found = self.seen(windows).offset, dict[int, tuple[list[int], list[int]]]()
         for number in range(windows.size):
             rows = self.seen(Extent(windows.offset + number, 1))
@@ -101,7 +105,7 @@ class Shares:
 
 
 def fitted(tensor: torch.Tensor, dim: int, rows: Extent, wanted: Extent) -> torch.Tensor:
-    """Of the rows that a tensor has those wanted, zeros where it has none."""
+    """Select the wanted rows from a tensor that holds `rows`, with zeros for missing ones."""
     before = rows.offset - wanted.offset if rows.size else 0
     behind = wanted.size - rows.size - before
     if before <= 0 and behind <= 0:
@@ -112,10 +116,10 @@ def fitted(tensor: torch.Tensor, dim: int, rows: Extent, wanted: Extent) -> torc
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a rank works on along one dimension, for the rows (or windows) `own` of a result.
+    """A rank's work along one dimension for the rows (or windows) `own` of a result.
 
-    Of the other tensor it `needs` an extent; fitted into `block` that gives the extent `made` of
-    the result, of which `own` is a part.
+    The rank needs the extent `needs` of the other tensor. Fitted into `block`, it gives the extent
+    `made` of the result, which contains `own`.
     """
 
     needs: Extent
@@ -125,21 +129,22 @@ class Part:
 
     @staticmethod
     def of_windows(windows: Windows, own: Extent) -> Part:
-        """For a result that has a row for each window."""
+        """Return the part for a result with one row per window."""
         return Part(windows.seen(own), windows.block(own), own, own) if own.size else _nothing(own)
 
     @staticmethod
     def of_rows(windows: Windows, own: Extent) -> Part:
-        """For a result that has what the windows see."""
+        """Return the part for a result with the rows that the windows read."""
         around = windows.around(own)
         made = windows.block(around)
         return Part(windows.seeing(own), around, made, own) if own.size else _nothing(own)
 
     @staticmethod
     def within(windows: Windows, own: Extent) -> Part:
-        """For windows, of an operator that pads: a block ends where the dimension does.
+        """Return the part for windows of an operator that pads; a block ends with the dimension.
 
-        It begins so that the padding before it is that of windows which are left out after.
+        The block starts so that its leading padding affects only windows that are dropped
+        afterwards.
         """
         needs = windows.seen(own)
         end = min(max(needs.offset + needs.size, needs.offset + windows.reach), windows.size)

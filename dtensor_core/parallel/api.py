@@ -1,4 +1,4 @@
-"""`parallelize_module`: a plan of styles, applied to the submodules that its keys name."""
+"""`parallelize_module`: applies a plan of styles to the submodules that its keys name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dtensor_core.tied import keeping_ties
 
 
 class PlanError(DTensorError, TypeError):
-    """A plan that is neither a style nor a mapping of names to plans."""
+    """A plan is neither a style nor a mapping of names to plans."""
 
 
 def parallelize_module(
@@ -26,17 +26,27 @@ def parallelize_module(
     *,
     src_data_rank: int | None = 0,
 ) -> nn.Module:
-    """The module with the plan's styles applied, in place.
+    """Apply a plan of styles to a module, in place.
 
-    A plan is a style, or maps names of submodules to plans. A name is a path of child names, each
-    of which may have wildcards as in `fnmatch` (`"layers.*.w1"`); `""` is the module itself. A
-    name that nothing matches warns. The mesh has one axis (of a larger one take a slice,
-    `mesh["tp"]`) and defaults to that of the innermost `with mesh:`. Parameters come from the
-    rank at coordinate `src_data_rank`; with None each rank keeps its part of its own. A parameter
-    that has several names is one afterwards too, under those that no style names as well.
+    A plan is a style, or a mapping of submodule names to plans. A name is a path of child names,
+    each of which may have wildcards as in `fnmatch` (`"layers.*.w1"`); `""` is the module itself. A
+    name without a match warns. A parameter with several names remains a single one, also under
+    names that no style mentions.
 
-    Raises PlanError (a TypeError) for what is no plan, TiedError (a ValueError) where styles lay
-    out one parameter differently.
+    Args:
+        module: The module.
+        device_mesh: A mesh of one axis (a slice such as `mesh["tp"]` of a larger one); by default
+            that of the innermost `with mesh:`.
+        parallelize_plan: The plan.
+        src_data_rank: The coordinate of the rank whose parameters are distributed; with None each
+            rank keeps its part of its own.
+
+    Returns:
+        The same module.
+
+    Raises:
+        PlanError: The plan is not one (a TypeError).
+        TiedError: Styles lay out one parameter differently (a ValueError).
     """
     mesh = current_mesh(device_mesh)
     if parallelize_plan is None:
@@ -73,7 +83,7 @@ def _apply(
 
 
 def _matches(module: nn.Module, name: str) -> list[nn.Module]:
-    """The submodules that a plan's key names; warns of each dead end."""
+    """Return the submodules that a plan's key names; warns if a part of the key has no match."""
     found = [module]
     for token in name.split(".") if name else ():
         parents, found = found, []

@@ -1,8 +1,8 @@
-"""What every parallel style is, and how styles bring a tensor to a layout.
+"""Base class of parallel styles, and conversion of tensors to their layouts.
 
-A style announces in which layout tensors come (`input_layouts`: a plain tensor is taken to be the
-local part of that) and in which the module wants them; where the two differ, the tensor is
-redistributed on the way in, or on the way out.
+A style declares the layout in which tensors arrive (`input_layouts`; a plain tensor is treated as
+the local part in this layout) and the layout that the module needs. If the two differ, the tensor
+is redistributed on the way in or out.
 """
 
 from __future__ import annotations
@@ -23,40 +23,42 @@ Layouts = tuple[Placement, ...]
 
 
 class StyleError(DTensorError, AssertionError):
-    """A style whose arguments contradict each other."""
+    """Arguments of a style contradict each other."""
 
 
 class StyleInputError(DTensorError, ValueError):
-    """A module was called with inputs, or gave outputs, that its style did not expect."""
+    """Inputs or outputs of a module are not as its style expects."""
 
 
 class UnsupportedModuleError(DTensorError, NotImplementedError):
-    """A style was given to a module that it does not know how to cut."""
+    """A style does not support the module it was applied to."""
 
 
 class ParallelStyle(ABC):
-    """How one module is parallelized. Subclasses define `_apply`."""
+    """Parallelization of one module; subclasses define `_apply`."""
 
     src_data_rank: int | None = 0
-    """Whose parameters all ranks get; None: each keeps its own. `parallelize_module` sets it."""
+    """The rank whose parameters all ranks get, set by `parallelize_module`; None: each keeps its
+    own.
+    """
 
     @abstractmethod
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        """The module, parallelized over the mesh, in place."""
+        """Parallelize the module over the mesh, in place, and return it."""
 
 
 def as_dtensor(tensor: torch.Tensor, mesh: DeviceMesh, layouts: Sequence[Placement]) -> DTensor:
-    """A DTensor as it is; of a plain tensor the DTensor that it is the local part of."""
+    """Return a DTensor unchanged, or wrap a plain tensor as the local part of one."""
     if isinstance(tensor, DTensor):
         return tensor
     return DTensor.from_local(tensor, mesh, layouts, run_check=False)
 
 
 def brought_to(tensor: DTensor, layouts: Sequence[Placement]) -> DTensor:
-    """The tensor in another layout; itself where it has it already.
+    """Redistribute a tensor to another layout, if it does not have it already.
 
-    On an accelerator nobody waits for it before its first use. On a CPU that is the next operator,
-    mostly, and telling that it has to wait costs more than what would overlap.
+    On an accelerator this is asynchronous, until the first use of the result. On a CPU the next
+    operator usually uses it, and asynchronous bookkeeping costs more than the overlap gains.
     """
     mesh = tensor.device_mesh
     if tensor.placements == normalize_placements(layouts, mesh, tensor.ndim):
@@ -65,5 +67,5 @@ def brought_to(tensor: DTensor, layouts: Sequence[Placement]) -> DTensor:
 
 
 def local_if(tensor: DTensor, use_local: bool) -> torch.Tensor:
-    """The local part, or the DTensor itself."""
+    """Return the local tensor, or the DTensor itself."""
     return tensor.to_local() if use_local else tensor

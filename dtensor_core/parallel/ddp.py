@@ -1,9 +1,9 @@
 """Data parallelism around tensor parallelism: `DistributedDataParallel` of a module of DTensors.
 
-DDP broadcasts parameters and reduces gradients as flat plain tensors. So the module holds its local
-tensors, which are what `parameters()` and `state_dict()` give, while its attributes show them as
-the DTensors that they are part of; the gradients come back through `from_local`. Attributes rather
-than hooks, because recomputation runs layers outside of the module's forward.
+DDP broadcasts parameters and reduces gradients as flat plain tensors. The module therefore holds
+its local tensors, which `parameters()` and `state_dict()` return, while its attributes return the
+DTensors that they are part of. Gradients flow back through `from_local`. Attributes are used
+instead of hooks because recomputation runs layers outside of the module's forward.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dtensor_core.tensor import DTensor
 
 
 def _pre_dp_module_transform(module: nn.Module) -> None:
-    """Let a module hold its DTensors as local tensors, and show them as DTensors, in place.
+    """Make a module hold its DTensors as local tensors but expose them as DTensors, in place.
 
-    `DistributedDataParallel` does this to what it is given; torch's name is kept for programs that
+    `DistributedDataParallel` applies this to its module; torch's name is kept for programs that
     call it themselves.
     """
     locals_: dict[int, torch.Tensor] = {}
@@ -41,7 +41,7 @@ def _pre_dp_module_transform(module: nn.Module) -> None:
 
 
 def _local(tensor: DTensor) -> torch.Tensor:
-    """The local tensor; of a parameter, as a parameter with the local gradient."""
+    """Return the local tensor; for a parameter, as a parameter with the local gradient."""
     if not isinstance(tensor, nn.Parameter):
         return tensor._local_tensor
     parameter = nn.Parameter(tensor._local_tensor, requires_grad=tensor.requires_grad)
@@ -51,7 +51,9 @@ def _local(tensor: DTensor) -> torch.Tensor:
 
 
 def _shown(is_buffer: bool, name: str, spec: Spec) -> Callable[[nn.Module], Any]:
-    """What reading an attribute gives: the DTensor that the local tensor is part of."""
+    """Make the getter of an attribute, which returns a local tensor as the DTensor it is
+    part of.
+    """
 
     def show(module: nn.Module) -> Any:
         held: Any = (module._buffers if is_buffer else module._parameters)[name]
@@ -63,7 +65,7 @@ def _shown(is_buffer: bool, name: str, spec: Spec) -> Callable[[nn.Module], Any]
 
 
 def install() -> None:
-    """Let `DistributedDataParallel` take modules of DTensors."""
+    """Make `DistributedDataParallel` accept modules of DTensors."""
     original = DistributedDataParallel.__init__
 
     @wraps(original)

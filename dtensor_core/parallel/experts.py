@@ -1,7 +1,7 @@
-"""`ExpertParallel`: each rank has some of the experts whole, and tokens travel to them and back.
+"""`ExpertParallel`: each rank holds some of the experts; tokens travel to them and back.
 
-Two all-to-alls forward (and two backward) of exact sizes, after one of counts: ranks may have
-different numbers of tokens, and experts may get none. Experts are cut like `torch.chunk` does.
+Two all-to-alls of exact sizes go forward (and two backward), after one of counts. Ranks may have
+different numbers of tokens, and experts may get none. Experts are sharded like `torch.chunk` does.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _OPERATOR = "ExpertParallel"
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """Routes of rows to their experts, for the way back."""
+    """State of a dispatch, for the way back."""
 
     sent: list[int]
     received: list[int]
     order: torch.Tensor | None = None
-    """Place of each row that arrived, if they were sorted by expert."""
+    """The position of each received row, if they were sorted by expert."""
     weights: torch.Tensor | None = None
-    """[tokens, choices], where each token was sent to several experts."""
+    """[tokens, choices], if each token was sent to several experts."""
     pairs: torch.Tensor | None = None
     """The number of the (token, choice) pair of each row sent."""
     num_tokens: int = 0
@@ -43,18 +43,21 @@ class _Sent:
 
 
 class ExpertParallel(LocalParameters):
-    """Experts whose parameters are cut along dim 0, on ranks that send tokens to each other.
+    """Experts with parameters sharded along dim 0, on ranks that send tokens to each other.
 
     The module's forward takes one of
 
-    - `(tokens, counts)`: tokens [T, D] sorted by expert, and how many each expert gets [E];
-    - `(tokens, chosen, weights)`: tokens [T, D], for each the numbers of its experts [T, K] and
-      the weights of their outputs [T, K], as the experts of transformers do.
+    - `(tokens, counts)`: tokens [T, D] sorted by expert, and the number for each expert [E];
+    - `(tokens, chosen, weights)`: tokens [T, D], the numbers of each one's experts [T, K] and the
+      weights of their outputs [T, K], as the experts of transformers do.
 
-    It runs on what its rank's experts get, with local numbers of experts, and a call returns
-    [T, D] for the tokens it was given. `input_layouts` is Shard(0) (default) where each rank has
-    tokens of its own, or Replicate() where all ranks have the same: each then sends its share of
-    them, and the outputs are gathered.
+    The forward runs on the tokens of its rank's experts, with local expert numbers. A call returns
+    [T, D] for the tokens it was given.
+
+    Args:
+        input_layouts: Shard(0) (default) if each rank has its own tokens, or Replicate() if all
+            ranks have the same. In the latter case each rank sends its share of them, and the
+            outputs are gathered.
 
     Raises UnsupportedModuleError if a rank would get no expert.
     """
@@ -86,14 +89,14 @@ class ExpertParallel(LocalParameters):
                     why="each rank has whole experts, which is Shard(0)",
                 )
             )
-        if hasattr(module, "num_experts"):  # which the forward of transformers' experts reads
+        if hasattr(module, "num_experts"):  # read by the forward of transformers' experts
             module.num_experts = owned[0][device_mesh.get_local_rank()]  # pyright: ignore
         return super()._apply(module, device_mesh)
 
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Rows for this rank's experts."""
+        """Send tokens to their experts, and return the rows for this rank's experts."""
         given = inspect.signature(module.forward).bind(*args, **kwargs).args
         if len(given) not in (2, 3) or not all(isinstance(e, torch.Tensor) for e in given):
             raise StyleInputError(
@@ -142,7 +145,7 @@ class ExpertParallel(LocalParameters):
         arrived, sent, received, by_source = _exchange(rows, counts, owned, mesh)
         experts = _experts_of(by_source, arrived)
         is_padded = not len(arrived)
-        if is_padded:  # so that parameters have a gradient on this rank too
+        if is_padded:  # so that parameters get a gradient on this rank too
             arrived = torch.cat([arrived, arrived.new_zeros(1, arrived.shape[1])])
             experts = experts.new_zeros(1)
         state = _Sent(sent, received, None, weights, pairs, num_tokens, is_padded)
@@ -150,7 +153,7 @@ class ExpertParallel(LocalParameters):
         return (arrived, experts.unsqueeze(1), ones), {}, state
 
     def leave(self, module: nn.Module, output: Any, state: Any, mesh: DeviceMesh) -> Any:
-        """The outputs of this rank's tokens, weighted if they had several experts."""
+        """Return outputs to the ranks of their tokens, and combine those of several experts."""
         if state.is_padded:
             output = output[:0]
         if state.order is not None:
@@ -171,14 +174,19 @@ class ExpertParallel(LocalParameters):
 
 @lru_cache(maxsize=1024)
 def _owned(experts: int, ranks: int) -> tuple[int, ...]:
-    """Number of experts that each rank has."""
+    """Return the number of experts of each rank."""
     return tuple(local_extent(experts, ranks, at).size for at in range(ranks))
 
 
 def _exchange(
     rows: torch.Tensor, counts: torch.Tensor, owned: tuple[int, ...], mesh: DeviceMesh
 ) -> tuple[torch.Tensor, list[int], list[int], torch.Tensor]:
-    """Rows that are sorted by expert, sent to its rank; and [rank, expert] of what arrived."""
+    """Send rows that are sorted by expert to its rank.
+
+    Returns:
+        The received rows, the numbers sent to and received from each rank, and the number received
+        by [rank, expert].
+    """
     mine = owned[mesh.get_local_rank()]
     told = counts.detach().long().unsqueeze(1)
     told = all_to_all_rows(told, owned, [mine] * mesh.size(), mesh, _OPERATOR)
@@ -189,20 +197,20 @@ def _exchange(
 
 
 def _experts_of(by_source: torch.Tensor, arrived: torch.Tensor) -> torch.Tensor:
-    """The local number of the expert of each row that arrived: by rank, and then by expert."""
+    """Return the local expert number of each received row, in order of rank and then of expert."""
     ranks, experts = by_source.shape
     numbers = torch.arange(experts, device=arrived.device).repeat(ranks)
     return numbers.repeat_interleave(by_source.reshape(-1))
 
 
 def _share(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """This rank's part of the rows of a tensor that all ranks have."""
+    """Return this rank's share of the rows of a tensor that all ranks have."""
     whole = DTensor.from_local(tensor, mesh, [Replicate()], run_check=False)
     return whole.redistribute(placements=[Shard(0)]).to_local()
 
 
 def _gathered(rows: torch.Tensor, total: int, mesh: DeviceMesh) -> torch.Tensor:
-    """All ranks' rows, on each of them."""
+    """Gather the rows of all ranks on each of them."""
     shape = (total, rows.shape[1])
     cut = DTensor.from_local(
         rows.contiguous(), mesh, [Shard(0)], run_check=False, shape=shape, stride=(shape[1], 1)

@@ -1,4 +1,4 @@
-"""The styles that cut a module's parameters: by columns, by rows, or not at all.
+"""Styles that shard a module's parameters by columns or by rows, or replicate them.
 
 | style    | module    | weight  | bias    | input it needs | output it makes |
 |----------|-----------|---------|---------|----------------|-----------------|
@@ -9,7 +9,7 @@
 | packed   | Linear    | _S(0)   | _S(0)   | R              | _S(-1)          |
 | sequence | norms     | R       | R       | S(1)           | S(1)            |
 
-A Linear's weight is [out, in], so its columns, in the words of `x @ W`, are cut by S(0).
+A Linear's weight is [out, in], so its columns, in the notation `x @ W`, are sharded by S(0).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from dtensor_core.tensor import DTensor
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a kind of module is cut: the layout of each parameter, and of the input it then needs."""
+    """Sharding of a kind of module: the placements of its parameters and of its input."""
 
     parameters: Mapping[str, Placement]
     needs: Placement
 
 
 class _CutStyle(ParallelStyle):
-    """A style that cuts the parameters of the kinds of modules in its table."""
+    """A style that shards the parameters of the kinds of modules in its table."""
 
     cuts: Mapping[type[nn.Module], Cut]
 
@@ -82,7 +82,8 @@ class _CutStyle(ParallelStyle):
         def finish(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
             found = brought_to(output, self.output_layouts)
             if found is output and output.requires_grad and not self.use_local_output:
-                # Its gradient is cut as it is, then, and so is the work for that of the weight.
+                # Then its gradient is sharded too, and so is the work for the gradient of the
+                # weight.
                 found = output.redistribute(placements=output.placements)
             return local_if(found, self.use_local_output)
 
@@ -96,11 +97,13 @@ class _CutStyle(ParallelStyle):
 
 
 class ColwiseParallel(_CutStyle):
-    """Cuts a Linear by its output features, an Embedding by its features.
+    """Shards a Linear by its output features, an Embedding by its features.
 
-    `input_layouts` is how the input comes (default replicated), `output_layouts` how the output
-    is wanted (default cut along the last dim, which takes no communication);
-    `use_local_output` returns the local part.
+    Args:
+        input_layouts: The placement of the input; replicated by default.
+        output_layouts: The wanted placement of the output; by default sharded along the last dim,
+            which takes no communication.
+        use_local_output: Return the local tensor.
     """
 
     cuts: Mapping[type[nn.Module], Cut] = {
@@ -121,11 +124,13 @@ class ColwiseParallel(_CutStyle):
 
 
 class RowwiseParallel(_CutStyle):
-    """Cuts a Linear by its input features, an Embedding by its rows.
+    """Shards a Linear by its input features, an Embedding by its rows.
 
-    `input_layouts` is how the input comes (default cut along the last dim), `output_layouts` how
-    the output is wanted: it is made as addends, so Replicate (the default) takes an all-reduce,
-    a Shard a reduce-scatter; `use_local_output` returns the local part.
+    Args:
+        input_layouts: The placement of the input; by default sharded along the last dim.
+        output_layouts: The wanted placement of the output. It is computed as partial sums, so
+            Replicate (the default) takes an all-reduce, a Shard a reduce-scatter.
+        use_local_output: Return the local tensor.
     """
 
     cuts: Mapping[type[nn.Module], Cut] = {
@@ -146,10 +151,10 @@ class RowwiseParallel(_CutStyle):
 
 
 class PackedColwiseParallel(_CutStyle):
-    """Cuts a Linear that computes several products in one, by the output features of each.
+    """Shards a Linear that computes several products at once, by the output features of each.
 
-    Of the outputs of `split_factor` layers, one behind the other in the weight (gate and up, or
-    query, key and value of equal widths), each rank has its part of each.
+    The weight holds `split_factor` layers one after the other (gate and up, or query, key and value
+    of equal widths). Each rank has its shard of each layer's outputs.
     """
 
     def __init__(self, *, split_factor: int = 2, use_local_output: bool = True) -> None:
@@ -160,7 +165,7 @@ class PackedColwiseParallel(_CutStyle):
 
 
 class PackedRowwiseParallel(_CutStyle):
-    """Cuts a Linear by its input features, which are those of a `PackedColwiseParallel` layer."""
+    """Shards a Linear by its input features, which come from a `PackedColwiseParallel` layer."""
 
     def __init__(self, *, split_factor: int = 2, use_local_output: bool = True) -> None:
         columns = _StridedShard(1, split_factor=split_factor)
@@ -170,10 +175,11 @@ class PackedRowwiseParallel(_CutStyle):
 
 
 class SequenceParallel(ParallelStyle):
-    """Runs a LayerNorm, RMSNorm or Dropout on shards of the sequence, parameters replicated.
+    """Runs a LayerNorm, RMSNorm or Dropout on shards of the sequence, with replicated parameters.
 
-    A plain input is taken to be this rank's part of the sequence, dim `sequence_dim`. Parameters
-    are taken to be equal on all ranks, as those of a new norm are: nothing is sent.
+    A plain input is treated as this rank's shard of the sequence, dim `sequence_dim`. Parameters
+    are assumed to be equal on all ranks, as those of a new norm are; nothing is sent.
+
     Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models.
     """
 
@@ -206,7 +212,7 @@ class SequenceParallel(ParallelStyle):
 
 
 def _first(module: nn.Module, inputs: tuple[Any, ...]) -> torch.Tensor:
-    """The tensor that a module is called with."""
+    """Return the tensor that a module is called with."""
     if inputs and isinstance(inputs[0], torch.Tensor):
         return inputs[0]
     found = f"a {type(inputs[0]).__name__}" if inputs else "no positional argument"

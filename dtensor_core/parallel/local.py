@@ -1,14 +1,14 @@
-"""Styles that run a module's own forward on local tensors, and say how gradients lie.
+"""Styles that run a module's own forward on local tensors, and declare the layout of gradients.
 
-Inside of such a module nothing is a DTensor, so its layouts are declared where tensors cross into
-it and out of it. A tensor that is the same on every rank, and of which each rank uses only what
-concerns its own shard, has a gradient that is partial: each rank computes a part of the sum.
+Nothing inside of such a module is a DTensor, so layouts are declared where tensors enter and leave
+it. If a tensor is replicated and each rank uses only the part that concerns its own shard, its
+gradient is partial: each rank computes a part of the sum.
 
 | style                  | gradient of parameters | gradient of inputs   | output               |
 |------------------------|------------------------|----------------------|----------------------|
-| `LocalParameters`      | as they lie            | as it is             | as it is             |
-| `ReplicatedForShards`  | partial: all-reduced   | as it is             | as it is             |
-| `ExpertTensorParallel` | as they lie            | partial: all-reduced | partial: all-reduced |
+| `LocalParameters`      | as the parameters      | unchanged            | unchanged            |
+| `ReplicatedForShards`  | partial: all-reduced   | unchanged            | unchanged            |
+| `ExpertTensorParallel` | as the parameters      | partial: all-reduced | partial: all-reduced |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WHOLE, _PARTIAL = (Replicate(),), (Partial(),)
 
 
 def with_partial_gradient(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """The tensor, the same on every rank; its gradient is the sum of what all ranks compute."""
+    """Return a replicated tensor whose gradient is summed over all ranks."""
     if not tensor.requires_grad:
         return tensor
     crossed = DTensor.from_local(tensor, mesh, _WHOLE, run_check=False)
@@ -37,7 +37,7 @@ def with_partial_gradient(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tenso
 
 
 def summed(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """The sum of all ranks' tensors; the gradient of each is that of the sum."""
+    """Sum the tensors of all ranks; the gradient of each is that of the sum."""
     partial = DTensor.from_local(tensor, mesh, _PARTIAL, run_check=False)
     return partial.redistribute(placements=_WHOLE).to_local()
 
@@ -45,7 +45,7 @@ def summed(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 def place(
     module: nn.Module, name: str, mesh: DeviceMesh, placement: Placement, source: int | None
 ) -> None:
-    """Make a DTensor of one parameter; one that is a DTensor already stays as it is."""
+    """Replace one parameter by a DTensor; one that is a DTensor already is kept."""
     parameter = module._parameters[name]
     if parameter is not None and not isinstance(parameter, DTensor):
         placed = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=source)
@@ -53,7 +53,7 @@ def place(
 
 
 class LocalParameters(ParallelStyle):
-    """Runs a module on the local parts of its DTensor parameters; subclasses add crossings."""
+    """Runs a module on the local parts of its DTensor parameters; subclasses add conversions."""
 
     gradients: tuple[Placement, ...] | None = None
     """Placements of the gradients of local parameters; None: as the parameters."""
@@ -87,11 +87,11 @@ class LocalParameters(ParallelStyle):
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """The arguments that the module's forward gets, and what `leave` wants to know of them."""
+        """Return the arguments for the module's forward, and state for `leave`."""
         return args, kwargs, None
 
     def leave(self, module: nn.Module, output: Any, state: Any, mesh: DeviceMesh) -> Any:
-        """Output of a call of the module, made of what its forward returned."""
+        """Return the output of a call of the module, given that of its forward."""
         return output
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class LocalParameters(ParallelStyle):
 class ReplicatedForShards(LocalParameters):
     """Replicated parameters that each rank applies to its own shard, such as norms of heads.
 
-    Each rank computes the part of their gradients that its shard makes; they are all-reduced.
+    Each rank computes its shard's part of their gradients; these are all-reduced.
     """
 
     gradients = _PARTIAL
@@ -113,13 +113,13 @@ class ReplicatedForShards(LocalParameters):
 
 
 class ExpertTensorParallel(LocalParameters):
-    """Runs experts of which each rank has a slice of every one, on tokens that all ranks have.
+    """Runs experts that are sliced over the ranks, on tokens that all ranks have.
 
-    Takes the tokens, the experts chosen and their weights. What each rank makes of its slices is a
-    part of the sum, and so are the gradients of the tokens and of the routing weights: all three
-    are all-reduced. Parameters must be cut before, or the sum would count them once a rank.
+    Takes the tokens, the chosen experts and their weights. Each rank's slices give partial sums of
+    the output, and of the gradients of the tokens and of the routing weights; all three are
+    all-reduced. Parameters must be sharded before, or the sum would count them once per rank.
 
-    Raises UnsupportedModuleError for a parameter that isn't cut.
+    Raises UnsupportedModuleError for a parameter that isn't sharded.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -138,7 +138,7 @@ class ExpertTensorParallel(LocalParameters):
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """Tokens and routing weights, whose gradients are summed."""
+        """Return tokens and routing weights with summed gradients."""
         return (
             tuple(_crossed(each, mesh) for each in args),
             {name: _crossed(each, mesh) for name, each in kwargs.items()},
@@ -146,7 +146,7 @@ class ExpertTensorParallel(LocalParameters):
         )
 
     def leave(self, module: nn.Module, output: Any, state: Any, mesh: DeviceMesh) -> Any:
-        """The sum of what the ranks' slices make."""
+        """Sum the outputs of all ranks' slices."""
         return summed(output, mesh)
 
 
@@ -155,37 +155,37 @@ def _crossed(value: Any, mesh: DeviceMesh) -> Any:
 
 
 class SummedOutput(LocalParameters):
-    """Sums what the ranks' modules return; for modules that end in a product of shards."""
+    """Sums the outputs of all ranks; for modules that end in a product of shards."""
 
     def leave(self, module: nn.Module, output: Any, state: Any, mesh: DeviceMesh) -> Any:
-        """The sum over all ranks."""
+        """Sum the outputs of all ranks."""
         return summed(output, mesh)
 
 
 class SharedInput(LocalParameters):
-    """Divides the input by the number of ranks: for experts that all ranks compute whole.
+    """Divides the input by the number of ranks, for an expert that all ranks compute in full.
 
-    Among experts whose outputs are summed over the ranks, such as an identity expert.
+    Used among experts whose outputs are summed over the ranks, such as an identity expert.
     """
 
     def enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: DeviceMesh
     ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-        """The input, divided."""
+        """Return the input divided by the number of ranks."""
         return (args[0] / mesh.size(), *args[1:]), kwargs, None
 
 
 class PartialGradientOfTail(LocalParameters):
-    """The last `width` columns of the output go to shards of heads: their gradient is summed.
+    """Sums the gradient of the output's last `width` columns, which go to shards of heads.
 
-    For a latent attention's projection whose output is split in two, of which the first part goes
-    through a column-parallel layer, which sums that gradient itself.
+    For a latent attention's projection whose output is split in two. The first part goes through a
+    column-parallel layer, which sums that gradient itself.
     """
 
     def __init__(self, width: int) -> None:
         self.width = width
 
     def leave(self, module: nn.Module, output: Any, state: Any, mesh: DeviceMesh) -> Any:
-        """The output, of whose tail the gradient is summed."""
+        """Return the output, with the gradient of its tail summed."""
         head, tail = output.split([output.shape[-1] - self.width, self.width], dim=-1)
         return torch.cat([head, with_partial_gradient(tail, mesh)], dim=-1)

@@ -1,9 +1,9 @@
-"""`loss_parallel`: cross entropy over logits whose class dimension is cut, without gathering them.
+"""`loss_parallel`: cross entropy over sharded classes, without gathering the logits.
 
-Inside of it, log-softmax and negative log likelihood of such logits are written in operators that
-leave the cut alone: what travels is a maximum, a sum and a loss per sample, not the logits. The
-other mesh axes may cut the batch or the sequence; means and weights count all samples of the mesh.
-Each function here stands in for the operator of its name, and gets that operator's arguments.
+Inside of it, log-softmax and negative log likelihood of such logits consist of operators that keep
+the sharding: a maximum, a sum and a loss per sample are communicated, not the logits. The other
+mesh axes may shard the batch or the sequence; means and weights count all samples of the mesh. Each
+function here replaces the operator of its name and receives that operator's arguments.
 
 Shapes: logits [N, C, ...], targets [N, ...], both global.
 """
@@ -29,21 +29,23 @@ _NONE, _MEAN, _SUM = range(3)
 
 @contextmanager
 def loss_parallel() -> Iterator[None]:
-    """While it is in force, cross entropy works on logits cut along their classes.
+    """Compute cross entropy on logits sharded along their classes while the body runs.
 
-    Three all-reduces of at most one number a sample go forward, nothing goes backward; the loss is
-    whole along the axes that cut the classes.
-    `F.cross_entropy` and its backward go inside. All reductions, `ignore_index`, `weight` and
-    `label_smoothing` work on meshes of any number of axes; targets are class indices, as a
-    DTensor or as a plain tensor that is the same on every rank. Raises PlacementError (a
-    ValueError) for a loss of logits whose classes no axis cuts.
+    The forward takes three all-reduces of at most one number per sample, the backward none. The
+    loss is replicated along the axes that shard the classes. Call `F.cross_entropy` and its
+    backward inside. All reductions, `ignore_index`, `weight` and `label_smoothing` work on meshes
+    of any number of axes. Targets are class indices, as a DTensor or as a plain tensor that is the
+    same on every rank.
+
+    Raises:
+        PlacementError: No axis shards the classes of a loss's logits (a ValueError).
     """
     with rewriting(_REWRITES), implicit_replication():
         yield
 
 
 def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
-    """X - log(sum(exp(x))), with two reductions of one number a sample."""
+    """Compute x - log(sum(exp(x))), with two reductions of one number per sample."""
     if half_to_float or not _is_cut(x, dim):
         return NotImplemented
     shifted = x - _whole(x.amax(dim, keepdim=True))
@@ -51,7 +53,7 @@ def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
 
 
 def _log_softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> Any:
-    """Grad - softmax(x) * sum(grad); the sum is known of a gradient that comes from the loss."""
+    """Compute grad - softmax(x) * sum(grad); the sum is known for a gradient from the loss."""
     if not _is_cut(output, dim):
         return NotImplemented
     known = _known_sum(grad, dim)
@@ -60,10 +62,10 @@ def _log_softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) 
 
 
 def _known_sum(grad: Any, dim: int) -> Any:
-    """The sum over `dim` that a gradient has with it, if it is as `_nll_loss_backward` made it.
+    """Return the sum over `dim` stored on a gradient that `_nll_loss_backward` made, or None.
 
-    The loss of more than two dims but four is computed as one of [N, C, 1, ...]: then the gradient
-    is another shape of what was made, its elements in the same order.
+    A loss of three, or of more than four, dims is computed as one of [N, C, 1, ...]. The gradient
+    is then a view of the original one with another shape and the same order of elements.
     """
     made = grad._base if grad._is_view() else grad
     total, version, class_dim = getattr(made, "_class_sum", (None, -1, -1))
@@ -81,7 +83,7 @@ def _known_sum(grad: Any, dim: int) -> Any:
 def _nll_loss(
     log_probabilities: Any, target: Any, weight: Any, reduction: int, ignore_index: int
 ) -> Any:
-    """The loss and the total weight: minus the log probability of each sample's class."""
+    """Return the loss (minus the log probability of each sample's class) and the total weight."""
     if not _is_cut(log_probabilities, _class_dim(log_probabilities)):
         raise PlacementError(
             four_parts(
@@ -94,7 +96,7 @@ def _nll_loss(
             )
         )
     is_class, is_ignored, weights = _selection(log_probabilities, target, weight, ignore_index)
-    # Selected, not multiplied: a class that is ruled out has a log probability of -inf.
+    # Selected, not multiplied: an excluded class has a log probability of -inf.
     chosen = log_probabilities.masked_fill(~is_class, 0.0)
     losses = -chosen.sum(_class_dim(log_probabilities)) * weights
     losses = losses.masked_fill(is_ignored, 0.0)
@@ -117,10 +119,10 @@ def _nll_loss_backward(
     ignore_index: int,
     total_weight: Any,
 ) -> Any:
-    """Minus the weight, at the class of each sample.
+    """Return minus the weight at the class of each sample.
 
-    One class has all of it, so that the sum over the classes is known without adding up: the
-    result has it with it, for `_log_softmax_backward`, where nobody changes it on the way there.
+    Each sample has a single nonzero class, so the sum over the classes is known. It is stored on
+    the result for `_log_softmax_backward`, which uses it if the result has not been modified.
     """
     dim = _class_dim(log_probabilities)
     if not _is_cut(log_probabilities, dim):
@@ -138,19 +140,19 @@ def _class_dim(log_probabilities: torch.Tensor) -> int:
 
 
 def _is_cut(x: Any, dim: int) -> bool:
-    """True if an axis of the mesh cuts this dimension."""
+    """True if an axis of the mesh shards this dimension."""
     dim %= max(x.ndim, 1)
     return any(sharded_dim(placement) == dim for placement in x.placements)
 
 
 def _whole(x: Any) -> Any:
-    """The tensor with its addends reduced, cut as it is."""
+    """Reduce the partial sums of a tensor, keeping its sharding."""
     placements = [Replicate() if p.is_partial() else p for p in x.placements]
     return x.redistribute(placements=placements)
 
 
 def _whole_over_classes(loss: Any, log_probabilities: Any) -> Any:
-    """A loss with its addends reduced along the axes that cut classes; batches stay addends."""
+    """Reduce a loss along the axes that shard classes; it stays partial over batches."""
     dim = _class_dim(log_probabilities)
     placements = [
         Replicate() if sharded_dim(cut) == dim else placement
@@ -162,9 +164,9 @@ def _whole_over_classes(loss: Any, log_probabilities: Any) -> Any:
 def _selection(
     log_probabilities: Any, target: Any, weight: Any, ignore_index: int
 ) -> tuple[Any, Any, Any]:
-    """Masks of each sample's class and of ignored samples, and the weight of every sample.
+    """Return masks of each sample's class and of ignored samples, and the weight of every sample.
 
-    The first is laid out as the log probabilities.
+    The first mask has the layout of the log probabilities.
     """
     dim, mesh = _class_dim(log_probabilities), log_probabilities.device_mesh
     classes = log_probabilities.shape[dim]
@@ -185,7 +187,7 @@ def _selection(
 
 
 def _as_dtensor(target: Any, log_probabilities: Any, dim: int) -> DTensor:
-    """The targets, cut as the samples of the log probabilities are."""
+    """Return the targets, sharded like the samples of the log probabilities."""
     placements = [_of_sample(p, dim) for p in log_probabilities.placements]
     mesh = log_probabilities.device_mesh
     if not isinstance(target, DTensor):
@@ -194,7 +196,7 @@ def _as_dtensor(target: Any, log_probabilities: Any, dim: int) -> DTensor:
 
 
 def _of_sample(placement: Placement, dim: int) -> Placement:
-    """A placement of [N, C, ...] for [N, ...]."""
+    """Convert a placement of [N, C, ...] to one of [N, ...]."""
     if not isinstance(placement, Shard) or placement.dim == dim:
         return Replicate()
     return Shard(placement.dim - (placement.dim > dim))

@@ -1,8 +1,8 @@
-"""The styles that leave a module as it is and lay out what goes in or comes out.
+"""Styles that only lay out a module's inputs or outputs.
 
-Each argument has a layout in which it comes and one in which it is wanted, `None` where it is not
-to be touched. A plain tensor is taken to be the local part of the first; a DTensor is taken as it
-is; both are redistributed where they are not as wanted.
+Each argument has a given layout and a wanted one, `None` if it is to be left alone. A plain tensor
+is treated as the local part in the given layout, and a DTensor is used with its own. Both are
+redistributed if they differ from the wanted layout.
 """
 
 from __future__ import annotations
@@ -31,11 +31,15 @@ OneOrMore = Placement | tuple[Placement | None, ...]
 class PrepareModuleInput(ParallelStyle):
     """Lays out a module's inputs.
 
-    `input_layouts` and `desired_input_layouts` are one placement, or one per positional argument;
-    `input_kwarg_layouts` and `desired_input_kwarg_layouts` are by name. `use_local_output` gives
-    the module the local parts.
+    Args:
+        input_layouts: The given placement, or one per positional argument.
+        desired_input_layouts: The wanted placement, or one per positional argument.
+        input_kwarg_layouts: The given placements of keyword arguments, by name.
+        desired_input_kwarg_layouts: The wanted placements of keyword arguments, by name.
+        use_local_output: Pass local tensors to the module.
 
-    Raises StyleError (an AssertionError) if the layouts are not equally many.
+    Raises:
+        StyleError: The numbers of given and wanted layouts differ (an AssertionError).
     """
 
     def __init__(
@@ -113,9 +117,10 @@ class PrepareModuleInput(ParallelStyle):
 
 
 class PrepareModuleOutput(ParallelStyle):
-    """Lays out a module's outputs; `use_local_output` returns the local parts.
+    """Lays out a module's outputs; `use_local_output` returns local tensors.
 
-    Raises StyleError (an AssertionError) if the layouts are not equally many.
+    Raises:
+        StyleError: The numbers of given and wanted layouts differ (an AssertionError).
     """
 
     def __init__(
@@ -160,7 +165,7 @@ class PrepareModuleOutput(ParallelStyle):
 
 
 class PrepareModuleInputOutput(ParallelStyle):
-    """`PrepareModuleInput` and `PrepareModuleOutput` in one."""
+    """Combines `PrepareModuleInput` and `PrepareModuleOutput`."""
 
     def __init__(
         self,
@@ -200,7 +205,7 @@ class PrepareModuleInputOutput(ParallelStyle):
 def _laid_out(
     value: Any, come: Placement | None, want: Placement | None, mesh: DeviceMesh, use_local: bool
 ) -> Any:
-    """One argument as wanted; `come` None leaves it alone."""
+    """Lay out one argument as wanted; left alone if `come` is None."""
     if come is None:
         return value
     if not isinstance(value, torch.Tensor):

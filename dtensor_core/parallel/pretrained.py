@@ -1,8 +1,8 @@
-"""`parallelize_pretrained`: the tensor-parallel plan that a model of transformers brings, applied.
+"""`parallelize_pretrained`: applies the tensor-parallel plan of a transformers model.
 
 A plan maps names of modules and of parameters (`model.layers.*.mlp.experts.down_proj`) to names of
-styles; the tables below say which style, or which layout of the parameter, each stands for. The
-model is called as before, with plain tensors that are the same on every rank, and returns them.
+styles. The tables below map each name to a style, or to a placement of the parameter. The model is
+called as before, with plain tensors that are the same on every rank, and returns such tensors.
 Nothing here imports transformers.
 """
 
@@ -48,7 +48,7 @@ def _latent_tail(model: Any, module: nn.Module) -> ParallelStyle:
 
 
 def _experts(model: Any, module: nn.Module) -> ParallelStyle:
-    """Slices of all experts; whole ones where the plan cuts parameters by expert."""
+    """Slices of all experts, or complete experts if the plan shards parameters by expert."""
     held = module.parameters(recurse=False)
     cuts = {each.placements for each in held if isinstance(each, DTensor)}
     return ExpertParallel(input_layouts=Whole) if cuts == {(Shard(0),)} else ExpertTensorParallel()
@@ -62,7 +62,7 @@ def _unchanged(model: Any, module: nn.Module) -> None:
     return None
 
 
-# The style of a module, made with its model. None: the module stays as it is.
+# The style of a module, made with its model. None: the module is left alone.
 MODULE_STYLES: Mapping[str, Callable[[Any, nn.Module], ParallelStyle | None]] = {
     "colwise": _style(ColwiseParallel),
     "colwise_gather_output": _style(ColwiseParallel, output_layouts=Whole),
@@ -81,7 +81,7 @@ MODULE_STYLES: Mapping[str, Callable[[Any, nn.Module], ParallelStyle | None]] = 
     "moe_tp_experts": _experts,
     "moe_identity_expert": _style(SharedInput),
     "ep_dispatch_experts": _style(ExpertParallel, input_layouts=Whole),
-    "ep_router": _unchanged,  # of older plans: ExpertParallel takes what the router says as it is
+    "ep_router": _unchanged,  # of older plans: ExpertParallel takes the router's output unchanged
     "local_params": _style(LocalParameters),
     "replicate": _unchanged,
 }
@@ -111,7 +111,7 @@ def _packed_last(ndim: int) -> Placement:
     return _StridedShard(ndim - 1, split_factor=2) if ndim > 1 else Whole
 
 
-# Placement of a parameter that the plan names, by its number of dims: [..., out, in].
+# The placement of a parameter that the plan names, by its number of dims: [..., out, in].
 PARAMETER_LAYOUTS: Mapping[str, Callable[[int], Placement]] = {
     "colwise": _columns,
     "rowwise": _rows_of_last,
@@ -129,20 +129,30 @@ def parallelize_pretrained(
     *,
     src_data_rank: int | None = 0,
 ) -> Any:
-    """The model of transformers with its tensor-parallel plan applied, in place.
+    """Apply the tensor-parallel plan of a transformers model, in place.
 
-    `plan` defaults to `model.tp_plan`; `{**model.tp_plan, **model.ep_plan}` gives each rank whole
-    experts instead of slices of all. The mesh has one axis. Inputs are the same on every rank, and
-    so are outputs and the gradients of the parameters that stay plain. Parameters come from the
-    rank at coordinate `src_data_rank`; with None each rank keeps its part of its own. Tied weights
-    stay tied. `model.save_pretrained`, which all ranks call, writes the whole weights.
+    Inputs must be the same on every rank; outputs, and gradients of parameters that stay plain,
+    then are too. Tied weights stay tied. `model.save_pretrained`, which all ranks must call, writes
+    the full weights.
 
         model = AutoModelForCausalLM.from_pretrained(name)
         parallelize_pretrained(model, init_device_mesh("cuda", (8,)))
 
-    Raises PlanError (a TypeError) for styles that are not known, for heads that the ranks can't
-    share evenly, and for tied weights of which the plan names one; TiedError where it gives these
-    two layouts.
+    Args:
+        model: The model.
+        device_mesh: A mesh of one axis; by default that of the innermost `with mesh:`.
+        plan: The plan; `model.tp_plan` by default. `{**model.tp_plan, **model.ep_plan}` gives each
+            rank complete experts instead of slices of all.
+        src_data_rank: The coordinate of the rank whose parameters are distributed; with None each
+            rank keeps its part of its own.
+
+    Returns:
+        The same model.
+
+    Raises:
+        PlanError: A style is unknown, the ranks can't share the heads evenly, or the plan names
+            only one of several tied weights (a TypeError).
+        TiedError: The plan gives tied weights two layouts.
     """
     mesh = current_mesh(device_mesh)
     names = dict((model.tp_plan or {}) if plan is None else plan)
@@ -165,7 +175,7 @@ def parallelize_pretrained(
 
 
 def _share_plain(model: nn.Module, mesh: DeviceMesh, source: int) -> None:
-    """Give all ranks the parameters of one, where the plan has left them plain."""
+    """Broadcast the parameters that the plan has left plain from one rank to all."""
     for parameter in model.parameters():
         if not isinstance(parameter, DTensor) and not parameter.is_meta:
             shared = distribute_tensor(parameter.detach(), mesh, src_data_rank=source)
@@ -226,9 +236,9 @@ _HEADS = re.compile(r"\b([qkv]_proj|qkv_proj|query_key_value)$")
 def _resolved(
     model: Any, plan: Mapping[str, str]
 ) -> Iterator[tuple[str, str, nn.Module, str | None]]:
-    """Name, style, module, and the parameter's own name; parameters before modules.
+    """Yield name, style, module, and the parameter's own name; parameters before modules.
 
-    A model's own plans name modules that only some of its kind have.
+    A model's own plans may name modules that this model lacks, so these don't warn.
     """
     modules = dict(model.named_modules())
     several = {**modules, **dict(model.named_parameters(remove_duplicate=False))}
@@ -252,7 +262,7 @@ Places = list[tuple[nn.Module, str]]
 
 
 def _tied(model: nn.Module) -> list[Places]:
-    """Places of each parameter that several modules share."""
+    """Return the owners of each parameter that several modules share."""
     places: dict[int, Places] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
@@ -262,7 +272,7 @@ def _tied(model: nn.Module) -> list[Places]:
 
 
 def _tie(places: Places) -> None:
-    """Let the modules share a parameter again, which was placed once for each of them."""
+    """Make modules share a parameter again, after it was placed once for each of them."""
     held = [module._parameters[name] for module, name in places]
     layouts = {each.placements if isinstance(each, DTensor) else None for each in held}
     if len(layouts) > 1:

@@ -1,1 +1,1 @@
-"""From one layout to another: the transition table, its cost, the planner and the executor."""
+"""Redistribution between layouts: the transition table, its cost, the planner and the executor."""

@@ -1,7 +1,7 @@
-"""Rows of local tensors sent to the coordinates of a mesh axis, as many to each as it is told.
+"""All-to-all of rows along a mesh axis, with a row count per destination.
 
-Token dispatch of expert parallelism: how many rows go where is data, so that ranks tell each other
-the counts first. Called by `parallel.experts`; differentiable, the gradients travel back.
+This is the token dispatch of expert parallelism. Row counts depend on the data, so ranks exchange
+the counts first. Called by `parallel.experts`; differentiable, gradients travel back to the sender.
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ def all_to_all_rows(
     mesh: DeviceMesh,
     operator: str,
 ) -> torch.Tensor:
-    """The rows that all coordinates of a mesh of one axis have for this one, in their order.
+    """Exchange rows between all coordinates of a one-axis mesh.
 
-    Of `rows`, the first `sent[0]` go to coordinate 0, and so on; `received` are the counts of what
-    arrives from each.
+    Args:
+        rows: The local rows; the first `sent[0]` go to coordinate 0, and so on.
+        sent: The number of rows for each coordinate.
+        received: The number of rows that arrive from each coordinate.
+        mesh: A mesh of one axis.
+        operator: The name that the communication is announced under.
+
+    Returns:
+        The received rows, in the order of their coordinates.
     """
     return _AllToAll.apply(rows, tuple(sent), tuple(received), mesh, operator)  # pyright: ignore
 
@@ -38,7 +45,7 @@ def _exchanged(
     mesh: DeviceMesh,
     operator: str,
 ) -> torch.Tensor:
-    """Groups number their ranks in an order of their own, which need not be that of coordinates."""
+    """Exchange the rows, permuting them if group ranks and coordinates differ in order."""
     line = channel(mesh, (0,))
     order = [coord for (coord,) in line.coords]
     places = sorted(range(len(order)), key=order.__getitem__)
@@ -55,7 +62,7 @@ def _exchanged(
 
 
 class _AllToAll(torch.autograd.Function):
-    """Rows sent -> rows received; the gradient of what was received goes back to its sender."""
+    """Autograd function of the exchange: the gradient of a received row returns to its sender."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]

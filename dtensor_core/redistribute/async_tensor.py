@@ -1,9 +1,9 @@
-"""A local tensor that is still arriving: what an asynchronous redistribution leaves behind.
+"""Pending local tensors: the result of an asynchronous redistribution.
 
-It is an `AsyncCollectiveTensor`, which is what programs ask for, but what has to be done with
-what arrives (cutting, joining, dividing) waits along with it. Its first use by an operator, or
-`wait()`, waits; a view that changes nothing does not. The DTensor that it is the local part of
-then holds the plain tensor. Made by `execute`.
+A pending tensor is an `AsyncCollectiveTensor`, so programs that check for one recognise it. The
+work left to do on the arrived data (slicing, joining, dividing) is deferred with it. The first
+operator that uses it waits, as does `wait()`; a view that changes nothing does not wait. The
+DTensor that owns it then holds the plain tensor. Made by `execute`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from dtensor_core import collectives
 
 _aten = torch.ops.aten
-# What autograd does to a tensor that passes through it, and needs no data for.
+# Autograd applies these to a tensor that passes through it; they need no data.
 _PASSED_ON = (_aten.detach.default, _aten.alias.default)
 
 
 class Arrival:
-    """What was issued, and what is left to do once it is there; done once for all its tensors."""
+    """An issued collective and its deferred post-processing, shared by all its tensors."""
 
     __slots__ = ("_finish", "_issued", "_result")
 
@@ -35,7 +35,7 @@ class Arrival:
         self._result: torch.Tensor | None = None
 
     def result(self) -> torch.Tensor:
-        """The local tensor, waited for."""
+        """Return the local tensor, waiting for it if necessary."""
         if self._result is None:
             assert self._issued is not None
             self._result = self._finish(collectives.wait(self._issued))
@@ -53,7 +53,7 @@ class Pending(AsyncCollectiveTensor):
 
     @staticmethod
     def __new__(cls, arrival: Arrival, shape: Sequence[int], like: torch.Tensor) -> Pending:
-        """Shape and dtype are those that the result will have; it is contiguous."""
+        """Make a contiguous tensor of the result's shape and of the dtype and device of `like`."""
         made = torch.Tensor._make_wrapper_subclass(
             cls, torch.Size(shape), dtype=like.dtype, device=like.device
         )
@@ -61,15 +61,15 @@ class Pending(AsyncCollectiveTensor):
         return made
 
     def owned_by(self, tensor: Any) -> None:
-        """Let a DTensor hold the plain tensor once it is there."""
+        """Let a DTensor hold the plain tensor once it has arrived."""
         self._owner = weakref.ref(tensor)
 
     def passed_on(self) -> Pending:
-        """The same arrival as another tensor."""
+        """Return another tensor of the same arrival."""
         return Pending(self._arrival, self.shape, self)
 
     def trigger_wait(self) -> torch.Tensor:
-        """The plain tensor, waited for."""
+        """Wait, and return the plain tensor."""
         result = self._arrival.result()
         owner = self._owner and self._owner()
         if owner is not None and owner._local_tensor is self:
@@ -80,12 +80,12 @@ class Pending(AsyncCollectiveTensor):
 
     @property
     def elem(self) -> torch.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The plain tensor, waited for."""
+        """The plain tensor; reading it waits."""
         return self.trigger_wait()
 
     @property
     def completed(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether it was waited for."""
+        """True if the tensor has been waited for."""
         return self._arrival._result is not None
 
     def _get_acs_underlying_tensor(self) -> torch.Tensor:
@@ -116,12 +116,12 @@ class Pending(AsyncCollectiveTensor):
 
 
 def waited(tensor: torch.Tensor) -> torch.Tensor:
-    """The plain tensor, waited for if it is still arriving."""
+    """Return the plain tensor, waiting if it is still arriving."""
     return tensor.wait() if isinstance(tensor, AsyncCollectiveTensor) else tensor
 
 
 def _arrived(arg: Any) -> Any:
-    """An argument of an operator, with plain tensors for those that were pending."""
+    """Replace pending tensors in an argument of an operator by plain ones."""
     if type(arg) is Pending:
         return arg.trigger_wait()
     if type(arg) in (list, tuple):

@@ -1,9 +1,9 @@
-"""What a step costs, in seconds: latency plus wire bytes over bandwidth (the α-β model).
+"""Cost model of a step in seconds: latency plus wire bytes over bandwidth (the α-β model).
 
-The wire bytes are those of the ring algorithms. Every rank computes the cost of coordinate 0,
-which holds the longest pieces, so that all ranks decide alike. How fast a mesh is, and which of
-its axes were flattened into one, is its `Topology`; `set_link` says how fast one axis is. Read by
-`plan` and, through its plans, by `propagate`.
+Wire bytes are those of ring algorithms. Every rank computes the cost of coordinate 0, which holds
+the largest shards, so that all ranks decide alike. A `Topology` holds the link speeds of a mesh and
+its flattened axes; `set_link` sets the speed of one axis. Read by `plan` and, through its plans, by
+`propagate`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dtensor_core.redistribute.transitions import Step
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How fast ranks communicate: start-up latency, and bytes per second that one rank sends."""
+    """Speed of a mesh axis: start-up latency, and bytes per second that one rank sends."""
 
     latency_s: float
     bytes_per_s: float
@@ -45,7 +45,7 @@ DEFAULT_LINKS: dict[str, Link] = {
     "cuda": Link(latency_s=1e-5, bytes_per_s=1e11),
     "cpu": Link(latency_s=1e-4, bytes_per_s=5e9),
 }
-# Where nothing is known of a device type.
+# For device types that are not in the table.
 _UNKNOWN = DEFAULT_LINKS["cuda"]
 
 # Per step kind: wire bytes per payload byte for n ranks, the number of latencies paid, and a
@@ -57,17 +57,21 @@ _RING = {
     "reduce_scatter": (1, 1, 1.0),
     "all_to_all": (1, 1, 1.0),
 }
-# No step is free, and no local copy: of equal plans the one that does less is taken.
+# No step is free, not even a local copy: of equally fast plans, the one with less work wins.
 _STEP_SECONDS = 1e-9
 _LOCAL_SECONDS_PER_BYTE = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """What plans depend on of a mesh: ranks and link of each axis, and of joined axes.
+    """Properties of a mesh that plans depend on: size and link of each axis, and of joined axes.
 
-    Interned: equal means identical. `joined` has axes that one group joins, with its link;
-    `num_flattened` tells whether the mesh has been flattened further since.
+    Interned: equal means identical.
+
+    Attributes:
+        joined: The link of each tuple of axes that one group joins.
+        num_flattened: The number of flattened meshes at the time; a change makes the topology
+            stale.
     """
 
     shape: tuple[int, ...]
@@ -76,7 +80,7 @@ class Topology:
     num_flattened: int = 0
 
     def link(self, axes: tuple[int, ...]) -> Link:
-        """The link along one axis, or along joined axes."""
+        """Return the link along one axis, or along joined axes."""
         return self.links[axes[0]] if len(axes) == 1 else self.joined[axes]
 
 
@@ -90,20 +94,20 @@ def topology(
     joined: Mapping[tuple[int, ...], Link] | None = None,
     num_flattened: int = 0,
 ) -> Topology:
-    """The one topology of this value."""
+    """Return the interned topology of these values."""
     joined = joined or {}
     key = (tuple(shape), tuple(links), tuple(joined.items()), num_flattened)
     made = Topology(key[0], key[1], joined, num_flattened)  # pyright: ignore[reportArgumentType]
     return _interned.setdefault(key, made)
 
 
-# Forgets a mesh once no spec is left on it.
+# An entry is dropped once no spec on its mesh is left.
 _known: weakref.WeakKeyDictionary[Identity, Topology] = weakref.WeakKeyDictionary()
 on_change(_known.clear)
 
 
 def topology_of(mesh: DeviceMesh) -> Topology:
-    """The topology of a mesh as it is now; the same on every rank, also outside of the mesh."""
+    """Return the current topology of a mesh; the same on every rank, also outside of the mesh."""
     whose = identity(mesh)
     known = _known.get(whose)
     if known is None or known.num_flattened != num_flattened(mesh):
@@ -121,15 +125,16 @@ def _topology_now(mesh: DeviceMesh) -> Topology:
 
 
 def _slowest(links: Sequence[Link]) -> Link:
-    """What a group over several axes can count on."""
+    """Return the highest latency and the lowest bandwidth of several links."""
     latency_s = max(link.latency_s for link in links)
     return Link(latency_s, min(link.bytes_per_s for link in links))
 
 
 def link_of(mesh: DeviceMesh, axis: int | str) -> Link:
-    """How fast a mesh axis is taken to be: as `set_link` said, or what its device type has.
+    """Return the link of a mesh axis: as given to `set_link`, or the default of its device type.
 
-    Raises MeshError for an axis that the mesh does not have.
+    Raises:
+        MeshError: The mesh does not have this axis.
     """
     number = axis_number(mesh, axis)
     default = DEFAULT_LINKS.get(mesh.device_type, _UNKNOWN)
@@ -137,14 +142,15 @@ def link_of(mesh: DeviceMesh, axis: int | str) -> Link:
 
 
 def set_link(mesh: DeviceMesh, axis: int | str, *, latency_s: float, bytes_per_s: float) -> None:
-    """Say how fast one axis of a mesh is; plans and decisions of it are made anew.
+    """Set the speed of one axis of a mesh, and discard the plans and decisions made so far.
 
-    All ranks of the mesh must call it alike: plans must not differ between ranks, so they compare
-    what they were given, by one small all-reduce an axis. A mesh sliced from this one is a mesh
-    of its own; a flattened one stands for the group that joins its axes.
+    All ranks of the mesh must call it with the same values, since plans must not differ between
+    ranks. They compare the values by one small all-reduce per axis. A mesh sliced from this one is
+    a separate mesh; a flattened one stands for the group that joins its axes.
 
-    Raises MeshError, on every rank, for an axis that the mesh does not have, for values that
-    differ between ranks, and for values that no link has.
+    Raises:
+        MeshError: On every rank: the mesh does not have this axis, the values differ between ranks,
+            or no link can have them.
     """
     number = axis_number(mesh, axis)
     link = Link(float(latency_s), float(bytes_per_s))
@@ -163,7 +169,7 @@ def set_link(mesh: DeviceMesh, axis: int | str, *, latency_s: float, bytes_per_s
 
 
 def _check_same_everywhere(mesh: DeviceMesh, axis: int, link: Link) -> None:
-    """Raise on every rank if any of them was given another link."""
+    """Raise MeshError on every rank if the values of any two ranks differ."""
     if mesh.get_coordinate() is None:
         return
     given = (link.latency_s, -link.latency_s, link.bytes_per_s, -link.bytes_per_s)
@@ -191,12 +197,12 @@ def _check_same_everywhere(mesh: DeviceMesh, axis: int, link: Link) -> None:
 
 
 def message_seconds(num_bytes: float, link: Link) -> float:
-    """The estimated time of a collective that puts so many bytes on a link."""
+    """Return the estimated time of a collective that puts `num_bytes` on a link."""
     return _STEP_SECONDS + link.latency_s + num_bytes / link.bytes_per_s
 
 
 def step_seconds(step: Step, shape: Sequence[int], itemsize: int, mesh: Topology) -> float:
-    """The estimated time of a step on the rank that moves most."""
+    """Return the estimated time of a step on the rank that sends most."""
     if not step.communicates:
         return _STEP_SECONDS + math.prod(shape) * itemsize * _LOCAL_SECONDS_PER_BYTE
     ranks = math.prod(mesh.shape[axis] for axis in step.axes)

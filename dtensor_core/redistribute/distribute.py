@@ -1,7 +1,7 @@
-"""Bringing one rank's data to all: what `distribute_tensor` sends.
+"""Distribution of one rank's data to all ranks: the communication of `distribute_tensor`.
 
-Each mesh axis in turn scatters or broadcasts from its coordinate `source`, so that in the end all
-data comes from the rank that has this coordinate on every axis.
+Each mesh axis in turn scatters or broadcasts from its coordinate `source`. All data therefore comes
+from the rank that has this coordinate on every axis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dtensor_core.spec import Spec
 
 
 def share(whole: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.Tensor:
-    """This rank's part of the source rank's `whole` tensor, laid out as `spec` says."""
+    """Return this rank's part of the source rank's full tensor, laid out as `spec`."""
     local = whole
     coords = spec.coords
     if coords is None:
@@ -36,7 +36,7 @@ def share(whole: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.
 
 
 def keep(whole: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
-    """This rank's part of its own `whole` tensor; nothing is sent."""
+    """Return this rank's part of its own full tensor, without communication."""
     if spec.coords is None:
         return whole.new_zeros(spec.local_shape)
     steps = plan_between(spec.replicated(), spec)
@@ -46,7 +46,7 @@ def keep(whole: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
 def broadcast(
     local: torch.Tensor, mesh: DeviceMesh, axis: int, source: int, operator: str
 ) -> torch.Tensor:
-    """The tensor of the rank at coordinate `source` of the axis."""
+    """Return the tensor of the rank at coordinate `source` of the axis."""
     line = channel(mesh, (axis,))
     root = line.coords.index((source,))
     with observe.announced(announcement(operator, "broadcast", mesh, axis, local)):
@@ -54,7 +54,7 @@ def broadcast(
 
 
 def _addends(local: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
-    """Make addends of what is whole along the axes that are Partial."""
+    """Make partial sums of a tensor that is replicated along the Partial axes."""
     whole = spec.with_placements(
         [Replicate() if placement.is_partial() else placement for placement in spec.placements]
     )
@@ -64,7 +64,7 @@ def _addends(local: torch.Tensor, spec: Spec, operator: str) -> torch.Tensor:
 def _scatter(
     local: torch.Tensor, placement: Placement, spec: Spec, axis: int, source: int, operator: str
 ) -> torch.Tensor:
-    """The piece for this coordinate; pieces travel padded to the longest."""
+    """Return the shard of this coordinate; shards travel padded to the longest."""
     dim = sharded_dim(placement)
     assert dim is not None
     assert spec.coords is not None
@@ -84,7 +84,7 @@ def _scatter(
 
 
 def split(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[torch.Tensor]:
-    """The piece of every coordinate, along the dimension that `placement` cuts."""
+    """Return the shard of every coordinate, along the dimension that `placement` shards."""
     dim = sharded_dim(placement)
     assert dim is not None
     whole = (layout.Extent(0, tensor.shape[dim]),)
@@ -108,7 +108,7 @@ def _padded(piece: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 def announcement(
     operator: str, step: str, mesh: DeviceMesh, axis: int, payload: torch.Tensor
 ) -> observe.Announcement:
-    """What is told of data that goes from one rank of an axis to all."""
+    """Build the announcement of data sent from one rank of an axis to all."""
     return observe.Announcement(
         operator=operator,
         argument="tensor",

@@ -1,8 +1,8 @@
-"""The executor: carries out a plan's steps on a local tensor, announcing each one that sends.
+"""The executor: runs a plan's steps on a local tensor and announces each one that communicates.
 
-What a plan means for this rank (sites, payloads, announcements) is worked out once and kept, so
-that a redistribution seen before costs little more than its collectives. Called by `dispatch` and
-by `DTensor.redistribute`.
+The rank-specific form of a plan (sites, payloads, announcements) is computed once and cached, so a
+repeated redistribution costs little more than its collectives. Called by `dispatch` and by
+`DTensor.redistribute`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dtensor_core.spec import Spec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cause:
-    """Who asks for a redistribution: an operator and its argument, what it chose among, a note."""
+    """Origin of a redistribution: operator, argument, the candidates considered, and a note."""
 
     operator: str
     argument: str = ""
@@ -37,13 +37,13 @@ class Cause:
 
 @lru_cache(maxsize=1024)
 def cause_of(operator: str) -> Cause:
-    """The cause that has only a name; the same object for the same name."""
+    """Return the cause that has only an operator's name; interned by name."""
     return Cause(operator)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Leg:
-    """One step as this rank runs it: what sends has `news`, and may have to `finish`."""
+    """One step as this rank runs it: `news` is set if it communicates, `finish` if work follows."""
 
     begin: Act
     finish: Act | None
@@ -54,9 +54,16 @@ class _Leg:
 def execute(
     local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause, most: int | None = None
 ) -> torch.Tensor:
-    """The local tensor after all steps of `plan`, or that many at `most`, starting from `spec`.
+    """Run the steps of a plan, or the first `most` of them, and return the local tensor.
 
-    Raises what a listener raises to refuse a communication, before it is issued.
+    Args:
+        local: The local tensor, laid out as `spec`.
+        spec: The layout to start from.
+        plan: The steps to run.
+        cause: The origin of the redistribution, for announcements.
+        most: The number of steps to run; all by default.
+
+    Raises whatever a listener raises to refuse a communication, before it is issued.
     """
     if not plan.steps:
         return local
@@ -70,10 +77,10 @@ def execute(
 
 
 def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> torch.Tensor:
-    """Like `execute`, but nobody waits for the last collective: an AsyncCollectiveTensor.
+    """Run a plan like `execute`, but return without waiting for the last collective.
 
-    It is `Pending` if something is left to do with what arrives. Where nothing is sent the result
-    is there at once; so it is while a compiler traces.
+    The result is an AsyncCollectiveTensor; it is `Pending` if work remains on the arrived data. It
+    is a plain tensor if nothing is sent, or while a compiler traces.
     """
     legs: Sequence[_Leg] = _legs(spec, _in_force(plan, spec), cause) if plan.steps else ()
     last = max((number for number, leg in enumerate(legs) if leg.news is not None), default=None)
@@ -91,7 +98,7 @@ def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> 
 
 
 def _in_force(plan: Plan, spec: Spec) -> Plan:
-    """The plan, or the one to take now that axes of the mesh have been flattened."""
+    """Return the plan, replanned if axes of the mesh have been flattened since."""
     if plan.num_flattened == num_flattened(spec.mesh) or len(spec.placements) == 1:
         return plan
     forget_decisions()
@@ -103,7 +110,7 @@ def _arrived(arrived: torch.Tensor, leg: _Leg) -> torch.Tensor:
 
 
 def _finish(legs: Sequence[_Leg], arrived: torch.Tensor) -> torch.Tensor:
-    """What is left of a journey after its last collective."""
+    """Run the steps that remain after the last collective."""
     local = _arrived(arrived, legs[0])
     for leg in legs[1:]:
         local = leg.begin(local, leg.site)
@@ -112,7 +119,7 @@ def _finish(legs: Sequence[_Leg], arrived: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=16384)
 def _legs(spec: Spec, plan: Plan, cause: Cause) -> tuple[_Leg, ...]:
-    """What this rank does: nothing if it is not part of the mesh."""
+    """Return the steps as this rank runs them: none if it is not part of the mesh."""
     if spec.coords is None:
         return ()
     return tuple(_leg(step, spec, plan, cause) for step in plan.steps)

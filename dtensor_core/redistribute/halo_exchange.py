@@ -1,11 +1,11 @@
-"""Rows that change owners: what slices, joins and windows of a cut dimension send, and no more.
+"""Halo exchange: rows that slices, joins and windows of a sharded dimension move between ranks.
 
-Tensors that were cut along one mesh axis become others, cut along the same axis. All of them lie on
-a common line of rows, of which every rank of the axis holds one extent of each; what a rank needs
-of another is where the extent it wants meets the one that the other holds. All of it travels in
-one all-to-all of exact sizes (one for each type of elements), and what a rank has already stays.
-From `rules.families.slices` and `rules.windows` through `propagate` to `entry`, which calls
-`exchanging`.
+Tensors sharded along one mesh axis become others, sharded along the same axis. All of them lie on a
+common line of rows, of which every rank of the axis holds one extent of each tensor. A rank needs
+from another the intersection of the extent it wants with the one that the other holds. All rows
+travel in one all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
+`rules.families.slices` and `rules.windows` make the exchanges; they pass through `propagate` to
+`entry`, which calls `exchanging`.
 """
 
 from __future__ import annotations
@@ -32,26 +32,31 @@ from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
-# What every rank of an axis holds of one tensor, as extents of the common line.
+# The extent that each rank of an axis holds of one tensor, on the common line.
 Extents = tuple[Extent, ...]
 Blocks = Sequence[torch.Tensor]
-# From local tensors to local tensors: the ones held become the ones wanted.
+# Maps local tensors to local tensors: from those held to those wanted.
 Rows = Callable[[Blocks], list[torch.Tensor]]
 Run = Callable[[Callable[..., Any], Rows, Mapping[int, Cut]], Callable[..., Any]]
-# The number of a tensor wanted, and the rows of it that a tensor has.
+# The number of the wanted tensor, the rows of it, and their data.
 _Piece = tuple[int, Extent, torch.Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Which rows of dimension `dim` change owners along mesh axis `axis`, and what for.
+    """Rows of dimension `dim` that move between the ranks of mesh axis `axis`.
 
-    `held` has the extents of each tensor before, `wanted` of each one after. Those held meet only
-    where all ranks hold a tensor whole; those wanted may meet, and then a row goes to several.
-    `arguments` are the operator's arguments that the tensors held are, or are made of by `parts` on
-    the rank at a coordinate; if empty, the first ones. `run(op, rows, coords)` is what a rank runs
-    for the operator, given its exchanges, one after the other, and how it cuts each dim that has
-    one. If nothing moves its results may be views.
+    Extents held overlap only where all ranks hold a replicated tensor. Extents wanted may overlap;
+    such a row goes to several ranks. If nothing moves, the results may be views.
+
+    Attributes:
+        held: The extents of each tensor before the exchange.
+        wanted: The extents of each tensor after it.
+        run: `run(op, rows, coords)` makes the function a rank runs for the operator, given its
+            exchanges (one after the other) and how it shards each dim that has one.
+        arguments: The operator's arguments that the held tensors are, or are derived from; if
+            empty, the first ones.
+        parts: Derives the held tensors from the arguments, given a rank's coordinate.
     """
 
     axis: int
@@ -63,9 +68,10 @@ class Exchange:
     parts: Callable[[Blocks, int], Blocks] | None = None
 
     def between(self, source: int, target: int) -> list[tuple[int, int, Extent]]:
-        """What `target` takes from `source`, perhaps itself: which tensor, for which, which rows.
+        """Return the rows that `target` takes from `source`, which may be the same rank.
 
-        What two ranks hold alike neither sends.
+        Each entry is (number of the held tensor, number of the wanted tensor, rows). Two ranks that
+        hold the same extent of a tensor exchange none of it.
         """
         found: list[tuple[int, int, Extent]] = []
         for number, held in enumerate(self.held):
@@ -79,9 +85,9 @@ class Exchange:
 
     @cached_property
     def sent_rows(self) -> tuple[tuple[int, ...], ...]:
-        """How many rows of each tensor every rank sends: what others want of its own.
+        """The number of rows of each tensor that every rank sends to others.
 
-        What all ranks hold nobody sends.
+        A tensor that all ranks hold alike is not sent.
         """
         counting = [_counting(wanted) for wanted in self.wanted]
 
@@ -96,18 +102,19 @@ class Exchange:
 
     @property
     def moves(self) -> bool:
-        """True if any rank has to send anything."""
+        """True if any rank has to send rows."""
         return any(map(any, self.sent_rows))
 
     def argument(self, number: int) -> int:
-        """Which argument a tensor held is, or is made of."""
+        """Return the number of the argument that a held tensor is, or is derived from."""
         return self.arguments[number] if self.arguments else number
 
     def seconds(self, specs: Sequence[Spec]) -> float:
-        """The estimated time, of rows like those of the arguments.
+        """Return the estimated time for rows of the shape of the arguments' rows.
 
-        It is that of what a rank sends on average. The one that sends most may send n/(n-1) times
-        what it would to another dimension, all together send less, and the cut stays where it is.
+        The estimate uses the bytes that a rank sends on average. The busiest rank may send n/(n-1)
+        times what resharding to another dimension would make it send, but all ranks together send
+        less, and the sharding stays where it is.
         """
         if not self.moves:
             return 0.0
@@ -122,7 +129,7 @@ def _meet(one: Extent, other: Extent) -> Extent:
 
 
 def _counting(extents: Extents) -> Callable[[Extent], int]:
-    """How many rows of an extent are in others, each counted as often as it is in one."""
+    """Make a function that sums the rows which an extent shares with each of these."""
     starts = sorted(each.offset for each in extents)
     ends = sorted(each.offset + each.size for each in extents)
     sums = [list(itertools.accumulate(bounds, initial=0)) for bounds in (starts, ends)]
@@ -135,7 +142,7 @@ def _counting(extents: Extents) -> Callable[[Extent], int]:
 
 
 def _sent_bytes(exchange: Exchange, specs: Sequence[Spec]) -> list[int]:
-    """What every rank sends, taken to be the first one of the other axes."""
+    """Return the bytes every rank of the axis sends, at the first coordinate of the other axes."""
     totals = [0] * len(exchange.wanted[0])
     for number, counts in enumerate(exchange.sent_rows):
         spec = specs[exchange.argument(number)]
@@ -149,20 +156,20 @@ def _sent_bytes(exchange: Exchange, specs: Sequence[Spec]) -> list[int]:
 
 
 def _row_numel(shape: Sequence[int], dim: int) -> int:
-    """The elements of one row, whatever the number of rows."""
+    """Return the number of elements of one row, independent of the number of rows."""
     return math.prod(shape[:dim]) * math.prod(shape[dim + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeStep(Step):
-    """An exchange as a guard sees it: `num_bytes` are those of the rank that sends most."""
+    """Step form of an exchange, as guards see it; `num_bytes` is the maximum over ranks."""
 
     num_bytes: int
 
     def payload_bytes(
         self, shape: Sequence[int], itemsize: int, mesh_shape: Sequence[int], coords: Sequence[int]
     ) -> int:
-        """The bytes of the rank that sends most."""
+        """Return the bytes of the rank that sends most."""
         return self.num_bytes
 
 
@@ -173,10 +180,10 @@ def exchanging(
     result: Spec,
     causes: Sequence[Cause],
 ) -> Callable[..., Any]:
-    """What this rank runs in place of `op`; of several exchanges all have one `run`.
+    """Return the function that this rank runs in place of `op`; all exchanges share one `run`.
 
-    Those after the first send of the rows too that those before have fetched: what lies across a
-    corner comes in two steps.
+    Each exchange also sends the rows that the ones before it have fetched, so that the corners of a
+    halo arrive in two steps.
     """
     coords = inputs[0].coords
     assert coords is not None
@@ -204,7 +211,7 @@ def exchanging(
 
 
 def _kept(exchange: Exchange, me: int) -> Rows:
-    """Every rank has all that it wants; what it takes of one tensor is a view."""
+    """Make the form of an exchange without communication; a result of one piece is a view."""
     found = exchange.between(me, me)
 
     def rows(blocks: Blocks) -> list[torch.Tensor]:
@@ -224,7 +231,7 @@ def _part(
 
 
 def _joined(exchange: Exchange, pieces: Sequence[_Piece], blocks: Blocks) -> list[torch.Tensor]:
-    """The results of their pieces; one that has none is like the block of its number."""
+    """Join the pieces of each result; a result without pieces is an empty tensor like its block."""
     made: list[torch.Tensor] = []
     for number in range(len(exchange.wanted)):
         mine = sorted((piece for piece in pieces if piece[0] == number), key=_start)
@@ -242,7 +249,7 @@ def _start(piece: _Piece) -> int:
 
 
 def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, cause: Cause) -> Rows:
-    """Some rank needs rows that it does not hold: all ranks of the axis take part."""
+    """Make the communicating form of an exchange; all ranks of the axis take part in it."""
     assert result.coords is not None
     me = result.coords[exchange.axis]
     staying = exchange.between(me, me)
@@ -271,7 +278,7 @@ def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, cause: Cause
 def _post(
     exchange: Exchange, numbers: set[int], inputs: Sequence[Spec], result: Spec, cause: Cause
 ) -> Callable[[Blocks], tuple[list[_Piece], torch.Tensor]]:
-    """One all-to-all of tensors of one type: the pieces that arrive, and all of them."""
+    """Make the all-to-all of the tensors of one dtype, which returns pieces and raw data."""
     first = min(numbers)
     spec, dim = inputs[exchange.argument(first)], exchange.dim
     assert spec.coords is not None
@@ -297,7 +304,7 @@ def _post(
 
     @cache
     def sizes(*per_row: int) -> tuple[list[int], list[int], observe.Announcement]:
-        """How much goes to each rank and comes from it, and what is announced."""
+        """Return the elements to send to and receive from each rank, and the announcement."""
         to_send, to_receive = (
             [sum(at.size * per_row[number] for number, _, at in each) * width for each in way]
             for way in (outgoing, incoming)
@@ -342,7 +349,7 @@ def _post(
 
 
 def _move(exchange: Exchange, inputs: Sequence[Spec], cause: Cause) -> observe.Move:
-    """What a guard is shown: nothing changes its layout, but bytes are sent."""
+    """Build the move shown to a guard: the layout stays, but bytes are sent."""
     spec = inputs[exchange.argument(0)]
     most = max(_sent_bytes(exchange, inputs))
     same = spec.placements

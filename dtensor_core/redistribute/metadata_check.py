@@ -1,7 +1,7 @@
-"""Whether the ranks' local tensors make up one tensor: what `from_local(run_check=True)` sends.
+"""Consistency check of local tensors: the communication of `from_local(run_check=True)`.
 
-Every rank hears what all others hold and decides alike; then replicated axes take the data of
-their first rank.
+Every rank receives the metadata of all others, so all decide alike. Afterwards replicated axes take
+the data of their first rank.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from dtensor_core.spec import Spec
 
 
 def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:
-    """Raise PlacementError if a local tensor is not of the shape that the spec says.
+    """Raise PlacementError if a local tensor does not have the shape that the spec implies.
 
-    That is this rank's, or that `of_all` ranks, on every rank; only then is anything sent.
+    Checks this rank's tensor only, or with `of_all` those of all ranks, in which case every rank
+    raises. Only then does it communicate.
     """
     found = _misfit(local, spec)
     if of_all and not isinstance(local, FakeTensor):
@@ -43,7 +44,7 @@ def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:
 
 
 def _misfit(local: torch.Tensor, spec: Spec) -> str:
-    """The local shape and what it should be; empty where they are equal, or not numbers yet."""
+    """Return a text with the actual and the expected local shape; empty if equal or symbolic."""
     held, wanted = tuple(local.shape), spec.local_shape
     if any(type(size) is not int for size in (*held, *wanted)) or held == wanted:
         return ""
@@ -56,10 +57,10 @@ def check_alike(
     shape: Sequence[int] | None,
     stride: Sequence[int] | None,
 ) -> None:
-    """Raise on every rank, unless all ranks' local tensors have the same metadata.
+    """Raise PlacementError on every rank unless all local tensors have the same metadata.
 
-    That is the global shape and stride that they were given, or else their own. Fake tensors pass:
-    what other ranks hold is not to be had.
+    Compares the given global shape and stride, or else the local ones. Fake tensors pass, since the
+    metadata of other ranks is not available.
     """
     if isinstance(local, FakeTensor):
         return
@@ -87,7 +88,7 @@ def check_alike(
 def made_equal(
     local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
 ) -> torch.Tensor:
-    """The local tensor, with the first rank's data along replicated axes; differentiable."""
+    """Return the local tensor with the first rank's data along replicated axes; differentiable."""
     equal = local.detach()
     for axis, placement in enumerate(placements):
         if placement.is_replicate() and mesh.size(axis) > 1:
@@ -98,7 +99,7 @@ def made_equal(
 
 
 class _Received(torch.autograd.Function):
-    """A tensor -> the data that was received for it; the gradient is the tensor's."""
+    """Autograd function that replaces a tensor's data; the gradient passes through."""
 
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, data: torch.Tensor) -> torch.Tensor:  # pyright: ignore
@@ -110,7 +111,7 @@ class _Received(torch.autograd.Function):
 
 
 def _said_by_all(text: str, mesh: DeviceMesh, operator: str) -> list[str]:
-    """What every rank of the mesh says, in order of rank; texts are cut at 256 bytes."""
+    """Gather a text of at most 256 bytes from every rank of the mesh, in rank order."""
     said = torch.zeros(256, dtype=torch.uint8)
     encoded = text.encode()[:256]
     said[: len(encoded)] = torch.tensor(list(encoded), dtype=torch.uint8)

@@ -1,8 +1,9 @@
-"""Summaries that ranks share: what reductions, scans and searches along a cut dimension send.
+"""Combination of per-rank summaries: reductions, scans and searches along a sharded dimension.
 
-Each rank of the axes that cut it sums up what it holds in a few tensors, of one shape on all ranks.
-One all-gather an axis shows every rank those of all, of which it makes the result, or its own part
-of it. From `rules.families` through `propagate` to `entry`, like the rows of an `Exchange`.
+Each rank along the sharding axes summarises its shard in a few tensors, whose shapes are the same
+on all ranks. One all-gather per axis gives every rank all summaries, from which it computes the
+result or its own part of it. Made by `rules.families`; passes through `propagate` to `entry`, like
+the rows of an `Exchange`.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ from dtensor_core.tracing import depending
 
 @dataclass(frozen=True, eq=False)
 class Merge:
-    """What ranks along `axes` say of dimensions `dims` that these cut, and what is made of it.
+    """Combination of the summaries of ranks along `axes`, which shard the dimensions `dims`.
 
-    `bytes_each` are those that a rank says for each element of the other dims. `run(op, line)` is
-    what a rank runs for the operator; None where its local operator does it all.
+    Attributes:
+        axes: The mesh axes to gather along.
+        dims: The tensor dimensions that they shard.
+        bytes_each: The summary bytes of a rank per element of the other dims.
+        run: `run(op, line)` makes the function a rank runs for the operator; None if its local
+            operator does it all.
     """
 
     axes: tuple[int, ...]
@@ -46,7 +51,7 @@ class Merge:
         return self.axes[0]
 
     def seconds(self, specs: Sequence[Spec]) -> float:
-        """The estimated time, of a tensor like the first argument."""
+        """Return the estimated time for a tensor like the first argument."""
         spec = specs[0]
         ranks, link = spec.mesh_shape[self.axis], topology_of(spec.mesh).links[self.axis]
         origin = (0,) * len(spec.mesh_shape)
@@ -63,9 +68,9 @@ def within(
     result: Spec,
     causes: Sequence[Cause],
 ) -> Callable[..., Any]:
-    """What this rank runs for `op`, in place of the local operator `run`, where ranks exchange.
+    """Return the function this rank runs for `op` where ranks exchange data.
 
-    Merges along several axes are one.
+    It takes the place of the local operator `run`. Merges along several axes become one.
     """
     rows = [each for each in exchanges if isinstance(each, Exchange)]
     if rows:
@@ -78,11 +83,16 @@ def within(
 
 
 class Line:
-    """The ranks that a merge is between, seen from one: those that hold anything, in order.
+    """The non-empty ranks of a merge, in coordinate order, as seen from one rank.
 
-    Where one dimension is cut that is the order of its rows. `shapes` are what each of them holds
-    of the `shape`, and `coords` where they are; `before` is how many come before this rank, which
-    `is_empty` if it is none of them.
+    If one dimension is sharded, this is the order of its rows.
+
+    Attributes:
+        shape: The global shape.
+        shapes: The local shape of each of the ranks.
+        coords: The mesh coordinates of each of the ranks.
+        before: The number of these ranks that come before this one.
+        is_empty: True if this rank holds nothing, and so is none of them.
     """
 
     def __init__(self, merge: Merge, spec: Spec, result: Spec, cause: Cause) -> None:
@@ -119,9 +129,9 @@ class Line:
         bytes_each: int,
         but: Collection[int] = (),
     ) -> Line | None:
-        """For the local operator of an argument that may be cut along `dims`; None if it is not.
+        """Return the line of an argument that may be sharded along `dims`, or None if it is not.
 
-        Axes of `but` cut what is not shared.
+        Axes in `but` are left out. For use in local operators.
         """
         cut = [axis for axis, each in enumerate(spec.placements) if sharded_dim(each) in dims]
         axes = tuple(axis for axis in cut if spec.mesh_shape[axis] > 1 and axis not in but)
@@ -132,31 +142,31 @@ class Line:
 
     @property
     def parts(self) -> list[float]:
-        """The part of all elements that each of the ranks holds."""
+        """The fraction of all elements that each of the ranks holds."""
         counts = [math.prod(shape[dim] for dim in self._merge.dims) for shape in self.shapes]
         return [count / sum(counts) for count in counts]
 
     def sum(self, *addends: torch.Tensor) -> list[torch.Tensor]:
-        """The sums of these tensors over all ranks."""
+        """Sum each of these tensors over all ranks."""
         return [each.sum(0) for each in self.gather(*addends)]
 
     def offset(self, dim: int, coords: Sequence[int] | None = None) -> int:
-        """Where the rows of this rank start, or of the one at these coordinates."""
+        """Return the global offset of the rows of this rank, or of the rank at `coords`."""
         spec = self._spec
         cuts = layout.cuts_of(spec.placements, spec.mesh_shape, coords or spec.coords or (), dim)
         pieces = layout.held_extents(spec.shape[dim], cuts)
         return pieces[0].offset if pieces else 0
 
     def filled(self, x: torch.Tensor) -> torch.Tensor:
-        """The local tensor; where it is empty one row, so that kernels have something to do."""
+        """Return the local tensor, or a row of zeros if it is empty, as kernels need an element."""
         if not self.is_empty:
             return x
         shape = [max(n, 1) if d in self._merge.dims else n for d, n in enumerate(x.shape)]
         return depending(x.new_zeros(shape), x)
 
     def gather(self, *summaries: torch.Tensor) -> list[torch.Tensor]:
-        """Each of these tensors of all ranks that hold anything, stacked as a new first dim."""
-        if not any(each.numel() for each in summaries):  # nor has any other rank of these axes
+        """Gather each of these tensors from all non-empty ranks, stacked along a new first dim."""
+        if not any(each.numel() for each in summaries):  # nor does any other rank of them
             return [each.new_empty(len(self.shapes), *each.shape) for each in summaries]
         guard = observe.guard()
         if guard is not None:
@@ -170,7 +180,7 @@ class Line:
         return _unpacked(rows, summaries)
 
     def _gathered(self, sent: torch.Tensor, axis: int) -> torch.Tensor:
-        """What all ranks of an axis send, in order of their coordinates."""
+        """All-gather along an axis, in order of coordinates."""
         joined = channel(self._spec.mesh, (axis,))
         ranks = len(joined.coords)
         with observe.announced(self._news(sent, axis, ranks)):
@@ -195,7 +205,7 @@ class Line:
         )
 
     def _move(self, summaries: Sequence[torch.Tensor]) -> observe.Move:
-        """What a guard is shown: nothing changes its layout, but bytes are sent."""
+        """Build the move shown to a guard: the layout stays, but bytes are sent."""
         num_bytes = sum(each.numel() * each.element_size() for each in summaries) * self._num_ranks
         same = self._spec.placements
         step = ExchangeStep("all_gather", self._merge.axes, same, same, True, num_bytes)
@@ -203,7 +213,7 @@ class Line:
 
 
 def _packed(summaries: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All of them in one flat tensor: of their type if all are of one, and else of bytes."""
+    """Pack the summaries into one flat tensor, of bytes if their dtypes differ."""
     flat = [each.contiguous().view(-1) for each in summaries]
     if all(each.dtype is flat[0].dtype for each in flat):
         carrier = CARRIERS.get(flat[0].dtype)
@@ -213,7 +223,7 @@ def _packed(summaries: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _unpacked(rows: torch.Tensor, summaries: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """A stack of each tensor, from rows of which every one has them all."""
+    """Unpack rows that each hold all summaries into a stack per summary."""
     found: list[torch.Tensor] = []
     start = 0
     for like in summaries:

@@ -1,12 +1,12 @@
-"""The planner: the cheapest sequence of steps between two layouts of one tensor.
+"""The planner: finds the cheapest sequence of steps between two layouts of one tensor.
 
-A state is a tuple of placements, an edge is a row of the transition table on one axis or on axes
-that one group joins, its weight comes from `cost`; the plan is the shortest path. Pure and cached:
+A state is a tuple of placements. An edge is a row of the transition table on one axis, or on axes
+that one group joins; its weight comes from `cost`. The plan is the shortest path. Pure and cached:
 integers, placements and a topology in, a frozen `Plan` out, the same on every rank.
 
-Axes that cut the same dimension nest from the first to the last. Where an axis has to cut inside
-of later ones, it does so as a strided shard, of as many blocks as the later ones make: on axes
-(2, 4), `[_StridedShard(0, split_factor=4), Shard(0)]` has the second axis outermost.
+Axes that shard the same dimension nest from the first to the last. An axis that has to shard inside
+of later ones becomes a strided shard, with as many blocks as the later axes make: on axes (2, 4),
+`[_StridedShard(0, split_factor=4), Shard(0)]` has the second axis outermost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dtensor_core.redistribute.transitions import SCALED, Step, closed, transiti
 from dtensor_core.spec import Spec
 
 Placements = tuple[Placement, ...]
-# Layouts of joined axes that are looked at; where there are more, only the destination is.
+# Limit on the layouts of joined axes to search; beyond it only the destination is tried.
 _LOOKED_AT = 64
 
 
@@ -39,7 +39,11 @@ _LOOKED_AT = 64
 class Plan:
     """The steps from one layout to another, and their estimated time.
 
-    `num_flattened` is that of the topology, for which there may be a better one by now.
+    Attributes:
+        steps: The steps, in order.
+        seconds: Their estimated time.
+        target: The placements after the last step.
+        num_flattened: That of the topology it was planned for; a newer one may have a better plan.
     """
 
     steps: tuple[Step, ...]
@@ -49,7 +53,7 @@ class Plan:
 
     @property
     def communicates(self) -> bool:
-        """True if any step sends anything."""
+        """True if any step communicates."""
         return any(step.communicates for step in self.steps)
 
 
@@ -57,12 +61,12 @@ EMPTY = Plan((), 0.0)
 
 
 def plan_between(source: Spec, target: Spec) -> Plan:
-    """The cheapest plan between two layouts of one tensor."""
+    """Return the cheapest plan between two layouts of one tensor."""
     return EMPTY if source is target else plan_placements(source, target.placements)
 
 
 def plan_placements(source: Spec, target: Placements) -> Plan:
-    """The cheapest plan from a spec to other placements of the same tensor."""
+    """Return the cheapest plan from a spec to other placements of the same tensor."""
     if source.placements == target:
         return EMPTY
     mesh = topology_of(source.mesh)
@@ -73,9 +77,9 @@ def plan_placements(source: Spec, target: Placements) -> Plan:
 def plan(
     source: Placements, target: Placements, shape: tuple[int, ...], itemsize: int, mesh: Topology
 ) -> Plan:
-    """The cheapest plan from `source` to `target` for a tensor of global `shape`.
+    """Return the cheapest plan from `source` to `target` for a tensor of global `shape`.
 
-    Nothing has to be done on axes of one rank.
+    Axes of a single rank need no steps.
     """
     start = tuple(
         before if ranks > 1 else after
@@ -96,10 +100,9 @@ def _cheapest(
     itemsize: int,
     mesh: Topology,
 ) -> tuple[tuple[Step, ...], float]:
-    """The shortest path (A*), found among those that may beat the obvious ones.
+    """Find the shortest path by A*, bounded by the cost of the obvious plans.
 
-    No path is looked at further that would cost as much even if one latency were all there is
-    left to pay.
+    A path is abandoned once it would exceed the bound even if only one latency were left to pay.
     """
     known = [_at_once(source, target, changing, shape, mesh)]
     if known[0] is None or len(changing) > 1:
@@ -146,7 +149,7 @@ def _at_once(
     shape: tuple[int, ...],
     mesh: Topology,
 ) -> tuple[Step, ...] | None:
-    """The one step that does it all: on the only axis that changes, or on joined axes."""
+    """Return the single step that does it all, on the only axis that changes or on joined axes."""
     if len(changing) == 1:
         step = _step(source, target, changing, shape, mesh)
         return None if step is None else (step,)
@@ -161,7 +164,7 @@ def _at_once(
 def _by_way_of_whole(
     source: Placements, target: Placements, shape: tuple[int, ...], mesh: Topology
 ) -> tuple[Step, ...]:
-    """Make everything whole, last axis first, then cut it, first axis first: always possible."""
+    """Replicate every axis from last to first, then shard from first to last: always possible."""
     live = [axis for axis, ranks in enumerate(mesh.shape) if ranks > 1]
     steps: list[Step] = []
     state = source
@@ -177,7 +180,7 @@ def _by_way_of_whole(
 
 
 def _must_send(state: Placements, target: Placements) -> bool:
-    """True if some axis can't get to its end without communication."""
+    """True if some axis can't reach its target without communication."""
     return any(
         here is not there
         and not here.is_replicate()
@@ -202,21 +205,21 @@ def _step(
     shape: tuple[int, ...],
     mesh: Topology,
 ) -> Step | None:
-    """The one step from a state to another on some axes, if there is one."""
+    """Return the single step between two states on some axes, or None."""
     rows = [_row(state[axis], reached[axis]) for axis in axes]
     kinds = {row for row in rows if row is not None}
     if len(kinds) != 1 or None in rows:
         return None
     kind, communicates = kinds.pop()
     if len(axes) > 1 and not (communicates and _reduce_together(state[axis] for axis in axes)):
-        return None  # what is local is done axis by axis
+        return None  # local steps are taken axis by axis
     if not closed(state, reached, axes, shape, mesh.shape):
         return None
     return Step(kind, axes, state, reached, communicates)
 
 
 def _row(source: Placement, target: Placement) -> tuple[str, bool] | None:
-    """Kind and whether it sends; among joined axes a shard may also stay as it is."""
+    """Return the step kind and whether it communicates; joined axes may keep their shard."""
     if source is target:
         return ("all_to_all", True) if sharded_dim(source) is not None else None
     row = transition(source, target)
@@ -224,16 +227,16 @@ def _row(source: Placement, target: Placement) -> tuple[str, bool] | None:
 
 
 def _reduce_together(placements: Iterable[Placement]) -> bool:
-    """True unless there are addends of reductions that don't mix."""
+    """True unless the placements have partial values of reductions that do not commute."""
     reductions = {each.reduce_op for each in placements if isinstance(each, Partial)}
     return len(reductions) < 2 or reductions <= SCALED
 
 
 class _Stops:
-    """The layouts that lead from a source to a target: which of them come after which.
+    """Successors of a layout on the way from a source to a target.
 
-    On its own an axis may stop at its two ends, at R, and at the cuts in play; those inside of
-    later axes count where axes nest in an end, or may be joined.
+    On its own, an axis may stop at its two ends, at Replicate, and at the shardings in play.
+    Shardings nested inside of later axes are tried if axes nest in an end, or may be joined.
     """
 
     def __init__(self, source: Placements, target: Placements, mesh: Topology) -> None:
@@ -251,7 +254,7 @@ class _Stops:
         )
 
     def after(self, state: Placements) -> Iterator[tuple[tuple[int, ...], Placements]]:
-        """The axes to step on and the layouts to step to, one by one."""
+        """Yield the axes to step on and the layouts to step to."""
         for axis, placement in enumerate(state):
             if self.mesh.shape[axis] > 1:
                 for other in self._alone(axis, state):
@@ -271,20 +274,20 @@ class _Stops:
         for dim in self.nested:
             stops[_inside(dim, self._blocks(dim, axis, state))] = None
         if isinstance(end, Partial) and end is not state[axis]:
-            reduced = end is self.source[axis]  # addends that were reduced stay so
-            # What is neutral to one reduction is a number to another that comes later.
+            reduced = end is self.source[axis]  # partial values that were reduced stay reduced
+            # The neutral element of one reduction is an ordinary value to another that comes later.
             if reduced or not _reduce_together((*state[:axis], end, *state[axis + 1 :])):
                 del stops[end]
         return tuple(stops)
 
     def _blocks(self, dim: int, axis: int, placements: Sequence[Placement]) -> int:
-        """How many pieces later axes make of a dimension."""
+        """Return the number of pieces that later axes make of a dimension."""
         later = range(axis + 1, len(placements))
         sizes = (self.mesh.shape[each] for each in later if sharded_dim(placements[each]) == dim)
         return math.prod(sizes)
 
     def _together(self, axes: tuple[int, ...], state: Placements) -> Iterator[Placements]:
-        """What joined axes may step to: all whole, or all cut."""
+        """Yield the placements that joined axes may step to: all replicated, or all sharded."""
         now = [state[axis] for axis in axes]
         if any(placement.is_replicate() for placement in now):
             return

@@ -1,7 +1,7 @@
-"""What a step means for this rank: which parts of its local tensor go where, through which group.
+"""A step as seen from this rank: the parts of its local tensor, their destinations and the group.
 
-Worked out once from a step and a spec, and kept by `execute`. The only place where the rank
-counts: that a step is taken at all, and which, was decided before and by all alike.
+Computed once from a step and a spec, and cached by `execute`. This is the only place where the rank
+matters: the choice of steps was made before, and by all ranks alike.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dtensor_core.redistribute.steps import CARRIERS, Site
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
-# The kinds of which parts of the tensor before, or after, belong to single ranks.
+# Step kinds that split the tensor before by rank, and that join the one after by rank.
 _CUTTING = ("slice", "reduce_scatter", "all_to_all")
 _JOINING = ("all_gather", "all_to_all")
 _REDUCING = ("all_reduce", "reduce_scatter")
 
 
 def site_of(step: Step, spec: Spec) -> Site:
-    """Where a step on a tensor of `spec` (but for the placements) runs, for this rank."""
+    """Return the site of a step for this rank; the placements of `spec` are ignored."""
     me = spec.coords
     assert me is not None
     group, places = "", (tuple(me[axis] for axis in step.axes),)
@@ -75,10 +75,10 @@ def _parts(
     here: Sequence[Placement],
     there: Sequence[Placement],
 ) -> tuple[Part, ...]:
-    """For each rank of the group, what its tensor laid out `there` shares with mine `here`.
+    """Return this rank's part of the tensor laid out `here` that each rank holds `there`.
 
-    As parts of mine, which is of local `shape`. Ranks that differ on axes that don't cut a
-    dimension share the same of it.
+    Parts are relative to the local tensor, of local `shape`. Ranks that differ only on axes that
+    don't shard a dimension share the same part of it.
     """
     me = spec.coords
     assert me is not None
@@ -103,7 +103,7 @@ def _shape(spec: Spec, placements: Sequence[Placement], coords: Sequence[int]) -
 
 
 def _touched(step: Step) -> list[int]:
-    """The dimensions whose cuts the step changes."""
+    """Return the dimensions whose sharding the step changes."""
     ends = (step.source, step.target)
     dims = {sharded_dim(placements[axis]) for placements in ends for axis in step.axes}
     return sorted(dim for dim in dims if dim is not None)
@@ -117,7 +117,7 @@ def _held(
 
 
 def _sliced_dim(parts: Sequence[Part]) -> int | None:
-    """The dimension of which the parts are equal slices, in order; None if they are not."""
+    """Return the dimension of which the parts are equal slices, in order; None if they are not."""
     if not parts or len(parts[0].cuts) != 1 or len(parts[0].cuts[0][1]) != 1:
         return None
     dim, ((_, size),) = parts[0].cuts[0]
@@ -128,7 +128,7 @@ def _sliced_dim(parts: Sequence[Part]) -> int | None:
 
 
 def _reduction(step: Step, mesh_shape: Sequence[int]) -> tuple[str, int]:
-    """The reduction of the addends, and by what their sum is divided to be an average."""
+    """Return the reduction of partial values, and the divisor that makes a sum an average."""
     ends = step.target if step.kind == "one_addend" else step.source
     found = [(mesh_shape[axis], ends[axis]) for axis in step.axes]
     awaited = [

@@ -1,15 +1,16 @@
-"""Values that are reduced, as they are sent: so that the result is that of one device.
+"""Encoding of values for a reduction, so that the result matches that of one device.
 
-Backends add up in the type that they are sent, and may pass over a nan in a maximum. Therefore
+Backends accumulate in the dtype that they are sent, and may ignore a nan in a maximum. Therefore:
 
-    average       divided by a power of two before, and by the rest of the number of ranks after:
-                  exact but for subnormal numbers, and no sum overflows where the average does not
-    norm          the sum of powers that it is made of, those of half types in float32
-    max, min      of floating numbers as integers in the same order, nan beyond all others; those
-                  of half types, of whose width backends reduce no integers, as of float32
+    average       is divided by a power of two before, and by the rest of the number of ranks after:
+                  exact but for subnormal numbers, and no sum overflows unless the average does
+    norm          is sent as its sum of powers, in float32 for half-precision dtypes
+    max, min      of floating-point numbers are sent as integers in the same order, nan beyond all
+                  others; half-precision dtypes as those of float32, since backends reduce no
+                  integers of their width
 
-`site` asks once for each step, and `steps` encodes and decodes. What travels in another width
-counts so in the announced bytes (`sent_itemsize`).
+`site` asks once per step; `steps` encodes and decodes. Values that travel in another width count
+with that width in the announced bytes (`sent_itemsize`).
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ class Addends(ABC):
 
     @abstractmethod
     def encoded(self, local: torch.Tensor) -> torch.Tensor:
-        """The values as they are sent."""
+        """Return the values in the form in which they are sent."""
 
     @abstractmethod
     def decoded(self, arrived: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The result in its own type."""
+        """Return the result in its own dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Averaged(Addends):
-    """Addends of an average over `factor` ranks."""
+    """Values of an average over `factor` ranks."""
 
     factor: int
 
@@ -61,7 +62,7 @@ class _Averaged(Addends):
 
 @dataclass(frozen=True, slots=True)
 class _Powers(Addends):
-    """Norms, as the sums of powers that they are made of."""
+    """Norms, sent as the sums of powers that they are made of."""
 
     exponent: float
 
@@ -74,7 +75,7 @@ class _Powers(Addends):
 
 @dataclass(frozen=True, slots=True)
 class _Ordered(Addends):
-    """Floating numbers as integers in the same order; a nan wins."""
+    """Floating-point numbers, sent as integers in the same order; a nan wins."""
 
     def encoded(self, local: torch.Tensor) -> torch.Tensor:
         local = _widened(local)
@@ -89,7 +90,7 @@ class _Ordered(Addends):
 
 
 def addends_of(reduce_op: str, factor: int, dtype: torch.dtype) -> Addends | None:
-    """Encoding of the values of a reduction over ranks; None if they are sent as they are."""
+    """Return the encoding of the values of a reduction, or None if they are sent unchanged."""
     exponent = norm_exponent(reduce_op)
     if exponent is not None:
         return _Powers("sum", exponent)
@@ -100,13 +101,13 @@ def addends_of(reduce_op: str, factor: int, dtype: torch.dtype) -> Addends | Non
 
 
 def sent_itemsize(reduce_op: str, dtype: torch.dtype) -> int:
-    """The bytes that an element of a type has on its way to be reduced."""
+    """Return the bytes per element of a dtype on the wire of a reduction."""
     widened = reduce_op in _EXTREMES or norm_exponent(reduce_op) is not None
     return 4 if widened and dtype in _HALVES else dtype.itemsize
 
 
 def divided(tensor: torch.Tensor, factor: float) -> torch.Tensor:
-    """The quotient, in the type of the tensor; of integers it is rounded to zero."""
+    """Return the quotient in the dtype of the tensor; integers are rounded toward zero."""
     if tensor.dtype is torch.complex32:  # no kernel divides these
         return torch.view_as_complex(divided(torch.view_as_real(tensor), factor))
     return tensor / factor if _is_inexact(tensor.dtype) else (tensor / factor).to(tensor.dtype)
@@ -121,6 +122,6 @@ def _widened(local: torch.Tensor) -> torch.Tensor:
 
 
 def _reordered(bits: torch.Tensor) -> torch.Tensor:
-    """Bits of floating numbers as integers in their order, and back: its own inverse."""
+    """Map bits of floating-point numbers to integers in the same order; its own inverse."""
     limits = torch.iinfo(bits.dtype)
     return bits ^ ((bits >> (limits.bits - 1)) & limits.max)

@@ -1,6 +1,6 @@
-"""Rotation: each rank of a mesh of one axis gets the local tensor of another one.
+"""Rotation: each rank of a one-axis mesh receives the local tensor of another rank.
 
-One all-to-all in which a rank has something for one other only. Called by ring attention.
+One all-to-all in which each rank sends to a single other one. Called by ring attention.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dtensor_core.mesh import DeviceMesh, axis_name, channel
 
 
 def rotated(local: torch.Tensor, mesh: DeviceMesh, steps: int, operator: str) -> torch.Tensor:
-    """The flat local tensor of the rank that is `steps` places before; sizes are equal.
+    """Return the flat local tensor of the rank `steps` places before, cyclically.
 
-    The first rank comes after the last one.
+    Sizes must be equal on all ranks.
     """
     line = channel(mesh, (0,))
     ranks, coord = mesh.size(), mesh.get_local_rank()

@@ -1,8 +1,8 @@
-"""Which part of one local tensor is which part of another: what is cut out, sent and joined.
+"""Overlap of two shards, as parts of their local tensors: slicing, sending and joining.
 
-A shard holds, along every dimension, some extents of the global one, in ascending order. What
-two shards have in common is therefore, along every dimension, a few runs that both hold in the
-same order; a `Part` says where they lie in one local tensor. Used by `steps`, made by `execute`.
+Along every dimension, a shard holds some extents of the global tensor in ascending order. Two
+shards therefore share, along every dimension, a few runs that both hold in the same order. A `Part`
+locates them in one local tensor. Used by `steps`, made by `execute`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 
 from dtensor_core.layout import Extent
 
-# Where something lies in a dimension: (start, size), ascending.
+# Locations within a dimension: (start, size), ascending.
 Runs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a local tensor: its shape, and the dimensions where it is less than all."""
+    """A part of a local tensor: its shape, and the dimensions along which it is not all of it."""
 
     shape: tuple[int, ...]
     cuts: tuple[tuple[int, Runs], ...]
@@ -34,7 +34,7 @@ class Part:
 
 
 def common(held: Sequence[Extent], wanted: Sequence[Extent]) -> Runs:
-    """Where in the extents that are held of a dimension lies what is wanted of them."""
+    """Return the runs of the wanted extents within the held ones, as local offsets."""
     runs: list[tuple[int, int]] = []
     start = 0
     for piece in held:
@@ -48,14 +48,14 @@ def common(held: Sequence[Extent], wanted: Sequence[Extent]) -> Runs:
 
 
 def _append(runs: list[tuple[int, int]], start: int, size: int) -> None:
-    """Add a run, joined to the last one where they touch."""
+    """Append a run, merged with the last one if they touch."""
     if runs and runs[-1][0] + runs[-1][1] == start:
         start, size = runs[-1][0], runs.pop()[1] + size
     runs.append((start, size))
 
 
 def part(shape: Sequence[int], runs: Sequence[tuple[int, Runs]]) -> Part:
-    """The part of a tensor of local `shape` that `runs` of some dimensions are."""
+    """Return the part of a tensor of local `shape` given by `runs` of some dimensions."""
     sizes = list(shape)
     for dim, here in runs:
         sizes[dim] = sum(size for _, size in here)
@@ -64,7 +64,7 @@ def part(shape: Sequence[int], runs: Sequence[tuple[int, Runs]]) -> Part:
 
 
 def take(tensor: torch.Tensor, wanted: Part) -> torch.Tensor:
-    """A part of a tensor; a view where it is in one piece."""
+    """Return a part of a tensor; a view if it is contiguous along each dimension."""
     for dim, runs in wanted.cuts:
         pieces = [tensor.narrow(dim, start, size) for start, size in runs or ((0, 0),)]
         tensor = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
@@ -72,7 +72,7 @@ def take(tensor: torch.Tensor, wanted: Part) -> torch.Tensor:
 
 
 def join(blocks: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequence[int]):
-    """The tensor of `shape` that has each block as its part; together they are all of it."""
+    """Assemble a tensor of `shape` from blocks, which are its parts and together cover it."""
     dims = {dim for each in parts for dim, _ in each.cuts}
     if len(dims) > 1:
         return _filled(blocks, parts, shape)
@@ -97,7 +97,7 @@ def _place(entry: tuple[int, torch.Tensor]) -> int:
 
 
 def _filled(blocks: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequence[int]):
-    """Blocks that lie in several dimensions are copied to their places."""
+    """Assemble blocks that differ in several dimensions by copying each to its place."""
     out = blocks[0].new_empty(shape)
     for block, each in zip(blocks, parts, strict=True):
         runs = [here for _, here in each.cuts]
@@ -112,7 +112,7 @@ def _filled(blocks: Sequence[torch.Tensor], parts: Sequence[Part], shape: Sequen
 
 
 def pad(piece: torch.Tensor, numel: int) -> torch.Tensor:
-    """The elements of a piece in one dimension, with zeros behind them up to `numel`."""
+    """Flatten a piece and pad it with zeros to `numel` elements."""
     flat = piece.reshape(-1)
     missing = numel - flat.shape[0]
     return torch.cat([flat, flat.new_zeros(missing)]) if missing else flat

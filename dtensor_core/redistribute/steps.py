@@ -1,9 +1,9 @@
-"""One pair of functions a step kind: what a rank does to its local tensor before and after waiting.
+"""Kernels of the step kinds: the work of a rank before and after waiting for a collective.
 
-`begin` issues the collective, or does all there is to do where nothing is sent; `finish` makes
-the local tensor of what arrived. Pieces that differ in size are padded to the longest for
-all-gather and reduce-scatter, and cut back after; all-to-all exchanges exact sizes. Called by
-`execute` through the table `STEPS`.
+`begin` issues the collective, or does all the work of a local step; `finish` makes the local tensor
+from the arrived data. All-gather and reduce-scatter pad pieces of different size to the longest and
+trim them afterwards; all-to-all exchanges exact sizes. Called by `execute` through the table
+`STEPS`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dtensor_core.redistribute.reduction_values import Addends, divided
 from dtensor_core.redistribute.shard_overlap import Part, join, pad, take
 from dtensor_core.tracing import depending
 
-# An addend that changes nothing, per reduction; None keeps the value on every rank.
+# The neutral element of each reduction; None means that every rank keeps the value.
 _NEUTRAL: dict[str, int | None] = {
     "sum": 0,
     "bor": 0,
@@ -31,7 +31,7 @@ _NEUTRAL: dict[str, int | None] = {
     "max": None,
     "band": None,
 }
-# What is only moved, and not reduced, travels as a type that every backend carries.
+# Data that is only moved, not reduced, travels as a dtype that every backend supports.
 CARRIERS: dict[torch.dtype, torch.dtype] = {
     torch.complex32: torch.float16,
     torch.complex64: torch.float32,
@@ -47,16 +47,28 @@ CARRIERS: dict[torch.dtype, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """Where a step runs, for this rank.
+    """Rank-specific parameters of a step.
 
-    `before` and `after` are local shapes. For each of the `ranks` of the group, of which this is
-    `number`, `sent` has the part of the local tensor before that is for it, and `received` the
-    part of the one after that comes from it, with their `sent_sizes` and `received_sizes`. Where
-    these are equal slices of one dimension, in the order of the group, that is `cut_dim` or
-    `joined_dim`. Pieces are padded to `longest` elements unless they are `even`. `first` is the
-    rank that keeps the value where the others hold what changes nothing. `factor` is what tells
-    an average from a sum. `addends` is how values that are reduced are sent; `carrier` is the type
-    that others travel as, if not `dtype`.
+    Attributes:
+        group: The name of the process group.
+        ranks: The number of ranks of the group.
+        number: This rank's number in the group.
+        first: True on the rank that keeps the value where the others hold the neutral element.
+        before: The local shape before the step.
+        after: The local shape after it.
+        sent: The part of the local tensor before that goes to each rank.
+        received: The part of the local tensor after that comes from each rank.
+        sent_sizes: The numbers of elements of `sent`, in units of the carrier.
+        received_sizes: The numbers of elements of `received`, in units of the carrier.
+        cut_dim: The dimension of which `sent` are equal slices in group order, or None.
+        joined_dim: The same of `received`.
+        longest: The number of elements that pieces are padded to, unless they are `even`.
+        even: True if all pieces have the same shape.
+        reduce_op: The reduction.
+        factor: The divisor that turns a sum into an average.
+        addends: The encoding of values that are reduced, or None.
+        dtype: The dtype of the tensor.
+        carrier: The dtype that unreduced values travel as, if not `dtype`.
     """
 
     group: str
@@ -85,7 +97,7 @@ def _slice(local: torch.Tensor, site: Site) -> torch.Tensor:
 
 
 def _one_addend(local: torch.Tensor, site: Site) -> torch.Tensor:
-    """The value stays on the first rank; the others hold what changes nothing. Exact."""
+    """Keep the value on the first rank and the neutral element on the others; exact."""
     neutral = _NEUTRAL.get(site.reduce_op, 0)  # of norms, 0
     if neutral is None or site.first:
         return local
@@ -93,12 +105,12 @@ def _one_addend(local: torch.Tensor, site: Site) -> torch.Tensor:
 
 
 def _rescale(local: torch.Tensor, site: Site) -> torch.Tensor:
-    """Addends of a sum become addends of an average, or the other way."""
+    """Convert partial sums to partial averages, or back."""
     return local * site.factor if site.reduce_op == "sum" else divided(local, site.factor)
 
 
 def carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
-    """The same bytes as numbers that backends send; a last dim of size 1 may have any stride."""
+    """View the data as a dtype that backends send; a last dim of size 1 may have any stride."""
     sent = sent.resolve_conj()
     if sent.ndim and sent.stride(-1) != 1:
         sent = sent.clone(memory_format=torch.contiguous_format)
@@ -106,7 +118,7 @@ def carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
 
 
 def _delivered(arrived: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What was carried, as what it is; strides of what has no elements forbid to view it so."""
+    """View carried data as its own dtype, or make an empty tensor, whose view may be refused."""
     if arrived.numel():
         return arrived.view(dtype)
     last = arrived.shape[-1] * arrived.dtype.itemsize // dtype.itemsize
@@ -139,14 +151,14 @@ def _gathered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
 
 
 def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], site: Site) -> torch.Tensor:
-    """Equal blocks of one `shape`, joined along one dimension by a single copy."""
+    """Join equal blocks of one `shape` along one dimension with a single copy."""
     assert site.joined_dim is not None
     blocks = arrived.view(site.ranks, *shape)
     return blocks.movedim(0, site.joined_dim).reshape(site.after).contiguous()
 
 
 def _one_by_one(local: torch.Tensor, site: Site) -> torch.Tensor:
-    """Equal slices of one dimension, one behind the other, by at most a single copy."""
+    """Lay out equal slices of one dimension one after the other, with at most a single copy."""
     dim = site.cut_dim
     assert dim is not None
     size = local.shape[dim] // site.ranks
@@ -225,7 +237,7 @@ STEPS: dict[str, tuple[Act, Act | None]] = {
 
 
 def arrives_finished(kind: str, site: Site) -> bool:
-    """Whether what arrives is the result as it is."""
+    """True if the arrived data is the result without further work."""
     if kind == "all_gather":
         return site.carrier is None and site.joined_dim == 0
     if kind not in ("all_reduce", "reduce_scatter"):

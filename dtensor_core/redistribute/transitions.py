@@ -1,21 +1,21 @@
-"""THE table of transitions: what takes a tensor from one placement to another.
+"""THE table of transitions: the step that takes a tensor from one placement to another.
 
-Each row says which `Step` kind does it and how many payload bytes that moves; a pair without a
-row has no direct step and is planned through others. A step acts on one mesh axis, or on several
-that one group joins if all of them take the same row. Backward: the gradient of a transition goes
-the other way with Partial read as Replicate, since every addend receives the whole gradient.
+Each row names the `Step` kind and the payload bytes that it moves. A pair without a row has no
+direct step and is planned through others. A step acts on one mesh axis, or on several that one
+group joins if all of them take the same row. Backward: the gradient of a transition goes the other
+way with Partial read as Replicate, since every partial value receives the full gradient.
 
     source  target  step            payload per rank        communicates
     R       S       slice           0                       no
     R       P       one_addend      0                       no
     S       R       all_gather      n * longest piece       yes
-    P       R       all_reduce      whole                   yes
+    P       R       all_reduce      full tensor             yes
     P       S       reduce_scatter  n * longest piece       yes
     S       S'      all_to_all      what the rank holds     yes
     P(sum)  P(avg)  rescale         0                       no, and the same back
 
 S is a shard of any kind, strided or not. Law: a step neither needs nor makes data outside of its
-group. That holds where the axes that the step leaves alone cut the same out of every dimension
+group. That holds if the axes that the step leaves alone select the same part of every dimension
 before and after (`is_closed`). Read by `cost` (bytes), `plan` (legality) and `execute` (step).
 """
 
@@ -43,7 +43,7 @@ from dtensor_core.redistribute.reduction_values import sent_itemsize
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One row: the step's kind, and whether it sends anything."""
+    """One row: the step's kind, and whether it communicates."""
 
     kind: str
     communicates: bool
@@ -58,9 +58,9 @@ _ROWS: dict[tuple[str, str], Transition] = {
     ("S", "S"): Transition("all_to_all", True),
     ("P", "P"): Transition("rescale", False),
 }
-# Reductions that differ by a factor only.
+# Reductions that differ only by a factor.
 SCALED = frozenset(("sum", "avg"))
-# How many coordinates `is_closed` compares where it can't reason; beyond it says no.
+# Limit on the coordinates `is_closed` compares where it can't reason; beyond it, it returns False.
 _COMPARED = 512
 
 
@@ -71,22 +71,27 @@ def _letter(placement: Placement) -> str:
 
 
 def transition(source: Placement, target: Placement) -> Transition | None:
-    """The row for a pair of different placements, or None if no single step does it."""
+    """Return the row for a pair of different placements, or None if no single step does it."""
     if isinstance(source, Partial) and isinstance(target, Partial):
         return _ROWS["P", "P"] if {source.reduce_op, target.reduce_op} <= SCALED else None
     return _ROWS.get((_letter(source), _letter(target)))
 
 
 def gradient_placement(placement: Placement) -> Placement:
-    """The placement that the gradient of a tensor so placed has: Partial becomes Replicate."""
+    """Return the placement of the gradient of a tensor so placed: Partial becomes Replicate."""
     return Replicate() if isinstance(placement, Partial) else placement
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One transition on one axis, or on several that are joined, within a plan.
+    """One transition within a plan, on one axis or on several joined ones.
 
-    `source` and `target` are all the placements before and after; they differ on `axes` only.
+    Attributes:
+        kind: The step kind, a key of `STEPS`.
+        axes: The axes it acts on; `source` and `target` differ on these only.
+        source: All placements before.
+        target: All placements after.
+        communicates: True if it sends anything.
     """
 
     kind: str
@@ -97,16 +102,16 @@ class Step:
 
     @property
     def axis(self) -> int:
-        """The axis, the first one of several."""
+        """The axis that the step acts on; the first one of several."""
         return self.axes[0]
 
     def payload_bytes(
         self, shape: Sequence[int], itemsize: int, mesh_shape: Sequence[int], coords: Sequence[int]
     ) -> int:
-        """Payload of this step for the rank at `coords`, in bytes; the recorder counts the same.
+        """Return the payload of this step at `coords` in bytes, as the recorder counts it.
 
-        Of an all-gather that is the output, of a reduce-scatter the input, of the others the
-        local tensor; pieces that are sent padded count padded.
+        For an all-gather this is the output, for a reduce-scatter the input, for others the local
+        tensor. Pieces that are sent padded count padded.
         """
         if not self.communicates:
             return 0
@@ -117,7 +122,7 @@ class Step:
         return self.longest(shape, cut, mesh_shape, coords) * ranks * itemsize
 
     def sent_itemsize(self, dtype: torch.dtype) -> int:
-        """The bytes of an element of a type as this step sends it."""
+        """Return the bytes per element of a dtype as this step sends it."""
         awaited = self.source[self.axis]
         if isinstance(awaited, Partial) and self.communicates:
             return sent_itemsize(awaited.reduce_op, dtype)
@@ -130,7 +135,7 @@ class Step:
         mesh_shape: Sequence[int],
         coords: Sequence[int],
     ) -> int:
-        """The most elements that a rank of the group of the rank at `coords` has in a layout."""
+        """Return the largest number of elements of a rank in the group of `coords`, in a layout."""
         numel = 1
         for dim, size in enumerate(shape):
             cutting = [axis for axis in self.axes if sharded_dim(placements[axis]) == dim]
@@ -152,7 +157,8 @@ def _at(coords: Sequence[int], axes: Sequence[int], there: Sequence[int]) -> lis
     return moved
 
 
-# A cut of a dimension as `is_closed` sees it: ranks, blocks, and whether its axis takes the step.
+# A sharding of a dimension as `is_closed` sees it: ranks, blocks, and whether its axis takes the
+# step.
 _Cut = tuple[int, int, bool]
 
 
@@ -163,7 +169,7 @@ def closed(
     shape: Sequence[int],
     mesh_shape: Sequence[int],
 ) -> bool:
-    """True if a step on `axes` between two layouts needs nothing from outside of its group."""
+    """True if a step on `axes` between two layouts needs no data from outside of its group."""
     dims = {sharded_dim(placements[axis]) for placements in (source, target) for axis in axes}
     return all(
         is_closed(
@@ -188,10 +194,10 @@ def _cuts(
 
 @lru_cache(maxsize=16384)
 def is_closed(size: int, before: tuple[_Cut, ...], after: tuple[_Cut, ...]) -> bool:
-    """True if the axes outside of a step cut the same out of a dimension before and after it.
+    """True if the axes outside of a step select the same part of a dimension before and after it.
 
-    They do where they come first. Where everything divides, each axis owns digits of the index,
-    which must stay the same; and otherwise what is held is compared.
+    They do if they come first. If all sizes divide evenly, each axis owns digits of the index,
+    which must stay the same. Otherwise the held extents are compared.
     """
     if size == 0 or (_outside_first(before) and _outside_first(after)):
         return True
@@ -213,9 +219,9 @@ def _outside_first(cuts: Sequence[_Cut]) -> bool:
 
 
 def _digits(size: int, cuts: Sequence[_Cut]) -> list[tuple[int, int]] | None:
-    """The digits (place value, base) of the index that outside axes own; None if not even.
+    """Return the digits (place value, base) of the index that outside axes own; None if uneven.
 
-    An index of a dimension of 24, cut by 2 and then 3 ranks, has the digits 2, 3 and 4, of the
+    An index of a dimension of 24, sharded over 2 and then 3 ranks, has the digits 2, 3 and 4, of
     place values 12, 4 and 1; the axes own the first two.
     """
     free, owned = [(1, size)], []
@@ -231,7 +237,7 @@ def _digits(size: int, cuts: Sequence[_Cut]) -> list[tuple[int, int]] | None:
 
 
 def _split(digits: Sequence[tuple[int, int]], count: int):
-    """Digits parted so that the first ones count to `count`; None where they can't."""
+    """Split digits so that the first ones count to `count`; None if that is impossible."""
     first: list[tuple[int, int]] = []
     rest = list(digits)
     while count > 1:
@@ -251,7 +257,7 @@ def _split(digits: Sequence[tuple[int, int]], count: int):
 
 
 def _held(size: int, cuts: Sequence[_Cut], outside: Sequence[int]) -> list[layout.Extent]:
-    """What a group holds together of a dimension, whose outside axes stand at `outside`."""
+    """Return the extents that a group holds of a dimension, at outside coordinates `outside`."""
     held: set[layout.Extent] = set()
     for there in itertools.product(*(range(ranks) for ranks, _, within in cuts if within)):
         mine, theirs = iter(there), iter(outside)

@@ -8,7 +8,7 @@ from dtensor_core.rules.listing import markdown, plain
 
 
 def main() -> None:
-    """Print what the command line asks for."""
+    """Print the table of operators as requested on the command line."""
     parser = argparse.ArgumentParser(prog="python -m dtensor_core.rules", description=__doc__)
     parser.add_argument("--markdown", action="store_true", help="as in docs/operators.md")
     print(markdown() if parser.parse_args().markdown else plain())

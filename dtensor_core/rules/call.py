@@ -1,7 +1,7 @@
-"""One operator call as rules see it: global metadata only, nothing of this rank.
+"""An operator call as rules see it: global metadata only, nothing specific to this rank.
 
 `dispatch` makes it on a cache miss; families read it and return a `Rule`. Tensor arguments are
-numbered in the order in which they stand, lists flattened, `out=` arguments left aside.
+numbered in order, with lists flattened and `out=` arguments left out.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ from dtensor_core.spec import Spec, TensorMeta
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`args` and `kwargs` hold a `Spec` where the call has a tensor.
+    """An operator call, with a `Spec` in `args` and `kwargs` for each tensor.
 
-    `specs` are those of the numbered tensor arguments, `outputs` the metadata of the tensor
-    results in order, both global. `read` collects the names of the arguments that were asked for:
-    a number among them is part of what is cached.
+    Attributes:
+        op: The operator.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        specs: The specs of the numbered tensor arguments.
+        outputs: The global metadata of the tensor results, in order.
+        read: The names of the arguments that a rule has read; numbers among them become part of the
+            cache key.
     """
 
     op: OpOverload
@@ -39,12 +44,12 @@ class Call:
 
     @property
     def names(self) -> list[str]:
-        """The names of the numbered tensor arguments, that of a list for each of its tensors."""
+        """The names of the numbered tensor arguments, a list's name once per tensor."""
         given = (*zip(argument_names(self.op), self.args, strict=False), *self.kwargs.items())
         return [name for name, value in given for _ in tensors((value,))]
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """The value of a named argument; `default`, or else the schema's, if it is not given."""
+        """Return the value of a named argument, or `default`, or else the schema's default."""
         self.read.add(name)
         position = argument_names(self.op).get(name)
         if position is None:
@@ -56,9 +61,10 @@ class Call:
         return self.kwargs.get(name, default)
 
     def numbers(self) -> Iterator[tuple[str, complex]]:
-        """The numbers among the arguments whose values a key does not have, under their names.
+        """Yield name and value of the numbers whose values are not part of a key.
 
-        A decision may rest on their being finite or 0, which a key does have, and on no more.
+        A decision may depend on whether they are finite or 0, which is part of the key, but on no
+        more.
         """
         given = (*zip(argument_names(self.op), self.args, strict=False), *self.kwargs.items())
         schema, places = self.op._schema.arguments, argument_names(self.op)
@@ -67,23 +73,23 @@ class Call:
                 yield name, value
 
     def number_at(self, position: int) -> int | None:
-        """The number of the tensor at a position of `args`, or None if it is no tensor."""
+        """Return the number of the tensor at a position of `args`, or None if it is no tensor."""
         if position >= len(self.args) or not isinstance(self.args[position], Spec):
             return None
         return sum(1 for _ in tensors(self.args[:position]))
 
 
-# Types of schema arguments for which a Python number counts by its type only.
+# Schema types for which a Python number is keyed by its type only.
 _VALUES = ("number", "float", "Tensor", "List[number")
 
 
 def is_value(argument: Any) -> bool:
-    """True for an argument of a schema that takes numbers whose values no layout depends on."""
+    """True for a schema argument that takes numbers whose values don't affect layouts."""
     return str(argument.type).removeprefix("Optional[").rstrip("]") in _VALUES
 
 
 def tensors(values: Sequence[Any]) -> Iterator[Spec]:
-    """The specs among values, those in lists included, in order."""
+    """Yield the specs among values in order, those in lists included."""
     for value in values:
         if isinstance(value, Spec):
             yield value

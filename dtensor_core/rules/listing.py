@@ -1,6 +1,7 @@
-"""The table of operators as text: what `python -m dtensor_core.rules` prints.
+"""The table of operators as text, as printed by `python -m dtensor_core.rules`.
 
-Operators of one family with one rule share a line. docs/operators.md is made of the same lines.
+Operators of one family with the same rule share a line. docs/operators.md is made of the same
+lines.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from types import ModuleType
 from dtensor_core.rules.table import FAMILIES, TABLE
 
 HEADER = ("operators", "rule", "Partials that pass")
-# How wide the columns of operators and rules are at most.
+# Maximum widths of the columns of operators and rules.
 _WIDTHS = (34, 44)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Operators that have one rule: its notation, or a sentence where notation can't say it."""
+    """Operators with the same rule: its notation, or a sentence where notation is insufficient."""
 
     operators: tuple[str, ...]
     text: str
@@ -28,7 +29,7 @@ class Line:
 
 
 def families() -> Iterator[tuple[str, str, list[Line]]]:
-    """Name, description and lines of every family."""
+    """Yield name, description and lines of every family."""
     for name, family in FAMILIES.items():
         yield name, inspect.getdoc(family) or "", _lines(family)
 
@@ -42,7 +43,7 @@ def _lines(family: ModuleType) -> list[Line]:
 
 
 def plain() -> str:
-    """The table in aligned columns."""
+    """Return the table in aligned columns."""
     blocks = [_aligned((HEADER,))]
     for name, description, lines in families():
         title = f"{name}: {description.splitlines()[0]}"
@@ -67,7 +68,7 @@ def _aligned(rows: Sequence[tuple[str, str, str]]) -> str:
 
 
 def markdown() -> str:
-    """The table as a section for each family."""
+    """Return the table as one Markdown section per family."""
     blocks: list[str] = []
     for name, description, lines in families():
         rows = [HEADER, ("---",) * len(HEADER)]
@@ -81,5 +82,5 @@ def markdown() -> str:
 
 
 def _code(text: str) -> str:
-    """Notation as code, a sentence as it is."""
+    """Format notation as code, and a sentence unchanged."""
     return f"`{text}`" if "->" in text else text

@@ -1,6 +1,7 @@
-"""The candidate of a rule for a dimension that is cut, where ranks share summaries of it.
+"""Candidate of a rule for a sharded dimension whose ranks combine summaries of it.
 
-Families that need a dimension whole offer it beside: see `redistribute.merge`.
+Families that need a replicated dimension offer it as an alternative: see
+`redistribute.partial_combine`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,17 @@ def merged(
     *,
     stays: bool = False,
 ) -> Rule:
-    """The rule with a merge of what ranks say of `dims` offered to every axis that cuts one.
+    """Add to a rule a merge of the ranks' summaries, for every axis that shards one of `dims`.
 
-    The results are cut as the arguments are if the dimension `stays`, and whole if not.
+    The results are sharded like the arguments if the dimension `stays`, and otherwise replicated.
+
+    Args:
+        rule: The rule to extend.
+        call: Its call.
+        dims: The dimensions that are summarised.
+        bytes_each: The summary bytes of a rank per element of the other dims.
+        run: See `Merge.run`.
+        stays: True if the results have the dimension.
     """
     extra: list[Candidate] = []
     for axis, dim in cuts(call, dims).items():
@@ -41,7 +50,7 @@ def merged(
 
 
 def cuts(call: Call, dims: Sequence[int]) -> dict[int, int]:
-    """The axes that cut one of the dimensions, and which; none if any does it in blocks."""
+    """Return the axes that shard one of the dimensions, and which one; none if any is strided."""
     found: dict[int, int] = {}
     for spec in call.specs:
         for axis, placement in enumerate(spec.placements):

@@ -1,12 +1,12 @@
 """The notation of rules: one line of text for operators whose dimensions have fixed names.
 
-    "m k, k n -> m n"              a product; k vanishes, so cutting it gives addends
-    "n + m k, k n -> m n"          terms add up; Partial may pass through one factor of each
-    "b s d!, d! -> b s d!"         d must be whole
+    "m k, k n -> m n"              a product; k vanishes, so sharding it gives partial sums
+    "n + m k, k n -> m n"          terms are added; Partial may pass through one factor of each
+    "b s d!, d! -> b s d!"         d must be replicated
     "(h d) -> h d"                 a flattened dimension, outermost factor first
 
-Letters are bound to sizes by the shapes of a call. An argument that has fewer dimensions, or size
-1 where a letter is larger, is broadcast against the right end of its operand.
+Letters are bound to sizes by the shapes of a call. An argument that has fewer dimensions, or size 1
+where a letter is larger, is broadcast against the right end of its operand.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class Notation:
 
 @cache
 def parse(text: str) -> Notation:
-    """The meaning of a line of notation.
+    """Parse a line of notation.
 
-    Raises NotationError if the line has no single arrow or an output factor no input has.
+    Raises:
+        NotationError: The line has no single arrow.
     """
     left, arrow, right = text.partition("->")
     if not arrow or "->" in right:
@@ -61,9 +62,10 @@ def _operand(text: str) -> Operand:
 
 
 def bind(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """The size of every factor, from the shapes of the arguments.
+    """Return the size of every factor, from the shapes of the arguments.
 
-    Raises NotationError if a shape has more dimensions than its operand.
+    Raises:
+        NotationError: A shape has more dimensions than its operand.
     """
     sizes: dict[str, int] = {}
     for operand, shape in zip(notation.inputs, shapes, strict=True):
@@ -78,7 +80,7 @@ def bind(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
 
 
 def broadcast(operand: Operand, shape: Sequence[int], sizes: dict[str, int]) -> Operand:
-    """The operand that an argument of this shape has: right-aligned, size 1 where it is spread."""
+    """Return the operand of an argument of this shape, right-aligned; `()` for broadcast dims."""
     aligned = operand[len(operand) - len(shape) :]
     return tuple(
         () if size == 1 and any(sizes[name] != 1 for name in dim) else dim

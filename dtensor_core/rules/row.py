@@ -1,4 +1,4 @@
-"""One row of the operator table, and the row made of a line of notation."""
+"""One row of the operator table, and the row made from a line of notation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from dtensor_core.rules.rule import PASSING, Rule, Terms, through
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How an operator's rule is built, and what the printed table says of it.
+    """Builder of an operator's rule, and its text in the printed table.
 
-    `build` returns None for a call of the operator that has no rule. `algebra` and `terms` are
-    those of its rules, as far as the call does not take them back (a mean of integers is rounded);
-    a test over the table compares them with what the rules let through.
+    `algebra` and `terms` are those of its rules, unless a call restricts them (a mean of integers
+    is rounded). A test over the table compares them with what the rules let through.
+
+    Attributes:
+        build: Makes the rule of a call, or returns None if that call has none.
+        text: The notation, or a sentence.
+        algebra: Words of `rule.PASSING`.
+        terms: The additive terms.
     """
 
     build: Callable[[Call], Rule | None]
@@ -27,7 +32,7 @@ class Row:
 
     @property
     def passing(self) -> str:
-        """Which Partials pass and through which tensor arguments: `sum, avg: 0 + 1 * 2`."""
+        """The Partials that pass, and through which tensor arguments: `sum, avg: 0 + 1 * 2`."""
         found: dict[str, list[str]] = {}
         for word in self.algebra.split():
             terms = through(self.terms, word)
@@ -37,19 +42,19 @@ class Row:
 
 
 def alike(names: str, row: Row) -> dict[str, Row]:
-    """One row for several operators."""
+    """Return one row for several operators."""
     return dict.fromkeys(names.split(), row)
 
 
 def whole_rule(call: Call) -> Rule:
-    """Every argument whole, every result whole."""
+    """Return the rule with every argument and every result replicated."""
     return Rule(
         inputs=tuple(() for _ in call.specs), outputs=tuple(() for _ in call.outputs), sizes={}
     )
 
 
 def notation(text: str, *, algebra: str = "linear", local: LocalMaker | None = None) -> Row:
-    """A row that is one line of notation; see `rules.notation` for the language."""
+    """Make a row from one line of notation; see `rules.notation` for the language."""
     parsed = parse(text)
 
     def build(call: Call) -> Rule:

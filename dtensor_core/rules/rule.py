@@ -1,12 +1,12 @@
-"""A sharding rule of one call, in terms of factors, and the candidates it offers one mesh axis.
+"""A sharding rule of one call, in terms of factors, and its candidates for one mesh axis.
 
-A factor is a letter for a size that several tensor dimensions may share; a dimension is a tuple
-of factors, outermost first, and the empty tuple is a broadcast dimension of size 1. Cutting one
-factor cuts every dimension it is part of; where it is missing from an output, the outputs are
-addends. Families build rules, `propagate` chooses among their candidates.
+A factor is a letter for a size that several tensor dimensions may share. A dimension is a tuple of
+factors, outermost first; the empty tuple is a broadcast dimension of size 1. Sharding a factor
+shards every dimension it is part of; outputs that lack it become partial sums. Families build
+rules, `propagate` chooses among their candidates.
 
-Law of cutting a factor with prefix product p inside its dimension: the dimension is `Shard` if
-p is 1 and `_StridedShard(split_factor=p)` if not.
+Law of sharding a factor with prefix product p inside its dimension: the dimension is `Shard` if p
+is 1, and otherwise `_StridedShard(split_factor=p)`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Terms = tuple[tuple[int, ...], ...]
 # See `Rule.form`.
 Form = tuple[Any, ...]
 
-# Which Partials an operator lets through, by its algebraic properties (see `Rule.algebra`). A
+# Partials that an operator lets through, by its algebraic properties (see `Rule.algebra`). A
 # property that is not listed is the one reduction that passes.
 PASSING: dict[str, tuple[str, ...]] = {
     "opaque": (),
@@ -48,15 +48,15 @@ PASSING: dict[str, tuple[str, ...]] = {
     "increasing": ("max", "min"),
     "decreasing": ("max", "min"),
 }
-# Extremes pass what is monotone through one argument, while all others are whole; what decreases
-# turns them around.
+# Extremes pass an operator that is monotone in one argument while all others are replicated; a
+# decreasing one swaps them.
 MONOTONE = ("increasing", "decreasing")
 _TURNED = {"max": "min", "min": "max"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """One factor cut by one axis, within `style` equal blocks of it (1 but for strided shards)."""
+    """One factor sharded by one axis, within `style` equal blocks (1 unless strided)."""
 
     factor: str
     style: int = 1
@@ -66,7 +66,7 @@ class Cutting:
 class Candidate:
     """Placements on one axis: one per tensor argument and one per tensor output.
 
-    One with an `exchange` is offered to its axis only, and runs what that says.
+    A candidate with an `exchange` is offered to the axis of that exchange only, and runs it.
     """
 
     inputs: tuple[Placement, ...]
@@ -79,15 +79,22 @@ class Candidate:
 class Rule:
     """The sharding semantics of one call.
 
-    `inputs` and `outputs` are the operands of its tensor arguments and results, in order. `sizes`
-    gives every factor's size; `blocked` factors can't be cut. `reduce` is the reduction of factors
-    that no output has. `terms` are the additive terms of the result, each a product of argument
-    numbers; with `algebra`, words of `PASSING`, they say which Partials pass: one argument of each
-    term is Partial, all others are whole. `extra` are candidates that this does not say, and all
-    whole is one unless `offers_whole` is false. Results that are `settled` are whole whatever is
-    cut: the local operator sees to it, or nobody reads them; of arguments that are `unread` nobody
-    reads the values, and they stay as they are where a factor is cut. `local` may replace the local
-    operator once layouts are known.
+    Attributes:
+        inputs: The operands of the tensor arguments, in order.
+        outputs: The operands of the tensor results, in order.
+        sizes: The size of every factor.
+        blocked: The factors that can't be sharded.
+        reduce: The reduction over factors that no output has.
+        terms: The additive terms of the result, each a product of argument numbers.
+        algebra: Words of `PASSING`. With `terms` they define the Partials that pass: one argument
+            of each term is Partial, and all others are replicated.
+        local: Makes a replacement of the local operator once layouts are known.
+        extra: Further candidates.
+        offers_whole: True if everything replicated is a candidate.
+        settled: Results that are replicated whichever factor is sharded, because the local operator
+            ensures it, or because they are not read.
+        unread: Arguments whose values are not read, and which keep their placements when a factor
+            is sharded.
     """
 
     inputs: tuple[Operand, ...]
@@ -105,7 +112,7 @@ class Rule:
 
     @property
     def form(self) -> Form:
-        """What there is of this rule besides sizes and the local operator; it has a hash."""
+        """Everything in this rule but sizes and the local operator, as a hashable value."""
         return (
             self.inputs, self.outputs, tuple(self.sizes), self.blocked, self.reduce, self.terms,
             self.algebra, self.extra, self.offers_whole, self.settled, self.unread,
@@ -113,9 +120,9 @@ class Rule:
 
     @staticmethod
     def sizeless(form: Form) -> Rule | None:
-        """A rule of this form that offers what all of them do; None where sizes decide that.
+        """Return a rule of this form that offers what all of them do; None if sizes matter.
 
-        They do where dimensions have several factors, which must be cut evenly.
+        They matter if dimensions have several factors, which must be sharded evenly.
         """
         inputs, outputs, factors, blocked, reduce, terms, algebra, extra, *rest = form
         if any(len(dim) > 1 for operand in (*inputs, *outputs) for dim in operand):
@@ -127,9 +134,13 @@ class Rule:
 def candidates(
     rule: Rule, sizes: Mapping[str, int], ranks: int, present: Sequence[Placement]
 ) -> Iterator[Candidate]:
-    """What a rule offers one axis of `ranks` ranks; `present` are the arguments' placements on it.
+    """Yield the candidates of a rule for one axis.
 
-    `sizes` are the factors' sizes as far as earlier axes have left them.
+    Args:
+        rule: The rule.
+        sizes: The sizes of the factors as left by earlier axes.
+        ranks: The size of the axis.
+        present: The arguments' placements on the axis.
     """
     replicate = Replicate()
     if rule.offers_whole:
@@ -150,7 +161,7 @@ def candidates(
 def _cuttings(
     rule: Rule, sizes: Mapping[str, int], present: Sequence[Placement]
 ) -> Sequence[Cutting]:
-    """Every factor plainly, and in the strided ways in which arguments are cut already."""
+    """Return a plain sharding of every factor, and the strided ones that arguments have already."""
     if not sizes:
         return ()
     plain = [Cutting(factor) for factor in sizes if factor not in rule.blocked]
@@ -167,7 +178,7 @@ def _cuttings(
 
 
 def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> Cutting | None:
-    """Which factor of a dimension a cut into `factor` blocks cuts, and in what style."""
+    """Return the factor that a split of a dimension into `factor` blocks shards, and its style."""
     prefix, found = 1, None
     for name in dim:
         if factor % prefix == 0:
@@ -179,7 +190,7 @@ def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> Cutting | None:
 
 
 def _fits(cutting: Cutting, shared: set[str], sizes: Mapping[str, int], ranks: int) -> bool:
-    """A factor of a flattened dimension must be cut evenly, one that is alone need not."""
+    """True if a factor can be sharded: one of a flattened dimension must be sharded evenly."""
     if cutting.factor not in shared:
         return True
     return sizes[cutting.factor] % (ranks * cutting.style) == 0
@@ -188,7 +199,7 @@ def _fits(cutting: Cutting, shared: set[str], sizes: Mapping[str, int], ranks: i
 def _cut_placement(
     operand: Operand, cutting: Cutting, sizes: Mapping[str, int]
 ) -> Placement | None:
-    """How an operand lies once a factor is cut; None if it does not have the factor."""
+    """Return the placement of an operand once a factor is sharded; None if it lacks the factor."""
     for number, dim in enumerate(operand):
         if cutting.factor in dim:
             prefix = cutting.style
@@ -201,7 +212,7 @@ def _cut_placement(
 def _cut(
     rule: Rule, cutting: Cutting, sizes: Mapping[str, int], present: Sequence[Placement]
 ) -> Iterator[Candidate]:
-    """Cut one factor: arguments without it are whole, or addends if their term lacks it."""
+    """Shard one factor; arguments without it are replicated, or partial if their term lacks it."""
     outputs = [_cut_placement(operand, cutting, sizes) for operand in rule.outputs]
     inputs = [_cut_placement(operand, cutting, sizes) for operand in rule.inputs]
     if all(placement is None for placement in inputs):
@@ -223,16 +234,16 @@ def _cut(
 
 
 def through(terms: Terms, word: str) -> Terms:
-    """The terms of which one argument each has to be Partial, where that passes by a property."""
+    """Return the terms of which one argument each must be Partial, for a given property."""
     return (tuple(itertools.chain.from_iterable(terms)),) if word in MONOTONE else terms
 
 
 def _passing(
     rule: Rule, word: str, reduce_op: str, present: Sequence[Placement]
 ) -> Iterator[Candidate]:
-    """Let a Partial through, by this property: one argument of every term is Partial.
+    """Let a Partial through by this property: one argument of every term is Partial.
 
-    Nothing becomes an addend of a norm that is none: its sign would be lost.
+    A full value never becomes a partial norm, since its sign would be lost.
     """
     partial = Partial(reduce_op)
     result = Partial(_TURNED[reduce_op]) if word == "decreasing" else partial
@@ -249,7 +260,7 @@ def _passing(
 def remaining_sizes(
     rule: Rule, sizes: Mapping[str, int], cutting: Cutting | None, ranks: int
 ) -> Mapping[str, int]:
-    """The factors' sizes on the longest shard after a cut."""
+    """Return the factors' sizes on the longest shard after a sharding."""
     if cutting is None:
         return sizes
     left = dict(sizes)

@@ -1,14 +1,14 @@
-"""Numbers that addends of a sum must not meet before they are added up.
+"""Numbers that must not be applied to partial sums before these are reduced.
 
-A linear operator passes a Partial(sum) or a Partial(avg): what it makes of each addend adds up to
-what it makes of their sum. That holds for numbers, not for all that floating point has:
+A linear operator passes a Partial(sum) or a Partial(avg): its results of the partial sums add up to
+its result of their sum. That holds for real numbers, but not for all floating-point ones:
 
-    an infinite factor, or 0 as a divisor    addends of both signs give inf - inf, which is nan
-    any factor of float16                    what an addend becomes may overflow where the sum fits
+    an infinite factor, or 0 as a divisor    partial sums of both signs give inf - inf = nan
+    any factor of float16                    a partial result may overflow where the sum fits
 
-Numbers among the arguments are known to every rank, so that the addends are added up first. The
-values of tensors are not known without communication: docs/operators.md says what holds for them.
-Called by `table` for every rule.
+Numbers among the arguments are known to every rank, so that the partial sums are reduced first. The
+values of tensors are not known without communication: see docs/operators.md. Called by `table` for
+every rule.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dtensor_core.rules.rule import Rule
 _SCALING = frozenset(("linear", "affine"))
 _QUOTIENTS = frozenset(("div", "divide", "true_divide"))
 _PRODUCTS = frozenset(("mul", "multiply", *_QUOTIENTS))
-# Arguments that multiply a tensor, whatever the operator; `other` does so in products only.
+# Arguments that multiply a tensor in any operator; `other` does so in products only.
 _FACTORS = frozenset(("alpha", "beta", "value", "scale", "weight"))
 
 
 def exact(rule: Rule, call: Call) -> Rule:
-    """The rule, through which no sum passes that the call's numbers would make inexact."""
+    """Return the rule without the sums that the call's numbers would make inexact."""
     words = rule.algebra.split()
     if _SCALING.isdisjoint(words):
         return rule
@@ -58,6 +58,6 @@ def _is_finite(number: complex) -> bool:
 
 
 def _summed_up(rule: Rule) -> frozenset[str]:
-    """The factors that no result has: cut, they would leave addends of what is scaled."""
+    """Return the factors that no result has; sharding one leaves partial sums of scaled values."""
     left = {name for operand in rule.outputs for dim in operand for name in dim}
     return frozenset(rule.sizes) - left

@@ -1,10 +1,10 @@
 """The table of operators: name -> row, gathered from the families.
 
 A row is named after the operator without namespace, overload or in-place underscore, so `add`
-serves `add.Tensor`, `add_.Scalar` and `add.out`; a row `max.dim` goes before `max`, and serves
-`max.dim_out`. An operator without a row that torch tags as pointwise gets the pointwise rule; what
-then remains has no rule: `dispatch.derive` takes it apart where that sends less, else it runs on
-whole tensors, announced.
+serves `add.Tensor`, `add_.Scalar` and `add.out`. A row `max.dim` takes precedence over `max`, and
+also serves `max.dim_out`. An operator without a row that torch tags as pointwise gets the pointwise
+rule. Others have no rule: `dispatch.decomposition` decomposes them if that communicates less;
+otherwise they run on full tensors, and the gathers are announced.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ TABLE = _gather()
 
 
 def replace_row(op: OpOverload, row: Row) -> None:
-    """Let one overload be served by a row of the user's."""
+    """Replace the row of one overload by a user's."""
     TABLE[_names(op)[0]] = row
 
 
 @lru_cache(maxsize=4096)
 def _names(op: OpOverload) -> tuple[str, ...]:
-    """What a row for an operator may be named, the closest first.
+    """Return the possible names of a row for an operator, the most specific first.
 
-    Elementwise operators of `prims`, of which forward derivatives are made, are those of `aten`.
+    Elementwise operators of `prims`, which forward-mode derivatives use, map to those of `aten`.
     """
     name = op._schema.name.removeprefix("aten::")
     if name.removeprefix("prims::") in pointwise.ROWS:
@@ -64,12 +64,12 @@ def _names(op: OpOverload) -> tuple[str, ...]:
 
 
 def name_of(op: OpOverload) -> str | None:
-    """The name of the row that the table has for an operator, or None."""
+    """Return the name of the row that serves an operator, or None."""
     return next((name for name in _names(op) if name in TABLE), None)
 
 
 def row_of(op: OpOverload) -> Row | None:
-    """The row that serves an operator, or None."""
+    """Return the row that serves an operator, or None."""
     name = name_of(op)
     if name is not None:
         return TABLE[name]
@@ -77,7 +77,7 @@ def row_of(op: OpOverload) -> Row | None:
 
 
 def rule_of(call: Call) -> Rule | None:
-    """The rule of a call, or None if its operator has none."""
+    """Return the rule of a call, or None if its operator has none."""
     row = row_of(call.op)
     rule = row.build(call) if row else None
     return exact(rule, call) if rule else None

@@ -1,6 +1,7 @@
-"""The candidate of a rule for a dimension that is cut, where ranks send each other rows of it.
+"""Candidate of a rule for a sharded dimension whose ranks exchange rows of it.
 
-Which rows windows see is worked out in `local.windows`. Used by the families conv, pool and rows.
+The rows that windows read are computed in `local.windows`. Used by the families conv, pool and
+rows.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from dtensor_core.spec import Spec
 
 
 def chunks(size: int, ranks: int, offset: int = 0) -> Extents:
-    """What every rank has of a dimension that lies at `offset` of a line."""
+    """Return the extent of every rank, for a dimension at `offset` of the common line."""
     pieces = [local_extent(size, ranks, coord) for coord in range(ranks)]
     return tuple(Extent(offset + piece.offset, piece.size) for piece in pieces)
 
 
 def cutting_axis(specs: Sequence[Spec], dim: int) -> int | None:
-    """The axis that cuts a dimension; None if several do, or one does it in blocks, or none."""
+    """Return the axis that shards a dimension, or None.
+
+    None is returned if no axis or several axes shard it, or if it is a strided shard.
+    """
     found = {
         axis: placement
         for spec in specs
@@ -47,10 +51,16 @@ def exchanging_rows(
     outputs: Sequence[Placement],
     run: Run,
 ) -> Rule:
-    """The rule with one more candidate: what is cut along a dimension has rows exchanged there.
+    """Add to a rule a candidate that exchanges the rows of a sharded dimension.
 
-    `wants` are the arguments that are cut, with what each rank needs of them; all others are
-    whole, and the results lie as `outputs` says.
+    Args:
+        rule: The rule to extend.
+        call: Its call.
+        dim: The sharded dimension.
+        wants: The sharded arguments, each with a function for the extent that a rank needs of it;
+            all others are replicated.
+        outputs: The placements of the results.
+        run: See `Exchange.run`.
     """
     axis = cutting_axis([call.specs[number] for number in wants], dim)
     if axis is None:
@@ -58,7 +68,7 @@ def exchanging_rows(
     ranks = call.specs[0].mesh_shape[axis]
     held: list[Extents] = []
     wanted: list[Extents] = []
-    start = 0  # of a tensor, on the line on which they lie one behind the other
+    start = 0  # of a tensor, on the common line
     for number, want in wants.items():
         size = call.specs[number].shape[dim]
         needs = [want(Cut(ranks, coord)) for coord in range(ranks)]

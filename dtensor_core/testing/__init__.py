@@ -1,9 +1,9 @@
-"""What a test of distributed code needs: many ranks quickly, and every placement of a call.
+"""Testing of distributed code: many ranks quickly, and every placement of a call.
 
-Three ways to have ranks, by what is tested: `run_threads` (numerics and behaviour, a fifth of a
-millisecond a run), `run_processes` (the real thing over gloo), `fake_world` (decisions at any
-size). Then the names that tests written for torch's DTensor harness expect: change the imports,
-and they run. Names are loaded when they are asked for.
+There are three ways to run ranks: `run_threads` for numerics and behaviour (a fifth of a
+millisecond per run), `run_processes` for real processes over gloo, and `fake_world` for decisions
+at any size. The other names are those of torch's DTensor test harness: tests written for it run
+after a change of imports. Names are imported on first access.
 """
 
 from __future__ import annotations

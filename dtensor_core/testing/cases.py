@@ -1,8 +1,8 @@
-"""unittest classes whose test methods run on several ranks: `DTensorTestBase` and friends.
+"""unittest classes whose test methods run on several ranks, such as `DTensorTestBase`.
 
-Made in a test runner, a case replaces its test method by one that makes the same case on every
-rank (a process, or a thread) and calls the method there; setUp and tearDown stay with the runner,
-as test authors know it from torch's harness.
+In the test runner, a case replaces its test method by one that makes the same case on every rank (a
+process or a thread) and calls the method there. setUp and tearDown run in the test runner, as in
+torch's harness.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NUM_DEVICES = min(4, _GPUS) if _GPUS > 1 else 4
 
 
 class MultiRankTestCase(TestCase):
-    """A case whose test method runs on every rank. `rank` is -1 in the test runner."""
+    """A case whose test method runs on every rank; `rank` is -1 in the test runner."""
 
     MAIN_PROCESS_RANK = -1
     timeout_s = DEFAULT_TIMEOUT_S
@@ -66,24 +66,24 @@ class MultiRankTestCase(TestCase):
 
     @property
     def device_type(self) -> str:
-        """Where tensors are: on GPUs if every rank can have one."""
+        """The device of tensors: GPUs if there is one for every rank."""
         return DEVICE_TYPE if self.world_size <= _GPUS else "cpu"
 
     def build_device_mesh(self) -> DeviceMesh:
-        """A mesh of one axis over all ranks."""
+        """Return a mesh of one axis over all ranks."""
         return DeviceMesh(self.device_type, list(range(self.world_size)))
 
     def init_pg(self, eager_init: bool = False, backend: str | None = None) -> None:
-        """Make the default process group of this rank."""
+        """Make the default process group of this rank; here it exists already."""
 
     def destroy_pg(self, device_id: int | None = None) -> None:
-        """Give it up, when all ranks have come here."""
+        """Wait until all ranks arrive; the process group is kept."""
         dist.barrier()
 
     def run_subtests(
         self, config: Mapping[str, Sequence[Any]], test: Callable[..., Any], *args: Any, **kw: Any
     ) -> None:
-        """`test(*args, **kw)` with every combination of the values that `config` lists."""
+        """Call `test(*args, **kw)` with every combination of the values that `config` lists."""
         for values in itertools.product(*config.values()):
             chosen = dict(zip(config, values, strict=True))
             with self.subTest(**chosen):
@@ -93,7 +93,7 @@ class MultiRankTestCase(TestCase):
     def _test_op(
         self, mesh: DeviceMesh, op_call: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> None:
-        """`op_call` on DTensors must give what it gives on tensors, however these are laid out."""
+        """Check that `op_call` gives the same on tensors and on DTensors of every layout."""
         expected = op_call(*args, **kwargs)
         converter = DTensorConverter(mesh, args, kwargs)
         for d_args, d_kwargs in converter:
@@ -103,7 +103,7 @@ class MultiRankTestCase(TestCase):
 
 
 class DTensorTestBase(MultiRankTestCase):
-    """A case on ranks that are processes. Decorate its tests `with_comms`."""
+    """A case on ranks that are processes; decorate its tests with `with_comms`."""
 
     def run_on_ranks(self, method: str) -> None:
         """Run the test method on processes."""
@@ -120,11 +120,11 @@ class DTensorTestBase(MultiRankTestCase):
 
     @property
     def backend(self) -> str:
-        """The communication backend that suits `device_type`."""
+        """The communication backend for `device_type`."""
         return "nccl" if self.device_type == "cuda" else "gloo"
 
     def init_pg(self, eager_init: bool = False, backend: str | None = None) -> None:
-        """Join the default process group. Skips where NCCL has fewer GPUs than ranks."""
+        """Join the default process group; skip the test if NCCL has fewer GPUs than ranks."""
         backend = backend or self.backend
         if "nccl" in backend:
             if self.world_size > _GPUS:
@@ -137,19 +137,19 @@ class DTensorTestBase(MultiRankTestCase):
         place.init_group(backend, device)
 
     def destroy_pg(self, device_id: int | None = None) -> None:
-        """Give up the process group, when all ranks have come here."""
+        """Destroy the process group once all ranks arrive."""
         dist.barrier()
         dist.destroy_process_group()
 
     def _spawn_processes(self) -> None:
-        """Nothing: for cases that call it in their setUp."""
+        """Do nothing; for cases that call it in their setUp."""
 
 
 class DTensorOpTestBase(MultiRankTestCase):
-    """A case on ranks that are threads; the default process group is there from the start."""
+    """A case on ranks that are threads; the default process group exists from the start."""
 
     def run_on_ranks(self, method: str) -> None:
-        """Run the test method on threads, a case of its own on each."""
+        """Run the test method on threads, with a separate case for each."""
 
         def as_rank() -> None:
             case = type(self)(method)
@@ -163,36 +163,36 @@ class DTensorOpTestBase(MultiRankTestCase):
 
     @property
     def device_type(self) -> str:
-        """Where tensors are. Threads can share a GPU."""
+        """The device of tensors; threads can share a GPU."""
         return DEVICE_TYPE
 
     def assertEqualOnRank(self, x: Any, y: Any, msg: Any = None, *, rank: int = 0) -> None:
-        """Fail unless the two are equal; looked at on one rank only."""
+        """Fail unless the two are equal; checked on one rank only."""
         if self.rank == rank:
             self.assertEqual(x, y, msg)  # noqa: PT009
 
     def assertNotEqualOnRank(self, x: Any, y: Any, msg: Any = None, *, rank: int = 0) -> None:
-        """Fail if the two are equal; looked at on one rank only."""
+        """Fail if the two are equal; checked on one rank only."""
         if self.rank == rank:
             self.assertNotEqual(x, y, msg)  # noqa: PT009
 
     def perThreadSetUp(self) -> None:
-        """Called on each rank before the test."""
+        """Set up the case on each rank, before the test."""
 
     def perThreadTearDown(self) -> None:
-        """Called on each rank after the test."""
+        """Tear down the case on each rank, after the test."""
 
     def _spawn_threads(self) -> None:
-        """Nothing: for cases that call it in their setUp."""
+        """Do nothing; for cases that call it in their setUp."""
 
 
 def with_comms(
     test: Callable[..., Any] | None = None, eager_init: bool = False, backend: str | None = None
 ) -> Any:
-    """Decorate a test method so that it has a process group: `@with_comms`, `@with_comms(...)`.
+    """Decorate a test method to run with a process group: `@with_comms`, `@with_comms(...)`.
 
-    After a failure the group is left to the harness: giving it up here would wait for ranks that
-    may never come.
+    After a failure the group is left to the harness, since destroying it here would wait for ranks
+    that may never arrive.
     """
     if test is None:
         return lambda later: with_comms(later, eager_init, backend)
@@ -208,7 +208,7 @@ def with_comms(
 
 
 def skip_unless_torch_gpu(test: Test) -> Test:
-    """Decorate a test so that it skips where there are fewer than NUM_DEVICES GPUs."""
+    """Decorate a test to skip if there are fewer than NUM_DEVICES GPUs."""
     return skip_if_lt_x_gpu(NUM_DEVICES)(test)  # pyright: ignore[reportReturnType]
 
 
@@ -218,13 +218,13 @@ def run_tests() -> None:
 
 
 def _rank_here() -> int:
-    """The rank of the calling process or thread; -1 in a test runner."""
+    """Return the rank of the calling process or thread; -1 in a test runner."""
     place = worker.place()
     return place.rank if place is not None else seat.rank
 
 
 def _run_case(case_class: Reference, method: str, file_name: str) -> None:
-    """On a worker: make the case there, and call its test method."""
+    """On a worker, make the case and call its test method."""
     case = case_class.resolve()(method)
     case.file_name = file_name
     _call_test(case, method)

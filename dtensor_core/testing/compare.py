@@ -1,7 +1,7 @@
-"""Equality of tensors and of what holds tensors, with the tolerances of `torch.testing`.
+"""Equality of tensors and of containers of tensors, with the tolerances of `torch.testing`.
 
-`TestCase` is unittest's with this as its `assertEqual`: tensors, numbers (an int may equal a
-float), and sequences and mappings of them, compared item by item; everything else by `==`.
+`TestCase` extends unittest's with this as its `assertEqual`. Tensors, numbers (an int may equal a
+float), and sequences and mappings of them are compared item by item; everything else by `==`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dtensor_core.tensor import DTensor
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How different two numbers may be; None is torch's default for the dtype."""
+    """Tolerated difference of two numbers; None selects torch's default for the dtype."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -34,8 +34,9 @@ class Tolerance:
 def assert_equal(actual: Any, expected: Any, tolerance: Tolerance | None = None) -> None:
     """Raise AssertionError, naming the item and the difference, unless the two are equal.
 
-    Two DTensors on one mesh are equal if the tensors that they make up are. Laid out alike, this
-    rank's parts are compared; else they are gathered, so that every rank has to come here.
+    Two DTensors on one mesh are equal if their full tensors are. If their layouts are the same, the
+    local tensors of this rank are compared; otherwise the DTensors are gathered, and every rank
+    must call this.
     """
     _compare(actual, expected, tolerance or Tolerance(), "")
 
@@ -74,7 +75,7 @@ def _compare_dtensors(actual: Any, expected: Any, tolerance: Tolerance, path: st
 
 
 def _compare_tensors(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> None:
-    """At least one is a tensor; a number or nested list on the other side takes its dtype."""
+    """Compare two values of which at least one is a tensor; the other takes its dtype."""
     if not isinstance(expected, torch.Tensor):
         expected = _like(expected, actual, path)
     elif not isinstance(actual, torch.Tensor):
@@ -124,9 +125,9 @@ def _is_sequence(value: Any) -> bool:
 
 
 class TestCase(unittest.TestCase):
-    """unittest's, whose `assertEqual` knows tensors."""
+    """unittest's TestCase, with an `assertEqual` that compares tensors."""
 
-    __test__ = False  # for pytest: it is no test itself
+    __test__ = False  # for pytest: not a test itself
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -157,7 +158,7 @@ class TestCase(unittest.TestCase):
             raise self.failureException(text) from None
 
     def assertNotWarn(self, callable: Callable[[], Any], msg: str = "") -> None:
-        """Fail, with `msg`, if calling it warns of anything."""
+        """Fail, with `msg`, if calling `callable` emits a warning."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             callable()

@@ -1,4 +1,4 @@
-"""Every layout of a call's arguments: what an operator test loops over."""
+"""Enumeration of the layouts of a call's arguments, for operator tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from dtensor_core.placement import Placement, Replicate, Shard
 
 
 class DTensorConverter:
-    """Iterates over `(args, kwargs)` with the tensors made DTensors, once for each layout.
+    """Iterates over `(args, kwargs)` with the tensors as DTensors, once for each layout.
 
-    A tensor is replicated, or cut along a dim that the mesh divides evenly; bools are replicated
-    only, as c10d does not communicate them. `hit` counts the tensors that became DTensors, `miss`
-    those that can't be, which are passed as they are.
+    A tensor is replicated, or sharded along a dim that the mesh divides evenly. Bools are only
+    replicated, as c10d does not communicate them.
+
+    Attributes:
+        hit: The number of tensors converted to DTensors.
+        miss: The number of tensors that can't be converted; these are passed unchanged.
     """
 
     def __init__(
@@ -53,11 +56,11 @@ class DTensorConverter:
         return tree_unflatten(converted, self._structure)
 
     def successful(self) -> bool:
-        """Whether all tensors so far could be made DTensors, and there was one."""
+        """True if at least one tensor was converted so far, and none could not be."""
         return self.hit > 0 and self.miss == 0
 
     def is_supported_tensor(self, t: torch.Tensor) -> bool:
-        """Whether a DTensor of `t` is possible: dense, strided, with data of its own."""
+        """True if `t` can become a DTensor: dense, strided, with data of its own."""
         return (
             t.layout is torch.strided
             and not t.is_quantized
@@ -69,7 +72,7 @@ class DTensorConverter:
         )
 
     def gen_sharding_choices_for_arg(self, arg: torch.Tensor) -> Sequence[Placement]:
-        """The placements to try for one tensor."""
+        """Return the placements to try for one tensor."""
         if arg.dtype == torch.bool:
             return [Replicate()]
         ranks = self.mesh.size()
@@ -79,7 +82,7 @@ class DTensorConverter:
     def to_dist_tensor(
         self, t: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
     ) -> torch.Tensor:
-        """`t` as a DTensor (a parameter stays one), or `t` itself if it can't be one."""
+        """Return `t` as a DTensor (a parameter stays one), or `t` itself if it can't be one."""
         plain = type(t) in (torch.Tensor, nn.Parameter)
         if not plain or not self.is_supported_tensor(t):
             self.miss += 1

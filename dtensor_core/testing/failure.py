@@ -1,8 +1,8 @@
-"""What became of each rank of a run, and the one error that a failing run raises.
+"""Outcome of each rank of a run, and the error that a failing run raises.
 
-The runners (threads, processes) hand over one `RankReport` for each rank that did not return; the
-first of them is the cause. `RankFailure` puts the cause's traceback first and every other rank's
-after it, marked as a consequence, so that a test's log starts with the line to look at.
+The runners (threads, processes) make one `RankReport` for each rank that did not return; the first
+of them is the cause. `RankFailure` puts the cause's traceback first and those of the other ranks
+after it, marked as consequences, so that a test's log starts with the relevant line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed
 
 
 class Outcome(Enum):
-    """How a rank ended; the value completes the sentence "rank 2 ..."."""
+    """Way in which a rank ended; the value completes the sentence "rank 2 ..."."""
 
     FAILED = "failed"
     DIED = "died"
@@ -30,7 +30,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """One rank that did not return: a line that says why, then its traceback and output."""
+    """A rank that did not return: a line with the reason, then its traceback and output."""
 
     rank: int
     outcome: Outcome
@@ -47,8 +47,12 @@ class RankReport:
 class RankFailure(AssertionError):
     """At least one rank of a run did not return.
 
-    `reports` has the cause first; `rank` is the rank to blame. With threads the exception itself
-    is `__cause__`. An AssertionError, so that unittest counts a failure and not an error.
+    With threads, the exception of the first rank to fail is `__cause__`. This is an AssertionError,
+    so that unittest counts a failure and not an error.
+
+    Attributes:
+        reports: One report for each rank that did not return, the cause first.
+        world_size: The number of ranks.
     """
 
     def __init__(self, reports: Sequence[RankReport], world_size: int) -> None:
@@ -63,9 +67,9 @@ class RankFailure(AssertionError):
 
 
 def describe(reports: Sequence[RankReport], world_size: int) -> str:
-    """The whole failure as text: the cause in full, then what it did to the other ranks.
+    """Describe a failure: the cause in full, then its consequences on the other ranks.
 
-    A rank that ended with the cause's own words is named but not repeated.
+    A rank that ended with the same text as the cause is named but not repeated.
     """
     cause, *others = reports
     lines = [f"{cause.sentence} (world size {world_size})", "", *_section(cause, "cause")]
@@ -95,13 +99,13 @@ def _output(report: RankReport) -> list[str]:
 
 
 def summarize(error: BaseException) -> str:
-    """`TypeName: first line of the message`."""
+    """Return `TypeName: first line of the message`."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback of `error`, from where the harness called the test's function."""
+    """Format the traceback of `error`, from where the harness called the test's function."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _is_ours(trace.tb_frame):
         trace = trace.tb_next
@@ -109,17 +113,17 @@ def format_error(error: BaseException) -> str:
 
 
 def format_wait(error: BaseException) -> str:
-    """Where a rank was waiting: the test's own part of the stack in `error`'s traceback."""
+    """Format the position at which a rank was waiting: the test's own frames of the traceback."""
     return _format_frames(traceback.extract_tb(error.__traceback__))
 
 
 def format_stack(frame: FrameType) -> str:
-    """Where a running rank is: the test's own part of its stack."""
+    """Format the position of a running rank: the test's own frames of its stack."""
     return _format_frames(traceback.extract_stack(frame))
 
 
 def _format_frames(frames: traceback.StackSummary) -> str:
-    """A stack without the harness's frames around it and the communication library's inside."""
+    """Format a stack without the frames of the harness and of the communication library."""
     kept = list(frames)
     while kept and kept[0].filename.startswith((_HERE, _THREADING)):
         del kept[0]

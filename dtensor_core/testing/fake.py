@@ -1,7 +1,7 @@
 """A world of any size in which this process is one rank and nothing is sent.
 
-For what depends on decisions only: layouts, plans, costs and counts on meshes of hundreds of
-ranks. Collectives return at once; their results have the right shapes and arbitrary contents.
+For tests of decisions only: layouts, plans, costs and counts on meshes of hundreds of ranks.
+Collectives return at once; their results have the right shapes and arbitrary contents.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import torch.distributed as dist
 
 @contextmanager
 def fake_world(world_size: int, *, rank: int = 0) -> Iterator[None]:
-    """Be `rank` of `world_size` ranks while the body runs.
+    """Act as `rank` of `world_size` ranks while the body runs.
 
-    Raises RuntimeError where a process group is initialized already, ValueError for a rank
-    outside of the world.
+    Raises:
+        RuntimeError: A process group is initialized already.
+        ValueError: The rank is outside of the world.
     """
     if dist.is_initialized():
         raise RuntimeError(

@@ -1,8 +1,8 @@
-"""Collectives and transfers in flight between the ranks of a group of threads.
+"""Collectives and transfers in flight between the ranks of a thread group.
 
-A rank joins the collective that is its next on the group; the last one to join moves the data.
-Ranks that disagree get an error that names both calls. Nothing here waits: who has to wait, asks
-`done`.
+A rank joins the collective that is its next on the group; the last rank to join moves the data.
+Ranks that disagree get an error that names both calls. Nothing here waits: callers that have to
+wait check `done`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dtensor_core.testing.moves import MOVES, Part, Terms, copy_each
 
 
 class CollectiveMismatch(RuntimeError):
-    """The ranks of a group did not call the same collective, or not with tensors that fit."""
+    """The ranks of a group did not call the same collective, or their tensors do not match."""
 
 
 class InFlight:
-    """One collective in flight: collects the parts, moves the data when all are there."""
+    """A collective in flight: collects the ranks' parts and moves the data once all are there."""
 
     __slots__ = ("done", "group", "number", "parts", "terms")
 
@@ -35,7 +35,7 @@ class InFlight:
 
     @property
     def beginner(self) -> int:
-        """The group rank that came first."""
+        """The first group rank to join."""
         return next(iter(self.parts))
 
     def move(self) -> None:
@@ -46,13 +46,13 @@ class InFlight:
 
 
 class Transfer:
-    """A send and the receive that matches it, whichever came first."""
+    """A send and its matching receive, whichever came first."""
 
     __slots__ = ("done", "group", "receive", "send", "source", "tag", "target")
 
     def __init__(self, group: SharedGroup, source: int | None, target: int, tag: int) -> None:
         self.group = group
-        self.source = source  # a group rank; None while it may be any
+        self.source = source  # a group rank; None as long as any is possible
         self.target = target
         self.tag = tag
         self.send: torch.Tensor | None = None
@@ -67,7 +67,7 @@ class Transfer:
         return f"{kind} {peers} with tag {self.tag} on {self.group}"
 
     def connects(self, source: int | None, target: int, tag: int) -> bool:
-        """Whether it is between these group ranks; either side's source may be any."""
+        """True if the transfer is between these group ranks; either source may be any."""
         same_source = self.source == source or self.source is None or source is None
         return same_source and (self.target, self.tag) == (target, tag)
 
@@ -77,7 +77,7 @@ class Transfer:
         return self.target if self.source is None or self.send is None else self.source
 
     def move(self) -> None:
-        """Copy what was sent into the receiver's tensor."""
+        """Copy the sent tensor into the receiver's tensor."""
         if self.send is None or self.receive is None:
             raise CollectiveMismatch(f"{self} has no peer")
         if self.send.numel() != self.receive.numel() or self.send.dtype != self.receive.dtype:
@@ -90,7 +90,7 @@ class Transfer:
 
 
 class SharedGroup:
-    """What the ranks of one group have in common: their exchanges in flight."""
+    """State that the ranks of one group share: their collectives and transfers in flight."""
 
     def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
         self.name = name
@@ -103,17 +103,17 @@ class SharedGroup:
         return f"group {self.name!r} of ranks {', '.join(map(str, self.ranks))}"
 
     def count_anew(self) -> None:
-        """Give the next call of every rank the number 0. Nothing may be in flight."""
+        """Restart the call numbers of every rank at 0; nothing may be in flight."""
         self._calls = [0] * len(self.ranks)
 
     @property
     def unfinished(self) -> list[tuple[int, str]]:
-        """What was begun and never joined by all: by a rank, and what it is."""
+        """The operations that not all ranks joined: the rank that began each, and a description."""
         begun = [*self._exchanges.values(), *self._transfers]
         return [(self.ranks[each.beginner], str(each)) for each in begun]
 
     def join(self, rank: int, terms: Terms, part: Part) -> InFlight:
-        """The exchange that is this rank's next on the group; moves the data if it is complete."""
+        """Join this rank's next collective on the group; moves the data if it is complete."""
         number = self._calls[rank]
         self._calls[rank] += 1
         exchange = self._exchanges.get(number)
@@ -132,7 +132,7 @@ class SharedGroup:
         return exchange
 
     def send(self, source: int, target: int, tag: int, tensor: torch.Tensor) -> Transfer:
-        """Begin, or complete, the transfer of `tensor` between two group ranks."""
+        """Begin or complete the transfer of `tensor` between two group ranks."""
         for transfer in self._transfers:
             if transfer.send is None and transfer.connects(source, target, tag):
                 transfer.source, transfer.send = source, tensor
@@ -143,7 +143,7 @@ class SharedGroup:
         return transfer
 
     def receive(self, source: int | None, target: int, tag: int, tensor: torch.Tensor) -> Transfer:
-        """Begin, or complete, the transfer into `tensor`; from any rank if `source` is None."""
+        """Begin or complete the transfer into `tensor`; from any rank if `source` is None."""
         for transfer in self._transfers:
             if transfer.receive is None and transfer.connects(source, target, tag):
                 transfer.receive = tensor
@@ -160,6 +160,6 @@ class SharedGroup:
 
 
 def _quietly(move, *args) -> None:
-    """Move data as a network would: unseen by autograd, version counters, modes and subclasses."""
+    """Move data as a network does: unseen by autograd, version counters, modes and subclasses."""
     with torch.inference_mode(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         move(*args)

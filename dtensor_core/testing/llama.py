@@ -1,12 +1,12 @@
-"""A Llama-like model for tests, and the two ways of cutting it over a mesh.
+"""A Llama-like model for tests, and two ways of sharding it over a mesh.
 
-RMS norms, rotary positions, attention with fewer key-value heads than query heads, and SwiGLU,
-written as models for one device are. Shapes: B batch, L sequence, D `dim`, H query heads, K
+The model has RMS norms, rotary positions, attention with fewer key-value heads than query heads,
+and SwiGLU, written as for one device. Shapes: B batch, L sequence, D `dim`, H query heads, K
 key-value heads, E head size, V vocabulary.
 
-`parallelize` is the plan of styles that programs have: tensor and sequence parallelism on one axis.
+`parallelize` applies a plan of styles as programs do: tensor and sequence parallelism on one axis.
 `distribute` makes every parameter a DTensor on a mesh of any number of axes and leaves the rest to
-the operators: the model is then called with DTensors.
+the operators; the model is then called with DTensors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dtensor_core.placement import Placement, Replicate, Shard
 
 @dataclass(frozen=True, slots=True)
 class LlamaArgs:
-    """What a Llama is made of; `complex_rotary` turns pairs as complex numbers, else by halves."""
+    """Sizes and options of a Llama; `complex_rotary` rotates complex pairs, otherwise halves."""
 
     n_layers: int = 2
     dim: int = 16
@@ -59,18 +59,18 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`x`, normed and scaled."""
+        """Normalise and scale `x`."""
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
 def angles(args: LlamaArgs) -> torch.Tensor:
-    """The angle of each position and pair of features: [max_seq_len, E/2]."""
+    """Return the angle of each position and pair of features, [max_seq_len, E/2]."""
     pairs = torch.arange(0, args.head_dim, 2, dtype=torch.float64) / args.head_dim
     return torch.outer(torch.arange(args.max_seq_len), 1.0 / 100.0**pairs)
 
 
 def rotary_table(args: LlamaArgs) -> torch.Tensor:
-    """Complex numbers [L, E/2], or cosines and sines [2, L, E]."""
+    """Return the rotations as complex numbers [L, E/2], or as cosines and sines [2, L, E]."""
     turned = angles(args)
     if args.complex_rotary:
         return torch.polar(torch.ones_like(turned), turned)
@@ -79,21 +79,21 @@ def rotary_table(args: LlamaArgs) -> torch.Tensor:
 
 
 def rotate_pairs(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """[B, L, H, E], neighbouring features turned as complex numbers."""
+    """Rotate neighbouring features of x [B, L, H, E] as complex numbers."""
     pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
     turned = torch.view_as_real(pairs * table.view(1, x.shape[1], 1, -1))
     return turned.flatten(3).type_as(x)
 
 
 def rotate_halves(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """[B, L, H, E], each feature of the first half turned with one of the second."""
+    """Rotate each feature of the first half of x [B, L, H, E] with one of the second half."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = table[0].unsqueeze(1), table[1].unsqueeze(1)
     return (x * cos + torch.cat([-second, first], dim=-1) * sin).type_as(x)
 
 
 def repeat_heads(x: torch.Tensor, times: int) -> torch.Tensor:
-    """[B, L, K, E] -> [B, L, K * times, E], each head repeated."""
+    """Repeat each head: [B, L, K, E] -> [B, L, K * times, E]."""
     if times == 1:
         return x
     batch, length, heads, size = x.shape
@@ -115,7 +115,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(args.n_heads * args.head_dim, args.dim, bias=False)
 
     def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """[B, L, D] -> [B, L, D]; `table` is that of `rotary_table` for L positions."""
+        """Map [B, L, D] to [B, L, D]; `table` is that of `rotary_table` for L positions."""
         batch, length, _ = x.shape
         q, k, v = (
             each.view(batch, length, -1, self.head_dim)
@@ -130,7 +130,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """SwiGLU."""
+    """SwiGLU feed-forward network."""
 
     def __init__(self, args: LlamaArgs) -> None:
         super().__init__()
@@ -139,12 +139,12 @@ class FeedForward(nn.Module):
         self.w3 = nn.Linear(args.dim, args.hidden_dim, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, L, D] -> [B, L, D]."""
+        """Map [B, L, D] to [B, L, D]."""
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
 class LlamaBlock(nn.Module):
-    """Attention and feed-forward, each normed before and added to its input."""
+    """Attention and feed-forward, each with a norm before it and a residual connection."""
 
     def __init__(self, args: LlamaArgs) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class LlamaBlock(nn.Module):
         self.feed_forward = FeedForward(args)
 
     def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """[B, L, D] -> [B, L, D]."""
+        """Map [B, L, D] to [B, L, D]."""
         h = x + self.attention(self.attention_norm(x), table)
         return h + self.feed_forward(self.ffn_norm(h))
 
@@ -174,7 +174,7 @@ class Llama(nn.Module):
         self.register_buffer("rotary", rotary_table(args), persistent=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Token ids [B, L] -> logits [B, L, V]."""
+        """Map token ids [B, L] to logits [B, L, V]."""
         length = tokens.shape[1]
         table = self.rotary[..., :length, :]  # pyright: ignore[reportIndexIssue]
         h = self.tok_embeddings(tokens)
@@ -189,10 +189,14 @@ class Llama(nn.Module):
 def parallelize(
     model: Llama, mesh: DeviceMesh, *, loss_parallel: bool = False, use_local_output: bool = True
 ) -> Llama:
-    """The model, tensor- and sequence-parallel on a mesh of one axis, in place.
+    """Make the model tensor- and sequence-parallel on a mesh of one axis, in place.
 
-    With `loss_parallel` the logits stay cut by vocabulary, for `loss_parallel()`. Without
-    `use_local_output` all between the modules are DTensors, so that a sequence may be cut unevenly.
+    Args:
+        model: The model.
+        mesh: A mesh of one axis.
+        loss_parallel: Keep the logits sharded by vocabulary, for `loss_parallel()`.
+        use_local_output: Pass local tensors between the modules. Otherwise they pass DTensors, so
+            that a sequence may be sharded unevenly.
     """
     colwise = ColwiseParallel(use_local_output=use_local_output)
     rowwise = RowwiseParallel(output_layouts=Shard(1), use_local_output=use_local_output)
@@ -229,7 +233,7 @@ def parallelize(
     return model
 
 
-# How each parameter is cut along an axis of tensor parallelism.
+# Placement of each parameter on an axis of tensor parallelism.
 TENSOR_PARALLEL: Mapping[str, Placement] = {
     "tok_embeddings.weight": Shard(0),
     "output.weight": Shard(0),
@@ -240,10 +244,10 @@ TENSOR_PARALLEL: Mapping[str, Placement] = {
 
 
 def distribute(model: Llama, mesh: DeviceMesh, axes: Sequence[Mapping[str, Placement]]) -> Llama:
-    """The model with every parameter and buffer a DTensor, in place.
+    """Make every parameter and buffer of the model a DTensor, in place.
 
-    `axes` have for each mesh axis patterns of parameters' names, the first that matches counts;
-    what matches none is replicated.
+    `axes` holds for each mesh axis patterns of parameter names; the first match counts. Parameters
+    without a match are replicated.
     """
 
     def layout(name: str) -> list[Placement]:

@@ -1,8 +1,8 @@
 """Small models for tests: two MLPs and a GPT-like Transformer with its tensor-parallel plan.
 
-The Transformer's blocks are pre-norm; attention is `F.scaled_dot_product_attention` as it stands.
-Shapes: B batch, L sequence, D `dim`, H heads, E head size, V vocabulary. After `parallelize` the
-activations between blocks are replicated, or with sequence parallelism cut along L.
+The Transformer's blocks are pre-norm; attention is plain `F.scaled_dot_product_attention`. Shapes:
+B batch, L sequence, D `dim`, H heads, E head size, V vocabulary. After `parallelize` the
+activations between blocks are replicated, or with sequence parallelism sharded along L.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class RMSNormPython(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`x`, normed and scaled."""
+        """Normalise and scale `x`."""
         norm = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
         return x * norm * self.weight
 
 
 class MLPModule(nn.Module):
-    """Linear 10 -> 16, ReLU, linear 16 -> 10; the same weights at every construction."""
+    """Linear 10 -> 16, ReLU, linear 16 -> 10; every instance has the same initial weights."""
 
     def __init__(self, device: str | torch.device | None, bias: bool = True) -> None:
         super().__init__()
@@ -51,24 +51,24 @@ class MLPModule(nn.Module):
         self.net2 = nn.Linear(16, 10, bias=bias, device=device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., 10] -> [..., 10]."""
+        """Map [..., 10] to [..., 10]."""
         return self.net2(self.relu(self.net1(x)))
 
     def reset_parameters(self) -> None:
-        """New random weights."""
+        """Draw new random weights."""
         self.net1.reset_parameters()
         self.net2.reset_parameters()
 
 
 class MLPStacked(nn.Module):
-    """`n_layers` MLPModules, one after the other."""
+    """A stack of `n_layers` MLPModules."""
 
     def __init__(self, device: str | torch.device | None, n_layers: int = 2) -> None:
         super().__init__()
         self.layers = nn.ModuleList([MLPModule(device) for _ in range(n_layers)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., 10] -> [..., 10]."""
+        """Map [..., 10] to [..., 10]."""
         for layer in self.layers:
             x = layer(x)
         return x
@@ -76,7 +76,7 @@ class MLPStacked(nn.Module):
 
 @dataclass
 class ModelArgs:
-    """What a Transformer is made of."""
+    """Sizes and options of a Transformer."""
 
     n_layers: int = 2
     vocab_size: int = 8
@@ -92,8 +92,8 @@ class ModelArgs:
 class Attention(nn.Module):
     """Self-attention, causal if `use_attn_mask`.
 
-    `n_heads` is the number of heads that the forward sees: this rank's share where q, k and v are
-    local tensors.
+    `n_heads` is the number of heads in the forward: this rank's share if q, k and v are local
+    tensors.
     """
 
     def __init__(self, args: ModelArgs) -> None:
@@ -111,7 +111,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(args.dim, args.dim, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, L, D] -> [B, L, D]."""
+        """Map [B, L, D] to [B, L, D]."""
         bsz, seq_len, _ = x.size()
         queries, keys, values = (
             each.view(bsz, seq_len, self.n_heads, self.head_dim).transpose(1, 2)
@@ -140,12 +140,12 @@ class FeedForward(nn.Module):
         self.resid_dropout = nn.Dropout(dropout_p)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, L, D] -> [B, L, D]."""
+        """Map [B, L, D] to [B, L, D]."""
         return self.resid_dropout(self.w2(self.gelu(self.w1(x))))
 
 
 class TransformerBlock(nn.Module):
-    """Attention and feed-forward, each normed before and added to its input."""
+    """Attention and feed-forward, each with a norm before it and a residual connection."""
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class TransformerBlock(nn.Module):
         self.feed_forward = FeedForward(args.dim, hidden_dim=4 * args.dim, dropout_p=args.dropout_p)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, L, D] -> [B, L, D]."""
+        """Map [B, L, D] to [B, L, D]."""
         h = x + self.attention(self.attention_norm(x))
         return h + self.feed_forward(self.ffn_norm(h))
 
@@ -178,7 +178,11 @@ class Transformer(nn.Module):
         self.checkpoint_activations = args.checkpoint_activations
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Token ids [B, L] -> logits [B, L, V]. Raises ValueError if L is too long."""
+        """Map token ids [B, L] to logits [B, L, V].
+
+        Raises:
+            ValueError: L exceeds `max_seq_len`.
+        """
         _, seq_len = tokens.size()
         if seq_len > self.max_seq_len:
             raise ValueError(f"a sequence of {seq_len} tokens; the model takes {self.max_seq_len}")
@@ -199,10 +203,10 @@ class Transformer(nn.Module):
         use_seq_parallel: bool,
         local_output_for_attn: bool = False,
     ) -> nn.Module:
-        """The module made tensor-parallel over a mesh of one axis, in place.
+        """Make the module tensor-parallel over a mesh of one axis, in place.
 
-        With `use_seq_parallel`, norms, dropouts and residuals work on shards of the sequence.
-        With `local_output_for_attn`, attention is computed on local tensors, each rank its heads.
+        With `use_seq_parallel`, norms, dropouts and residuals work on shards of the sequence. With
+        `local_output_for_attn`, attention works on local tensors, each rank on its own heads.
         """
         plan = _ends(use_seq_parallel)
         for index in range(len(module.layers)):
@@ -218,7 +222,7 @@ class Transformer(nn.Module):
 
 
 def _ends(use_seq_parallel: bool) -> dict[str, ParallelStyle]:
-    """The plan for what comes before and after the blocks."""
+    """Return the plan for the modules before and after the blocks."""
     between = Shard(1) if use_seq_parallel else Replicate()
     positions = Shard(0) if use_seq_parallel else Replicate()
     plan: dict[str, ParallelStyle] = {
@@ -232,10 +236,10 @@ def _ends(use_seq_parallel: bool) -> dict[str, ParallelStyle]:
 
 
 def _block(use_seq_parallel: bool, local_output_for_attn: bool) -> dict[str, ParallelStyle]:
-    """The plan for one block.
+    """Return the plan for one block.
 
-    Attention's input is laid out once for q, k and v together, so that their gradients are summed
-    before they are communicated.
+    Attention's input is redistributed once for q, k and v together, so that their gradients are
+    summed before they are communicated.
     """
     between = Shard(1) if use_seq_parallel else Replicate()
     plan: dict[str, ParallelStyle] = {

@@ -1,9 +1,8 @@
-"""What each collective does with the ranks' tensors, where all of them are at hand.
+"""Data movement of each collective, given the tensors of all ranks.
 
-`MOVES[kind]` is given what the ranks passed, in group order, and fills in their outputs. Results
-are those of the c10d documentation, reductions are summed up in rank order. Nothing here
-communicates, waits or knows of threads: `exchange` collects the parts and calls once all are
-there.
+`MOVES[kind]` takes the ranks' parts in group order and fills in their outputs. Results are those of
+the c10d documentation; reductions accumulate in rank order. Nothing here communicates, waits or
+depends on threads: `in_flight` collects the parts and calls once all are there.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one rank hands to a collective: where results go, what it sends, splits if uneven."""
+    """One rank's arguments of a collective: outputs, inputs, and split sizes if uneven."""
 
     outputs: Any = ()
     inputs: Any = ()
@@ -31,7 +30,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all ranks of one collective must agree on."""
+    """Parameters that all ranks of one collective must agree on."""
 
     kind: str
     reduce_op: Any = None
@@ -71,7 +70,7 @@ _COMBINE: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def reduced(tensors: Tensors, reduce_op: Any) -> torch.Tensor:
-    """A new tensor: the reduction over `tensors`, in order."""
+    """Return the reduction over `tensors`, in order, as a new tensor."""
     combine = _COMBINE.get(reduce_op)
     if combine is None:
         raise NotImplementedError(f"thread groups do not reduce by {reduce_op}")
@@ -104,14 +103,14 @@ def _broadcast(parts: Sequence[Part], terms: Terms) -> None:
 
 
 def _all_gather_lists(parts: Sequence[Part], terms: Terms) -> None:
-    """Outputs are one list of `world_size` tensors for each input tensor."""
+    """All-gather where outputs are a list of `world_size` tensors for each input tensor."""
     for part in parts:
         for i, outputs in enumerate(part.outputs):
             copy_each(outputs, [source.inputs[i] for source in parts])
 
 
 def _all_gather_coalesced(parts: Sequence[Part], terms: Terms) -> None:
-    """Outputs are `world_size` lists, each with one tensor for each input tensor."""
+    """All-gather where outputs are `world_size` lists, with one tensor per input tensor."""
     for part in parts:
         for outputs, source in zip(part.outputs, parts, strict=True):
             copy_each(outputs, source.inputs)
@@ -165,7 +164,7 @@ def _all_to_all_single(parts: Sequence[Part], terms: Terms) -> None:
 
 
 def _barrier(parts: Sequence[Part], terms: Terms) -> None:
-    """Nothing moves: that all ranks came is the whole result."""
+    """Move nothing; the arrival of all ranks is the result."""
 
 
 Move = Callable[[Sequence[Part], Terms], None]
@@ -204,19 +203,19 @@ def copy_each(targets: Tensors, sources: Tensors) -> None:
 
 
 def write(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Fill a tensor the way a network does, which autograd's version counter does not notice."""
+    """Fill a tensor as a network does, without advancing autograd's version counter."""
     target.data.copy_(source)
 
 
 def _blocks(tensor: torch.Tensor, size: int) -> Tensors:
-    """`tensor` as `size` equal flat blocks; views where it is contiguous, as outputs must be."""
+    """Split `tensor` into `size` equal flat blocks; they are views if it is contiguous."""
     if tensor.numel() % size:
         raise ValueError(f"{list(tensor.shape)} can't be split evenly among {size} ranks")
     return tensor.reshape(-1).split(tensor.numel() // size) if tensor.numel() else (tensor,) * size
 
 
 def _rows(tensor: torch.Tensor, splits: Sequence[int], size: int) -> Tensors:
-    """`tensor` split along dim 0, evenly if `splits` is empty."""
+    """Split `tensor` along dim 0, evenly if `splits` is empty."""
     if not splits:
         if tensor.size(0) % size:
             raise ValueError(f"{list(tensor.shape)} can't be split evenly among {size} ranks")

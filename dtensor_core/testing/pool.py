@@ -7,9 +7,9 @@
 
     run_processes(body, 4, 10)  ->  [tensor([60., 60.])] * 4
 
-The processes are started once and serve one call after the other; each call gets a process group
-of its own. After a failure they are killed, and started again when they are needed. Functions are
-found by name in the other processes, arguments and results are pickled.
+The processes are started once and serve one call after the other; each call gets its own process
+group. After a failure they are killed, and restarted when needed. Functions are resolved by name in
+the other processes; arguments and results are pickled.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_S = 60.0
-GRACE_S = 2.0  # after the first failure, for the other ranks to say what they ran into
-ANSWER_S = 5.0  # for ranks to say where they are
+GRACE_S = 2.0  # after the first failure, for other ranks to report theirs
+ANSWER_S = 5.0  # for ranks to report their stacks
 
 _LOOPBACK = "127.0.0.1"
 _BACKLOG = 4096
@@ -61,11 +61,21 @@ def run_processes(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     with_group: bool = True,
 ) -> list[T]:
-    """What `fn(*args)` returned on each of `world_size` ranks, in rank order.
+    """Run `fn(*args)` on each of `world_size` processes; return the results in rank order.
 
-    `with_group=False` leaves it to `fn` to make process groups. Raises RankFailure if a rank
-    raises or dies, and after `timeout_s`. A rank that skips skips the test. What ranks print is
-    printed here when they are done.
+    A rank that skips skips the test. Output of the ranks is printed here when they are done.
+
+    Args:
+        fn: The function, defined at the top level of its module.
+        world_size: The number of ranks.
+        *args: Its arguments, which are pickled.
+        timeout_s: The time limit, in seconds.
+        with_group: Make the default process group; otherwise this is left to `fn`.
+
+    Raises:
+        RankFailure: A rank raised or died, or `timeout_s` was exceeded.
+        RuntimeError: The caller is a rank itself.
+        ValueError: `world_size` is less than 1.
     """
     if worker.place() is not None:
         raise RuntimeError(
@@ -79,7 +89,7 @@ def run_processes(
 def on_processes(
     world_size: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> Callable[[Callable[P, object]], Callable[P, None]]:
-    """Decorate a test function so that it runs on `world_size` ranks that are processes."""
+    """Decorate a test function to run on `world_size` ranks that are processes."""
 
     def decorate(fn: Callable[P, object]) -> Callable[P, None]:
         @wraps(fn)
@@ -88,7 +98,7 @@ def on_processes(
                 raise TypeError(f"{fn.__name__} takes {', '.join(kwargs)}: pass by position")
             run_processes(fn, world_size, *args, timeout_s=timeout_s)
 
-        test.rank_function = fn  # pyright: ignore  # what Reference.resolve looks for
+        test.rank_function = fn  # looked up by Reference.resolve
         return test
 
     return decorate
@@ -96,7 +106,7 @@ def on_processes(
 
 @dataclass(slots=True)
 class _Worker:
-    """The pool's end of one worker."""
+    """The pool's handle of one worker process."""
 
     process: BaseProcess
     tasks: Connection
@@ -105,26 +115,26 @@ class _Worker:
     stacks: Path
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, whatever it is doing."""
         self.process.kill()
         self.process.join(timeout=10)
         self.tasks.close()
         self.lifeline.close()
 
     def ask(self) -> None:
-        """Let the process write down where it is."""
+        """Ask the process to write down its stack."""
         if self.process.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, worker.STACKS)
 
     @property
     def answers(self) -> list[str]:
-        """The stacks that it wrote; but for a crash, one is whole when the next has begun."""
+        """The stacks written so far; one is complete once the next has begun, or after a crash."""
         text = self.stacks.read_text(errors="replace")
         return text.split("(most recent call first):")[1:]
 
     def stack(self, number: int) -> str:
-        """Where the process was, innermost first: the test's own part of one of its answers."""
+        """Return the test's own frames of one of the stacks, innermost first."""
         text = self.answers[number] if self.answers else ""
         frames = [line for line in text.splitlines() if line.lstrip().startswith("File ")]
         ours = next((i for i, line in enumerate(frames) if worker.__file__ in line), len(frames))
@@ -132,7 +142,7 @@ class _Worker:
 
     @property
     def death(self) -> str:
-        """How the process ended."""
+        """The way in which the process ended, as a text."""
         self.process.join(timeout=10)
         code = self.process.exitcode
         if code is not None and code < 0:
@@ -141,7 +151,7 @@ class _Worker:
 
 
 class _Pool:
-    """As many workers as were ever needed at once; ranks are numbered as workers are."""
+    """The workers, as many as were ever needed at once; ranks are numbered as workers are."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -158,7 +168,7 @@ class _Pool:
         timeout_s: float,
         with_group: bool,
     ) -> list[T]:
-        """What `run_processes` promises."""
+        """Run a function on `world_size` workers, as described for `run_processes`."""
         function, arguments = reference_to(fn), pickle.dumps(args)
         with self._lock, observe.looking_on(world_size) as on_rank:
             self._start(world_size)
@@ -175,7 +185,7 @@ class _Pool:
                     with_group=with_group,
                     on_rank=pickle.dumps(on_rank),
                 )
-                with suppress(OSError):  # a worker that is dead by now is seen below
+                with suppress(OSError):  # a worker that is dead by now is detected below
                     each.tasks.send_bytes(pickle.dumps(task))
             try:
                 call = _Call(self._workers[:world_size], timeout_s)
@@ -188,7 +198,7 @@ class _Pool:
         return call.values()
 
     def kill(self) -> None:
-        """End all workers; the next run starts others."""
+        """Kill all workers; the next run starts new ones."""
         workers, self._workers = self._workers, []
         for each in workers:
             each.process.kill()
@@ -196,14 +206,14 @@ class _Pool:
             each.kill()
 
     def close(self) -> None:
-        """End everything that the pool has started, for good."""
+        """End everything that the pool has started, permanently."""
         self.kill()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
 
     def _start(self, num_workers: int) -> None:
-        """Bring the number of living workers to at least `num_workers`."""
+        """Start workers until there are at least `num_workers` living ones."""
         if any(not each.process.is_alive() for each in self._workers):
             self.kill()
         if len(self._workers) >= num_workers:
@@ -239,7 +249,7 @@ class _Pool:
 
 
 class _Call:
-    """One function on all ranks, while it runs and when it is over."""
+    """One function on all ranks, during the run and after it."""
 
     def __init__(self, workers: Sequence[_Worker], timeout_s: float) -> None:
         self.reports: list[RankReport] = []
@@ -251,7 +261,7 @@ class _Call:
         self._skipped: str | None = None
 
     def collect(self) -> None:
-        """Wait for every rank, or for the first failure and what follows from it."""
+        """Wait for every rank, or for the first failure and its consequences."""
         while self._pending and (left := self._deadline - time.monotonic()) > 0:
             ready = wait([each.tasks for each in self._pending.values()], timeout=left)
             for rank in [r for r, each in self._pending.items() if each.tasks in ready]:
@@ -263,7 +273,7 @@ class _Call:
         self._print_output()
 
     def values(self) -> list[Any]:
-        """The results by rank; raises what the ranks' outcomes ask for."""
+        """Return the results by rank, or raise according to the ranks' outcomes."""
         if self._skipped is not None:
             raise unittest.SkipTest(self._skipped)
         if self.reports:
@@ -297,7 +307,7 @@ class _Call:
         self._deadline = min(self._deadline, time.monotonic() + GRACE_S)
 
     def _report_unfinished(self, late: str) -> None:
-        """Let the ranks that are left write down where they are, before any of them is ended."""
+        """Let the remaining ranks write down their stacks before any of them is killed."""
         until = time.monotonic() + ANSWER_S
         while (unheard := self._unheard()) and time.monotonic() < until:
             for each in unheard:
@@ -307,16 +317,16 @@ class _Call:
             RankReport(rank, Outcome.UNFINISHED, late, each.stack(0), _read(each.output))
             for rank, each in self._pending.items()
         ]
-        stuck.sort(key=lambda report: _waits(report.detail))  # who does not wait for others first
+        stuck.sort(key=lambda report: _waits(report.detail))  # ranks that don't wait come first
         self.reports.extend(stuck)
 
     def _unheard(self) -> list[_Worker]:
-        """The ranks whose first answer may be going on."""
+        """Return the ranks whose first stack may be incomplete."""
         alive = (each for each in self._pending.values() if each.process.is_alive())
         return [each for each in alive if len(each.answers) < 2]
 
     def _print_output(self) -> None:
-        """Print what ranks printed, unless it is part of the failure's text."""
+        """Print the ranks' output, unless it is part of the failure's text."""
         if not self.reports:
             for rank, each in enumerate(self._workers):
                 for line in _read(each.output).splitlines():
@@ -324,7 +334,7 @@ class _Call:
 
 
 def _store_on_loopback() -> dist.TCPStore:
-    """A store that other machines cannot reach; c10d's own socket listens on all addresses."""
+    """Make a store that other machines cannot reach; c10d's own socket listens on all addresses."""
     listening = socket.create_server((_LOOPBACK, 0), backlog=_BACKLOG)
     return dist.TCPStore(
         _LOOPBACK,
@@ -337,20 +347,20 @@ def _store_on_loopback() -> dist.TCPStore:
 
 
 def _read(path: Path) -> str:
-    """The end of a file that a rank wrote."""
+    """Return the end of a file that a rank wrote."""
     with suppress(OSError):
         return path.read_text(errors="replace")[-8000:]
     return ""
 
 
 def _waits(stack: str) -> bool:
-    """Whether a rank is in a call of `torch.distributed`, or of an operator."""
+    """True if a rank is in a call of `torch.distributed` or of an operator."""
     innermost = "".join(stack.splitlines()[:3])
     return f"torch{os.sep}_ops.py" in innermost or "c10d_logger.py" in innermost
 
 
 def _context() -> Any:
-    """A way to start processes quickly: forked from a server that has torch loaded already."""
+    """Return a context that starts processes quickly, forked from a server with torch loaded."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -358,13 +368,13 @@ def _context() -> Any:
     return context
 
 
-# torch loads these by itself at the first operator on a tensor subclass: two seconds a process.
+# torch loads these at the first operator on a tensor subclass, at two seconds a process.
 _PRELOADED = ("torch", "torch._dynamo", "torch.distributed.tensor")
 
 
 @contextmanager
 def _bare_main() -> Iterator[None]:
-    """Keep multiprocessing from running this process's script again in each worker."""
+    """Keep multiprocessing from rerunning this process's script in each worker."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

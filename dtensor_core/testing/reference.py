@@ -1,6 +1,6 @@
-"""Functions and classes named so that another process can find them.
+"""References to functions and classes, by name, for use in other processes.
 
-A worker imports the module by name where it can, and else from its file: test modules often are
+A worker imports the module by name if it can, and otherwise from its file: test modules are often
 on no import path, and a script is `__main__`.
 """
 
@@ -18,14 +18,14 @@ _MAIN = "__main__"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where something that is defined at the top level of a module is to be found."""
+    """Location of a definition at the top level of a module."""
 
     module: str
     qualname: str
     file: str | None
 
     def resolve(self) -> Any:
-        """The thing itself; imports its module if need be."""
+        """Return the object, importing its module if necessary."""
         found = _module(self.module, self.file)
         for name in self.qualname.split("."):
             found = getattr(found, name)
@@ -33,10 +33,10 @@ class Reference:
 
 
 def reference_to(target: Callable[..., Any]) -> Reference:
-    """A reference to a function or class.
+    """Make a reference to a function or class.
 
-    Raises TypeError for what no other process can import: lambdas, and what is defined inside of
-    a function.
+    Raises:
+        TypeError: No other process can import it, since it is a lambda or defined in a function.
     """
     module, qualname = target.__module__, target.__qualname__
     if "<" in qualname:
@@ -61,7 +61,7 @@ def _module(name: str, file: str | None) -> Any:
 
 
 def _load(name: str, file: str | None) -> Any:
-    """A module from its file; a script's `if __name__ == "__main__"` does not run."""
+    """Load a module from its file; a script's `if __name__ == "__main__"` does not run."""
     if file is None:
         raise ImportError(f"module {name} has no file")
     alias = "__mp_main__" if name == _MAIN else name

@@ -2,11 +2,11 @@
 
 `Scheduler` takes one entry point per rank and calls each on its own thread. A rank runs until it
 returns or waits for an `Awaited`; then the next ready rank continues. Ranks do not contend for the
-interpreter lock, which makes naive rank threads slow; runs are deterministic; and a deadlock is
+interpreter lock, which makes naive rank threads slow. Runs are deterministic. A deadlock is
 detected at once, without a timeout, because no rank is ready.
 
-On a deadlock every waiting rank gets `Released`, caused by an earlier rank's failure if there was
-one, else by the deadlock itself.
+On a deadlock every waiting rank raises `Released`. The cause is an earlier rank's failure if there
+was one, otherwise the deadlock itself.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from dtensor_core.testing.failure import format_stack
 
 
 class Awaited(Protocol):
-    """Something that a rank can wait for; `str()` of it says what."""
+    """Condition that a rank can wait for; `str()` describes it."""
 
     done: bool
 
 
 class Released(BaseException):
-    """Raised in a rank whose wait can't end. Not an Exception, so no test swallows it."""
+    """Raised in a rank whose wait can't end; not an Exception, so that no test swallows it."""
 
 
 class SchedulerError(RuntimeError):
-    """A rank's communication was used from a thread that is not that rank's."""
+    """A rank's communication was used from a thread other than the rank's own."""
 
 
 @dataclass(slots=True)
 class RankRun:
-    """What one rank's thread did in a run."""
+    """State and result of one rank's thread in a run."""
 
     value: object = None
     error: BaseException | None = None
@@ -51,7 +51,7 @@ class RankRun:
 
 @dataclass(slots=True)
 class Run:
-    """One function on all ranks: filled in by the rank threads, read by the caller when `over`."""
+    """One function on all ranks: filled in by the rank threads, read by the caller once `over`."""
 
     entry: Callable[[int], object]
     ranks: list[RankRun]
@@ -63,9 +63,9 @@ class Run:
 
 
 class Scheduler:
-    """A crew of rank threads, kept from run to run.
+    """Rank threads, kept from run to run.
 
-    Everything but `run` is called by the rank whose turn it is.
+    Every method but `run` and `close` is called by the rank whose turn it is.
     """
 
     def __init__(self, num_ranks: int) -> None:
@@ -83,10 +83,10 @@ class Scheduler:
             thread.start()
 
     def run(self, entry: Callable[[int], object], timeout_s: float) -> Run:
-        """`entry(rank)` on each rank; returns when all have ended or the time is up.
+        """Call `entry(rank)` on each rank; return when all have ended or the time is up.
 
-        Each rank starts with the caller's random generator states, and has its own from there.
-        After a run whose `expired` is set this object must not be used again.
+        Each rank starts with the caller's random generator states and continues with its own. After
+        a run whose `expired` is set, this object must not be used again.
         """
         generators = _generators()
         states = [generator.get_state() for generator in generators]
@@ -108,7 +108,11 @@ class Scheduler:
         return run
 
     def wait(self, rank: int, awaited: Awaited) -> None:
-        """Return when `awaited.done`, letting the other ranks run meanwhile."""
+        """Return once `awaited.done`, letting the other ranks run meanwhile.
+
+        Raises:
+            Released: The wait can't end.
+        """
         run = self._run
         assert run is not None
         mine = run.ranks[rank]
@@ -124,7 +128,7 @@ class Scheduler:
         mine.waits_for = None
 
     def wake(self, ranks: Sequence[int], awaited: Awaited) -> None:
-        """Let those of `ranks` go on that wait for `awaited`, which is done now."""
+        """Make those of `ranks` ready that wait for `awaited`, which is done now."""
         run = self._run
         assert run is not None
         for rank in ranks:
@@ -132,7 +136,9 @@ class Scheduler:
                 self._ready.append(rank)
 
     def check_thread(self, rank: int) -> None:
-        """Raise SchedulerError unless this is the thread of `rank`, in its turn."""
+        """Raise SchedulerError if not called on the thread of `rank`, and Released after
+        the run.
+        """
         if threading.get_ident() != self._threads[rank].ident:
             raise SchedulerError(
                 f"rank {rank}'s process group was used from thread "
@@ -144,7 +150,7 @@ class Scheduler:
             raise Released("the run is over")
 
     def close(self) -> None:
-        """End the threads. No run may be going on."""
+        """End the threads; no run may be in progress."""
         self._run = None
         for gate in self._gates:
             gate.release()
@@ -166,7 +172,7 @@ class Scheduler:
             generator.set_state(state)
         try:
             mine.value = run.entry(rank)
-        except BaseException as error:  # any: it is the rank's outcome, told to the caller
+        except BaseException as error:  # any error is the rank's outcome, reported to the caller
             mine.error = error
             if not isinstance(error, Released):
                 run.failed.append(rank)
@@ -189,7 +195,7 @@ class Scheduler:
         _open(self._gates[self._turn])
 
     def _expire(self, run: Run) -> None:
-        """Time is up: note where the running rank is, and send every thread home."""
+        """Handle the timeout: record the position of the running rank, and end every thread."""
         run.expired = True
         frames = sys._current_frames()
         for rank, thread in enumerate(self._threads):
@@ -205,20 +211,20 @@ class Scheduler:
 
 
 def _open(gate: threading.Lock) -> None:
-    """Release a gate that, when the time is up, another thread may be releasing as well."""
+    """Release a gate that another thread may also be releasing, once the time is up."""
     with suppress(RuntimeError):
         gate.release()
 
 
 def _interrupt(thread_id: int) -> None:
-    """Raise Released in a thread at its next bytecode (what runs in C goes on until it returns)."""
+    """Raise Released in a thread at its next bytecode; C code runs on until it returns."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread_id), ctypes.py_object(Released)
     )
 
 
 def _generators() -> Sequence[torch.Generator]:
-    """The generators that each rank must have to itself."""
+    """Return the generators that each rank must have for itself."""
     if torch.cuda.is_initialized():
         return (torch.default_generator, *torch.cuda.default_generators)
     return (torch.default_generator,)

@@ -1,4 +1,4 @@
-"""Skipping: a rank that skips skips the whole test, and tests that need GPUs say so."""
+"""Skipping of tests: a rank that skips, and tests that need GPUs."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ T = TypeVar("T")
 
 
 def is_skip(error: BaseException) -> bool:
-    """Whether `error` is unittest's or pytest's way to skip; pytest need not be installed."""
+    """True if `error` is a skip of unittest's or pytest's; pytest need not be installed."""
     pytest_outcomes = sys.modules.get("_pytest.outcomes")
     skipped = (unittest.SkipTest, *([pytest_outcomes.Skipped] if pytest_outcomes else []))
     return isinstance(error, skipped)
 
 
 def raise_if_skipped(errors: Iterable[BaseException | None]) -> None:
-    """Raise the first skip among what the ranks raised."""
+    """Raise the first skip among the ranks' errors."""
     for error in errors:
         if error is not None and is_skip(error):
             raise error
 
 
 def skip_if_lt_x_gpu(num_gpus: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a test so that it skips where there are fewer than `num_gpus` GPUs."""
+    """Decorate a test to skip if there are fewer than `num_gpus` GPUs."""
 
     def decorate(test: Callable[P, T]) -> Callable[P, T]:
         @wraps(test)

@@ -1,10 +1,10 @@
 """A process group whose ranks are threads of this process.
 
-Every collective goes through c10d's own operator first (with a backend that does nothing), so
-dispatch modes and whatever intercepts those operators see it as they see any other; then the
-rank's tensors join an `InFlight`, and the last rank to join moves the data.
-Only waiting gives the turn to another rank, so asynchronous collectives, sends and receives behave
-as over a real network. Ranks that disagree about a collective get an error that names both calls.
+Every collective first goes through c10d's own operator, with a backend that does nothing, so that
+dispatch modes and interceptors of these operators see it. Then the rank's tensors join an
+`InFlight`, and the last rank to join moves the data. Only waiting gives the turn to another rank,
+so asynchronous collectives, sends and receives behave as over a real network. Ranks that disagree
+about a collective get an error that names both calls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dtensor_core.testing.scheduler import Scheduler
 
 
 class ThreadWork(dist.Work):
-    """The handle of a collective or transfer; waiting on it lets other ranks run."""
+    """Handle of a collective or transfer; waiting on it lets other ranks run."""
 
     def __init__(
         self,
@@ -48,37 +48,37 @@ class ThreadWork(dist.Work):
         self._tensors = tensors
 
     def wait(self, timeout: object = None) -> bool:
-        """Return once the data is there."""
+        """Return once the data has arrived."""
         if not self._awaited.done:
             self._group.turns.wait(self._group.global_rank, self._awaited)
         return True
 
     def synchronize(self) -> None:
-        """Return once the data is there."""
+        """Return once the data has arrived."""
         self.wait()
 
     def block_current_stream(self) -> None:
-        """Return once the data is there."""
+        """Return once the data has arrived."""
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        """A completed future: waits first, since a future can't give the turn away."""
+        """Return a completed future; waits first, since a future can't give the turn away."""
         self.wait()
         future = torch.futures.Future()
         future.set_result(self._tensors)
         return future
 
     def is_completed(self) -> bool:
-        """Whether the data is there."""
+        """True if the data has arrived."""
         return self._awaited.done
 
     is_success = is_completed
 
     def exception(self) -> None:
-        """Always None: what goes wrong is raised where it happens."""
+        """Return None: errors are raised where they occur."""
 
     def result(self) -> list[torch.Tensor]:
-        """The output tensors."""
+        """Return the output tensors."""
         return self._tensors
 
     def _source_rank(self) -> int:
@@ -91,16 +91,16 @@ class ThreadWork(dist.Work):
 class ThreadGroup(ProcessGroup):
     """One rank's view of a group of threads.
 
-    The methods are those that torch's Python process groups override, and must be functions of
-    those very names that call `super()` themselves: that is how pybind11 tells a call of the base
-    from a call of the override.
+    The methods are those that torch's Python process groups override. They must be functions of
+    exactly these names that call `super()` themselves, since pybind11 uses the name to tell a call
+    of the base from a call of the override.
     """
 
     def __init__(self, rank: int, global_rank: int, shared: SharedGroup, turns: Scheduler) -> None:
         size = len(shared.ranks)
         super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
         options: Any = FakeProcessGroup.Options()  # pyright: ignore[reportCallIssue]
-        options.error_on_collective = True  # a path around the overrides below must not be silent
+        options.error_on_collective = True  # a path that bypasses the overrides must not be silent
         self._options = options
         backend = FakeProcessGroup._create_internal(rank, size, options)  # pyright: ignore
         for device in ("cpu", "cuda"):
@@ -112,7 +112,7 @@ class ThreadGroup(ProcessGroup):
         self._group_rank = rank
 
     def _announce(self) -> None:
-        """Open the way through c10d's operator."""
+        """Enable the pass through c10d's operator."""
         self.turns.check_thread(self.global_rank)
         self._options.error_on_collective = False
 

@@ -1,8 +1,8 @@
-"""Threads, process groups and meshes for one world size, reused by one run after the other.
+"""Threads, process groups and meshes for one world size, reused across runs.
 
-A crew seats each of its threads as a rank: the thread has a c10d world of its own, whose groups
-are `ThreadGroup`s that find each other by name. `threads` owns the crews and installs the worlds;
-nothing else knows of them.
+A pool seats each of its threads as a rank: the thread has its own c10d world, whose groups are
+`ThreadGroup`s that find each other by name. `threads` owns the pools and installs the worlds; no
+other module uses them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dtensor_core.testing.thread_group import ThreadGroup
 
 T = TypeVar("T")
 
-# DeviceMesh tells the meshes of different threads apart where the backend has this name.
+# For a backend of this name, DeviceMesh keeps the meshes of different threads apart.
 BACKEND = "threaded"
 
 
 class World(threading.local):
-    """c10d's record of process groups, one for each thread; stands in for its global one."""
+    """c10d's record of process groups, per thread; replaces its global one."""
 
     pg_config_info = c10d._World.pg_config_info
 
@@ -45,7 +45,7 @@ class World(threading.local):
 
 
 class Seat(threading.local):
-    """What a rank's thread knows of itself; a thread that is no rank has no crew."""
+    """The pool and rank of the calling thread; a thread that is not a rank has no crew."""
 
     crew: ThreadPool | None = None
     rank: int = -1
@@ -67,10 +67,10 @@ class ThreadPool:
         self._kept: list[set[Any]] = [set() for _ in range(world_size)]
         self._meshes: list[dict[Any, DeviceMesh]] = [{} for _ in range(world_size)]
         self._stale: set[int] = set()
-        self._first_number = 1  # of the next run's first group: c10d names them by number
+        self._first_number = 1  # of the next run's first group: c10d names groups by number
 
     def run(self, fn: Callable[..., T], args: tuple[Any, ...], timeout_s: float) -> Run:
-        """`fn(*args)` as each rank."""
+        """Call `fn(*args)` as each rank."""
 
         def as_rank(rank: int) -> T:
             self._take_seat(rank)
@@ -83,11 +83,11 @@ class ThreadPool:
         return self.turns.run(as_rank, timeout_s)
 
     def unfinished(self) -> list[tuple[int, str]]:
-        """What ranks began and others never joined: a rank that did, and the collective."""
+        """Return the collectives that not all ranks joined: a rank that did, and a description."""
         return [begun for shared in self._shared.values() for begun in shared.unfinished]
 
     def tidy(self) -> None:
-        """After a run that went well: forget what belonged to the groups that it made."""
+        """Drop the state of the groups that a successful run made."""
         for shared in self._dropped:
             self._shared.pop((shared.name, shared.ranks), None)
         for shared in self._shared.values():
@@ -97,7 +97,7 @@ class ThreadPool:
         self._dropped = set()
 
     def start_afresh(self) -> None:
-        """After a run that failed: give up all groups and meshes, they may be in any state."""
+        """Discard all groups and meshes after a failed run, since their state is unknown."""
         self._store = dist.HashStore()
         self._shared = {}
         self._dropped = set()
@@ -105,7 +105,7 @@ class ThreadPool:
         self._first_number = 1
 
     def group(self, name: str, rank: int, ranks: tuple[int, ...]) -> ThreadGroup:
-        """The calling rank's view of the group that c10d asks for."""
+        """Return the calling rank's view of the group that c10d requests."""
         shared = self._shared.get((name, ranks))
         if shared is None:
             shared = self._shared[name, ranks] = SharedGroup(name, ranks)
@@ -114,7 +114,7 @@ class ThreadPool:
     def mesh(
         self, shape: tuple[int, ...], names: tuple[str, ...] | None, device_type: str
     ) -> DeviceMesh:
-        """The calling rank's mesh of that shape, made at the first call."""
+        """Return the calling rank's mesh of that shape, made at the first call."""
         meshes = self._meshes[seat.rank]
         key = (shape, names, device_type)
         if key not in meshes:
@@ -138,14 +138,14 @@ class ThreadPool:
         world.group_count = self._first_number
 
     def _drop_groups(self, rank: int) -> None:
-        """Destroy the groups that this run made, so that the next one names its own alike."""
+        """Destroy the groups that this run made, so that the next run names its groups alike."""
         for group in set(world.pg_map) - self._kept[rank]:
             self._dropped.add(group.shared)
             dist.destroy_process_group(group)
 
 
 def create_group(options: Any, _backend_options: Any) -> ThreadGroup:
-    """What c10d calls to make a group whose backend is `BACKEND`."""
+    """Make a group of backend `BACKEND`; called by c10d."""
     if seat.crew is None:
         raise RuntimeError("process groups of threads are for ranks only; use run_threads")
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))

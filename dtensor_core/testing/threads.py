@@ -7,11 +7,11 @@
 
     run_threads(body, 4, 10)  ->  [tensor([60., 60.])] * 4
 
-Everything of `torch.distributed` works inside: the default group, sub-groups, device meshes,
-functional collectives, asynchronous work. Each rank has its own random generators, which start in
-the caller's state. Arguments and closures are shared between the ranks, not copied: tensors in
-them are for reading. Threads and the default group stay from run to run; groups that a run makes
-are dropped at its end, but for those of `kept_mesh`.
+All of `torch.distributed` works inside: the default group, sub-groups, device meshes, functional
+collectives, asynchronous work. Each rank has its own random generators, which start in the caller's
+state. Arguments and closures are shared between the ranks, not copied; tensors in them must only be
+read. Threads and the default group persist across runs. Groups that a run makes are dropped at its
+end, except those of `kept_mesh`.
 """
 
 from __future__ import annotations
@@ -64,12 +64,16 @@ _crews: dict[int, ThreadPool] = {}
 def run_threads(
     fn: Callable[..., T], world_size: int, *args: Any, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> list[T]:
-    """What `fn(*args)` returned on each of `world_size` ranks, in rank order.
+    """Run `fn(*args)` on each of `world_size` threads; return the results in rank order.
 
-    Raises RankFailure if a rank raises; if the ranks wait for each other in a circle or call
-    collectives that don't match; if a collective was begun that not all ranks joined (all of
-    these at once, without waiting for the time to be up); and after `timeout_s`. A rank that
-    skips skips the test.
+    A rank that skips skips the test.
+
+    Raises:
+        RankFailure: A rank raised; the ranks deadlocked or called collectives that don't match; or
+            not all ranks joined a collective. All of these are detected at once. Also raised after
+            `timeout_s`.
+        RuntimeError: The caller is a rank itself.
+        ValueError: `world_size` is less than 1.
     """
     if seat.crew is not None:
         raise RuntimeError("run_threads was called by a rank; ranks can't have ranks of their own")
@@ -83,7 +87,7 @@ def run_threads(
             crew.start_afresh()
         else:
             crew.tidy()
-        if not run.expired:  # else a thread of the crew may be running still: leave it alone
+        if not run.expired:  # else one of its threads may still be running: leave it alone
             _crews[world_size] = crew
     if reports:
         raise_if_skipped(run.ranks[report.rank].error for report in reports)
@@ -96,7 +100,7 @@ def run_threads(
 def on_threads(
     world_size: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
 ) -> Callable[[Callable[P, object]], Callable[P, None]]:
-    """Decorate a test function so that it runs on `world_size` ranks that are threads."""
+    """Decorate a test function to run on `world_size` ranks that are threads."""
 
     def decorate(fn: Callable[P, object]) -> Callable[P, None]:
         @wraps(fn)
@@ -111,10 +115,13 @@ def on_threads(
 def kept_mesh(
     shape: tuple[int, ...], names: tuple[str, ...] | None = None, device_type: str = "cpu"
 ) -> DeviceMesh:
-    """A mesh for the calling rank that outlives the run: the same object at every later call.
+    """Return a mesh for the calling rank that outlives the run: the same object at every call.
 
-    All ranks must call it alike. For thousands of small runs: a mesh of two axes takes
-    milliseconds to make, an empty run a fifth of one.
+    All ranks must call it alike. Intended for thousands of small runs: making a mesh of two axes
+    takes milliseconds, an empty run a fifth of one.
+
+    Raises:
+        RuntimeError: The caller is not a rank.
     """
     if seat.crew is None:
         raise RuntimeError("kept_mesh is for ranks that are threads; call it inside run_threads")
@@ -123,7 +130,7 @@ def kept_mesh(
 
 @contextmanager
 def _installed() -> Iterator[None]:
-    """Let c10d keep one world per thread; put back whatever a run may change for the process."""
+    """Let c10d keep one world per thread; restore process-wide state that a run may change."""
     backend: Any = dist.Backend
     if BACKEND not in backend.backend_list:
         backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
@@ -144,10 +151,10 @@ def _installed() -> Iterator[None]:
 
 @contextmanager
 def _properties_unlocked() -> Iterator[None]:
-    """Let a rank work out a cached property while another one waits in the middle of the same.
+    """Let several ranks compute the same cached property at once.
 
-    Before Python 3.12 one lock is held meanwhile for all instances: the ranks would wait for each
-    other. Here each takes a lock of its own.
+    Before Python 3.12, one lock is held for all instances meanwhile, so that a rank waiting inside
+    of a property would block the others. Here each computation takes a lock of its own.
     """
     locked = cached_property.__get__
 
@@ -167,7 +174,7 @@ def _properties_unlocked() -> Iterator[None]:
 
 @contextmanager
 def _warnings_restored() -> Iterator[None]:
-    """Undo what ranks leave of `warnings.catch_warnings`, which nests per process, not per rank."""
+    """Undo the effects of `warnings.catch_warnings`, which nests per process, not per rank."""
     filters, entries = warnings.filters, list(warnings.filters)
     shown = warnings.showwarning
     try:
@@ -182,10 +189,10 @@ def _warnings_restored() -> Iterator[None]:
 
 @contextmanager
 def _mode_flags_restored() -> Iterator[None]:
-    """Undo what ranks leave of torch's flags that a dispatch mode is on.
+    """Restore torch's flags for active dispatch modes, which ranks may leave changed.
 
-    torch keeps them per process and restores them mode by mode, which fails where the modes of
-    several threads overlap. Guards of compiled functions read the last of the three.
+    torch keeps them per process and restores them mode by mode, which fails if the modes of several
+    threads overlap. Guards of compiled functions read the last of the three.
     """
     before = {name: getattr(_python_dispatch, name) for name in _MODE_FLAGS}
     try:
@@ -197,7 +204,7 @@ def _mode_flags_restored() -> Iterator[None]:
 
 
 def _reports(crew: ThreadPool, run: Run, timeout_s: float) -> list[RankReport]:
-    """One report for each rank that did not return, the cause first."""
+    """Return one report for each rank that did not return, the cause first."""
     if run.expired:
         return _reports_of_expired(run, timeout_s)
     failed = [_report_of_failed(rank, run.ranks[rank].error) for rank in run.failed]
@@ -218,7 +225,7 @@ def _report_of_failed(rank: int, error: BaseException | None) -> RankReport:
 
 
 def _report_of_released(run: Run, rank: int, error: Released) -> RankReport:
-    """A rank that could not go on: after an earlier failure, or because all wait in a circle."""
+    """Report a rank that could not go on, because of an earlier failure or of a deadlock."""
     where = format_wait(error)
     if rank in run.stuck:
         return RankReport(rank, Outcome.DEADLOCKED, f"it waits for {run.stuck[rank]}", where)

@@ -1,8 +1,8 @@
-"""One rank that is a process: runs what the pool sends it, and reports how it went.
+"""A rank that is a process: runs the tasks of the pool and reports their outcomes.
 
-A worker lives as long as its pool keeps it; it dies at once when the process that started it
-does, whatever it is doing. Each task finds the state of a fresh process: no process group, torch's
-own random seed, float32.
+A worker lives as long as its pool keeps it. It dies at once if the process that started it does,
+whatever it is doing. Each task finds the state of a fresh process: no process group, torch's own
+random seed, float32.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from dtensor_core.testing.failure import format_error, summarize
 from dtensor_core.testing.reference import Reference
 from dtensor_core.testing.skips import is_skip
 
-STACKS = signal.SIGUSR1  # asks a worker to write down where all its threads are
+STACKS = signal.SIGUSR1  # asks a worker to write down its stack
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one rank shall do. `arguments` is a pickle; it may name what `function` imports.
+    """One rank's task.
 
-    `on_rank`, a pickle too, is None or calls the function with them (see `observe.looker`).
+    Attributes:
+        arguments: A pickle; it may refer to modules that `function` imports.
+        on_rank: A pickle of None, or of a wrapper that calls the function with its arguments (see
+            `observe.looker`).
     """
 
     number: int
@@ -55,7 +58,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The rank raised, or skipped."""
+    """The rank raised or skipped."""
 
     summary: str
     detail: str
@@ -64,7 +67,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which rank this process is at the moment, and where its ranks meet."""
+    """The rank of this process in the current task, and the store where its ranks meet."""
 
     rank: int
     world_size: int
@@ -87,12 +90,12 @@ _place: Place | None = None
 
 
 def place() -> Place | None:
-    """Which rank the calling process is in a task; None where it is not a worker's."""
+    """Return the calling process's place in a task; None if it is not a worker."""
     return _place
 
 
 def serve(tasks: Connection, lifeline: Connection, files: tuple[str, str], port: int) -> None:
-    """A worker's whole life: do tasks until there are no more, or its parent is gone."""
+    """Run a worker: perform tasks until there are no more, or until its parent is gone."""
     output, stacks = files
     _die_with_parent(lifeline)
     _redirect(output)
@@ -109,7 +112,7 @@ def serve(tasks: Connection, lifeline: Connection, files: tuple[str, str], port:
                 return
             os.truncate(output, 0)
             tasks.send_bytes(pickle.dumps(_perform(task, store)))
-            if dist.is_initialized():  # lets go of the peers of a rank that raised
+            if dist.is_initialized():  # releases the peers of a rank that raised
                 dist.destroy_process_group()
 
 
@@ -132,9 +135,9 @@ def _perform(task: Task, store: dist.Store) -> Returned | Raised:
         on_rank = pickle.loads(task.on_rank)
         value = on_rank(function, *arguments) if on_rank else function(*arguments)
         if dist.is_initialized():
-            dist.barrier()  # nobody leaves while another may still be receiving
+            dist.barrier()  # no rank leaves while another may still be receiving
         return Returned(pickle.dumps(value))
-    except BaseException as error:  # any: it is the rank's outcome, told to the pool
+    except BaseException as error:  # any error is the rank's outcome, reported to the pool
         return Raised(summarize(error), format_error(error), is_skip(error))
     finally:
         sys.excepthook = excepthook
@@ -144,7 +147,7 @@ def _perform(task: Task, store: dist.Store) -> Returned | Raised:
 
 
 def _die_with_parent(lifeline: Connection) -> None:
-    """Let nothing outlive the pool's process, which holds the other end of the lifeline."""
+    """Exit with the pool's process, which holds the other end of the lifeline."""
 
     def watch() -> None:
         try:
@@ -153,12 +156,12 @@ def _die_with_parent(lifeline: Connection) -> None:
             os._exit(1)
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
-    if sys.platform == "linux":  # also if this process is stopped, or hangs with the lock held
+    if sys.platform == "linux":  # also if this process is stopped, or hangs holding the lock
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _redirect(output: str) -> None:
-    """Send all that is printed, by Python or not, to a file."""
+    """Redirect all output to a file, that of C code included."""
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -170,4 +173,4 @@ def _redirect(output: str) -> None:
 
 
 _PR_SET_PDEATHSIG = 1
-_FRESH_SEED = 67280421310721  # what torch seeds its generators with when a process starts
+_FRESH_SEED = 67280421310721  # torch's default seed of a fresh process

@@ -30,17 +30,20 @@ _OPERANDS = {
     **dict.fromkeys(("attn_mask", "attn_bias", "bias"), _MASK),
 }
 _FORWARD, _BACKWARD = ("out", "logsumexp"), ("query", "key", "value", "attn_bias")
-# What a kernel draws from again in its backward.
+# Random state that a kernel uses again in its backward.
 _SEEDS = frozenset(("rng_state", "unused", "philox_seed", "philox_offset"))
 _TAKES_MASK = "_scaled_dot_product_flash_attention_for_cpu"
-_PADDING = 32  # logsumexp of the memory-efficient kernels is as long as a multiple of it
+_PADDING = 32  # the memory-efficient kernels pad logsumexp to a multiple of it
 
 
 def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) -> Rule:
-    """Kernels with `heads_last` take [b, l, h, d], and the lengths of sequences as numbers."""
+    """Build the rule of a kernel.
+
+    Kernels with `heads_last` take [b, l, h, d], and the lengths of sequences as numbers.
+    """
     names, name = call.names, call.op._schema.name.removeprefix("aten::")
     query, key, value = (call.argument(each).shape for each in _BACKWARD[:3])
-    unknown = set(names) - _OPERANDS.keys() - _SEEDS  # where sequences begin, scales
+    unknown = set(names) - _OPERANDS.keys() - _SEEDS  # sequence offsets, scales
     if len(query) != 4 or unknown or call.argument("return_debug_mask"):
         return whole_rule(call)
     head, row = (2, 1) if heads_last else (1, 2)
@@ -54,7 +57,7 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
     drops = results is _FORWARD and call.argument("dropout_p", 0.0) > 0
     uncut_rows = heads_last or (causal and not on_cpu)
     uncut_rows |= "efficient" in name and "w" not in sizes
-    # The parts that a rank makes of its keys are weighted by their logsumexp.
+    # Partial results over a rank's keys are weighted by their logsumexp.
     weighs = call.argument("compute_log_sumexp", True) and "overrideable" not in name
     uncut_keys = heads_last or drops or not weighs or not (on_cpu or not (causal or masked))
     given = zip(names, call.shapes, strict=True)
@@ -79,7 +82,7 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
 
 
 def _of_cut_keys(call: Call) -> Iterator[Candidate]:
-    """Leave keys and values as they are cut; results are added up and logarithms gathered."""
+    """Yield candidates with sharded keys and values: results are summed, logarithms gathered."""
     query, key = call.argument("query"), call.argument("key")
     inputs = tuple(
         Shard(2)
@@ -101,12 +104,12 @@ def _of_cut_keys(call: Call) -> Iterator[Candidate]:
 def _operand(
     name: str, shape: Sequence[int], sizes: Mapping[str, int], heads_last: bool
 ) -> Operand:
-    """What an argument or result of this name and shape is."""
+    """Return the operand of an argument or result of this name and shape."""
     if name in _SEEDS:
         return ((),) * len(shape)
     (operand,) = parse(f"{_OPERANDS[name]} -> ").inputs
     operand = tuple(_factors(dim, sizes) for dim in operand)
-    if name == "logsumexp":  # with a last dim of 1, or none asked for
+    if name == "logsumexp":  # with a last dim of 1, or empty because it was not requested
         operand = (*operand, *((),) * (len(shape) - 3))
         return tuple(dim if size else () for dim, size in zip(operand, shape, strict=True))
     if heads_last and _OPERANDS[name] is not _MASK:
@@ -115,13 +118,13 @@ def _operand(
 
 
 def _factors(dim: Dim, sizes: Mapping[str, int]) -> Dim:
-    """The factors of a dimension that this call has: mostly every head has a key of its own."""
+    """Return the factors of a dimension in this call; usually every head has its own key."""
     named = tuple(name for name in dim if name != "r" or sizes["r"] > 1)
     return ("l", "w") if named == ("l",) and "w" in sizes else named
 
 
 def _fused_layer(call: Call) -> Rule:
-    """What inference makes of a whole layer: samples may be cut, weights must be whole."""
+    """Build the rule of a fused inference layer: sharded samples, replicated weights."""
     if isinstance(call.argument("mask"), Spec):
         return whole_rule(call)
     of_samples = ("src", "query", "key", "value")

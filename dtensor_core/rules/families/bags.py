@@ -32,9 +32,9 @@ _OPERANDS: dict[str, Operand] = {
 
 
 def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
-    """Operands by name; what has none is whole, as are all results but the first.
+    """Build a rule with operands by name; `maker` makes its operator for shards.
 
-    `maker` makes what runs where indices or rows are cut.
+    Arguments without an operand are replicated, as are all results but the first.
     """
     names, weight, mode = call.names, call.argument("weight"), call.argument("mode")
     at, bags = names.index("indices"), call.specs[0].shape[0]
@@ -44,7 +44,7 @@ def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
     sizes = {"v": vocabulary, "i": call.specs[at].shape[0], "e": call.specs[0].shape[1]}
     padding = int(call.argument("padding_idx"))
     how = mode == _MEAN, call.argument("offsets").shape[0] > bags, padding
-    # How many count is known of all indices only.
+    # The number of counted rows depends on all indices.
     counts = mode == _MEAN and padding >= 0
     blocked = {"i", "v"} if mode == _MAX else {"i"} if counts else set[str]()
     if call.argument("scale_grad_by_freq") and not isinstance(weight, Spec):

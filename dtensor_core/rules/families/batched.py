@@ -18,7 +18,7 @@ from dtensor_core.spec import Spec
 
 
 def batched(own: int, *, linear: bool = False, **others: int) -> Row:
-    """A row for an operator whose arguments have `own` dims of their own, or those of `others`."""
+    """Make a row for an operator on the last `own` dims, or on `others` for named arguments."""
     text = f"b.. {' '.join(f's{n}!' for n in range(own))} -> b.. .."
 
     def build(call: Call) -> Rule:
@@ -48,14 +48,14 @@ def batched(own: int, *, linear: bool = False, **others: int) -> Row:
 
 
 def _widths(call: Call, own: int, others: Mapping[str, int]) -> list[int]:
-    """How many dims of each tensor argument are the operator's own."""
+    """Return the number of the operator's own dims for each tensor argument."""
     schema = [argument.name for argument in call.op._schema.arguments]
     given = [*zip(schema, call.args, strict=False), *call.kwargs.items()]
     return [others.get(name, own) for name, value in given if isinstance(value, Spec)]
 
 
 def operand_in(shape: Sequence[int], width: int, batch: Sequence[int]) -> Operand:
-    """The operand of an argument with so many dims of its own behind those of the batch."""
+    """Return the operand of an argument with `width` own dims after those of the batch."""
     leading = max(len(shape) - width, 0)
     first = len(batch) - leading
     names: list[tuple[str, ...]] = [
@@ -71,7 +71,7 @@ def _result(shape: Sequence[int], num_batch: int) -> Operand:
 
 
 def _transformed(call: Call) -> Rule:
-    """A transform along `dim`: linear; the other dims are cut freely."""
+    """A transform along `dim`: linear; the other dims may be sharded."""
     shape = call.specs[0].shape
     dims = {dim % len(shape) for dim in call.args[1]}
     whole = full_operand(shape)

@@ -27,7 +27,7 @@ from dtensor_core.spec import Spec
 
 
 def _factors(call: Call, x: Spec, weight: Spec) -> tuple[dict[str, Operand], dict[str, int]]:
-    """Operands by role, and the sizes of the factors n, g, i, o."""
+    """Return operands by role, and the sizes of the factors n, g, i, o."""
     groups, transposed = int(call.argument("groups")), bool(call.argument("transposed"))
     spatial: Operand = ((),) * (weight.ndim - 2)
     group: Dim = ("g",) if groups > 1 else ()
@@ -64,7 +64,7 @@ def _forward(call: Call) -> Rule:
 
 
 def _backward(call: Call) -> Rule:
-    """grad, x, weight -> grads of x, weight and bias, as far as they are wanted."""
+    """grad, x, weight -> gradients of x, weight and bias, as requested."""
     operands, sizes = _factors(call, call.specs[1], call.specs[2])
     mask = call.argument("output_mask")
     wanted = [role for role, each in zip(("x", "weight", "bias"), mask, strict=True) if each]
@@ -72,7 +72,7 @@ def _backward(call: Call) -> Rule:
         inputs=(operands["out"], operands["x"], operands["weight"]),
         outputs=tuple(operands[role] for role in wanted),
         sizes=sizes,
-        # The bias has no input channel: every rank has its whole gradient, not an addend.
+        # The bias has no input channel: every rank has its full gradient, not a partial sum.
         blocked=_whole_within_groups(call) | ({"i"} if mask[2] else set()),
         terms=((0,),),
         algebra="linear",
@@ -83,7 +83,7 @@ def _backward(call: Call) -> Rule:
 
 
 def _input_channels(call: Call, mask: Sequence[bool]) -> tuple[Candidate, ...]:
-    """Input channels cut, where the gradient of the bias is wanted too."""
+    """Return the candidate with sharded input channels, for when the bias gradient is requested."""
     if int(call.argument("groups")) > 1:
         return ()
     x, weight = call.specs[1:3]
@@ -98,14 +98,14 @@ def _whole_within_groups(call: Call) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _Spatial:
-    """The spatial dims of a convolution: its windows are on x, and on the result if transposed."""
+    """Spatial dims of a convolution: windows are on x, or on the result if transposed."""
 
     windows: Mapping[int, Windows]
     first: int
     transposed: bool
 
     def part(self, dim: int, cut: Cut, *, of_x: bool) -> Part:
-        """What a rank works on for its part of the result, or for that of the gradient of x."""
+        """Return a rank's work for its part of the result, or for its part of the gradient of x."""
         windows = self.windows[dim]
         of_windows = of_x is self.transposed
         size = windows.count if of_windows else windows.size
@@ -113,7 +113,9 @@ class _Spatial:
         return Part.of_windows(windows, own) if of_windows else Part.of_rows(windows, own)
 
     def unpadded(self, args: Sequence[Any], at: int, dims: Iterable[int]) -> list[Any]:
-        """The arguments, from the stride at `at` on, with no padding where blocks have it."""
+        """Return the arguments (strides at `at`) without padding in `dims`, whose blocks
+        have it.
+        """
         changed = list(args)
         for position in (at + 1, at + 4):
             values = _each(args[position], len(self.windows))
@@ -146,7 +148,7 @@ def _spatial(call: Call, x: Spec, weight: Spec, out: Sequence[int]) -> _Spatial:
 
 
 def _with_neighbours(rule: Rule, call: Call) -> Rule:
-    """Spatial dims of x may be cut too: a rank fetches what its windows see of its neighbours'."""
+    """Allow spatial dims of x to be sharded: ranks fetch the rows that their windows read."""
     spatial = _spatial(call, call.specs[0], call.specs[1], call.outputs[0].shape)
 
     def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
@@ -157,7 +159,7 @@ def _with_neighbours(rule: Rule, call: Call) -> Rule:
             for dim, part in parts.items():
                 x = fitted(x, dim, part.needs, part.block)
             out = op(*spatial.unpadded([x, weight, *args], 3, parts))
-            if 0 not in x.shape and 0 not in weight.shape:  # else it is as large as it should be
+            if 0 not in x.shape and 0 not in weight.shape:  # otherwise its size is right
                 for dim, part in parts.items():
                     out = fitted(out, dim, part.made, part.own)
             return out
@@ -171,7 +173,7 @@ def _with_neighbours(rule: Rule, call: Call) -> Rule:
 
 
 def _backward_with_neighbours(rule: Rule, call: Call) -> Rule:
-    """Rows of both the gradient and x come at once: for the gradient of x, and of the weight."""
+    """Exchange rows of the gradient (for x) and of x (for the weight) at once."""
     spatial = _spatial(call, call.specs[1], call.specs[2], call.specs[0].shape)
     mask = call.argument("output_mask")
 

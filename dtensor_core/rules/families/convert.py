@@ -17,7 +17,7 @@ from dtensor_core.spec import Spec
 
 
 def _to_copy(call: Call) -> Rule:
-    """Converting between floating and complex types is linear; to or from others it is not."""
+    """Conversion between floating-point and complex dtypes is linear, any other is not."""
     shape = call.specs[0].shape
     kinds = [dtype.is_floating_point + 2 * dtype.is_complex for dtype in _dtypes(call)]
     algebra = "opaque" if 0 in kinds else "linear" if 2 in kinds else "linear increasing"
@@ -35,7 +35,7 @@ def _dtypes(call: Call) -> set[torch.dtype]:
 
 
 def _copy(call: Call) -> Rule:
-    """What is written takes the layout of what it is written to, Partial included."""
+    """The source takes the layout of the destination, Partial included."""
     if len(call.specs) == 1:  # a number
         return _fill(call)
     shape = call.specs[0].shape
@@ -49,7 +49,7 @@ def _copy(call: Call) -> Rule:
 
 
 def _fill(call: Call) -> Rule:
-    """Filling an addend sets the value: on one rank, the others get what changes nothing."""
+    """Fill a partial value: one rank gets the constant, the others the neutral element."""
     shape = call.specs[0].shape
     partials = {p for p in call.specs[0].placements if isinstance(p, Partial)}
     rest = call.specs[1:]
@@ -67,12 +67,12 @@ def _fill(call: Call) -> Rule:
 
 
 def _fill_addend(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Zero on every coordinate but the first of an axis that sums."""
+    """Fill, or on every coordinate but the first of an axis that sums, zero."""
     return op if _is_first_addend(inputs[0]) else _zero
 
 
 def _filled_addend(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The same where the argument is left as it is."""
+    """Out-of-place form of `_fill_addend`."""
     return op if _is_first_addend(inputs[0]) else _zeros
 
 
@@ -81,7 +81,7 @@ def _zeros(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 
 def _masked_fill(call: Call) -> Rule:
-    """x, mask, value: an addend is filled on one rank, the others hold zeros there."""
+    """x, mask, value: a partial value is filled on one rank; the others hold zeros there."""
     shape = call.outputs[0].shape
     sums = [p for p in call.specs[0].placements if p.is_partial("sum")]
     scalar = len(call.specs) == 2
@@ -101,7 +101,7 @@ def _masked_fill_addend(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spe
 
 
 def _is_first_addend(spec: Spec) -> bool:
-    """True at coordinate 0 of every axis that sums; the value of a constant is kept there."""
+    """True at coordinate 0 of every axis that sums, which keeps the value of a constant."""
     sums = [axis for axis, placement in enumerate(spec.placements) if placement.is_partial("sum")]
     return spec.coords is None or all(spec.coords[axis] == 0 for axis in sums)
 

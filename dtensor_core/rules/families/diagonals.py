@@ -13,7 +13,7 @@ from dtensor_core.rules.rule import Operand, Rule
 
 
 def _matrix(call: Call) -> tuple[Operand, Operand, tuple[int, int], int]:
-    """The matrices [.., d1, .., d2, ..], their diagonals [.., l], both dims, and the offset."""
+    """Return operands of matrices and of their diagonals [.., l], both dims, and the offset."""
     shape = call.specs[0].shape
     dims = int(call.argument("dim1")) % len(shape), int(call.argument("dim2")) % len(shape)
     whole = full_operand(shape)

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 def _embedding(call: Call) -> Rule:
-    """Weight [v, e], indices [i..] -> [i.., e]; linear in the weight."""
+    """Embed indices [i..] in weight [v, e] as [i.., e]; linear in the weight."""
     indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
     sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
     vocabulary, width = call.specs[0].shape
@@ -52,7 +52,7 @@ def _local_lookup(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | No
 
 
 def _embedding_backward(call: Call) -> Rule:
-    """Grad [i.., e], indices [i..] -> [v, e]; linear in the gradient."""
+    """Map grad [i.., e] and indices [i..] to [v, e]; linear in the gradient."""
     indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
     sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
     indices_names = tuple(sizes)
@@ -61,7 +61,7 @@ def _embedding_backward(call: Call) -> Rule:
         inputs=((*indices, ("e",)), indices),
         outputs=((("v",), ("e",)),),
         sizes={**sizes, "v": vocabulary, "e": width},
-        # Frequencies are those of all indices.
+        # Frequencies count all indices.
         blocked=frozenset({"v", *(indices_names if call.argument("scale_grad_by_freq") else ())}),
         terms=((0,),),
         algebra="linear",
@@ -69,7 +69,7 @@ def _embedding_backward(call: Call) -> Rule:
 
 
 def _renorm(call: Call) -> Rule:
-    """Weight [v, e], indices -> weight: rows that are named and too long become shorter."""
+    """Shorten the indexed rows of weight [v, e] whose norm is too large."""
     whole = ((),) * call.specs[1].ndim
     vocabulary, width = call.specs[0].shape
     table = (("v",), ("e",))
@@ -84,7 +84,7 @@ def _renorm_held(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | Non
 
     def shorten(weight: torch.Tensor, indices: torch.Tensor, *how: float) -> torch.Tensor:
         rows, elsewhere = held.local(indices)
-        if type(weight) is torch.Tensor:  # how many are here is not known without data
+        if type(weight) is torch.Tensor:  # the number of local rows depends on data
             rows = rows[~elsewhere]
         return op(weight, rows, *how) if held.count else weight
 

@@ -35,10 +35,10 @@ def _like(call: Call) -> Rule:
 
 
 def _new(call: Call) -> Rule:
-    """A new tensor: laid out like the argument where it has its shape, else whole.
+    """A new tensor: laid out like the argument if it has its shape, otherwise replicated.
 
-    `new_empty_strided` is what autograd makes before it copies a gradient: it stays a Partial.
-    `new_zeros` is what it fills a part of, another dim than is cut.
+    Autograd makes a `new_empty_strided` before it copies a gradient into it, so that stays Partial.
+    It makes a `new_zeros` to fill a part of it, along a dim that is not sharded.
     """
     shape, out, name = call.specs[0].shape, call.outputs[0].shape, call.op._schema.name
     comparable = out == shape or (name == "aten::new_zeros" and len(out) == len(shape))
@@ -59,7 +59,7 @@ def _new(call: Call) -> Rule:
 
 
 def _tangent(call: Call) -> Rule | None:
-    """Zeros in the shape of the second argument, where a tangent of the first is missing."""
+    """Zeros of the second argument's shape, for a missing tangent of the first."""
     tensor, other = call.specs
     if tensor.shape != other.shape:
         return None
@@ -74,7 +74,7 @@ def _tangent(call: Call) -> Rule | None:
 
 
 def _resize(call: Call) -> Rule:
-    """To the shape that the tensor has, which `torch.randn(..., out=x)` asks for: nothing to do."""
+    """Resize to the shape that the tensor has, as `torch.randn(..., out=x)` does: no effect."""
     shape = call.specs[0].shape
     return Rule(
         inputs=(full_operand(shape),),

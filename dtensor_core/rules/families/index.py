@@ -38,12 +38,12 @@ def _dim(call: Call) -> int:
 
 
 def _addends(spec: Spec) -> str:
-    """By what zeros join what was read elsewhere."""
+    """Return the reduction that combines zeros with the values read on other ranks."""
     return "max" if spec.dtype is torch.bool else "sum"
 
 
 def _with(operand: Operand, dim: int, *names: str) -> Operand:
-    """The operand with one dimension replaced: by a factor, or by none."""
+    """Replace one dimension of an operand by a factor, or by none."""
     return tuple(tuple(names) if each == dim else found for each, found in enumerate(operand))
 
 
@@ -66,7 +66,10 @@ def _index_select(call: Call) -> Rule:
 
 
 def _aligned(call: Call, *, index: int) -> tuple[Operand, Operand, dict[str, int], set[str]]:
-    """X and an index that has its dims, perhaps shorter: those of equal size share a factor."""
+    """Return operands of x and of an index with the same dims, perhaps shorter.
+
+    Dims of equal size share a factor. Also returns the sizes, and the factors of unequal dims.
+    """
     spec, at, dim = call.specs[0], call.specs[index], _dim(call)
     names = [
         (f"d{each}",) if each != dim and at.shape[each] == size else (f"x{each}",)
@@ -83,7 +86,7 @@ def _aligned(call: Call, *, index: int) -> tuple[Operand, Operand, dict[str, int
 
 
 def _gather(call: Call) -> Rule:
-    """x, dim, index -> one element of x for each of the index."""
+    """x, dim, index -> one element of x per element of the index."""
     spec, at = call.specs[0], call.specs[1]
     if not spec.ndim or spec.ndim != at.ndim:
         return whole_rule(call)
@@ -136,13 +139,13 @@ def _scatter(call: Call) -> Rule:
     )
 
 
-# What passes where elements are written by a reduction; without one they are moved.
+# Algebra of writing by a reduction; without one, elements are only moved.
 _REDUCING = {None: "structural", "add": "linear", "sum": "linear", "multiply": "product"}
 _REDUCING |= {"prod": "product", "amax": "max", "amin": "min"}
 
 
 def _written(call: Call) -> tuple[Terms, str]:
-    """Terms and algebra of what is written: elements of another tensor, or a constant."""
+    """Return terms and algebra of a write, of elements of another tensor or of a constant."""
     adds = call.op._schema.name.startswith(("aten::scatter_add", "aten::index_add"))
     reduce = "add" if adds else call.argument("reduce")
     if len(call.specs) < 3 or not call.specs[2].ndim:
@@ -154,19 +157,20 @@ _JOINING = {"linear": "sum", "product": "product", "max": "max", "min": "min"}
 
 
 def _joins(call: Call, algebra: str) -> str:
-    """By what that which is written joins what is there; empty where it takes its place."""
+    """Return the reduction that combines written and existing values; empty if there is none."""
     if call.specs[0].dtype is torch.bool or not call.argument("include_self", True):
         return ""
-    if algebra == "product" and call.specs[0].dtype.is_complex:  # no backend multiplies these
+    if algebra == "product" and call.specs[0].dtype.is_complex:  # no backend multiplies complex
         return ""
     return _JOINING.get(algebra, "")
 
 
 def _index_write(call: Call) -> Rule:
-    """x, dim, index [i], source? -> x, overwritten or added to at whole slices."""
+    """x, dim, index [i], source? -> x, overwritten or added to at entire slices."""
     spec, dim = call.specs[0], _dim(call)
     whole = full_operand(spec.shape)
-    # The kernel that multiplies halves fails on one row, which only some ranks may hold.
+    # The kernel that multiplies half-precision numbers fails on one row, which may be a rank's
+    # share.
     fails = spec.dtype.itemsize == 2 and call.argument("reduce") == "prod"
     if not spec.ndim or not call.specs[1].ndim or fails:
         return whole_rule(call)
@@ -187,7 +191,10 @@ def _index_write(call: Call) -> Rule:
 
 
 def parts(call: Call, *, gone: bool) -> Rule:
-    """x, part, dim, ... -> x with the part in its place; a part of the cut dimension is whole."""
+    """x, part, dim, ... -> x with the part in its place.
+
+    The part is replicated along the dimension if that is sharded.
+    """
     spec, dim = call.specs[0], _dim(call)
     whole = full_operand(spec.shape)
     part = whole[:dim] + whole[dim + 1 :] if gone else _with(whole, dim)
@@ -206,7 +213,7 @@ def _select_scatter(call: Call) -> Rule:
 
 
 def _masked_put(call: Call) -> Rule:
-    """`x[mask] = y` is elementwise unless y has an element for each one that the mask selects."""
+    """`x[mask] = y` is elementwise unless y has one element per selected element."""
     target, indices, value = call.args[:3]
     (first, mask), *more = [(n, each) for n, each in enumerate(indices) if isinstance(each, Spec)]
     x, behind = full_operand(target.shape), first + mask.ndim
@@ -223,9 +230,9 @@ def _masked_put(call: Call) -> Rule:
 
 
 def _masked_scatter(call: Call) -> Rule:
-    """x, mask, source -> x, with the next of the source at each element of a mask, which is whole.
+    """x, mask, source -> x, with the next element of source wherever the replicated mask is set.
 
-    So is its gradient: grad, mask -> what the source gets.
+    Also its gradient: grad, mask -> the gradient of source.
     """
     backward = len(call.specs) == 2
     shape = call.specs[0].shape if backward else call.outputs[0].shape
@@ -246,10 +253,10 @@ def _is_mask(indices: Sequence[Any]) -> bool:
 
 
 def _advanced(call: Call) -> tuple[Operand, Operand, list[Operand], dict[str, int], list[int]]:
-    """X and x[indices]: the dims that are indexed, and those that both have.
+    """Return operands of x and x[indices], those of the indices, sizes, and the indexed dims.
 
-    The dims of the indices, broadcast, stand first in the result, or where the indexed ones stood
-    if those are neighbours.
+    The broadcast dims of the indices come first in the result, or at the place of the indexed dims
+    if those are adjacent.
     """
     spec, indices = call.specs[0], call.args[1]
     dims = [dim for dim, each in enumerate(indices) if isinstance(each, Spec)]
@@ -265,7 +272,7 @@ def _advanced(call: Call) -> tuple[Operand, Operand, list[Operand], dict[str, in
 
 
 def _index(call: Call) -> Rule:
-    """x[indices], of which a mask decides the shape by its data."""
+    """x[indices]; the result's shape depends on the data of a mask."""
     if _is_mask(call.args[1]):
         return whole_rule(call)
     x, out, given, sizes, dims = _advanced(call)
@@ -282,7 +289,7 @@ def _index(call: Call) -> Rule:
 
 
 def _take(call: Call) -> Rule:
-    """x, places in it as if flattened -> the elements there."""
+    """x, positions in flattened x -> the elements there."""
     spec, at = call.specs
     if 0 in spec.shape or not spec.ndim:
         return whole_rule(call)
@@ -299,7 +306,7 @@ def _take(call: Call) -> Rule:
 
 
 def _put(call: Call) -> Rule:
-    """x, places in it as if flattened, source -> x with the elements of the source there."""
+    """x, positions in flattened x, source -> x with the elements of source there."""
     spec = call.specs[0]
     x = full_operand(spec.shape)
     if 0 in spec.shape or not spec.ndim:
@@ -309,7 +316,7 @@ def _put(call: Call) -> Rule:
 
 
 def _index_put(call: Call) -> Rule:
-    """x[indices] = values, in their place or added."""
+    """x[indices] = values, replaced or added."""
     indices = call.args[1]
     if _is_mask(indices):
         return _masked_put(call)

@@ -12,7 +12,7 @@ from dtensor_core.rules.rule import Candidate, Rule
 
 
 def _solving(number: int, row: Row) -> Row:
-    """An operator that solves for every column of argument `number` (row, if it is not `left`)."""
+    """Make a row that solves for every column of argument `number` (row, unless it is `left`)."""
 
     def build(call: Call) -> Rule | None:
         rule, spec = row.build(call), call.specs[number]
@@ -31,7 +31,7 @@ def _solving(number: int, row: Row) -> Row:
 
 
 def _vectors(call: Call) -> Rule:
-    """Matrices and one vector for each, of which only the first batch dims are surely such."""
+    """Matrices with one vector each; only the matrices' batch dims are known to be such."""
     widths = [2 if n == 0 else 1 for n in range(len(call.specs))]
     batch = call.specs[0].shape[:-2]
     whole = tuple(operand_in(s, w, batch) for s, w in zip(call.shapes, widths, strict=True))

@@ -62,9 +62,9 @@ def _is_cut(specs: Sequence[Spec]) -> bool:
 
 
 def _mean_of_all(count: int) -> LocalMaker:
-    """A mean as a sum over the global count, where anything is cut.
+    """Compute a mean as a sum over the global count if anything is sharded.
 
-    The losses of half types are float32 until their sum is divided.
+    Losses of half-precision dtypes are float32 until their sum is divided.
     """
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -83,9 +83,9 @@ def _mean_of_all(count: int) -> LocalMaker:
 
 
 def _gradient_of_mean(count: int) -> LocalMaker:
-    """The gradient of a mean as that of a sum, over the global count, where anything is cut.
+    """Compute the gradient of a mean as that of a sum, divided by the global count, if sharded.
 
-    That of a sum of half types may overflow, and is float32.
+    The gradient of a sum in half precision may overflow, so it is float32.
     """
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -108,7 +108,10 @@ def _gradient_of_mean(count: int) -> LocalMaker:
 
 
 def _samples(x: Spec) -> tuple[Operand, Operand, int]:
-    """X [c], [n, c] or [n, c, h, w], its target, which lacks the classes, and their dim."""
+    """Return operands of x and of its target, and the dim of the classes.
+
+    x is [c], [n, c] or [n, c, h, w]; the target lacks the classes.
+    """
     whole, dim = full_operand(x.shape), min(x.ndim - 1, 1)
     return whole, whole[:dim] + whole[dim + 1 :], dim
 
@@ -156,11 +159,11 @@ def _nll_local(dim: int, reduction: int) -> LocalMaker:
 
 
 def _of_classes(op: Local, args: Sequence[Any], kwargs: Any, held: Held, reduction: int) -> Any:
-    """The operator on the classes that are held; samples of others are ignored."""
+    """Run the operator on this rank's classes; samples of other classes are ignored."""
     if held.all:
         return called_with(op, args, kwargs, reduction=reduction)
     given = by_name(op, args, kwargs)
-    nobody, ignored = held.count, given["target"] == given["ignore_index"]  # no class held is that
+    nobody, ignored = held.count, given["target"] == given["ignore_index"]  # no local class is that
     here = held.local(given["target"].masked_fill(ignored, 0), nobody)[0]
     here.masked_fill_(ignored, nobody)
     weight = given["weight"]
@@ -200,8 +203,8 @@ def _nll_backward(call: Call) -> Rule:
 
 
 def _margins(call: Call) -> Rule | None:
-    """Grad?, x [n, c], target [n] or [n, c], weight? -> one number a sample, or the grad of x."""
-    if not call.outputs:  # without a meta kernel only those of contiguous tensors are known
+    """grad?, x [n, c], target [n] or [n, c], weight? -> one number per sample, or the grad of x."""
+    if not call.outputs:  # without a meta kernel the metadata is known for contiguous tensors only
         return None
     x, samples, dim = _samples(call.argument("self"))
     operands = {"self": x, "is_target": x, "weight": ((),)}

@@ -21,7 +21,7 @@ def _is_inexact(dtype: torch.dtype) -> bool:
 
 
 def _scaled(text: str) -> Row:
-    """A row of kernels that take fractional factors for integers, but not where a sum is empty."""
+    """Make a row for kernels that accept fractional factors for integers, except for empty sums."""
     row = notation(text)
 
     def build(call: Call) -> Rule | None:
@@ -34,7 +34,7 @@ def _scaled(text: str) -> Row:
 
 
 def _spread(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Bias in the shape of the result, which the kernel forgets where a rank holds no k."""
+    """Expand the bias to the result's shape, since the kernel ignores it if a rank's k is empty."""
     out = outputs[0]
     if out is None or inputs[1].local_shape[1] or inputs[0].shape == out.shape:
         return op
@@ -42,7 +42,7 @@ def _spread(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
 
 
 def _in_blocks(call: Call, text: str, block: int) -> Rule:
-    """The rule of a line of notation whose k and n are cut in blocks of so many elements."""
+    """Build the rule of a line of notation whose k and n are sharded in multiples of `block`."""
     parsed = parse(text)
     sizes, blocked = bind(parsed, call.shapes), set(parsed.blocked)
     for name in sizes.keys() & {"k", "n"}:
@@ -63,7 +63,7 @@ def _in_blocks(call: Call, text: str, block: int) -> Rule:
     return Rule(tuple(inputs), tuple(outputs), sizes, *rest)
 
 
-# A group has rows of the first argument, columns of the second, or of both what is summed over.
+# A group owns rows of the first argument, columns of the second, or a range of the summed dim.
 _GROUPED = {
     (2, 3): "t! k, g! k n, g! -> t! n",
     (3, 3): "g m k, g k n -> g m n",
@@ -73,9 +73,9 @@ _GROUPED = {
 
 
 def _grouped(call: Call) -> Rule:
-    """Products by groups of rows, of which `offs` says where each ends.
+    """Products by groups of rows, with their ends in `offs`.
 
-    Rows of a matrix start at a multiple of 16 bytes, so that k and n are cut in blocks of as much.
+    Rows of a matrix start at a multiple of 16 bytes, so k and n are sharded in blocks of that size.
     """
     if call.argument("bias") is not None:
         return whole_rule(call)
@@ -85,18 +85,21 @@ def _grouped(call: Call) -> Rule:
 
 
 def _packed(call: Call) -> Rule:
-    """Integer weights, a scale for each of their rows; the kernel fails where a part is empty."""
+    """Integer weights with a scale per row; the kernel fails on empty shards."""
     return _in_blocks(call, "m k, n k, n -> m n", 16)
 
 
 def _scaled_product(call: Call) -> Rule:
-    """X [m, k], y [k, n] and their scales, of all of them or by row and column; bias [n]."""
+    """Multiply x [m, k] and y [k, n] with their scales, and add a bias [n].
+
+    Scales are per tensor, or per row of x and column of y.
+    """
     (m, _), (_, n) = call.shapes[:2]
     named = {(): "", (1,): "1", (m, 1): "m 1", (1, n): "1 n", (1, 1): "1 1"}
     scales = [named.get(shape) for shape in call.shapes[2:4]]
     if None in scales or call.argument("scale_result") is not None:
         return whole_rule(call)
-    whole = "!" if call.outputs[0].dtype.itemsize == 1 else ""  # addends would be rounded
+    whole = "!" if call.outputs[0].dtype.itemsize == 1 else ""  # partial sums would be rounded
     bias = " + n" if call.argument("bias") is not None else ""
     return _in_blocks(call, f"m k{whole}, k n, {', '.join(map(str, scales))}{bias} -> m n", 16)
 

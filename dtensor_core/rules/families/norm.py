@@ -42,11 +42,11 @@ def _kept(results: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
     return tuple(each for each, is_wanted in zip(results, wanted, strict=True) if is_wanted)
 
 
-# Layer and rms norm: the last dims are normalised.
+# Layer and rms norm: normalisation over the last dims.
 
 
 def _layer(call: Call) -> tuple[Operand, Operand, Dims]:
-    """Operands of the input and of moments, and the dims that are normalised."""
+    """Return operands of the input and of moments, and the normalised dims."""
     ndim = call.argument("input").ndim
     dims = tuple(range(ndim - len(call.argument("normalized_shape")), ndim))
     whole = full_operand(call.argument("input").shape)
@@ -78,11 +78,11 @@ def _layer_norm_backward(call: Call) -> Rule:
     )
 
 
-# Group norm: the channels of a group, and all places, are normalised together.
+# Group norm: normalisation over the channels of a group and all positions.
 
 
 def _channels(call: Call) -> tuple[Operand, dict[str, int]]:
-    """The operand of the input, and its sizes."""
+    """Return the operand of the input, and its sizes."""
     shape, groups = call.argument("input").shape, call.argument("group")
     places = full_operand(shape)[2:]
     sizes = {"n": shape[0], "g": groups, "r": shape[1] // groups}
@@ -91,7 +91,7 @@ def _channels(call: Call) -> tuple[Operand, dict[str, int]]:
 
 
 def _sharing_groups(rule: Rule, call: Call) -> Rule:
-    """The rule where channels are cut: by whole groups, or so that ranks share groups."""
+    """Allow channels to be sharded: by complete groups, or by groups that ranks share."""
     left, found = rule.sizes["g"], cuts(call, (1,))
     aligned = True
     for axis in found:
@@ -143,11 +143,11 @@ def _group_norm_backward(call: Call) -> Rule:
     return _sharing_groups(rule, call)
 
 
-# Batch norm: all samples and places are normalised together, and counted.
+# Batch norm: normalisation over all samples and positions, which are counted.
 
 
 def _batch(call: Call) -> tuple[dict[str, Operand], Dims]:
-    """The operands by name, `weight` for those that have one number a channel."""
+    """Return operands by name (`weight` for one number per channel), and the normalised dims."""
     whole = full_operand(call.argument("input").shape)
     dims = tuple(dim for dim in range(len(whole)) if dim != 1)
     every = dict.fromkeys(("input", "grad_out"), whole)
@@ -193,7 +193,7 @@ def _batch_norm_backward(call: Call) -> Rule:
 
 
 def _weight_norm(call: Call) -> Rule:
-    """A weight over its norm, and gradients: cut along `dim`, in which each slice has one norm."""
+    """A weight over its norm, and gradients; may be sharded along `dim`, one norm per slice."""
     shape = call.specs[0].shape
     dim = call.argument("dim", 0) % len(shape)
     each = tuple((f"d{dim}",) if number == dim else () for number in range(len(shape)))

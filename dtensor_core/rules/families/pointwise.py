@@ -16,7 +16,7 @@ from dtensor_core.rules.rule import Operand, Rule
 
 
 def operand_of(shape: Sequence[int], out_shape: Sequence[int]) -> Operand:
-    """The operand of an argument broadcast to `out_shape`, whose dims are d0, d1, ..."""
+    """Return the operand of an argument broadcast to `out_shape`, whose dims are d0, d1, ..."""
     first = len(out_shape) - len(shape)
     return tuple(
         () if size == 1 and out_shape[first + dim] != 1 else (f"d{first + dim}",)
@@ -25,7 +25,7 @@ def operand_of(shape: Sequence[int], out_shape: Sequence[int]) -> Operand:
 
 
 def full_operand(shape: Sequence[int]) -> Operand:
-    """The operand that has one factor per dimension."""
+    """Return the operand with one factor per dimension."""
     return _one_factor_each(len(shape))
 
 
@@ -35,12 +35,12 @@ def _one_factor_each(ndim: int) -> Operand:
 
 
 def factor_sizes(shape: Sequence[int]) -> dict[str, int]:
-    """The sizes of the factors of `full_operand`."""
+    """Return the sizes of the factors of `full_operand`."""
     return {name: size for (name,), size in zip(full_operand(shape), shape, strict=True)}
 
 
 def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
-    """A row for an elementwise operator."""
+    """Make a row for an elementwise operator; see the module for `terms`."""
     wanted = [[int(position) for position in term.split("*")] for term in terms.split("+") if term]
 
     def build(call: Call) -> Rule:
@@ -52,7 +52,7 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
         words = algebra if call.argument("rounding_mode") is None else "opaque"
         if not all(numbers):  # a term without a tensor is a constant
             words = words.replace("linear", "affine")
-        if call.outputs[0].dtype.is_complex:  # of numbers that may be real there are no extremes
+        if call.outputs[0].dtype.is_complex:  # complex numbers have no order
             words = words.replace("structural", "linear").replace("increasing", "")
         elif _subtracts(call):
             words = words.replace("increasing", "")
@@ -71,7 +71,7 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
 
 
 def _subtracts(call: Call) -> bool:
-    """True if alpha turns an argument around; not asked in vain, since it is then cached by."""
+    """True if alpha reverses the order; read only if needed, as it then is part of the key."""
     placements = {placement for spec in call.specs for placement in spec.placements}
     if not any(each.is_partial("max") or each.is_partial("min") for each in placements):
         return False
@@ -108,7 +108,7 @@ _LINES = (
     (
         "increasing",
         "0",
-        # Monotone on all numbers: an addend of a maximum may be any smaller number.
+        # Monotone on all numbers: a partial value of a maximum may be any smaller number.
         "relu exp exp2 expm1 sigmoid tanh sinh asinh atan erf ceil floor round trunc sign sgn "
         "hardtanh relu6 hardshrink softshrink hardsigmoid special_log_ndtr",
     ),
@@ -116,7 +116,7 @@ _LINES = (
 
 
 def _gated(call: Call) -> Rule:
-    """Two halves of `dim` and a product of both, and its gradient: cut alike, the dim is too."""
+    """Product of the two halves of `dim`, or its gradient; both halves are sharded alike."""
     x = call.argument("self")
     dim = call.argument("dim", -1) % x.ndim
     whole = full_operand(x.shape)
@@ -129,7 +129,7 @@ def _gated(call: Call) -> Rule:
     )
 
 
-# Elementwise operators that torch does not tag so.
+# Elementwise operators without torch's tag.
 _OPAQUE = (
     "hardswish floor_divide log_sigmoid_forward log_sigmoid_backward _prelu_kernel "
     "_prelu_kernel_backward polar"
@@ -140,7 +140,7 @@ ROWS = {
 }
 ROWS |= {name: OPAQUE for name in _OPAQUE.split()}
 ROWS["rsub"] = pointwise("0+1", "linear")
-# What fused optimizers do to a parameter, its gradient and state, and unscaling to a gradient.
+# Fused optimizer updates of a parameter, its gradient and state; unscaling of a gradient.
 _FUSED = "_fused_adam _fused_adamw _fused_sgd _fused_adagrad"
 ROWS |= {name: OPAQUE for name in [*_FUSED.split(), "_amp_foreach_non_finite_check_and_unscale"]}
 ROWS |= {name: Row(_gated, "x.. (2! d) -> x.. d") for name in ("glu", "glu_backward")}

@@ -22,7 +22,7 @@ from dtensor_core.rules.windows import exchanging_rows
 
 
 def _fixed(call: Call, own: int) -> Pool:
-    """Windows of given kernel, stride, padding and dilation."""
+    """Return windows of given kernel, stride, padding and dilation."""
     x, out = (call.argument("self"), call.outputs[0])
     if call.op._schema.name.endswith("_backward"):
         out = call.argument("grad_output")
@@ -49,7 +49,7 @@ def _each(values: Any, number: int) -> list[int]:
 
 
 def _adaptive(call: Call, own: int) -> Pool:
-    """Windows that share out what there is."""
+    """Return adaptive windows, which divide the input."""
     x, out = (call.argument("self"), call.outputs[0])
     if call.op._schema.name.endswith("_backward"):
         out = call.argument("grad_output")
@@ -59,7 +59,7 @@ def _adaptive(call: Call, own: int) -> Pool:
 
 
 def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) -> Row:
-    """A pool that `own` dims are pooled by; what it returns besides are indices."""
+    """Make a row of a pool over `own` dims; further results are indices."""
     base = batched(own, **options)
 
     def build(call: Call) -> Rule | None:
@@ -82,7 +82,7 @@ def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) 
 
 
 def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
-    """The gradient of a pool: that of an average is an operator, that of a maximum has indices."""
+    """Make a row of a pool's gradient: an average has an operator, a maximum has indices."""
     base = batched(own, linear=True)
 
     def build(call: Call) -> Rule | None:
@@ -100,7 +100,7 @@ def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
             wants: dict[int, Callable[[Cut], Extent]] = dict.fromkeys(
                 range(len(call.specs)), partial(wanted, dim)
             )
-            wants[1] = lambda cut: Extent(0, 0)  # of the pooled tensor only the shape is read
+            wants[1] = lambda cut: Extent(0, 0)  # only the shape of the pooled tensor is read
             rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
         return rule
 
@@ -108,7 +108,7 @@ def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
 
 
 def _rows(own: int) -> dict[str, Row]:
-    """The pools of two or three dims."""
+    """Return the rows of pools over `own` dims (two or three)."""
     random = batched(own, random_samples=1)
     unpool = batched(own, linear=True)
     return {

@@ -31,7 +31,7 @@ from dtensor_core.spec import Spec
 aten = torch.ops.aten
 _ELEMENTWISE = "elementwise, drawn for the whole"
 _BY_VALUE = "whole: values decide how many numbers are drawn"
-# What a factory's options say is in its result's spec already.
+# Options of factories that the result's spec contains already.
 _OPTIONS = frozenset(("dtype", "layout", "device", "pin_memory", "memory_format"))
 
 
@@ -39,7 +39,7 @@ _OPTIONS = frozenset(("dtype", "layout", "device", "pin_memory", "memory_format"
 class Sampler:
     """The in-place operator that fills a tensor, and its `grain` (see `draws`).
 
-    `first` are arguments that it takes before those of the call.
+    `first` are arguments that precede those of the call.
     """
 
     fill: Callable[..., Any]
@@ -48,19 +48,19 @@ class Sampler:
 
 
 def _by_one(fill: Callable[..., Any], *args: Any) -> Sampler:
-    """A sampler that some builds of torch have MKL draw in one go: then it has no grain."""
+    """Make a sampler that some builds of torch draw at once by MKL; then it has no grain."""
 
     def drawn(*counts: int) -> torch.Tensor:
         dice = torch.Generator("cpu").manual_seed(0)
         empty = [torch.empty(count, dtype=torch.float32, device="cpu") for count in counts]
         return torch.cat([fill(each, *args, generator=dice) for each in empty])
 
-    with _disable_current_modes():  # it may be a FakeTensorMode that imports us
+    with _disable_current_modes():  # a FakeTensorMode may be active during the import
         return Sampler(fill, 1 if torch.equal(drawn(64), drawn(32, 32)) else None)
 
 
-# On CPU one number follows the other, but for `normal_`, which works on 16 at a time and makes the
-# last 16 anew. Source: ATen/native/cpu/DistributionTemplates.h.
+# On CPU numbers are drawn one after the other, except by `normal_`, which works on 16 at a time and
+# redraws the last 16. Source: ATen/native/cpu/DistributionTemplates.h.
 _UNIFORM = Sampler(aten.uniform_.default, 1)
 _NORMAL = Sampler(aten.normal_.default, 16)
 _BERNOULLI = _by_one(aten.bernoulli_.float, 0.5)
@@ -87,7 +87,7 @@ _SAMPLERS = {
 
 
 def _sampled(call: Call, sampler: Sampler) -> Rule:
-    """Fill the argument itself, what `out=` names, or a new tensor."""
+    """Fill the argument itself, the tensor in `out=`, or a new tensor."""
     in_place = _writes_first(call)
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -110,7 +110,7 @@ def _sampled(call: Call, sampler: Sampler) -> Rule:
 
 
 def _parametrized(call: Call, functional: Local) -> Rule:
-    """Numbers compared with parameters; those of other ranks don't matter, and are taken as 1."""
+    """Draw numbers that are compared with parameters; those of other ranks are taken as 1."""
     in_place = _writes_first(call)
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -138,7 +138,7 @@ def _bernoulli_of_tensor(call: Call) -> Rule:
 
 
 def _multinomial(call: Call) -> Rule:
-    """Rows of weights, [rows, classes] -> [rows, samples]; one row is drawn whole."""
+    """Rows of weights, [rows, classes] -> [rows, samples]; a single row is not sharded."""
     rule = _parametrized(call, aten.multinomial.default)
     classes, samples = ("classes",), ("samples",)
     rows = (("rows",),) * (call.specs[0].ndim - 1)
@@ -155,9 +155,9 @@ def _multinomial(call: Call) -> Rule:
 
 
 def _normal_of_tensors(call: Call) -> Rule:
-    """normal(mean, std): standard numbers, scaled and moved.
+    """normal(mean, std): standard numbers, scaled and shifted.
 
-    With a scalar std they are drawn with it. Source: ATen/native/DistributionTemplates.h.
+    A scalar std is applied by the draw itself. Source: ATen/native/DistributionTemplates.h.
     """
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
@@ -183,7 +183,7 @@ def _normal_of_tensors(call: Call) -> Rule:
 
 
 def _dropout(call: Call) -> Rule:
-    """native_dropout(x, p, train) -> (y, mask), the mask drawn for the whole."""
+    """native_dropout(x, p, train) -> (y, mask), with the mask drawn for the full tensor."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         spec = inputs[0]
@@ -217,7 +217,7 @@ def _rrelu(call: Call) -> Rule:
 
         return run
 
-    if _writes_first(call):  # and brought back from there
+    if _writes_first(call):  # and written back from there
         return whole_rule(call)
     present = dict.fromkeys(call.specs[1].placements)
     return Rule(
@@ -231,7 +231,7 @@ def _rrelu(call: Call) -> Rule:
 
 
 def _elementwise(call: Call, local: LocalMaker) -> Rule:
-    """Shards stay. A Partial argument of which only the shape is asked for is left as it is."""
+    """Build an elementwise rule; a Partial argument of which only the shape is used stays."""
     shape = call.outputs[0].shape
     like = call.op._schema.name.endswith("_like") and len(call.specs) == 1
     partials = dict.fromkeys(p for p in call.specs[0].placements if isinstance(p, Partial))
@@ -257,18 +257,18 @@ def _only(outputs: Sequence[Spec | None]) -> Spec:
 
 
 def _new_part(like: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """An unset tensor for this rank's part."""
+    """Make an uninitialised tensor for this rank's part."""
     stride = stride_like(spec.local_shape, spec.stride)
     return like.new_empty_strided(spec.local_shape, stride, dtype=spec.dtype)
 
 
 def _whole(part: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """A whole tensor in the memory order of `spec`: our part, and 1 elsewhere."""
+    """Make a full tensor in the memory order of `spec`: this rank's part, and 1 elsewhere."""
     return embed(part, spec, _ones(part, spec))
 
 
 def _ones(like: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """The whole tensor in the memory order that `empty_like` gives it, filled with 1."""
+    """Make a full tensor of ones in the memory order that `empty_like` gives it."""
     given = torch.empty_strided(spec.shape, spec.stride, device="meta")
     return like.new_empty_strided(spec.shape, torch.empty_like(given).stride()).fill_(1)
 

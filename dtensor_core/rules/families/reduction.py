@@ -26,7 +26,7 @@ aten = torch.ops.aten
 
 
 def reduced_dims(call: Call, ndim: int) -> tuple[int, ...]:
-    """The dimensions that a call reduces, non-negative; all of them where none is named."""
+    """Return the dimensions that a call reduces, non-negative; all of them if none is named."""
     dim = call.argument("dim")
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(ndim))
@@ -42,7 +42,7 @@ def _kept(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> Operand:
 
 
 def reduction(reduce: str, algebra: str, local: LocalMaker | None = None) -> Row:
-    """A row for a reduction whose addends are reduced by `reduce`."""
+    """Make a row for a reduction whose partial results are reduced by `reduce`."""
 
     def build(call: Call) -> Rule:
         shape = call.specs[0].shape
@@ -63,7 +63,7 @@ def reduction(reduce: str, algebra: str, local: LocalMaker | None = None) -> Row
 
 
 def _whole(call: Call, outputs_keep_dim: bool) -> Rule:
-    """Every tensor has the shape of the first one, `dim` must not be cut."""
+    """Build a rule in which every tensor has the first one's shape, and `dim` is not sharded."""
     shape = call.specs[0].shape
     dims = reduced_dims(call, len(shape))
     keepdim = outputs_keep_dim or bool(call.argument("keepdim", False))
@@ -77,21 +77,21 @@ def _whole(call: Call, outputs_keep_dim: bool) -> Rule:
 
 
 def whole_dim(call: Call) -> Rule:
-    """The dimension must not be cut, and every tensor has it."""
+    """Build a rule in which the dimension is not sharded, and every tensor has it."""
     return _whole(call, outputs_keep_dim=True)
 
 
 def whole_dim_reduced(call: Call) -> Rule:
-    """The dimensions must not be cut, and no result has them."""
+    """Build a rule in which the dimensions are not sharded, and no result has them."""
     return _whole(call, outputs_keep_dim=False)
 
 
 def _mean_by_global_count(
     op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 ) -> Local:
-    """The mean as a sum over the global count, where a reduced dimension is cut.
+    """Compute the mean as a sum over the global count if a reduced dimension is sharded.
 
-    Sums of half types are float32 until they are divided.
+    Sums of half-precision dtypes are float32 until they are divided.
     """
     if not inputs[0].is_sharded():
         return op
@@ -110,7 +110,7 @@ def _mean_by_global_count(
 
 
 def _extreme(value: Callable[[torch.dtype], float]) -> LocalMaker:
-    """The operator, but that an empty shard gives what no element of another one loses to."""
+    """Make the operator return the neutral element of the extreme on an empty shard."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         out = outputs[0]
@@ -143,7 +143,7 @@ def _range(dtype: torch.dtype) -> tuple[int, int]:
 
 
 def _vector_norm(call: Call) -> Rule:
-    """Norms of shards reduce as norms; the extreme ones as extremes, and ord 0 counts."""
+    """Norms of shards reduce as norms, infinite orders as extremes, and order 0 as a sum."""
     shape = call.specs[0].shape
     named = [argument.name for argument in call.op._schema.arguments]
     order = call.argument("ord" if "ord" in named else "p")
@@ -164,7 +164,7 @@ def _vector_norm(call: Call) -> Rule:
 
 
 def _histogram(call: Call) -> Rule:
-    """Within given bounds each shard counts its own; otherwise those of all are asked for first."""
+    """With given bounds each shard counts its elements; otherwise all elements are needed."""
     if call.argument("min") == call.argument("max"):
         return whole_rule(call)
     shape = call.specs[0].shape
@@ -177,7 +177,7 @@ def _histogram(call: Call) -> Rule:
 
 
 def _others_whole(call: Call) -> Rule:
-    """Only the dimension that is named may be cut."""
+    """Only the named dimension may be sharded."""
     rule = whole_dim(call)
     return replace(rule, blocked=frozenset(rule.sizes) - rule.blocked)
 

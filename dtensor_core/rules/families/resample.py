@@ -25,7 +25,7 @@ from dtensor_core.spec import Spec
 
 
 def _taps(call: Call, own: int, reach: int, *, backward: bool, dim: int) -> Taps:
-    """What the operator does along one dim."""
+    """Return the taps of the operator along one dim."""
     given, made = call.specs[0], call.outputs[0].shape
     source, result = (made, given.shape) if backward else (given.shape, made)
     name = call.op._schema.name.removeprefix("aten::").removesuffix("_backward")
@@ -52,7 +52,7 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
         taps_of = partial(_taps, call, own, reach, backward=backward)
 
         def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-            """The gradient is told the size of what was resampled."""
+            """Make the local operator; a gradient gets the local size of the resampled tensor."""
             nothing = zeros(op, [spec for spec in outputs if spec])  # pyright: ignore
 
             def local(x: torch.Tensor, size: Sequence[int], *rest: Any) -> torch.Tensor:
@@ -65,7 +65,7 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
             return local
 
         def wanted(dim: int, cut: Cut) -> Extent:
-            """What a rank needs for its rows of the result."""
+            """Return the extent that a rank needs for its rows of the result."""
             found, size = taps_of(dim=dim), call.outputs[0].shape[dim]
             rows = local_extent(size, cut.num_shards, cut.coord)
             return found.seeing(rows) if backward else found.seen(rows)
@@ -81,7 +81,7 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
     return Row(build, base.text.replace("!", ""), base.algebra)
 
 
-# The dims of an operator, and how many rows away its taps are; negative, of the coarser ones.
+# The dims of an operator, and the distance of its taps in rows; if negative, in coarser rows.
 _REACH: dict[str, tuple[Sequence[int], int]] = {
     "upsample_nearest{}d": ((1, 2, 3), 0),
     "_upsample_nearest_exact{}d": ((1, 2, 3), 0),

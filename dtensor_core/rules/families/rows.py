@@ -33,7 +33,8 @@ from dtensor_core.rules.windows import chunks, cutting_axis, exchanging_rows
 class _Copy:
     """Rows `of` the argument on a line: row r is at `offset + step * r`.
 
-    With step 0 it is one row, at `times` places from `offset` on; without rows it is all `value`.
+    With step 0 it is one row, at `times` positions from `offset` on. Without rows it is all
+    `value`.
     """
 
     offset: int
@@ -43,7 +44,7 @@ class _Copy:
     value: Any = None
 
     def held(self, piece: Extent) -> Extent:
-        """Where on the line a rank has what it holds a piece of."""
+        """Return the extent of the line that a rank with a piece of the argument holds."""
         rows = meeting(self.of, piece)
         if self.value is not None or self.step == 0:
             return Extent(self.offset, self.times if rows.size or self.value is not None else 0)
@@ -52,7 +53,7 @@ class _Copy:
         return Extent(self.offset + rows.offset, rows.size)
 
     def made_of(self, block: torch.Tensor, dim: int, piece: Extent) -> torch.Tensor:
-        """What a rank has of it, made of its piece of the argument."""
+        """Make a rank's part of this copy from its piece of the argument."""
         shape = list(block.shape)
         shape[dim] = self.times
         if self.value is not None:
@@ -66,7 +67,7 @@ class _Copy:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Of what lies on a line the result is `taken`."""
+    """A line of copies, of which the result is the extent `taken`."""
 
     copies: tuple[_Copy, ...]
     taken: Extent
@@ -74,7 +75,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What an operator does: the line of each dim, and its arguments but for some dims."""
+    """Effect of an operator: the line of each changed dim, and its arguments without some dims."""
 
     lines: Mapping[int, _Line]
     without: Callable[[Mapping[int, Cut]], tuple[Any, ...]]
@@ -140,7 +141,7 @@ def _exchange(line: _Line, call: Call, axis: int, dim: int, run: Any) -> Exchang
 
 
 def _roll(call: Call) -> _Change:
-    """Without dims it is a roll of the flattened tensor."""
+    """Without dims, this rolls the flattened tensor."""
     shape = call.specs[0].shape
     given = call.argument("dims") or range(len(shape))[:1]
     if not call.argument("dims") and len(shape) != 1:
@@ -202,7 +203,7 @@ def _replicated(size: int, before: int, behind: int) -> tuple[_Copy, _Copy]:
 
 
 def _padding(call: Call, edges: _Edges, rest: tuple[Any, ...] = ()) -> _Change:
-    """Rows before and behind; fewer of them where a number is negative."""
+    """Add rows before and behind; a negative number removes rows."""
     shape, pads = call.specs[0].shape, list(call.argument("padding", call.args[1]))
     lines: dict[int, _Line] = {}
     for n in range(len(pads) // 2):
@@ -241,7 +242,7 @@ def _replication(call: Call) -> _Change:
 
 
 def _unpadding(own: int, *, mirrors: bool) -> Row:
-    """The gradient of padding: rows of edges come back to those that they were made of."""
+    """Make a row of the gradient of padding, which adds rows of edges to their origins."""
     base = batched(own, linear=True)
 
     def build(call: Call) -> Rule | None:

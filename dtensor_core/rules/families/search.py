@@ -44,7 +44,7 @@ def _top(call: Call) -> Rule:
 
 
 def _sorted_and_sought(call: Call) -> Rule:
-    """What is sorted counts, for each value, the elements before it: each piece counts its own."""
+    """Each shard of the sorted dim counts the elements before a value; the counts are summed."""
     buckets = call.op._schema.name == "aten::bucketize"
     given = [call.argument("self"), call.argument("boundaries" if buckets else "sorted_sequence")]
     values, line = given if isinstance(given[0], Spec) else (None, given[1])
@@ -62,7 +62,7 @@ def _sorted_and_sought(call: Call) -> Rule:
 
 
 def _is_in(call: Call) -> Rule:
-    """Elements that are among others, or (`invert`) not: each piece of these tells of its own."""
+    """Membership in test elements, or with `invert` absence, tested on each shard of them."""
     named = [("elements", "e"), ("test_elements", "t"), ("element", "e"), ("test_element", "t")]
     found = [(call.argument(name), letter) for name, letter in named]
     given = [(spec, letter) for spec, letter in found if isinstance(spec, Spec)]

@@ -32,7 +32,7 @@ Cuts = Mapping[int, Cut]
 
 
 def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:
-    """One dimension must be whole; it stays, goes, or is new in the result."""
+    """Build a rule with one replicated dimension, which stays, goes, or is new in the result."""
     shape = call.specs[0].shape
     whole = full_operand(shape)
     out = whole
@@ -51,7 +51,7 @@ def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = Fal
 
 
 def _exchanging(rule: Rule, call: Call, axis: int, exchange: Exchange) -> Rule:
-    """The rule with the exchange as a further candidate: what is not whole is cut, and is then."""
+    """Add the exchange as a further candidate: arguments that are not replicated are sharded."""
     cut = Shard(exchange.dim)
     inputs = tuple(
         spec.placements[axis] if spec.placements[axis].is_replicate() else cut
@@ -67,7 +67,7 @@ def _behind_each_other(sizes: Sequence[int], ranks: int) -> tuple[Extents, ...]:
 
 
 class _Taken:
-    """Which rows of a cut dimension a slice takes on each rank."""
+    """Rows of a sharded dimension that a slice takes on each rank."""
 
     def __init__(self, size: int, ranks: int, taken: range) -> None:
         self._pieces = chunks(size, ranks)
@@ -75,7 +75,7 @@ class _Taken:
         self.extents = tuple(self._extent(piece) for piece in self._pieces)
 
     def _extent(self, piece: Extent) -> Extent:
-        """The rows of the slice that come from a piece of the dimension."""
+        """Return the extent of the slice that comes from a piece of the dimension."""
         low, high = (self._before(at) for at in (piece.offset, piece.offset + piece.size))
         return Extent(low, high - low)
 
@@ -84,7 +84,7 @@ class _Taken:
         return min(max(steps, 0), len(self._taken))
 
     def local(self, coord: int) -> tuple[int, int, int]:
-        """The slice of a rank's own rows: where it starts, ends, and by which step."""
+        """Return start, end and step of the slice of a rank's own rows."""
         at = self.extents[coord]
         if not at.size:
             return 0, 0, 1
@@ -92,7 +92,7 @@ class _Taken:
         return first, first + (at.size - 1) * self._taken.step + 1, self._taken.step
 
     def held(self, coord: int) -> int:
-        """How many rows of the dimension a rank holds."""
+        """Return the number of rows of the dimension that a rank holds."""
         return self._pieces[coord].size
 
 
@@ -102,7 +102,7 @@ def _taken(call: Call, size: int, ranks: int) -> _Taken:
 
 
 def _slice(call: Call) -> Rule:
-    """A slice that takes the whole dimension leaves any cut of it alone."""
+    """A slice that takes the entire dimension leaves any sharding of it alone."""
     spec = call.specs[0]
     dim = int(call.argument("dim", 0)) % spec.ndim
     if call.outputs[0].shape == spec.shape:
@@ -123,7 +123,7 @@ def _slice(call: Call) -> Rule:
 
 
 def _select(call: Call) -> Rule:
-    """Where the dimension is cut one rank has the selected part, and the others zeros."""
+    """If the dimension is sharded, one rank has the selected part and the others zeros."""
     spec, dim = call.specs[0], call.args[1] % call.specs[0].ndim
     whole = full_operand(spec.shape)
     truth = spec.dtype is torch.bool
@@ -138,7 +138,7 @@ def _select(call: Call) -> Rule:
 
 
 def _select_held(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The selected part, or zeros where the rank does not hold it."""
+    """Select the part, or return zeros if this rank does not hold it."""
 
     def select(x: torch.Tensor, dim: int, index: int) -> torch.Tensor:
         dim = dim % x.ndim
@@ -156,7 +156,7 @@ def _select_held(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | Non
 
 
 def _split(call: Call) -> Rule:
-    """All pieces by one exchange."""
+    """Make all pieces by one exchange."""
     spec = call.specs[0]
     dim = int(call.argument("dim", 0)) % spec.ndim
     rule, axis = _whole_dim(call, dim=dim), cutting_axis(call.specs, dim)
@@ -178,9 +178,9 @@ def _unbind(call: Call) -> Rule:
 
 
 def _cat(call: Call) -> Rule:
-    """Of a tensor that is whole every rank takes what it needs; all others send it."""
+    """Every rank takes its share of a replicated tensor; the rows of all others are sent."""
     out = call.outputs[0]
-    if any(spec.ndim != len(out.shape) for spec in call.specs):  # `torch.cat` skips what is empty
+    if any(spec.ndim != len(out.shape) for spec in call.specs):  # `torch.cat` skips empty tensors
         return whole_rule(call)
     dim = int(call.argument("dim", 0)) % len(out.shape)
     rule, axis = _whole_dim(call, dim=dim), cutting_axis(call.specs, dim)
@@ -219,7 +219,7 @@ def _inserted(call: Call) -> Rule:
 
 
 def _slice_backward(call: Call) -> Rule:
-    """The gradient of a slice: its rows go back to where they came from."""
+    """The gradient of a slice: its rows return to their origin."""
     shape, spec = call.outputs[0].shape, call.specs[0]
     dim = int(call.argument("dim")) % len(shape)
     rule, axis = _inserted(call), cutting_axis(call.specs, dim)
@@ -244,7 +244,7 @@ def _slice_backward(call: Call) -> Rule:
 
 
 def _slice_scatter(call: Call) -> Rule:
-    """The rows of a part go to where they are written; of a part that is whole none move."""
+    """The rows of a part move to their destination; rows of a replicated part stay."""
     spec, part = call.specs
     dim = int(call.argument("dim", 0)) % spec.ndim
     rule, axis = parts(call, gone=False), cutting_axis([spec], dim)

@@ -44,7 +44,7 @@ def _unfold(call: Call) -> Rule:
 
 
 def _as_strided(call: Call) -> Rule:
-    """Windows of the last dim, as `stft` takes them; else the tensor is whole, and lies as told."""
+    """Windows of the last dim, as `stft` takes them; any other call runs on the full tensor."""
     spec, (size, stride) = call.specs[0], (call.argument("size"), call.argument("stride"))
     if call.argument("storage_offset") or not spec.ndim or len(size) != spec.ndim + 1:
         return _placed(call)
@@ -58,9 +58,10 @@ def _as_strided(call: Call) -> Rule:
 
 
 def _placed(call: Call) -> Rule:
-    """Elements by their places in memory, counted from the first: of whole tensors.
+    """Select elements of a full tensor by position in memory, relative to its first element.
 
-    Raises RuleError for places that are none of the tensor's.
+    Raises:
+        RuleError: A position is not one of the tensor's elements.
     """
     spec, size, stride = call.specs[0], call.argument("size"), call.argument("stride")
     offset = call.argument("storage_offset") or 0
@@ -83,7 +84,7 @@ def _placed(call: Call) -> Rule:
 def _are_held(
     spec: Spec, reach: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int
 ) -> bool:
-    """Return whether all places are those of elements of the tensor."""
+    """True if all positions are those of elements of the tensor."""
     own, wanted = reach
     if offset + wanted > own:
         return False
@@ -123,7 +124,7 @@ def _windowed(call: Call, dim: int, windows: Windows) -> Rule:
 
 
 def _unfold_backward(call: Call) -> Rule:
-    """Windows' elements are added up where they came from."""
+    """Elements of windows are added at their origin."""
     shape, dim = call.outputs[0].shape, int(call.args[2]) % max(len(call.outputs[0].shape), 1)
     whole = full_operand(shape)
     if not shape:
@@ -158,7 +159,7 @@ def _unfold_backward(call: Call) -> Rule:
 
 
 def _of_local_sizes(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """The gradient of windows of what this rank holds."""
+    """Make the gradient of windows of this rank's part."""
     out = outputs[0]
     assert out is not None
     if 0 in inputs[0].local_shape:
@@ -167,7 +168,7 @@ def _of_local_sizes(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | 
 
 
 def _columns(call: Call) -> Rule:
-    """Patches of an image as columns, and back: a channel is as many rows as a patch has places."""
+    """Patches of an image as columns, and back; a channel has one row per position in a patch."""
     forth = call.op._schema.name.endswith("im2col")
     image, columns = (call.specs[0].shape, call.outputs[0].shape)[:: 1 if forth else -1]
     samples: Operand = (("n",),) * (len(image) - 3)
@@ -220,7 +221,7 @@ def _channel_shuffle(call: Call) -> Rule:
 
 
 def _rot90(call: Call) -> Rule:
-    """Half a turn flips two dims; a quarter flips one of them and then swaps them."""
+    """Half a turn flips two dims; a quarter turn flips one of them and then swaps them."""
     shape = call.specs[0].shape
     turns = int(call.argument("k")) % 4
     one, other = (dim % len(shape) for dim in call.argument("dims"))
@@ -233,7 +234,7 @@ def _rot90(call: Call) -> Rule:
 
 
 def _cross(call: Call) -> Rule:
-    """Bilinear; the dim of three numbers is whole."""
+    """Bilinear; the dim of size three is replicated."""
     shape = call.outputs[0].shape
     dim = int(call.argument("dim", -1)) % len(shape)
     return Rule(
@@ -247,7 +248,7 @@ def _cross(call: Call) -> Rule:
 
 
 def _affine_grid(call: Call) -> Rule:
-    """A grid for each sample."""
+    """One grid per sample."""
     out = call.outputs[0].shape
     return Rule(
         inputs=((("n",), (), ()),),
@@ -268,14 +269,14 @@ def _sampled(text: str) -> Row:
     def build(call: Call) -> Rule:
         rule = row.build(call)
         assert rule is not None
-        outputs = rule.outputs[-len(call.outputs) :]  # that of the grid is made even if unasked
+        outputs = rule.outputs[-len(call.outputs) :]  # the grid's is made even if unwanted
         return replace(rule, outputs=outputs, terms=((0,),), local=_or_zeros)
 
     return replace(row, build=build, terms=((0,),))
 
 
 def _or_zeros(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Zeros on a rank that has an empty argument: kernels refuse that."""
+    """Return zeros on a rank with an empty argument, which kernels refuse."""
     if not any(0 in spec.local_shape and 0 not in spec.shape for spec in inputs):
         return op
     made = [spec.local_shape for spec in outputs if spec is not None]
@@ -290,7 +291,7 @@ def _or_zeros(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None])
 
 
 def _distances(*roles: str) -> Row:
-    """Distances by a norm, of points whose coordinates m are the last dim, or their gradient."""
+    """Distances by a norm between points with coordinates m in the last dim, or their gradient."""
     backward = len(roles) > 3
 
     def build(call: Call) -> Rule:

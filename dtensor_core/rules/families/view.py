@@ -30,7 +30,7 @@ def structural(
     blocked: Sequence[str] = (),
     local: LocalMaker | None = None,
 ) -> Rule:
-    """A rule through which all Partials pass; of several arguments, all have to be Partial."""
+    """Build a rule that passes all Partials; several arguments must all be Partial."""
     return Rule(
         inputs=inputs,
         outputs=outputs,
@@ -45,10 +45,11 @@ def structural(
 def reshape_factors(
     before: Sequence[int], after: Sequence[int]
 ) -> tuple[Operand, Operand, dict[str, int], list[str]]:
-    """The common factors of two shapes of equal element count.
+    """Return the common factors of two shapes of equal element count.
 
-    Returns both operands, the factors' sizes, and the blocked ones: those of dimensions that
-    have no common factorisation, `[2, 3] -> [3, 2]`.
+    Returns:
+        Both operands, the factors' sizes, and the blocked factors: those of dimensions without a
+        common factorisation, such as `[2, 3] -> [3, 2]`.
     """
     left: list[list[str]] = [[] for _ in before]
     right: list[list[str]] = [[] for _ in after]
@@ -103,7 +104,7 @@ def _merge(
     right: list[list[str]],
     name: str,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Swallow dimensions of both sides under one blocked factor until their products agree."""
+    """Merge dimensions of both sides into one blocked factor until their products agree."""
     while here != there:
         if here < there:
             i += 1
@@ -119,7 +120,7 @@ def _merge(
 def _unrelated(
     before: Sequence[int], after: Sequence[int]
 ) -> tuple[Operand, Operand, dict[str, int], list[str]]:
-    """Without elements only leading dimensions of equal size can be told to correspond."""
+    """Return unrelated factors: the dimensions of empty shapes have no known correspondence."""
     left = [(f"l{dim}",) for dim in range(len(before))]
     right = [(f"r{dim}",) for dim in range(len(after))]
     sizes = {f"l{dim}": size for dim, size in enumerate(before)}
@@ -137,17 +138,17 @@ def _view(call: Call) -> Rule:
 
 
 def _view_as(call: Call) -> Rule:
-    """The same bytes as numbers of another type: of the last dim whole ones stay together.
+    """The same bytes as another dtype: elements of the last dim that share bytes stay together.
 
-    Numbers in place of which several narrower ones stand, or the other way round, are a factor
-    that is not cut. Addends can't be viewed so.
+    The ratio of the element sizes becomes a factor that is not sharded. Partial sums can't be
+    viewed this way.
     """
     before, after = call.specs[0].shape, call.outputs[0].shape
     whole, sizes = full_operand(before), factor_sizes(before)
     operands = [whole, whole]
     if whole and before[-1] != after[-1]:
         last = whole[-1][0]
-        wide = before[-1] > after[-1]  # the result's numbers are
+        wide = before[-1] > after[-1]  # the result's elements are wider
         operands[not wide] = (*whole[:-1], (last, "bytes"))
         sizes[last] = min(before[-1], after[-1])
         sizes["bytes"] = max(before[-1], after[-1]) // max(sizes[last], 1)
@@ -195,7 +196,7 @@ def _unsqueeze(call: Call) -> Rule:
 
 
 def _squeeze(call: Call) -> Rule:
-    """Dimensions of size 1 go, all of them or those named."""
+    """Remove dimensions of size 1, all of them or those named."""
     shape = call.specs[0].shape
     named: Any = call.args[1] if len(call.args) > 1 else range(len(shape))
     dims = {dim % max(len(shape), 1) for dim in ([named] if isinstance(named, int) else named)}
@@ -213,7 +214,7 @@ def _squeeze(call: Call) -> Rule:
 
 
 def _squeeze_exactly(dims: list[int]) -> LocalMaker:
-    """Squeeze what has size 1 globally: a shard may have size 1 in a dimension that stays."""
+    """Squeeze the dims of global size 1; others may have size 1 on a shard, and stay."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         return lambda x, *unused: torch.ops.aten.squeeze.dims(x, dims)
@@ -222,7 +223,7 @@ def _squeeze_exactly(dims: list[int]) -> LocalMaker:
 
 
 def _expand(call: Call) -> Rule:
-    """Size 1 is spread over a new size: that dimension of the result is not cut."""
+    """A size of 1 is expanded to a new size: that dimension of the result is not sharded."""
     shape, out = call.specs[0].shape, call.outputs[0].shape
     first = len(out) - len(shape)
     whole = full_operand(out)
@@ -258,7 +259,7 @@ def _conjugate(call: Call) -> Rule:
 
 
 def _linear(call: Call, before: Operand, after: Operand) -> Rule:
-    """A view that changes what its elements are: sums pass, extremes don't."""
+    """A view that changes the meaning of elements: sums pass, extremes don't."""
     rule = structural(call, (before,), (after,), factor_sizes(call.specs[0].shape))
     return replace(rule, algebra="linear")
 
