@@ -1,4 +1,4 @@
-"""What torch's operator database communicates with dtensor_core, and with torch's DTensor.
+"""Communication of torch's operator database on dtensor_core and on torch's DTensor.
 
 Every operator runs on 4 ranks that are threads, with every layout that `tests.opdb` tries, once on
 dtensor_core's tensors and once on torch's. Compared are the combinations that torch's DTensor gets

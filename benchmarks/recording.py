@@ -1,4 +1,4 @@
-"""What it costs to be recorded: the steps of a Transformer, a call's bytes, the writer, the memory.
+"""Cost of recording: steps of a Transformer, bytes per call, the writer, memory.
 
 A step is timed alternately without and with a recording, as everything here; the recording begins,
 and sees a first step, before the clock starts; what its writer does in the background counts. What

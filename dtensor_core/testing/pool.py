@@ -98,7 +98,7 @@ def on_processes(
                 raise TypeError(f"{fn.__name__} takes {', '.join(kwargs)}: pass by position")
             run_processes(fn, world_size, *args, timeout_s=timeout_s)
 
-        test.rank_function = fn  # looked up by Reference.resolve
+        test.rank_function = fn  # pyright: ignore  # looked up by Reference.resolve
         return test
 
     return decorate

@@ -1,9 +1,9 @@
-"""Scaled dot-product attention: all may be cut but features.
+"""Scaled dot-product attention: every dimension but the features may be sharded.
 
 q [b, h, l, d], k [b, g, s, d], v [b, g, s, e] -> out [b, h, l, e], logsumexp [b, h, l], where g
-divides h: r heads of the query share one of key and value, and heads are (g r). What an operand of
-a kernel is its name tells, so that one rule serves the kernels of all devices. What some return
-besides, seeds and masks for debugging, is read by their own backward only.
+divides h: r heads of the query share one head of key and value, and heads are (g r). The name of a
+kernel's argument identifies its dimensions, so that one rule serves the kernels of all devices.
+Other results (seeds, debug masks) are read by the operator's own backward only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Bags of embeddings: sums, means and maxima of the rows that each bag names.
+"""Bags of embeddings (`embedding_bag`): sums, means and maxima of the rows that each bag names.
 
 Weight [v, e], indices [i], offsets [b], weights of the indices [i] -> [b, e]. Each index adds its
-row to one bag, so a rank that holds some indices, or some rows, adds up those; where bags begin all
-ranks know. A maximum needs all rows. What the kernels return besides is for their backward, which
-makes it anew of the offsets.
+row to one bag, so a rank that holds a shard of the indices or of the rows computes partial sums.
+All ranks know the offsets. A maximum needs all rows. The other results are for the operator's
+backward, which recomputes them from the offsets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Operators on the last dims of their arguments, once for every index of the dims before.
+"""Operators on the last dimensions of their arguments, batched over all dimensions before.
 
-Pooling, factorisations, transforms: the leading dims are cut freely, the last
-ones must be whole. A row says how many dims of an argument are the operator's own.
+Pooling, factorisations, transforms: batch dimensions are sharded freely, the operator's own
+dimensions are replicated. A row states how many dimensions of an argument are the operator's own.
 """
 
 from __future__ import annotations

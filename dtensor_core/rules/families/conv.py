@@ -1,8 +1,8 @@
-"""Convolutions: samples and output channels are cut freely, input channels leave addends.
+"""Convolutions: samples and output channels are sharded freely, input channels give partial sums.
 
 x [n, i, s..], weight [o, i, k..] (transposed: [i, o, k..]), bias [o] -> [n, o, s..]. With groups
-the channels are (group, channel of it), and groups are cut evenly. Where a spatial dim is cut, a
-rank fetches the rows of its neighbours that its windows see (`rules.windows`).
+the channels are (group, channel within it), and groups are sharded evenly. Along a sharded spatial
+dimension a halo exchange fetches the neighbours' rows that windows cover (`rules.windows`).
 """
 
 from __future__ import annotations

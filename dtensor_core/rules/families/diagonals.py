@@ -1,4 +1,4 @@
-"""Diagonals, of which each rank has a piece where the matrix is cut, and triangles of matrices."""
+"""Diagonals and triangles of matrices; a rank holds the diagonal's part within its shard."""
 
 from __future__ import annotations
 

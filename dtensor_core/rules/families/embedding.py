@@ -1,7 +1,7 @@
-"""Embedding look-ups: a cut of the vocabulary gives addends, since one rank has each row.
+"""Embedding look-ups: a table sharded by vocabulary gives partial sums, one rank has each row.
 
-The rank looks up what it holds and answers zeros for the rest; the gradient of a table cut by
-vocabulary is summed from the rows that the rank holds.
+A rank looks up the rows that it holds and returns zeros for the others; the gradient of a table
+sharded by vocabulary is summed over the rows that the rank holds.
 """
 
 from __future__ import annotations

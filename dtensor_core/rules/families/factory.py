@@ -1,7 +1,7 @@
-"""Operators that take only shape and type from their argument.
+"""Operators that take only shape and dtype from their argument.
 
-Their results hold one value everywhere, so they are whole where the argument is a Partial; a
-shard stays a shard. Nothing is communicated for the argument, whose values are not read.
+Their results have one value everywhere: they are replicated where the argument is a Partial, and
+sharded where it is sharded. The argument's values are not read, so nothing is communicated for it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reading and writing at positions that a tensor holds: gather, scatter, index operators.
+"""Reads and writes at positions that a tensor holds: gather, scatter, index operators.
 
-Where the indexed dimension is cut, every rank has some of the positions. A rank that reads answers
-zeros for what it has not, so that results are addends; a rank that writes does so into a tensor
-that is longer by one, where what belongs to others lands and is dropped. Where the index is cut,
-what is read is cut, and what is added makes addends. None of it communicates.
+Along a sharded indexed dimension every rank holds some of the positions. A read returns zeros for
+positions of other ranks, so that results are partial sums; a write goes to a tensor that is longer
+by one row, where positions of other ranks land and are dropped. With a sharded index, what is read
+is sharded, and what is accumulated is a partial sum. None of this communicates.
 """
 
 from __future__ import annotations

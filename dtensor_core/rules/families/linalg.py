@@ -1,4 +1,4 @@
-"""Matrices: leading dims are cut freely, and so are the right-hand sides of equations."""
+"""Linear algebra on matrices: batch dimensions and right-hand sides are sharded freely."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Losses: a mean counts all elements, wherever they are; what is cut leaves addends of it.
+"""Losses: a mean divides by the global number of elements; shards give partial sums.
 
-Elementwise losses reduce like `mean` and `sum`. The negative log likelihood has a mean weighted by
-data: where samples are cut the ranks add up the weights, one number, before they divide. Where
-classes are cut, a sample's loss is known to the rank that holds its class.
+Elementwise losses reduce like `mean` and `sum`. The mean of the negative log likelihood is weighted
+by data: with sharded samples the ranks first reduce the sum of weights, one number. With sharded
+classes, a sample's loss is computed by the rank that holds its class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products of matrices: the rows are notation alone, but where kernels want rows of some bytes."""
+"""Matrix products: rows in notation alone, except where kernels require aligned rows."""
 
 from __future__ import annotations
 

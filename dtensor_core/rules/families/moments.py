@@ -1,8 +1,8 @@
-"""Variances, logarithms of sums of exponentials, softmax: what ranks that share a dimension say.
+"""Variances, logsumexp and softmax, from statistics that ranks share along a sharded dimension.
 
-Variances are put together of counts, means and sums of squares (Chan, Golub and LeVeque 1979),
-sums of exponentials of their logarithms; softmax and its gradient need one number of every row
-that is cut. What is narrower than a float is summed up as one.
+Variances are combined from counts, means and sums of squares (Chan, Golub and LeVeque 1979),
+logsumexp from the logarithms of the ranks' sums; softmax and its gradient need one number for each
+sharded row. Types narrower than float32 are accumulated as float32.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Normalisations: every dimension may be cut.
+"""Normalisations: every dimension may be sharded.
 
-What is normalised together has one mean and one deviation. Where it is cut, ranks share their own,
-and in the backward pass two sums: two numbers of each row, group or channel, in one all-gather.
-The mean and deviation of all are put together of those of each rank (Chan, Golub, LeVeque 1979).
-Gradients of weight and bias are sums over what they are spread over: addends where that is cut, but
-for those of a batch norm, whose ranks know both sums.
+Elements that are normalised together share one mean and one deviation. Where they are sharded, one
+all-gather shares each rank's two statistics of every row, group or channel, and in the backward
+pass two sums. Means and deviations are combined as by Chan, Golub and LeVeque (1979). Gradients of
+weight and bias are partial sums along sharded dimensions that they are broadcast over, except for
+those of a batch norm, whose ranks know both sums.
 
     layer, rms    x [a.., n..], weight [n..]                    -> y, mean and rstd [a.., 1..]
     group         x [n, (g r), s..], weight [(g r)]             -> y, mean and rstd [n, g]

@@ -1,8 +1,8 @@
-"""Elementwise operators with broadcasting: every dimension of the result may be cut.
+"""Elementwise operators with broadcasting: every dimension of the result may be sharded.
 
-A row's `terms` say how the result depends on the arguments by position: `0+1` a sum, `0*1` a
-product, `1+2` a sum of arguments 1 and 2 with the others as parameters. That is what decides
-which Partials pass; monotone operators let max and min through.
+A row's `terms` state how the result depends on the arguments by position: `0+1` a sum, `0*1` a
+product, `1+2` a sum of arguments 1 and 2 with the others as parameters. That decides which Partials
+pass; monotone operators pass max and min.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Pooling: samples and channels are cut freely; of spatial dims neighbours send what windows see.
+"""Pooling: samples and channels are sharded freely; sharded spatial dimensions exchange halos.
 
-Where windows are random spatial dims must be whole. Indices count in the whole.
+Fractional pooling draws its windows at random and needs replicated spatial dimensions. Returned
+indices count positions of the global tensor.
 """
 
 from __future__ import annotations

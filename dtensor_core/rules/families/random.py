@@ -1,7 +1,8 @@
-"""Random operators: every layout gives the numbers that one device would have drawn.
+"""Random operators: every layout yields the numbers that one device would draw.
 
-A row says which in-place operator fills the whole tensor; `draws` keeps this rank's part of it.
-Operators that draw as often as the values of their argument ask for run on whole arguments.
+A row names the in-place operator that fills the global tensor; `sharded_rng` keeps this rank's part
+of it. Operators whose number of draws depends on values of their argument run on replicated
+arguments.
 """
 
 from __future__ import annotations

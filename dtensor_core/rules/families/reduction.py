@@ -1,7 +1,7 @@
-"""Reductions over dimensions: a cut dimension that vanishes leaves addends of that reduction.
+"""Reductions over dimensions: reducing a sharded dimension gives a Partial of that reduction.
 
-A mean over a cut dimension is the sum of the local elements over the global count, so that uneven
-shards weigh what they should. What is no such reduction is in `moments`, `search` and `scan`.
+A mean over a sharded dimension is the sum of the local elements over the global count, so that
+uneven shards have their proper weight. Other reductions are in `moments`, `search` and `scan`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Interpolation: samples and channels are cut freely; of spatial dims what neighbours must know.
+"""Interpolation: samples and channels are sharded freely; spatial dimensions exchange halos.
 
-Which rows a row of the result is made of operators tell themselves (`local.resampling`).
+`local.interpolate` computes which rows of the argument a row of the result depends on.
 """
 
 from __future__ import annotations

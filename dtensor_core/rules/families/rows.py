@@ -1,8 +1,8 @@
-"""Rows in another order, several times, or with others around them: roll, flip, repeat, padding.
+"""Rows reordered, repeated or padded: roll, flip, repeat, padding.
 
-Along each dim that it changes, such an operator takes a part of a line on which the rows of its
-argument lie: shifted, reversed, at several places, or an edge at many. All other dims are cut
-freely, and of one that is cut the rows that change owners are sent (`redistribute.exchange`).
+Along each dimension that it changes, such an operator reads rows of its argument shifted, reversed,
+at several places, or an edge row many times. All other dimensions are sharded freely; along a
+sharded dimension only the rows that change owners are sent (`redistribute.halo_exchange`).
 """
 
 from __future__ import annotations

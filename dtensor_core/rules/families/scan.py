@@ -1,7 +1,7 @@
-"""Scans: along a cut dimension each rank scans its own rows, behind what those before it end with.
+"""Scans (cumulative sums, products, extremes): a prefix scan along a sharded dimension.
 
-A rank sends one row. A scan goes on from a row that stands for all rows before, so that the
-operator itself makes the row that a rank starts with, and its result.
+Each rank contributes one row, the result of all of its rows. The operator itself combines the rows
+of the ranks before into the row that a rank's scan starts from.
 """
 
 from __future__ import annotations

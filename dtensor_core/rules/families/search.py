@@ -1,7 +1,7 @@
-"""Where the largest elements are: ranks that share a dimension say their best, and where it is.
+"""Positions of extreme elements: ranks combine their best values and positions.
 
-Of equal elements the first one counts, as on one device. Which of them `topk` takes is up to its
-kernel, so that types of which elements are often equal have their dimension whole there.
+Of equal elements the first one counts, as on one device. `topk` may return any of them, depending
+on its kernel, so types with many equal elements need a replicated dimension there.
 """
 
 from __future__ import annotations

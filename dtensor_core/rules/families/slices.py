@@ -1,8 +1,8 @@
 """Slices, splits and joins: parts of a dimension, and a dimension made of parts.
 
-Along a dimension that one axis cuts, plainly, the result is cut in the same way, by an exchange of
-the rows that change owners (`redistribute.exchange`). Where several axes cut it, or blocks of it,
-the dimension has to be whole. A selection leaves addends, of which one is not zero.
+Along a dimension sharded plainly over one mesh axis, the result is sharded in the same way; rows
+that change owners are sent (`redistribute.halo_exchange`). If several axes shard the dimension, or
+blocks of it, it must be replicated. A selection gives partial sums, of which one is not zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What images and points are taken apart by: windows as a dim, shuffled pixels, grids, distances.
+"""Rearrangements of images and points: windows as a dimension, shuffled pixels, grids, distances.
 
-Windows of a dim that is cut are made of the rows that neighbours send (`rules.windows`). Distances
-along a cut coordinate are norms of norms.
+Windows of a sharded dimension need rows of neighbours, by a halo exchange (`rules.windows`).
+Distances along sharded coordinates are norms of the ranks' norms.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Views: the same elements under another shape. All Partials pass, and no value is touched.
+"""Views: the same elements in another shape. All Partials pass, and no value is touched.
 
 A reshape becomes notation at the sizes of the call: `[2, 12] -> [2, 3, 4]` is `a (b c) -> a b c`,
-so a cut of the flattened dimension is a cut of its outermost factor, and a cut of an inner factor
-is a strided shard. Slices, splits and joins are in `slices`.
+so a shard of the flattened dimension is a shard of its outermost factor, and a shard of an inner
+factor is a strided shard. Slices, splits and joins are in `slices`.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def work_before(run: Run, call: Any) -> float:
 
 
 def stragglers(run: Run) -> list[dict[str, Any]]:
-    """Who was waited for, by place."""
+    """Stragglers by place."""
     cells: dict[tuple[Any, ...], list[tuple[Any, list[tuple[Any, int]]]]] = {}
     for last, others in held_up(run):
         place = last.phase, last.module, last.source_file, last.source_line
