@@ -105,7 +105,7 @@ SENDING = [
     ("group", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
     ("group", Shard(1), Shard(0), ({}, {}, Shard(1), Shard(1), Shard(0))),
     ("batch", Shard(1), Shard(0), ({}, {}, Shard(1), Shard(1), Shard(0))),
-    # Where they are sharded, ranks share their moments, and two sums in backward.
+    # Ranks share the moments of sharded dimensions, and two sums in backward.
     ("layer", Shard(2), Shard(0), (GATHER, GATHER, Shard(2), Shard(2), Shard(0))),
     ("group", Shard(3), WHOLE, (GATHER, GATHER, Shard(3), Shard(3), ADDENDS)),
     # The gradient of a batch norm's weight is one of these sums, which all ranks know.
