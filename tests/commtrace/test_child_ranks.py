@@ -258,7 +258,7 @@ def test_a_rank_that_fails_in_a_process_of_its_own_is_told(run: Any) -> None:
             init(rank, n)
             if rank == 1:
                 raise ValueError("no such data")
-            dist.all_reduce(torch.ones(4))
+            time.sleep(600)  # if it failed too, mp.spawn might report its error first
         """,
     )
     assert (result.exit_code, result.failed_rank) == (1, 0)
