@@ -86,6 +86,7 @@ fuzz: $(READY) ## 10,000 spoiled traces, profiles, dumps and baselines through e
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS) --json build/fuzz.json
 
 docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
+	$(BIN)/python docs/bytes.py
 	$(BIN)/python docs/trace_format.py
 	$(BIN)/python docs/analyses.py
 	$(BIN)/python docs/commands.py

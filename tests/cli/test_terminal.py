@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.collective_table import KINDS
 from commtrace.errors import TraceError, UsageError
-from commtrace.units import KINDS
 from commtrace_cli.main import app
 from commtrace_cli.terminal import (
     check_output,
