@@ -33,8 +33,6 @@ _HOME = {
     "DTensorConverter": "converter",
     "Attention": "models",
     "FeedForward": "models",
-    "Llama": "llama",
-    "LlamaArgs": "llama",
     "MLPModule": "models",
     "MLPStacked": "models",
     "ModelArgs": "models",

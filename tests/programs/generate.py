@@ -60,8 +60,8 @@ def _read(d: Draw, code: str) -> list[torch.Tensor]:
     return [tensors[name] for name in names_in(code) if name in tensors]
 
 
-# Kernels of the CPU that read memory beyond a tensor or between its elements, and those that end the
-# process, or raise at times, if a value is not finite.
+# Kernels of the CPU that read memory beyond a tensor or between its elements, and those that end
+# the process, or raise at times, if a value is not finite.
 _UNRELIABLE = (
     ("median", _is_repeated),
     ("native_group_norm", _has_gaps),
