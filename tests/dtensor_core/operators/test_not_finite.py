@@ -62,9 +62,9 @@ def test_a_number_that_is_not_finite_scales_the_sum(name: str) -> None:
 
 
 def test_what_is_summed_up_is_scaled_by_infinity_afterwards() -> None:
-    # Of a row-major b some kernels scale a first, which makes nan of sums of both signs.
-    a, b = torch.randn(3, 4).double(), torch.randn(2, 4).double().t()
-    zeros = torch.zeros(3, 2).double()
+    # With fewer rows some kernels scale a first, which makes nan of sums of both signs.
+    a, b = torch.randn(32, 4).double(), torch.randn(4, 16).double()
+    zeros = torch.zeros(32, 16).double()
     wanted = torch.addmm(zeros, a, b, alpha=INF)
 
     @on_threads(2)
