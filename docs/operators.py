@@ -1,4 +1,4 @@
-"""Write docs/operators.md: the table of operators, from the rows of `dtensor_core.rules`.
+"""Write docs/operators.md: the table of operators, from the rows of `dtensor_core.operators`.
 
 Run by `make docs`; a test compares the file with the output of this module.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dtensor_core.rules.listing import markdown
+from dtensor_core.rules import markdown
 
 TARGET = Path(__file__).with_name("operators.md")
 
 ABOUT = """\
 # Operators
 
-Written by `make docs` from the rows in `dtensor_core/rules/families/`: change the rows, not this
+Written by `make docs` from the rows in `dtensor_core/operators/`: change the rows, not this
 file. `python -m dtensor_core.rules` prints the same table as text.
 
 A rule says how the results of an operator lie for each way in which its arguments may, one mesh
@@ -56,7 +56,7 @@ infinities, and where halves overflow, that does not hold: `(3 - 5) * inf` is -i
   minimum, whatever the backend makes of it: extremes of floating numbers are sent as integers,
   those of half types in four bytes. Means of half types are float32 until they are divided.
 
-`tests/dtensor_core/rules/test_not_finite.py` tries the second over the whole table.
+`tests/dtensor_core/operators/test_not_finite_rows.py` tries the second over the whole table.
 
 """
 

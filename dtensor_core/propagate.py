@@ -18,14 +18,14 @@ from torch._ops import OpOverload
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
 from dtensor_core.mesh import axis_name
+from dtensor_core.operators.call import Call
+from dtensor_core.operators.rule_builders import whole_rule
+from dtensor_core.operators.sharding_rule import Candidate, Form, Rule, candidates, remaining_sizes
+from dtensor_core.operators.table import rule_of
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, sharded_dim
 from dtensor_core.redistribute.halo_exchange import Exchange
 from dtensor_core.redistribute.partial_combine import Merge
 from dtensor_core.redistribute.plan import EMPTY, Plan, plan_between, plan_placements
-from dtensor_core.rules.call import Call
-from dtensor_core.rules.row import whole_rule
-from dtensor_core.rules.rule import Candidate, Form, Rule, candidates, remaining_sizes
-from dtensor_core.rules.table import rule_of
 from dtensor_core.spec import Spec
 
 Placements = tuple[Placement, ...]

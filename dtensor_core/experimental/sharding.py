@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from torch._ops import OpOverload
 
 from dtensor_core.dispatch.dispatcher import forget
+from dtensor_core.operators.call import Call
+from dtensor_core.operators.row import Row
+from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.table import replace_row
 from dtensor_core.placement import Placement
-from dtensor_core.rules.call import Call
-from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Candidate, Rule
-from dtensor_core.rules.table import replace_row
 
 Acceptable = Sequence[tuple[Sequence[Placement | None], Sequence[Placement | None]]]
 Sharding = Callable[..., Acceptable]

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dtensor_core import Placement, Replicate, Shard, _StridedShard, sharded_rng
 from dtensor_core.layout import stride_like
-from dtensor_core.rules.families import random
+from dtensor_core.operators.random import rule as random
 from dtensor_core.spec import Spec, TensorMeta
 
 IN_BLOCKS = {name: each for name, each in random._SAMPLERS.items() if each.grain is not None}

@@ -10,8 +10,8 @@ import torch
 from dtensor_core import DTensor, Partial, Placement, Replicate, Shard
 from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.operators import kernels
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
-from tests.dtensor_core.rules import kernels
 
 assert kernels.__doc__  # imported for the kernels that it registers
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from dtensor_core import Partial, Replicate, Shard, distribute_tensor
 from dtensor_core.errors import OutOfRangeError
-from dtensor_core.local import sharded_indexing
+from dtensor_core.operators import local_positions
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.operators.agreement import assert_agrees
@@ -346,7 +346,7 @@ def test_an_index_that_no_rank_holds_is_refused_by_all(
     if not at_hand:
         if "renorm" in name:
             return  # the look-up that follows refuses it
-        monkeypatch.setattr(sharded_indexing, "is_at_hand", lambda _: False)
+        monkeypatch.setattr(local_positions, "is_at_hand", lambda _: False)
 
     @on_threads(4)
     def body() -> None:

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from dtensor_core import Shard, init_device_mesh
-from dtensor_core.local.padding import Padded
-from dtensor_core.local.windows import extent
+from dtensor_core.operators.padding.local import Padded
+from dtensor_core.operators.windows import extent
 from dtensor_core.testing.fake import fake_world
 from tests.dtensor_core.counting import Messages
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out

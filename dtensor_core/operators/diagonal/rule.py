@@ -1,0 +1,68 @@
+"""Diagonals and triangles of matrices; a rank holds the diagonal's part within its shard."""
+
+from __future__ import annotations
+
+import torch
+
+from dtensor_core.operators.call import Call
+from dtensor_core.operators.diagonal.local import (
+    reading_diagonal,
+    tracing,
+    triangular,
+    writing_diagonal,
+)
+from dtensor_core.operators.local_operator import LocalMaker
+from dtensor_core.operators.operands import factor_sizes, full_operand
+from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.sharding_rule import Operand, Rule
+
+
+def _matrix(call: Call) -> tuple[Operand, Operand, tuple[int, int], int]:
+    """Return operands of matrices and of their diagonals [.., l], both dims, and the offset."""
+    shape = call.specs[0].shape
+    dims = int(call.argument("dim1")) % len(shape), int(call.argument("dim2")) % len(shape)
+    whole = full_operand(shape)
+    diagonal = (*(names for dim, names in enumerate(whole) if dim not in dims), ())
+    return whole, diagonal, dims, int(call.argument("offset"))
+
+
+def _rule(
+    call: Call, inputs: tuple[Operand, ...], output: Operand, algebra: str, local: LocalMaker
+) -> Rule:
+    return Rule(
+        inputs=inputs,
+        outputs=(output,),
+        sizes=factor_sizes(call.specs[0].shape),
+        reduce="max" if call.outputs[0].dtype is torch.bool else "sum",
+        terms=tuple((number,) for number in range(len(inputs))),
+        algebra=algebra,
+        local=local,
+    )
+
+
+def _diagonal(call: Call) -> Rule:
+    whole, diagonal, dims, offset = _matrix(call)
+    return _rule(call, (whole,), diagonal, "structural", reading_diagonal(dims, offset))
+
+
+def _scatter(call: Call) -> Rule:
+    whole, diagonal, dims, offset = _matrix(call)
+    local = writing_diagonal(dims, offset)
+    return _rule(call, (whole, diagonal), whole, "structural", local)
+
+
+def _trace(call: Call) -> Rule:
+    return _rule(call, (full_operand(call.specs[0].shape),), (), "linear", tracing)
+
+
+def _triangle(call: Call) -> Rule:
+    whole = full_operand(call.specs[0].shape)
+    return _rule(call, (whole,), whole, "structural", triangular)
+
+
+ROWS = {
+    **alike("diagonal diagonal_copy", Row(_diagonal, "pieces where they lie", "structural")),
+    "diagonal_scatter": Row(_scatter, "pieces where they lie", "structural", ((0,), (1,))),
+    "trace": Row(_trace, "pieces where they lie", "linear"),
+    **alike("tril triu", Row(_triangle, "by global rows and columns", "structural")),
+}

@@ -1,0 +1,123 @@
+"""Losses of local shards, divided by global counts, and by the classes that a rank holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.operators.local_operator import (
+    Local,
+    LocalMaker,
+    by_name,
+    called_with,
+    wide,
+)
+from dtensor_core.operators.local_positions import Held
+from dtensor_core.placement import Partial, Replicate, sharded_dim
+from dtensor_core.redistribute.execute import Cause, execute
+from dtensor_core.redistribute.plan import plan_between
+from dtensor_core.spec import Spec
+
+NONE, MEAN, SUM = 0, 1, 2  # the `reduction` of a loss
+
+
+def _is_sharded(specs: Sequence[Spec]) -> bool:
+    return any(sharded_dim(p) is not None for spec in specs for p in spec.placements)
+
+
+def mean_by_global_count(count: int) -> LocalMaker:
+    """Compute a mean as a sum over the global count if anything is sharded.
+
+    Losses of half-precision dtypes are float32 until their sum is divided.
+    """
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        if not _is_sharded(inputs):
+            return op
+
+        def mean(*args: Any, **kwargs: Any) -> Any:
+            found = called_with(op, args, kwargs, reduction=NONE)
+            losses, *rest = found if isinstance(found, tuple) else (found,)
+            made = losses.sum(dtype=wide(losses.dtype)).div_(count).to(losses.dtype)
+            return (made, *rest) if rest else made
+
+        return mean
+
+    return maker
+
+
+def gradient_of_mean(count: int) -> LocalMaker:
+    """Compute the gradient of a mean as that of a sum, divided by the global count, if sharded.
+
+    The gradient of a sum in half precision may overflow, so it is float32.
+    """
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        out = outputs[0]
+        if not _is_sharded(inputs) or out is None:
+            return op
+
+        def widened(value: Any) -> Any:
+            is_half = isinstance(value, torch.Tensor) and wide(value.dtype) is not value.dtype
+            return value.float() if is_half else value
+
+        def gradient(*args: Any, **kwargs: Any) -> torch.Tensor:
+            named = {name: widened(value) for name, value in kwargs.items()}
+            found = called_with(op, list(map(widened, args)), named, reduction=SUM)
+            return found.div_(count).to(out.dtype)
+
+        return gradient
+
+    return maker
+
+
+def nll(dim: int, reduction: int) -> LocalMaker:
+    """Compute negative log likelihoods; a mean is weighted by the global sum of weights."""
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        whole = outputs[1]
+        if not _is_sharded(inputs) or whole is None:
+            return op
+        held, width = Held(op, inputs[0], dim), wide(whole.dtype)
+        whole = Spec(whole.mesh, whole.placements, whole.tensor_meta._replace(dtype=width))
+        cut = [sharded_dim(each) for each in inputs[0].placements]
+        addends = [Replicate() if each in (None, dim) else Partial() for each in cut]
+        total = whole.with_placements(addends)
+        plan, cause = plan_between(total, whole), Cause(str(op), "total_weight")
+
+        def loss(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            given = by_name(op, args, kwargs)
+            how = NONE if reduction == MEAN else reduction
+            found, weight = of_local_classes(op, args, kwargs, held, how)
+            if reduction != MEAN:
+                return found, weight
+            counted = (given["target"] != given["ignore_index"]).to(width)
+            if given["weight"] is not None:
+                counted *= given["weight"][given["target"].clamp(0, held.size - 1)]
+            weight = execute(counted.sum(), total, plan, cause)
+            return (found.sum(dtype=width) / weight).to(found.dtype), weight.to(found.dtype)
+
+        return loss
+
+    return maker
+
+
+def of_local_classes(
+    op: Local, args: Sequence[Any], kwargs: Any, held: Held, reduction: int
+) -> Any:
+    """Run the operator on this rank's classes; samples of other classes are ignored."""
+    if held.all:
+        return called_with(op, args, kwargs, reduction=reduction)
+    given = by_name(op, args, kwargs)
+    nobody, ignored = held.count, given["target"] == given["ignore_index"]  # no local class is that
+    here = held.local(given["target"].masked_fill(ignored, 0), nobody)[0]
+    here.masked_fill_(ignored, nobody)
+    weight = given["weight"]
+    if weight is not None:
+        pieces = [weight.narrow(0, at.offset, at.size) for at in held.pieces if at.size]
+        weight = torch.cat(pieces or [weight[:1]])
+    changed = {"self": held.not_empty(given["self"]), "target": here, "weight": weight}
+    changed |= {"reduction": reduction, "ignore_index": nobody}
+    return called_with(op, args, kwargs, **changed)

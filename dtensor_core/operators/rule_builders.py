@@ -1,0 +1,86 @@
+"""Rules that several families build: replicated, structural, and with replicated dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from dtensor_core.operators.call import Call
+from dtensor_core.operators.local_operator import LocalMaker
+from dtensor_core.operators.operands import factor_sizes, full_operand
+from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.spec import Spec
+
+
+def reduced_dims(call: Call, ndim: int) -> tuple[int, ...]:
+    """Return the dimensions that a call reduces, non-negative; all of them if none is named."""
+    dim = call.argument("dim")
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return tuple(range(ndim))
+    dims = dim if isinstance(dim, (list, tuple)) else (dim,)
+    return tuple(each % max(ndim, 1) for each in dims)
+
+
+def kept_dims(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> Operand:
+    """Return the operand of a reduction's result."""
+    operand = full_operand(shape)
+    if keepdim:
+        return tuple(() if dim in dims else names for dim, names in enumerate(operand))
+    return tuple(names for dim, names in enumerate(operand) if dim not in dims)
+
+
+def _whole(call: Call, outputs_keep_dim: bool) -> Rule:
+    """Build a rule in which every tensor has the first one's shape, and `dim` is not sharded."""
+    shape = call.specs[0].shape
+    dims = reduced_dims(call, len(shape))
+    keepdim = outputs_keep_dim or bool(call.argument("keepdim", False))
+    out = full_operand(shape) if outputs_keep_dim else kept_dims(shape, dims, keepdim)
+    return Rule(
+        inputs=(full_operand(shape),) * len(call.specs),
+        outputs=(out,) * len(call.outputs),
+        sizes=factor_sizes(shape),
+        blocked=frozenset(f"d{dim}" for dim in dims),
+    )
+
+
+def whole_dim(call: Call) -> Rule:
+    """Build a rule in which the dimension is not sharded, and every tensor has it."""
+    return _whole(call, outputs_keep_dim=True)
+
+
+def whole_dim_reduced(call: Call) -> Rule:
+    """Build a rule in which the dimensions are not sharded, and no result has them."""
+    return _whole(call, outputs_keep_dim=False)
+
+
+def whole_rule(call: Call) -> Rule:
+    """Return the rule with every argument and every result replicated."""
+    return Rule(
+        inputs=tuple(() for _ in call.specs), outputs=tuple(() for _ in call.outputs), sizes={}
+    )
+
+
+def structural(
+    call: Call,
+    inputs: tuple[Operand, ...],
+    outputs: tuple[Operand, ...],
+    sizes: dict[str, int],
+    blocked: Sequence[str] = (),
+    local: LocalMaker | None = None,
+) -> Rule:
+    """Build a rule that passes all Partials; several arguments must all be Partial."""
+    return Rule(
+        inputs=inputs,
+        outputs=outputs,
+        sizes=sizes,
+        blocked=frozenset(blocked),
+        terms=tuple((number,) for number in range(len(inputs))),
+        algebra="structural",
+        local=local,
+    )
+
+
+def reduction_with_zeros(spec: Spec) -> str:
+    """Return the reduction that combines zeros with the values read on other ranks."""
+    return "max" if spec.dtype is torch.bool else "sum"
