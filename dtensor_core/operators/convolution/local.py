@@ -1,16 +1,20 @@
-"""Convolutions of local shards: with a rank's own groups, and of empty tensors.
+"""Convolutions of local shards: with a rank's own groups, of empty tensors, with fetched rows.
 
 Kernels refuse empty tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from dtensor_core.layout import Cut, local_extent
 from dtensor_core.operators.local_operator import Local, argument_names
+from dtensor_core.operators.windows import Part, Windows, fitted
+from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
@@ -60,3 +64,84 @@ def _gradients_of_nothing(
     nothing = [depending(grad.new_zeros(each.shape), grad, x, weight) for each in (x, weight)]
     # A rank without input channels has the full gradient of the bias.
     return [*nothing, grad.sum([dim for dim in range(grad.ndim) if dim != channels])]
+
+
+def each_dim(values: Sequence[int], number: int) -> list[int]:
+    """Repeat a setting that is given once for all dims."""
+    return [*values] * (number // len(values))
+
+
+@dataclass(frozen=True)
+class Spatial:
+    """Spatial dims of a convolution: windows are on x, or on the result if transposed."""
+
+    windows: Mapping[int, Windows]
+    first: int
+    transposed: bool
+
+    def part(self, dim: int, cut: Cut, *, of_x: bool) -> Part:
+        """Return a rank's work for its part of the result, or for its part of the gradient of x."""
+        windows = self.windows[dim]
+        of_windows = of_x is self.transposed
+        size = windows.count if of_windows else windows.size
+        own = local_extent(size, cut.num_shards, cut.coord)
+        return Part.of_windows(windows, own) if of_windows else Part.of_rows(windows, own)
+
+    def unpadded(self, args: Sequence[Any], at: int, dims: Iterable[int]) -> list[Any]:
+        """Return the arguments (strides at `at`) without padding in `dims`, whose blocks
+        have it.
+        """
+        changed = list(args)
+        for position in (at + 1, at + 4):
+            values = each_dim(args[position], len(self.windows))
+            changed[position] = [
+                0 if self.first + n in dims else value for n, value in enumerate(values)
+            ]
+        return changed
+
+
+def on_rows(spatial: Spatial, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+    """Make the convolution of the rows that a rank's windows read."""
+    parts = {dim: spatial.part(dim, cut, of_x=False) for dim, cut in cuts.items()}
+
+    def local(x: torch.Tensor, weight: torch.Tensor, *args: Any) -> torch.Tensor:
+        (x,) = rows([x])
+        for dim, part in parts.items():
+            x = fitted(x, dim, part.needs, part.block)
+        out = op(*spatial.unpadded([x, weight, *args], 3, parts))
+        if 0 not in x.shape and 0 not in weight.shape:  # otherwise its size is right
+            for dim, part in parts.items():
+                out = fitted(out, dim, part.made, part.own)
+        return out
+
+    return local
+
+
+def gradients_on_rows(
+    spatial: Spatial, mask: Sequence[bool], op: Local, rows: Rows, cuts: Mapping[int, Cut]
+) -> Local:
+    """Make the requested gradients from the rows that a rank's windows read and are read by."""
+    of_x = {dim: spatial.part(dim, cut, of_x=True) for dim, cut in cuts.items()}
+    of_weight = {dim: spatial.part(dim, cut, of_x=False) for dim, cut in cuts.items()}
+
+    def local(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
+        rest = spatial.unpadded([grad, x, *args], 4, cuts)[2:-1]
+        more_grad, more_x = rows([grad, x])
+        results: list[Any] = [None] * 3
+        if mask[0]:
+            shape = list(x.shape)
+            for dim, part in of_x.items():
+                more_grad = fitted(more_grad, dim, part.needs, part.block)
+                shape[dim] = part.made.size
+            made = op(more_grad, x.new_empty(shape), *rest, [True, False, False])[0]
+            for dim, part in of_x.items():
+                made = fitted(made, dim, part.made, part.own)
+            results[0] = made
+        if mask[1] or mask[2]:
+            for dim, part in of_weight.items():
+                more_x = fitted(more_x, dim, part.needs, part.block)
+                grad = fitted(grad, dim, part.own, part.made)
+            results[1:] = op(grad, more_x, *rest, [False, *mask[1:]])[1:]
+        return tuple(results)
+
+    return local

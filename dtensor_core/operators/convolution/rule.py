@@ -7,22 +7,23 @@ dimension a halo exchange fetches the neighbours' rows that windows cover (`oper
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
-import torch
-
-from dtensor_core.layout import Cut, Extent, local_extent
+from dtensor_core.layout import Extent
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.convolution.local import local_groups
+from dtensor_core.operators.convolution.local import (
+    Spatial,
+    each_dim,
+    gradients_on_rows,
+    local_groups,
+    on_rows,
+)
 from dtensor_core.operators.halo import exchanging_rows
-from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, Rule
-from dtensor_core.operators.windows import Part, Windows, fitted
+from dtensor_core.operators.windows import Part, Windows
 from dtensor_core.placement import Partial, Replicate, Shard
-from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.spec import Spec
 
 
@@ -96,44 +97,11 @@ def _whole_within_groups(call: Call) -> frozenset[str]:
     return frozenset("io" if int(call.argument("groups")) > 1 else "")
 
 
-@dataclass(frozen=True)
-class _Spatial:
-    """Spatial dims of a convolution: windows are on x, or on the result if transposed."""
-
-    windows: Mapping[int, Windows]
-    first: int
-    transposed: bool
-
-    def part(self, dim: int, cut: Cut, *, of_x: bool) -> Part:
-        """Return a rank's work for its part of the result, or for its part of the gradient of x."""
-        windows = self.windows[dim]
-        of_windows = of_x is self.transposed
-        size = windows.count if of_windows else windows.size
-        own = local_extent(size, cut.num_shards, cut.coord)
-        return Part.of_windows(windows, own) if of_windows else Part.of_rows(windows, own)
-
-    def unpadded(self, args: Sequence[Any], at: int, dims: Iterable[int]) -> list[Any]:
-        """Return the arguments (strides at `at`) without padding in `dims`, whose blocks
-        have it.
-        """
-        changed = list(args)
-        for position in (at + 1, at + 4):
-            values = _each(args[position], len(self.windows))
-            changed[position] = [
-                0 if self.first + n in dims else value for n, value in enumerate(values)
-            ]
-        return changed
-
-
-def _each(values: Sequence[int], number: int) -> list[int]:
-    return [*values] * (number // len(values))
-
-
-def _spatial(call: Call, x: Spec, weight: Spec, out: Sequence[int]) -> _Spatial:
+def _spatial(call: Call, x: Spec, weight: Spec, out: Sequence[int]) -> Spatial:
     number, transposed = weight.ndim - 2, bool(call.argument("transposed"))
     first = x.ndim - number
     settings = zip(
-        *(_each(call.argument(name), number) for name in ("stride", "padding", "dilation")),
+        *(each_dim(call.argument(name), number) for name in ("stride", "padding", "dilation")),
         strict=True,
     )
     windows: dict[int, Windows] = {}
@@ -144,28 +112,13 @@ def _spatial(call: Call, x: Spec, weight: Spec, out: Sequence[int]) -> _Spatial:
             size, count = count, size
         reach = dilation * (weight.shape[2 + n] - 1) + 1
         windows[dim] = Windows(size, count, step, reach, pad)
-    return _Spatial(windows, first, transposed)
+    return Spatial(windows, first, transposed)
 
 
 def _with_neighbours(rule: Rule, call: Call) -> Rule:
     """Allow spatial dims of x to be sharded: ranks fetch the rows that their windows read."""
     spatial = _spatial(call, call.specs[0], call.specs[1], call.outputs[0].shape)
-
-    def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-        parts = {dim: spatial.part(dim, cut, of_x=False) for dim, cut in cuts.items()}
-
-        def local(x: torch.Tensor, weight: torch.Tensor, *args: Any) -> torch.Tensor:
-            (x,) = rows([x])
-            for dim, part in parts.items():
-                x = fitted(x, dim, part.needs, part.block)
-            out = op(*spatial.unpadded([x, weight, *args], 3, parts))
-            if 0 not in x.shape and 0 not in weight.shape:  # otherwise its size is right
-                for dim, part in parts.items():
-                    out = fitted(out, dim, part.made, part.own)
-            return out
-
-        return local
-
+    run = partial(on_rows, spatial)
     for dim in spatial.windows:
         wants = {0: lambda cut, dim=dim: spatial.part(dim, cut, of_x=False).needs}
         rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
@@ -176,33 +129,7 @@ def _backward_with_neighbours(rule: Rule, call: Call) -> Rule:
     """Exchange rows of the gradient (for x) and of x (for the weight) at once."""
     spatial = _spatial(call, call.specs[1], call.specs[2], call.specs[0].shape)
     mask = call.argument("output_mask")
-
-    def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-        of_x = {dim: spatial.part(dim, cut, of_x=True) for dim, cut in cuts.items()}
-        of_weight = {dim: spatial.part(dim, cut, of_x=False) for dim, cut in cuts.items()}
-
-        def local(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
-            rest = spatial.unpadded([grad, x, *args], 4, cuts)[2:-1]
-            more_grad, more_x = rows([grad, x])
-            results: list[Any] = [None] * 3
-            if mask[0]:
-                shape = list(x.shape)
-                for dim, part in of_x.items():
-                    more_grad = fitted(more_grad, dim, part.needs, part.block)
-                    shape[dim] = part.made.size
-                made = op(more_grad, x.new_empty(shape), *rest, [True, False, False])[0]
-                for dim, part in of_x.items():
-                    made = fitted(made, dim, part.made, part.own)
-                results[0] = made
-            if mask[1] or mask[2]:
-                for dim, part in of_weight.items():
-                    more_x = fitted(more_x, dim, part.needs, part.block)
-                    grad = fitted(grad, dim, part.own, part.made)
-                results[1:] = op(grad, more_x, *rest, [False, *mask[1:]])[1:]
-            return tuple(results)
-
-        return local
-
+    run = partial(gradients_on_rows, spatial, mask)
     outputs = (Partial(), Partial())[: sum(mask[1:])]
     for dim in spatial.windows:
         wants = {

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import Cut, Extent, local_extent
-from dtensor_core.operators.local_operator import Local
+from dtensor_core.operators.local_operator import Local, LocalMaker, zeros
 from dtensor_core.operators.windows import extent
 from dtensor_core.redistribute.halo_exchange import Rows
+from dtensor_core.spec import Spec
 from dtensor_core.tracing import no_modes
 
 
@@ -168,3 +169,24 @@ def resampled(
         return made.to(x.dtype)
 
     return local
+
+
+def with_local_size(first: int, *, backward: bool) -> LocalMaker:
+    """Make the operator with replicated spatial dims, which start at `first`.
+
+    A gradient gets the local size of the resampled tensor, and an empty shard gives zeros.
+    """
+
+    def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+        nothing = zeros(op, [spec for spec in outputs if spec])  # pyright: ignore
+
+        def local(x: torch.Tensor, size: Sequence[int], *rest: Any) -> torch.Tensor:
+            if 0 in x.shape:
+                return nothing(x)
+            if backward:
+                return op(x, size, [*x.shape[:first], *rest[0][first:]], *rest[1:])
+            return op(x, size, *rest)
+
+        return local
+
+    return maker

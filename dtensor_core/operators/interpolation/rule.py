@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -16,12 +15,10 @@ from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.operators.batched import batched
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import exchanging_rows
-from dtensor_core.operators.interpolation.local import Taps, resampled, taps
-from dtensor_core.operators.local_operator import Local, zeros
+from dtensor_core.operators.interpolation.local import Taps, resampled, taps, with_local_size
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.sharding_rule import Rule
 from dtensor_core.placement import Shard
-from dtensor_core.spec import Spec
 
 
 def _taps(call: Call, own: int, reach: int, *, backward: bool, dim: int) -> Taps:
@@ -51,19 +48,6 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
         first = call.specs[0].ndim - own
         taps_of = partial(_taps, call, own, reach, backward=backward)
 
-        def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-            """Make the local operator; a gradient gets the local size of the resampled tensor."""
-            nothing = zeros(op, [spec for spec in outputs if spec])  # pyright: ignore
-
-            def local(x: torch.Tensor, size: Sequence[int], *rest: Any) -> torch.Tensor:
-                if 0 in x.shape:
-                    return nothing(x)
-                if backward:
-                    return op(x, size, [*x.shape[:first], *rest[0][first:]], *rest[1:])
-                return op(x, size, *rest)
-
-            return local
-
         def wanted(dim: int, cut: Cut) -> Extent:
             """Return the extent that a rank needs for its rows of the result."""
             found, size = taps_of(dim=dim), call.outputs[0].shape[dim]
@@ -76,7 +60,7 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
         for dim in dims if is_sum and 0 not in call.outputs[0].shape else ():
             wants = {0: partial(wanted, dim)}
             rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
-        return replace(rule, local=maker)
+        return replace(rule, local=with_local_size(first, backward=backward))
 
     return Row(build, base.text.replace("!", ""), base.algebra)
 
