@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from dtensor_core.errors import MeshError, RuleError, four_parts
 from dtensor_core.mesh import axis_name
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.rule_builders import whole_rule
+from dtensor_core.operators.rule_builders import replicated_rule
 from dtensor_core.operators.sharding_rule import Candidate, Form, Rule, candidates, remaining_sizes
 from dtensor_core.operators.table import rule_of
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, sharded_dim
@@ -94,7 +94,7 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     rule = rule_of(call)
     if rule is not None and rule.sizes and not call.outputs and _returns_tensors(call.op):
         rule = None  # the shapes hold for full tensors only: they depend on data, or on the kernel
-    whole = rule or whole_rule(call)
+    whole = rule or replicated_rule(call)
     placements = tuple([spec.placements for spec in call.specs])
     exchanges = any(each.exchange is not None for each in whole.extra)
     unmoved = None if exchanges else _unmoved(whole.form, placements, tuple(fixed))
@@ -110,7 +110,7 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
         chosen.append(candidate)
         prefix = f"{axis_name(mesh, axis)}: " if mesh.ndim > 1 else ""
         considered.extend((prefix + text, seconds) for text, seconds in ranked)
-        sizes = remaining_sizes(whole, sizes, candidate.cutting, ranks)
+        sizes = remaining_sizes(whole, sizes, candidate.sharding, ranks)
     inputs = tuple(
         _laid_out(spec, [candidate.inputs[number] for candidate in chosen])
         for number, spec in enumerate(call.specs)

@@ -50,5 +50,5 @@ def _rule(call: Call, function: Sharding) -> Rule:
         outputs=tuple(() for _ in call.outputs),
         sizes={},
         extra=offered,
-        offers_whole=False,
+        offers_replicated=False,
     )

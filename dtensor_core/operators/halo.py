@@ -22,7 +22,7 @@ def chunks(size: int, ranks: int, offset: int = 0) -> Extents:
     return tuple(Extent(offset + piece.offset, piece.size) for piece in pieces)
 
 
-def cutting_axis(specs: Sequence[Spec], dim: int) -> int | None:
+def sharding_axis(specs: Sequence[Spec], dim: int) -> int | None:
     """Return the axis that shards a dimension, or None.
 
     None is returned if no axis or several axes shard it, or if it is a strided shard.
@@ -61,22 +61,22 @@ def exchanging_rows(
         outputs: The placements of the results.
         run: See `Exchange.run`.
     """
-    axis = cutting_axis([call.specs[number] for number in wants], dim)
+    axis = sharding_axis([call.specs[number] for number in wants], dim)
     if axis is None:
         return rule
     ranks = call.specs[0].mesh_shape[axis]
-    held: list[Extents] = []
+    owned: list[Extents] = []
     wanted: list[Extents] = []
     start = 0  # of a tensor, on the common line
     for number, want in wants.items():
         size = call.specs[number].shape[dim]
         needs = [want(Cut(ranks, coord)) for coord in range(ranks)]
-        held.append(chunks(size, ranks, start))
+        owned.append(chunks(size, ranks, start))
         wanted.append(tuple(Extent(start + each.offset, each.size) for each in needs))
         start += size
     inputs = tuple(
         Shard(dim) if number in wants else Replicate() for number in range(len(call.specs))
     )
-    exchange = Exchange(axis, dim, tuple(held), tuple(wanted), run, tuple(wants))
+    exchange = Exchange(axis, dim, tuple(owned), tuple(wanted), run, tuple(wants))
     candidate = Candidate(inputs, tuple(outputs), exchange=exchange)
     return replace(rule, extra=(*rule.extra, candidate))

@@ -179,7 +179,7 @@ def with_local_size(position: int) -> LocalMaker:
     return maker
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype for accumulation: float32 for half-precision dtypes."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 

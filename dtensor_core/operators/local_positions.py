@@ -30,8 +30,8 @@ _FROM_THE_END = frozenset(
 # torch's error messages, where they differ from that of most kernels.
 _FLAT = "out of range: tried to access index {at} on a tensor of {size} elements."
 _TARGET = "Target {at} is out of bounds."
-_SAID = {"take": _FLAT, "put": _FLAT}
-_SAID |= dict.fromkeys(["nll_loss_forward", "nll_loss2d_forward"], _TARGET)
+_MESSAGES = {"take": _FLAT, "put": _FLAT}
+_MESSAGES |= dict.fromkeys(["nll_loss_forward", "nll_loss2d_forward"], _TARGET)
 
 
 def _name(op: Local) -> str:
@@ -59,10 +59,10 @@ def range_of(op: Local, index: torch.Tensor, dim: int, size: int) -> tuple[int, 
         if first <= least and most < size:
             return least, most
         at = int(index[(index < first) | (index >= size)][0])
-    said = _SAID.get(_name(op), "index out of range in self")
+    message = _MESSAGES.get(_name(op), "index out of range in self")
     raise OutOfRangeError(
         four_parts(
-            asked=f"{op}: {said.format(at=at, size=size)}",
+            asked=f"{op}: {message.format(at=at, size=size)}",
             found=f"index {at} is out of bounds for dimension {dim} with size {size}",
             why="no rank holds it",
             hint=f"positions from {first} to {size - 1}",
@@ -70,7 +70,7 @@ def range_of(op: Local, index: torch.Tensor, dim: int, size: int) -> tuple[int, 
     )
 
 
-class Held:
+class LocalPositions:
     """Positions of dimension `dim` of an argument of `op` that this rank holds, in local order."""
 
     def __init__(self, op: Local, spec: Spec, dim: int) -> None:
@@ -103,18 +103,18 @@ class Held:
         beyond = (index - index.remainder(self.size)).abs() + instead
         return torch.where(elsewhere, beyond, found), elsewhere
 
-    def dumped(self, index: torch.Tensor) -> torch.Tensor:
+    def or_padding(self, index: torch.Tensor) -> torch.Tensor:
         """Return local positions; those of other ranks map to the one behind the last."""
         return self.local(index, self.count)[0]
 
-    def longer(self, x: torch.Tensor) -> torch.Tensor:
+    def padded(self, x: torch.Tensor) -> torch.Tensor:
         """Append a position to the local tensor that receives the writes for other ranks."""
         shape = list(x.shape)
         shape[self.dim] = 1
         return torch.cat([x, x.new_zeros(shape)], self.dim)
 
-    def shorter(self, x: torch.Tensor) -> torch.Tensor:
-        """Remove the position that `longer` appended."""
+    def unpadded(self, x: torch.Tensor) -> torch.Tensor:
+        """Remove the position that `padded` appended."""
         return x.narrow(self.dim, 0, self.count)
 
     def not_empty(self, x: torch.Tensor) -> torch.Tensor:
@@ -137,10 +137,12 @@ def writing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
     functional = getattr(aten, op._schema.name.removeprefix("aten::").removesuffix("_"))  # pyright: ignore
 
     def write(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        held = Held(op, inputs[0], dim % max(x.ndim, 1))
-        if held.all:
+        positions = LocalPositions(op, inputs[0], dim % max(x.ndim, 1))
+        if positions.all:
             return op(x, dim, index, *args, **kwargs)
-        made = held.shorter(functional(held.longer(x), dim, held.dumped(index), *args, **kwargs))
+        made = positions.unpadded(
+            functional(positions.padded(x), dim, positions.or_padding(index), *args, **kwargs)
+        )
         return x.copy_(made) if in_place else made.contiguous()
 
     return write

@@ -128,17 +128,17 @@ def strided(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -
     is_view = len(inputs) == 1
 
     def local(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        *told, offset = _with_offset(args, kwargs, 3 - is_view)
+        *settings, offset = _with_offset(args, kwargs, 3 - is_view)
         if _lies_as(x, spec):
-            return op(x, *told, x.storage_offset() + offset)
+            return op(x, *settings, x.storage_offset() + offset)
 
         def forth(part: torch.Tensor) -> torch.Tensor:
-            return op(_as_whole(part, spec), *told, offset)
+            return op(_with_full_layout(part, spec), *settings, offset)
 
         def back(part: torch.Tensor, copy: torch.Tensor) -> None:
-            whole = _as_whole(part, spec)
-            op(whole, *told, offset).copy_(copy)
-            part.copy_(whole)
+            full = _with_full_layout(part, spec)
+            op(full, *settings, offset).copy_(copy)
+            part.copy_(full)
 
         return _copied(x, Ways(forth, back)) if is_view else forth(x)
 
@@ -158,7 +158,7 @@ def _lies_as(x: torch.Tensor, spec: Spec) -> bool:
     return all(here == there for here, there, size in steps if size > 1)
 
 
-def _as_whole(x: torch.Tensor, spec: Spec) -> torch.Tensor:
+def _with_full_layout(x: torch.Tensor, spec: Spec) -> torch.Tensor:
     """Make a copy with the memory layout of the full tensor."""
     made = torch.empty_strided(spec.shape, spec.stride, dtype=x.dtype, device=x.device)
     once = made

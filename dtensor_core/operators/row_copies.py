@@ -15,7 +15,7 @@ import torch
 
 from dtensor_core.layout import Cut, Extent
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.halo import chunks, cutting_axis
+from dtensor_core.operators.halo import chunks, sharding_axis
 from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
@@ -40,7 +40,7 @@ class RowCopy:
     times: int = 0
     value: Any = None
 
-    def held(self, piece: Extent) -> Extent:
+    def extent_from(self, piece: Extent) -> Extent:
         """Return the extent of the line that a rank with a piece of the argument holds."""
         rows = meeting(self.of, piece)
         if self.value is not None or self.step == 0:
@@ -56,10 +56,10 @@ class RowCopy:
         if self.value is not None:
             return block.new_full(shape, self.value)
         rows = meeting(self.of, piece)
-        held = block.narrow(dim, rows.offset - piece.offset if rows.size else 0, rows.size)
+        local_rows = block.narrow(dim, rows.offset - piece.offset if rows.size else 0, rows.size)
         if self.step == 0:
-            return held.expand(shape) if rows.size else held
-        return held.flip(dim) if self.step < 0 else held
+            return local_rows.expand(shape) if rows.size else local_rows
+        return local_rows.flip(dim) if self.step < 0 else local_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ def changing_rows(
     def build(call: Call) -> Rule:
         change = change_of(call)
         shape = call.specs[0].shape
-        whole = full_operand(shape)
-        kept = tuple(() if dim in change.lines else names for dim, names in enumerate(whole))
+        full = full_operand(shape)
+        kept = tuple(() if dim in change.lines else names for dim, names in enumerate(full))
         blocked = [f"d{dim}" for dim in change.lines]
         out = (*((),) * change.added, *kept)
-        rule = structural(call, (whole,), (out,), factor_sizes(shape), blocked)
+        rule = structural(call, (full,), (out,), factor_sizes(shape), blocked)
         return _exchanging(replace(rule, algebra=change.algebra), call, change)
 
     return Row(build, text, algebra)
@@ -101,10 +101,10 @@ def changing_rows(
 def _exchanging(rule: Rule, call: Call, change: RowChange) -> Rule:
     found: dict[int, Candidate] = {}
 
-    def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-        is_all = cuts.keys() == change.lines.keys()
-        rest = change.without(cuts)
-        moves = any(found[dim].exchange.moves for dim in cuts)  # pyright: ignore
+    def run(op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+        is_all = shards.keys() == change.lines.keys()
+        rest = change.without(shards)
+        moves = any(found[dim].exchange.moves for dim in shards)  # pyright: ignore
 
         def local(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             (made,) = rows([x])
@@ -115,11 +115,11 @@ def _exchanging(rule: Rule, call: Call, change: RowChange) -> Rule:
         return local
 
     for dim, line in change.lines.items():
-        axis = cutting_axis(call.specs, dim)
+        axis = sharding_axis(call.specs, dim)
         if axis is not None and line.copies:
             exchange = _exchange(line, call, axis, dim, run)
-            cut = (Shard(dim),), (Shard(dim + change.added),)
-            found[dim] = Candidate(*cut, exchange=exchange)
+            placements = (Shard(dim),), (Shard(dim + change.added),)
+            found[dim] = Candidate(*placements, exchange=exchange)
     return replace(rule, extra=tuple(found.values()))
 
 
@@ -133,7 +133,7 @@ def _exchange(line: RowLine, call: Call, axis: int, dim: int, run: Any) -> Excha
     return Exchange(
         axis,
         dim,
-        held=tuple(tuple(map(copy.held, pieces)) for copy in line.copies),
+        held=tuple(tuple(map(copy.extent_from, pieces)) for copy in line.copies),
         wanted=(chunks(line.taken.size, ranks, line.taken.offset),),
         run=run,
         arguments=(0,) * len(line.copies),

@@ -30,7 +30,7 @@ def kept_dims(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> Opera
     return tuple(names for dim, names in enumerate(operand) if dim not in dims)
 
 
-def _whole(call: Call, outputs_keep_dim: bool) -> Rule:
+def _replicated(call: Call, outputs_keep_dim: bool) -> Rule:
     """Build a rule in which every tensor has the first one's shape, and `dim` is not sharded."""
     shape = call.specs[0].shape
     dims = reduced_dims(call, len(shape))
@@ -44,17 +44,17 @@ def _whole(call: Call, outputs_keep_dim: bool) -> Rule:
     )
 
 
-def whole_dim(call: Call) -> Rule:
+def replicated_dim(call: Call) -> Rule:
     """Build a rule in which the dimension is not sharded, and every tensor has it."""
-    return _whole(call, outputs_keep_dim=True)
+    return _replicated(call, outputs_keep_dim=True)
 
 
-def whole_dim_reduced(call: Call) -> Rule:
+def replicated_reduced_dims(call: Call) -> Rule:
     """Build a rule in which the dimensions are not sharded, and no result has them."""
-    return _whole(call, outputs_keep_dim=False)
+    return _replicated(call, outputs_keep_dim=False)
 
 
-def whole_rule(call: Call) -> Rule:
+def replicated_rule(call: Call) -> Rule:
     """Return the rule with every argument and every result replicated."""
     return Rule(
         inputs=tuple(() for _ in call.specs), outputs=tuple(() for _ in call.outputs), sizes={}

@@ -55,7 +55,7 @@ _TURNED = {"max": "min", "min": "max"}
 
 
 @dataclass(frozen=True, slots=True)
-class Cutting:
+class FactorSharding:
     """One factor sharded by one axis, within `style` equal blocks (1 unless strided)."""
 
     factor: str
@@ -71,7 +71,7 @@ class Candidate:
 
     inputs: tuple[Placement, ...]
     outputs: tuple[Placement, ...]
-    cutting: Cutting | None = None
+    sharding: FactorSharding | None = None
     exchange: Exchange | Merge | None = None
 
 
@@ -90,7 +90,7 @@ class Rule:
             of each term is Partial, and all others are replicated.
         local: Makes a replacement of the local operator once layouts are known.
         extra: Further candidates.
-        offers_whole: True if everything replicated is a candidate.
+        offers_replicated: True if everything replicated is a candidate.
         settled: Results that are replicated whichever factor is sharded, because the local operator
             ensures it, or because they are not read.
         unread: Arguments whose values are not read, and which keep their placements when a factor
@@ -106,7 +106,7 @@ class Rule:
     algebra: str = "opaque"
     local: LocalMaker | None = None
     extra: tuple[Candidate, ...] = ()
-    offers_whole: bool = True
+    offers_replicated: bool = True
     settled: frozenset[int] = frozenset()
     unread: frozenset[int] = frozenset()
 
@@ -115,7 +115,7 @@ class Rule:
         """Everything in this rule but sizes and the local operator, as a hashable value."""
         return (
             self.inputs, self.outputs, tuple(self.sizes), self.blocked, self.reduce, self.terms,
-            self.algebra, self.extra, self.offers_whole, self.settled, self.unread,
+            self.algebra, self.extra, self.offers_replicated, self.settled, self.unread,
         )  # fmt: skip
 
     @staticmethod
@@ -143,14 +143,14 @@ def candidates(
         present: The arguments' placements on the axis.
     """
     replicate = Replicate()
-    if rule.offers_whole:
+    if rule.offers_replicated:
         yield Candidate((replicate,) * len(rule.inputs), (replicate,) * len(rule.outputs))
     yield from rule.extra
     operands = (*rule.inputs, *rule.outputs)
     shared = {name for operand in operands for dim in operand if len(dim) > 1 for name in dim}
-    for cutting in _cuttings(rule, sizes, present):
-        if _fits(cutting, shared, sizes, ranks):
-            yield from _cut(rule, cutting, sizes, present)
+    for sharding in _factor_shardings(rule, sizes, present):
+        if _fits(sharding, shared, sizes, ranks):
+            yield from _sharded(rule, sharding, sizes, present)
     waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
     for reduce_op in waiting if rule.terms else ():
         for word in rule.algebra.split():
@@ -158,78 +158,78 @@ def candidates(
                 yield from _passing(rule, word, reduce_op, present)
 
 
-def _cuttings(
+def _factor_shardings(
     rule: Rule, sizes: Mapping[str, int], present: Sequence[Placement]
-) -> Sequence[Cutting]:
+) -> Sequence[FactorSharding]:
     """Return a plain sharding of every factor, and the strided ones that arguments have already."""
     if not sizes:
         return ()
-    plain = [Cutting(factor) for factor in sizes if factor not in rule.blocked]
+    plain = [FactorSharding(factor) for factor in sizes if factor not in rule.blocked]
     if not any(isinstance(placement, _StridedShard) for placement in present):
         return plain
     found = dict.fromkeys(plain)
     for operand, placement in zip(rule.inputs, present, strict=True):
         dim = sharded_dim(placement)
         if isinstance(placement, _StridedShard) and dim is not None:
-            cutting = _resolve(operand[dim], placement.split_factor, sizes)
-            if cutting is not None and cutting.factor not in rule.blocked:
-                found[cutting] = None
+            sharding = _resolve(operand[dim], placement.split_factor, sizes)
+            if sharding is not None and sharding.factor not in rule.blocked:
+                found[sharding] = None
     return list(found)
 
 
-def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> Cutting | None:
+def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> FactorSharding | None:
     """Return the factor that a split of a dimension into `factor` blocks shards, and its style."""
     prefix, found = 1, None
     for name in dim:
         if factor % prefix == 0:
-            found = Cutting(name, factor // prefix)
+            found = FactorSharding(name, factor // prefix)
         prefix *= sizes[name]
         if not 0 < prefix <= factor:
             break
     return found
 
 
-def _fits(cutting: Cutting, shared: set[str], sizes: Mapping[str, int], ranks: int) -> bool:
+def _fits(sharding: FactorSharding, shared: set[str], sizes: Mapping[str, int], ranks: int) -> bool:
     """True if a factor can be sharded: one of a flattened dimension must be sharded evenly."""
-    if cutting.factor not in shared:
+    if sharding.factor not in shared:
         return True
-    return sizes[cutting.factor] % (ranks * cutting.style) == 0
+    return sizes[sharding.factor] % (ranks * sharding.style) == 0
 
 
-def _cut_placement(
-    operand: Operand, cutting: Cutting, sizes: Mapping[str, int]
+def _sharded_placement(
+    operand: Operand, sharding: FactorSharding, sizes: Mapping[str, int]
 ) -> Placement | None:
     """Return the placement of an operand once a factor is sharded; None if it lacks the factor."""
     for number, dim in enumerate(operand):
-        if cutting.factor in dim:
-            prefix = cutting.style
-            for name in dim[: dim.index(cutting.factor)]:
+        if sharding.factor in dim:
+            prefix = sharding.style
+            for name in dim[: dim.index(sharding.factor)]:
                 prefix *= sizes[name]
             return Shard(number) if prefix == 1 else _StridedShard(number, split_factor=prefix)
     return None
 
 
-def _cut(
-    rule: Rule, cutting: Cutting, sizes: Mapping[str, int], present: Sequence[Placement]
+def _sharded(
+    rule: Rule, sharding: FactorSharding, sizes: Mapping[str, int], present: Sequence[Placement]
 ) -> Iterator[Candidate]:
     """Shard one factor; arguments without it are replicated, or partial if their term lacks it."""
-    outputs = [_cut_placement(operand, cutting, sizes) for operand in rule.outputs]
-    inputs = [_cut_placement(operand, cutting, sizes) for operand in rule.inputs]
+    outputs = [_sharded_placement(operand, sharding, sizes) for operand in rule.outputs]
+    inputs = [_sharded_placement(operand, sharding, sizes) for operand in rule.inputs]
     if all(placement is None for placement in inputs):
         return
-    addends = Partial(rule.reduce)
+    partial = Partial(rule.reduce)
     if all(placement is None for placement in outputs):
         for term in rule.terms:
             if all(inputs[number] is None for number in term):
-                inputs[term[0]] = addends
+                inputs[term[0]] = partial
     as_it_is = {number: present[number] for number in rule.unread}
     yield Candidate(
         tuple(p or as_it_is.get(number, Replicate()) for number, p in enumerate(inputs)),
         tuple(
-            placement or (Replicate() if number in rule.settled else addends)
+            placement or (Replicate() if number in rule.settled else partial)
             for number, placement in enumerate(outputs)
         ),
-        cutting,
+        sharding,
     )
 
 
@@ -258,11 +258,11 @@ def _passing(
 
 
 def remaining_sizes(
-    rule: Rule, sizes: Mapping[str, int], cutting: Cutting | None, ranks: int
+    rule: Rule, sizes: Mapping[str, int], sharding: FactorSharding | None, ranks: int
 ) -> Mapping[str, int]:
     """Return the factors' sizes on the longest shard after a sharding."""
-    if cutting is None:
+    if sharding is None:
         return sizes
     left = dict(sizes)
-    left[cutting.factor] = -(-left[cutting.factor] // ranks)
+    left[sharding.factor] = -(-left[sharding.factor] // ranks)
     return left

@@ -40,16 +40,16 @@ def merged(
         stays: True if the results have the dimension.
     """
     extra: list[Candidate] = []
-    for axis, dim in cuts(call, dims).items():
-        cut = Shard(dim)
-        result: Placement = cut if stays else Replicate()
+    for axis, dim in sharded_axes(call, dims).items():
+        sharded = Shard(dim)
+        result: Placement = sharded if stays else Replicate()
         exchange = Merge((axis,), tuple(dims), bytes_each, run)
-        inputs = (cut,) * len(call.specs)
+        inputs = (sharded,) * len(call.specs)
         extra.append(Candidate(inputs, (result,) * len(call.outputs), exchange=exchange))
     return replace(rule, extra=(*rule.extra, *extra)) if extra else rule
 
 
-def cuts(call: Call, dims: Sequence[int]) -> dict[int, int]:
+def sharded_axes(call: Call, dims: Sequence[int]) -> dict[int, int]:
     """Return the axes that shard one of the dimensions, and which one; none if any is strided."""
     found: dict[int, int] = {}
     for spec in call.specs:

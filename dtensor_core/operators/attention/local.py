@@ -23,11 +23,11 @@ def drawn_apart(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None
     """Draw from a random state per shard, since kernels draw by position in the local tensor."""
     query = inputs[0]
     assert query.coords is not None
-    cut = [axis for axis, each in enumerate(query.placements) if sharded_dim(each) is not None]
-    if not cut or 0 in query.local_shape:
+    axes = [axis for axis, each in enumerate(query.placements) if sharded_dim(each) is not None]
+    if not axes or 0 in query.local_shape:
         return op
     place = 0
-    for axis in cut:
+    for axis in axes:
         place = place * query.mesh_shape[axis] + query.coords[axis]
 
     def run(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -50,14 +50,14 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
         queries, keys = inputs[number : number + 2]
         line = Line.along(op, keys, (2,), outputs[0], 4) if forward else None
-        cut = any(sharded_dim(p) == 2 for each in (queries, keys) for p in each.placements)
+        is_sharded = any(sharded_dim(p) == 2 for each in (queries, keys) for p in each.placements)
         empty = 0 in queries.local_shape or 0 in keys.local_shape
-        run = zeros(op, outputs) if cut and empty else op  # pyright: ignore[reportArgumentType]
-        if not cut or (line is None and not causal):
+        run = zeros(op, outputs) if is_sharded and empty else op  # pyright: ignore[reportArgumentType]
+        if not is_sharded or (line is None and not causal):
             return run
-        whole, of_keys = outputs[0], [sharded_dim(each) == 2 for each in keys.placements]
-        merged = zip(of_keys, whole.placements, strict=True)
-        addends = whole.with_placements([Partial() if is_of else p for is_of, p in merged])
+        full, of_keys = outputs[0], [sharded_dim(each) == 2 for each in keys.placements]
+        merged = zip(of_keys, full.placements, strict=True)
+        partial = full.with_placements([Partial() if is_of else p for is_of, p in merged])
         cause = Cause(str(op), "output")
 
         def part(*args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
             none = total == -torch.inf  # any other nan comes from the scores
             weight = (lse - total).exp().masked_fill(none, 0.0).flatten(2)[..., : out.shape[2]]
             out = (out * weight.unsqueeze(-1)).to(out.dtype)
-            out = execute(out, addends, plan_between(addends, whole), cause)
+            out = execute(out, partial, plan_between(partial, full), cause)
             return out, total.masked_fill(none, 0.0), *rest
 
         return part

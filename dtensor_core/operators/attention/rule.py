@@ -14,7 +14,7 @@ from dtensor_core.operators.attention.local import drawn_apart, part_of
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.notation import broadcast, parse
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import whole_rule
+from dtensor_core.operators.rule_builders import replicated_rule
 from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, Rule
 from dtensor_core.placement import Replicate, Shard
 from dtensor_core.redistribute.partial_combine import Merge
@@ -46,7 +46,7 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
     query, key, value = (call.argument(each).shape for each in _BACKWARD[:3])
     unknown = set(names) - _OPERANDS.keys() - _SEEDS  # sequence offsets, scales
     if len(query) != 4 or unknown or call.argument("return_debug_mask"):
-        return whole_rule(call)
+        return replicated_rule(call)
     head, row = (2, 1) if heads_last else (1, 2)
     sizes = {"b": query[0], "g": key[head], "r": query[head] // key[head], "l": query[row]}
     sizes |= {"s": key[row], "d": query[3], "e": value[3]}
@@ -56,16 +56,16 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
     masked = any(_OPERANDS.get(each) is _MASK for each in names)
     on_cpu = name.startswith(_TAKES_MASK) and not (causal and masked)
     drops = results is _FORWARD and call.argument("dropout_p", 0.0) > 0
-    uncut_rows = heads_last or (causal and not on_cpu)
-    uncut_rows |= "efficient" in name and "w" not in sizes
+    unsharded_rows = heads_last or (causal and not on_cpu)
+    unsharded_rows |= "efficient" in name and "w" not in sizes
     # Partial results over a rank's keys are weighted by their logsumexp.
     weighs = call.argument("compute_log_sumexp", True) and "overrideable" not in name
-    uncut_keys = heads_last or drops or not weighs or not (on_cpu or not (causal or masked))
+    unsharded_keys = heads_last or drops or not weighs or not (on_cpu or not (causal or masked))
     given = zip(names, call.shapes, strict=True)
     made = zip(results, (meta.shape for meta in call.outputs), strict=False)
     local = None if heads_last else part_of(names.index("query"), causal, results is _FORWARD)
-    if results is _FORWARD and not uncut_keys:
-        extra, uncut_keys = tuple(_of_cut_keys(call)), True
+    if results is _FORWARD and not unsharded_keys:
+        extra, unsharded_keys = tuple(_with_sharded_keys(call)), True
     else:
         extra = ()
     return Rule(
@@ -75,14 +75,14 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
             *(((),) * len(meta.shape) for meta in call.outputs[len(results) :]),
         ),
         sizes=sizes,
-        blocked=frozenset("dew" + "l" * uncut_rows + "s" * uncut_keys),
+        blocked=frozenset("dew" + "l" * unsharded_rows + "s" * unsharded_keys),
         settled=frozenset(range(0 if results is _FORWARD else len(results), len(call.outputs))),
         local=drawn_apart if drops else local,
         extra=extra,
     )
 
 
-def _of_cut_keys(call: Call) -> Iterator[Candidate]:
+def _with_sharded_keys(call: Call) -> Iterator[Candidate]:
     """Yield candidates with sharded keys and values: results are summed, logarithms gathered."""
     query, key = call.argument("query"), call.argument("key")
     inputs = tuple(
@@ -127,7 +127,7 @@ def _factors(dim: Dim, sizes: Mapping[str, int]) -> Dim:
 def _fused_layer(call: Call) -> Rule:
     """Build the rule of a fused inference layer: sharded samples, replicated weights."""
     if isinstance(call.argument("mask"), Spec):
-        return whole_rule(call)
+        return replicated_rule(call)
     of_samples = ("src", "query", "key", "value")
     return Rule(
         inputs=tuple(

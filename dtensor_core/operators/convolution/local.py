@@ -26,14 +26,14 @@ def local_groups(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | Non
     backward = "bias_sizes" in schema
     x, weight = inputs[1:3] if backward else inputs[:2]
     channels = x.ndim - (weight.ndim - 1)
-    held, size = x.local_shape[channels], x.shape[channels]
+    local_size, size = x.local_shape[channels], x.shape[channels]
     has_none = any(0 in spec.shape for spec in (x, weight))
 
     def local(*args: Any, **kwargs: Any) -> Any:
         tensors = args[:3] if backward else args[:2]
         changed = list(args)
-        if args[group_at] > 1 and held != size:
-            changed[group_at] = args[group_at] * held // size
+        if args[group_at] > 1 and local_size != size:
+            changed[group_at] = args[group_at] * local_size // size
         empty = not has_none and any(0 in tensor.shape for tensor in tensors)
         if not backward:
             out = outputs[0]
@@ -79,12 +79,12 @@ class Spatial:
     first: int
     transposed: bool
 
-    def part(self, dim: int, cut: Cut, *, of_x: bool) -> Part:
+    def part(self, dim: int, shard: Cut, *, of_x: bool) -> Part:
         """Return a rank's work for its part of the result, or for its part of the gradient of x."""
         windows = self.windows[dim]
         of_windows = of_x is self.transposed
         size = windows.count if of_windows else windows.size
-        own = local_extent(size, cut.num_shards, cut.coord)
+        own = local_extent(size, shard.num_shards, shard.coord)
         return Part.of_windows(windows, own) if of_windows else Part.of_rows(windows, own)
 
     def unpadded(self, args: Sequence[Any], at: int, dims: Iterable[int]) -> list[Any]:
@@ -100,9 +100,9 @@ class Spatial:
         return changed
 
 
-def on_rows(spatial: Spatial, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+def on_rows(spatial: Spatial, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
     """Make the convolution of the rows that a rank's windows read."""
-    parts = {dim: spatial.part(dim, cut, of_x=False) for dim, cut in cuts.items()}
+    parts = {dim: spatial.part(dim, shard, of_x=False) for dim, shard in shards.items()}
 
     def local(x: torch.Tensor, weight: torch.Tensor, *args: Any) -> torch.Tensor:
         (x,) = rows([x])
@@ -118,14 +118,14 @@ def on_rows(spatial: Spatial, op: Local, rows: Rows, cuts: Mapping[int, Cut]) ->
 
 
 def gradients_on_rows(
-    spatial: Spatial, mask: Sequence[bool], op: Local, rows: Rows, cuts: Mapping[int, Cut]
+    spatial: Spatial, mask: Sequence[bool], op: Local, rows: Rows, shards: Mapping[int, Cut]
 ) -> Local:
     """Make the requested gradients from the rows that a rank's windows read and are read by."""
-    of_x = {dim: spatial.part(dim, cut, of_x=True) for dim, cut in cuts.items()}
-    of_weight = {dim: spatial.part(dim, cut, of_x=False) for dim, cut in cuts.items()}
+    of_x = {dim: spatial.part(dim, shard, of_x=True) for dim, shard in shards.items()}
+    of_weight = {dim: spatial.part(dim, shard, of_x=False) for dim, shard in shards.items()}
 
     def local(grad: torch.Tensor, x: torch.Tensor, *args: Any) -> Any:
-        rest = spatial.unpadded([grad, x, *args], 4, cuts)[2:-1]
+        rest = spatial.unpadded([grad, x, *args], 4, shards)[2:-1]
         more_grad, more_x = rows([grad, x])
         results: list[Any] = [None] * 3
         if mask[0]:

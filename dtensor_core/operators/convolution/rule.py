@@ -56,7 +56,7 @@ def _forward(call: Call) -> Rule:
         inputs=tuple(operands[role] for role in roles),
         outputs=(operands["out"],),
         sizes=sizes,
-        blocked=_whole_within_groups(call),
+        blocked=_blocked_within_groups(call),
         terms=((0, 1), (2,))[: len(call.specs) - 1],
         algebra="linear",
         local=local_groups,
@@ -74,7 +74,7 @@ def _backward(call: Call) -> Rule:
         outputs=tuple(operands[role] for role in wanted),
         sizes=sizes,
         # The bias has no input channel: every rank has its full gradient, not a partial sum.
-        blocked=_whole_within_groups(call) | ({"i"} if mask[2] else set()),
+        blocked=_blocked_within_groups(call) | ({"i"} if mask[2] else set()),
         terms=((0,),),
         algebra="linear",
         local=local_groups,
@@ -88,12 +88,12 @@ def _input_channels(call: Call, mask: Sequence[bool]) -> tuple[Candidate, ...]:
     if int(call.argument("groups")) > 1:
         return ()
     x, weight = call.specs[1:3]
-    cut = Shard(x.ndim - weight.ndim + 1), Shard(0 if call.argument("transposed") else 1)
-    wanted = [each for each, asked in zip(cut, mask, strict=False) if asked]
-    return (Candidate((Replicate(), *cut), (*wanted, Replicate())),)
+    sharded = Shard(x.ndim - weight.ndim + 1), Shard(0 if call.argument("transposed") else 1)
+    wanted = [each for each, asked in zip(sharded, mask, strict=False) if asked]
+    return (Candidate((Replicate(), *sharded), (*wanted, Replicate())),)
 
 
-def _whole_within_groups(call: Call) -> frozenset[str]:
+def _blocked_within_groups(call: Call) -> frozenset[str]:
     return frozenset("io" if int(call.argument("groups")) > 1 else "")
 
 
@@ -120,7 +120,7 @@ def _with_neighbours(rule: Rule, call: Call) -> Rule:
     spatial = _spatial(call, call.specs[0], call.specs[1], call.outputs[0].shape)
     run = partial(on_rows, spatial)
     for dim in spatial.windows:
-        wants = {0: lambda cut, dim=dim: spatial.part(dim, cut, of_x=False).needs}
+        wants = {0: lambda shard, dim=dim: spatial.part(dim, shard, of_x=False).needs}
         rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
     return rule
 
@@ -133,8 +133,8 @@ def _backward_with_neighbours(rule: Rule, call: Call) -> Rule:
     outputs = (Partial(), Partial())[: sum(mask[1:])]
     for dim in spatial.windows:
         wants = {
-            0: lambda cut, dim=dim: _needed(spatial.part(dim, cut, of_x=True), mask[0]),
-            1: lambda cut, dim=dim: _needed(spatial.part(dim, cut, of_x=False), any(mask[1:])),
+            0: lambda shard, dim=dim: _needed(spatial.part(dim, shard, of_x=True), mask[0]),
+            1: lambda shard, dim=dim: _needed(spatial.part(dim, shard, of_x=False), any(mask[1:])),
         }
         placements = (Shard(dim), *outputs) if mask[0] else outputs
         rule = exchanging_rows(rule, call, dim, wants, placements, run)

@@ -86,6 +86,8 @@ ROWS = {
     "copy": Row(_copy, "source takes the layout of the destination"),
     "fill": Row(_fill, "elementwise"),
     "zero": Row(_fill, "elementwise"),
-    "masked_fill": Row(_masked_fill, "elementwise; of addends one is filled", "affine increasing"),
+    "masked_fill": Row(
+        _masked_fill, "elementwise; of partial sums one is filled", "affine increasing"
+    ),
     **{name: _STRUCTURAL for name in ["clone", "detach", "alias", "lift_fresh"]},
 }

@@ -31,7 +31,7 @@ def _pieces(
         row += rows.size
 
 
-def _is_whole(spec: Spec, dims: Dims) -> bool:
+def _is_unsharded(spec: Spec, dims: Dims) -> bool:
     return all(spec.local_shape[dim] == spec.shape[dim] for dim in dims)
 
 
@@ -40,7 +40,7 @@ def reading_diagonal(dims: Dims, offset: int) -> LocalMaker:
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         spec, out = inputs[0], outputs[0]
-        if out is None or _is_whole(spec, dims):
+        if out is None or _is_unsharded(spec, dims):
             return op
 
         def read(x: torch.Tensor, *unused: Any, **options: Any) -> torch.Tensor:
@@ -59,7 +59,7 @@ def writing_diagonal(dims: Dims, offset: int) -> LocalMaker:
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         spec = inputs[0]
-        if _is_whole(spec, dims):
+        if _is_unsharded(spec, dims):
             return op
 
         def write(x: torch.Tensor, diagonal: torch.Tensor, *unused: Any, **options: Any):
@@ -75,7 +75,7 @@ def writing_diagonal(dims: Dims, offset: int) -> LocalMaker:
 
 def tracing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Sum the local part of the diagonal."""
-    if _is_whole(inputs[0], (0, 1)):
+    if _is_unsharded(inputs[0], (0, 1)):
         return op
 
     def trace(x: torch.Tensor) -> torch.Tensor:
@@ -105,8 +105,8 @@ def triangular(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 
 
 def _positions(spec: Spec, dim: int, like: torch.Tensor) -> torch.Tensor:
-    held = [
+    positions = [
         torch.arange(piece.offset, piece.offset + piece.size, device=like.device)
         for piece in spec.held(dim)
     ]
-    return torch.cat(held)
+    return torch.cat(positions)

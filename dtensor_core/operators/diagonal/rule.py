@@ -21,9 +21,9 @@ def _matrix(call: Call) -> tuple[Operand, Operand, tuple[int, int], int]:
     """Return operands of matrices and of their diagonals [.., l], both dims, and the offset."""
     shape = call.specs[0].shape
     dims = int(call.argument("dim1")) % len(shape), int(call.argument("dim2")) % len(shape)
-    whole = full_operand(shape)
-    diagonal = (*(names for dim, names in enumerate(whole) if dim not in dims), ())
-    return whole, diagonal, dims, int(call.argument("offset"))
+    full = full_operand(shape)
+    diagonal = (*(names for dim, names in enumerate(full) if dim not in dims), ())
+    return full, diagonal, dims, int(call.argument("offset"))
 
 
 def _rule(
@@ -41,14 +41,14 @@ def _rule(
 
 
 def _diagonal(call: Call) -> Rule:
-    whole, diagonal, dims, offset = _matrix(call)
-    return _rule(call, (whole,), diagonal, "structural", reading_diagonal(dims, offset))
+    full, diagonal, dims, offset = _matrix(call)
+    return _rule(call, (full,), diagonal, "structural", reading_diagonal(dims, offset))
 
 
 def _scatter(call: Call) -> Rule:
-    whole, diagonal, dims, offset = _matrix(call)
+    full, diagonal, dims, offset = _matrix(call)
     local = writing_diagonal(dims, offset)
-    return _rule(call, (whole, diagonal), whole, "structural", local)
+    return _rule(call, (full, diagonal), full, "structural", local)
 
 
 def _trace(call: Call) -> Rule:
@@ -56,13 +56,18 @@ def _trace(call: Call) -> Rule:
 
 
 def _triangle(call: Call) -> Rule:
-    whole = full_operand(call.specs[0].shape)
-    return _rule(call, (whole,), whole, "structural", triangular)
+    full = full_operand(call.specs[0].shape)
+    return _rule(call, (full,), full, "structural", triangular)
 
 
 ROWS = {
-    **alike("diagonal diagonal_copy", Row(_diagonal, "pieces where they lie", "structural")),
-    "diagonal_scatter": Row(_scatter, "pieces where they lie", "structural", ((0,), (1,))),
-    "trace": Row(_trace, "pieces where they lie", "linear"),
+    **alike(
+        "diagonal diagonal_copy",
+        Row(_diagonal, "each rank has its part of the diagonal", "structural"),
+    ),
+    "diagonal_scatter": Row(
+        _scatter, "each rank has its part of the diagonal", "structural", ((0,), (1,))
+    ),
+    "trace": Row(_trace, "each rank has its part of the diagonal", "linear"),
     **alike("tril triu", Row(_triangle, "by global rows and columns", "structural")),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dtensor_core.operators.local_operator import Local
-from dtensor_core.operators.local_positions import Held
+from dtensor_core.operators.local_positions import LocalPositions
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten
@@ -16,15 +16,15 @@ aten = torch.ops.aten
 
 def looking_up(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Look up local rows, with zeros for rows of other ranks."""
-    held = Held(op, inputs[0], 0)
-    if held.all:
+    positions = LocalPositions(op, inputs[0], 0)
+    if positions.all:
         return op
 
     def lookup(
         weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, *unused: Any
     ) -> torch.Tensor:
-        found, elsewhere = held.local(indices)
-        rows = aten.embedding.default(held.not_empty(weight), found, -1)
+        found, elsewhere = positions.local(indices)
+        rows = aten.embedding.default(positions.not_empty(weight), found, -1)
         return rows.masked_fill_(elsewhere.unsqueeze(-1), 0)
 
     return lookup
@@ -32,14 +32,14 @@ def looking_up(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]
 
 def renormalizing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """Shorten the indexed local rows."""
-    held = Held(op, inputs[0], 0)
-    if held.all:
+    positions = LocalPositions(op, inputs[0], 0)
+    if positions.all:
         return op
 
     def shorten(weight: torch.Tensor, indices: torch.Tensor, *how: float) -> torch.Tensor:
-        rows, elsewhere = held.local(indices)
+        rows, elsewhere = positions.local(indices)
         if type(weight) is torch.Tensor:  # the number of local rows depends on data
             rows = rows[~elsewhere]
-        return op(weight, rows, *how) if held.count else weight
+        return op(weight, rows, *how) if positions.count else weight
 
     return shorten

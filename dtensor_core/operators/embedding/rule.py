@@ -46,11 +46,11 @@ def _embedding_backward(call: Call) -> Rule:
 
 def _renorm(call: Call) -> Rule:
     """Shorten the indexed rows of weight [v, e] whose norm is too large."""
-    whole = ((),) * call.specs[1].ndim
+    replicated = ((),) * call.specs[1].ndim
     vocabulary, width = call.specs[0].shape
     table = (("v",), ("e",))
     sizes = {"v": vocabulary, "e": width}
-    return Rule((table, whole), (table,), sizes, frozenset("e"), local=renormalizing)
+    return Rule((table, replicated), (table,), sizes, frozenset("e"), local=renormalizing)
 
 
 ROWS = {

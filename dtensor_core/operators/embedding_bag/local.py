@@ -5,13 +5,13 @@ The operands are those of the family's rules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local
-from dtensor_core.operators.local_positions import Held
+from dtensor_core.operators.local_operator import Local, by_name
+from dtensor_core.operators.local_positions import LocalPositions
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
@@ -31,6 +31,7 @@ class Share:
 
     Attributes:
         is_part: True if the rank holds only some of the indices or rows.
+        padding: The padding index, or -1.
     """
 
     def __init__(
@@ -41,14 +42,14 @@ class Share:
         weight: Spec | None,
         others: Sequence[Spec | None],
     ) -> None:
-        self._others = others
+        self.op, self._others = op, others
         self._num_indices = indices.shape[0]
         self._positions = indices.held(0)
-        self._rows = None if weight is None else Held(op, weight, 0)
+        self._rows = None if weight is None else LocalPositions(op, weight, 0)
         self.is_part = indices.local_shape != tuple(indices.shape) or (
             weight is not None and weight.local_shape[0] != weight.shape[0]
         )
-        self._is_mean, self._ends_given, self._padding = how
+        self._is_mean, self._ends_given, self.padding = how
 
     def bags(self, indices: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return bag, local row and weight of every local index, and the counts of all bags.
@@ -58,11 +59,13 @@ class Share:
         total = offsets.new_tensor([self._num_indices])
         bounds = offsets if self._ends_given else torch.cat([offsets, total])
         counts = bounds.diff()
-        held = [torch.arange(at.size, device=counts.device) + at.offset for at in self._positions]
-        bag = torch.searchsorted(bounds[1:], torch.cat(held).to(bounds.dtype), right=True)
-        counted = (bag < len(counts)) & (indices != self._padding)
+        positions = [
+            torch.arange(at.size, device=counts.device) + at.offset for at in self._positions
+        ]
+        bag = torch.searchsorted(bounds[1:], torch.cat(positions).to(bounds.dtype), right=True)
+        counted = (bag < len(counts)) & (indices != self.padding)
         bag = bag.clamp_(max=len(counts) - 1)
-        if self._is_mean and self._padding >= 0:
+        if self._is_mean and self.padding >= 0:
             counts = torch.zeros_like(counts).index_add_(0, bag, counted.to(counts.dtype))
         row = indices
         if self._rows is not None:
@@ -86,23 +89,15 @@ class Share:
 def add_up_rows(share: Share) -> Local:
     """Make the forward, which sums rows of the table into bags."""
 
-    def add_up(
-        weight: torch.Tensor,
-        indices: torch.Tensor,
-        offsets: torch.Tensor,
-        scale_grad_by_freq: bool = False,
-        mode: int = 0,
-        sparse: bool = False,
-        per_sample_weights: torch.Tensor | None = None,
-        *unused: Any,
-    ) -> tuple[torch.Tensor, ...]:
+    def add_up(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        given = by_name(share.op, args, kwargs)
+        weight, indices, offsets = given["weight"], given["indices"], given["offsets"]
         bag, row, part, counts = share.bags(indices, offsets)
         wide = torch.promote_types(weight.dtype, torch.float32)
         result = weight.new_zeros((len(counts), weight.shape[1]), dtype=wide)
         if weight.shape[0]:
             rows = weight[row].to(wide).masked_fill_((part == 0)[:, None], 0)
-            scale = part if per_sample_weights is None else part * per_sample_weights
-            result.index_add_(0, bag, rows.mul_(scale[:, None]))
+            result.index_add_(0, bag, rows.mul_(_scale(part, given)[:, None]))
         result = depending(result.to(weight.dtype), weight, indices)
         return result, *share.others(offsets, counts)
 
@@ -112,26 +107,19 @@ def add_up_rows(share: Share) -> Local:
 def add_up_gradients(share: Share) -> Local:
     """Make the gradient of the table from those of its bags."""
 
-    def add_up(
-        grad: torch.Tensor,
-        indices: torch.Tensor,
-        offsets: torch.Tensor,
-        offset2bag: torch.Tensor,
-        bag_size: torch.Tensor,
-        maximum_indices: torch.Tensor,
-        num_weights: int,
-        scale_grad_by_freq: bool,
-        mode: int,
-        sparse: bool,
-        per_sample_weights: torch.Tensor | None,
-        padding_idx: int = -1,
-    ) -> torch.Tensor:
-        bag, row, part, _ = share.bags(indices, offsets)
-        scale = part if per_sample_weights is None else part * per_sample_weights
-        rows = grad[bag] * scale[:, None].to(grad.dtype)
-        return aten.embedding_dense_backward(rows, row, num_weights, padding_idx, False)
+    def add_up(*args: Any, **kwargs: Any) -> torch.Tensor:
+        given = by_name(share.op, args, kwargs)
+        grad, size = given["grad"], given["num_weights"]
+        bag, row, part, _ = share.bags(given["indices"], given["offsets"])
+        rows = grad[bag] * _scale(part, given)[:, None].to(grad.dtype)
+        return aten.embedding_dense_backward(rows, row, size, share.padding, False)
 
     return add_up
+
+
+def _scale(part: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
+    weights = given["per_sample_weights"]
+    return part if weights is None else part * weights
 
 
 def gradients_of_weights(share: Share) -> Local:

@@ -71,22 +71,21 @@ def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
     )
 
 
-def _bag_row(call: Call) -> Rule:
-    return _rule(call, ((), ("e",)), add_up_rows)
+def _row(output: Operand, maker: Callable[[Share], Local], text: str) -> Row:
+    def build(call: Call) -> Rule:
+        return _rule(call, output, maker)
+
+    return Row(build, text)
 
 
-def _bag_backward(call: Call) -> Rule:
-    return _rule(call, (("v",), ("e",)), add_up_gradients)
-
-
-def _weights_backward(call: Call) -> Rule:
-    return _rule(call, (("i",),), gradients_of_weights)
-
-
-_FORWARD = Row(_bag_row, "v e, i, b, i -> b! e")
+_FORWARD = _row(((), ("e",)), add_up_rows, "v e, i, b, i -> b! e")
 ROWS = {
     "_embedding_bag": _FORWARD,
     "_embedding_bag_forward_only": _FORWARD,
-    "_embedding_bag_backward": Row(_bag_backward, "b! e, i, b, .., i -> v! e"),
-    "_embedding_bag_per_sample_weights_backward": Row(_weights_backward, "b! e, v e, i, b -> i"),
+    "_embedding_bag_backward": _row(
+        (("v",), ("e",)), add_up_gradients, "b! e, i, b, .., i -> v! e"
+    ),
+    "_embedding_bag_per_sample_weights_backward": _row(
+        (("i",),), gradients_of_weights, "b! e, v e, i, b -> i"
+    ),
 }

@@ -87,4 +87,4 @@ _NEW = "new_empty new_zeros new_ones new_full new_empty_strided"
 ROWS = {name: Row(_like, "shape of the argument") for name in _LIKE.split()}
 ROWS["resize"] = Row(_resize, "in place, to the same shape", "structural")
 ROWS["_new_zeros_with_same_feature_meta"] = Row(_tangent, "like the second argument")
-ROWS |= {name: Row(_new, "whole, or like the argument") for name in _NEW.split()}
+ROWS |= {name: Row(_new, "replicated, or like the argument") for name in _NEW.split()}

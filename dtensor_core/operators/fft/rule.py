@@ -12,10 +12,10 @@ def _transformed(call: Call) -> Rule:
     """A transform along `dim`: linear; the other dims may be sharded."""
     shape = call.specs[0].shape
     dims = {dim % len(shape) for dim in call.args[1]}
-    whole = full_operand(shape)
+    full = full_operand(shape)
     return Rule(
-        inputs=(whole,),
-        outputs=(tuple(() if dim in dims else names for dim, names in enumerate(whole)),),
+        inputs=(full,),
+        outputs=(tuple(() if dim in dims else names for dim, names in enumerate(full)),),
         sizes=factor_sizes(shape),
         blocked=frozenset(f"d{dim}" for dim in dims),
         terms=((0,),),
@@ -23,4 +23,4 @@ def _transformed(call: Call) -> Rule:
     )
 
 
-ROWS = alike("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim whole", "linear"))
+ROWS = alike("_fft_c2c _fft_r2c _fft_c2r", Row(_transformed, "dim replicated", "linear"))

@@ -15,7 +15,7 @@ from dtensor_core.operators.gather_scatter.local import reading
 from dtensor_core.operators.local_positions import writing
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import reduction_with_zeros, whole_rule
+from dtensor_core.operators.rule_builders import reduction_with_zeros, replicated_rule
 from dtensor_core.operators.sharding_rule import Operand, Rule, Terms
 
 
@@ -32,12 +32,12 @@ def _index_select(call: Call) -> Rule:
     """x, dim, index [i] -> x with the dimension as long as the index."""
     spec, dim = call.specs[0], _dim(call)
     if not spec.ndim:
-        return whole_rule(call)
-    whole = full_operand(spec.shape)
+        return replicated_rule(call)
+    full = full_operand(spec.shape)
     index = (("i",),) if call.specs[1].ndim else ()
     return Rule(
-        inputs=(whole, index),
-        outputs=(_with(whole, dim, "i") if index else _with(whole, dim),),
+        inputs=(full, index),
+        outputs=(_with(full, dim, "i") if index else _with(full, dim),),
         sizes={**factor_sizes(spec.shape), **({"i": call.specs[1].shape[0]} if index else {})},
         reduce=reduction_with_zeros(spec),
         terms=((0,),),
@@ -70,7 +70,7 @@ def _gather(call: Call) -> Rule:
     """x, dim, index -> one element of x per element of the index."""
     spec, at = call.specs[0], call.specs[1]
     if not spec.ndim or spec.ndim != at.ndim:
-        return whole_rule(call)
+        return replicated_rule(call)
     x, index, sizes, blocked = _aligned(call, index=1)
     blocked |= {name for name in sizes if name[0] == "x" and name != f"x{_dim(call)}"}
     return Rule(
@@ -93,7 +93,7 @@ def _scatter(call: Call) -> Rule:
         or not at.ndim
         or any(each.ndim != spec.ndim for each in call.specs[1:3] if each.ndim)
     ):
-        return whole_rule(call)
+        return replicated_rule(call)
     x, index, sizes, blocked = _aligned(call, index=1)
     sources: list[Operand] = []
     for source in call.specs[2:]:
@@ -149,19 +149,19 @@ def _joins(call: Call, algebra: str) -> str:
 def _index_write(call: Call) -> Rule:
     """x, dim, index [i], source? -> x, overwritten or added to at entire slices."""
     spec, dim = call.specs[0], _dim(call)
-    whole = full_operand(spec.shape)
+    full = full_operand(spec.shape)
     # The kernel that multiplies half-precision numbers fails on one row, which may be a rank's
     # share.
     fails = spec.dtype.itemsize == 2 and call.argument("reduce") == "prod"
     if not spec.ndim or not call.specs[1].ndim or fails:
-        return whole_rule(call)
+        return replicated_rule(call)
     index = (("i",),)
-    sources = [_with(whole, dim, "i") if source.ndim else () for source in call.specs[2:]]
+    sources = [_with(full, dim, "i") if source.ndim else () for source in call.specs[2:]]
     terms, algebra = _written(call)
     joins = _joins(call, algebra)
     return Rule(
-        inputs=(whole, index, *sources),
-        outputs=(whole,),
+        inputs=(full, index, *sources),
+        outputs=(full,),
         sizes={**factor_sizes(spec.shape), "i": call.specs[1].shape[0]},
         blocked=frozenset() if joins else frozenset({"i"}),
         reduce=joins or "sum",
@@ -171,9 +171,9 @@ def _index_write(call: Call) -> Rule:
     )
 
 
-_READ = "elements read where they lie; a cut dim gives addends"
-_WRITTEN = "elements written where they lie"
-_SLICES = "slices written where they lie"
+_READ = "each rank reads its positions; a sharded dim gives partial sums"
+_WRITTEN = "each rank writes its positions"
+_SLICES = "each rank writes its slices"
 _BOTH: Terms = ((0,), (2,))
 
 ROWS = {

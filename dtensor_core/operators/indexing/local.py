@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from dtensor_core.operators.local_operator import Local, LocalMaker
-from dtensor_core.operators.local_positions import Held, range_of
+from dtensor_core.operators.local_positions import LocalPositions, range_of
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten
@@ -17,23 +17,24 @@ def reading_at(dims: Sequence[int], first: int) -> LocalMaker:
     """Read by several indices, whose dims start at `first` in the result."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        parts = [held for held in (Held(op, inputs[0], dim) for dim in dims) if not held.all]
+        found = (LocalPositions(op, inputs[0], dim) for dim in dims)
+        sharded = [positions for positions in found if not positions.all]
 
         def read(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
             mine = list(indices)
             wide = torch.broadcast_shapes(*(each.shape for each in mine if each is not None))
             missing: list[torch.Tensor] = []
-            for held in parts:
-                mine[held.dim], elsewhere = held.local(_index_of(mine, held.dim))
+            for positions in sharded:
+                mine[positions.dim], elsewhere = positions.local(_index_of(mine, positions.dim))
                 missing.append(elsewhere.expand(wide))
-                x = held.not_empty(x)
+                x = positions.not_empty(x)
             result = op(x, mine)
             for elsewhere in missing:
                 behind = result.ndim - first - len(wide)
                 result.masked_fill_(elsewhere.reshape((*wide, *[1] * behind)), 0)
             return result
 
-        return read if parts else op
+        return read if sharded else op
 
     return maker
 
@@ -81,7 +82,8 @@ def putting_at(dims: Sequence[int]) -> LocalMaker:
     """Write by several indices."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        parts = [held for held in (Held(op, inputs[0], dim) for dim in dims) if not held.all]
+        found = (LocalPositions(op, inputs[0], dim) for dim in dims)
+        sharded = [positions for positions in found if not positions.all]
         in_place = op._schema.is_mutable  # pyright: ignore[reportFunctionMemberAccess]
 
         def put(
@@ -92,14 +94,14 @@ def putting_at(dims: Sequence[int]) -> LocalMaker:
             unsafe: bool = False,
         ) -> torch.Tensor:
             mine, made = list(indices), x
-            for held in parts:
-                mine[held.dim] = held.dumped(_index_of(mine, held.dim))
-                made = held.longer(made)
+            for positions in sharded:
+                mine[positions.dim] = positions.or_padding(_index_of(mine, positions.dim))
+                made = positions.padded(made)
             made = aten.index_put(made, mine, values, accumulate)
-            for held in parts:
-                made = held.shorter(made)
+            for positions in sharded:
+                made = positions.unpadded(made)
             return x.copy_(made) if in_place else made.contiguous()
 
-        return put if parts else op
+        return put if sharded else op
 
     return maker

@@ -17,7 +17,7 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.indexing.local import putting_at, putting_flat, reading_at, taking
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row, alike
-from dtensor_core.operators.rule_builders import reduction_with_zeros, whole_rule
+from dtensor_core.operators.rule_builders import reduction_with_zeros, replicated_rule
 from dtensor_core.operators.sharding_rule import Operand, Rule, Terms
 from dtensor_core.spec import Spec
 
@@ -33,7 +33,7 @@ def _masked_put(call: Call) -> Rule:
     sizes = (*target.shape[:first], 1, *target.shape[behind:])
     place = value.ndim - len(x[behind:]) - 1
     if more or value.ndim > len(selected) or (place >= 0 and value.shape[place] != 1):
-        return whole_rule(call)
+        return replicated_rule(call)
     return Rule(
         inputs=(x, x[first:behind], _spread(value.shape, selected, sizes)),
         outputs=(x,),
@@ -68,7 +68,7 @@ def _advanced(call: Call) -> tuple[Operand, Operand, list[Operand], dict[str, in
 def _index(call: Call) -> Rule:
     """x[indices]; the result's shape depends on the data of a mask."""
     if _is_mask(call.args[1]):
-        return whole_rule(call)
+        return replicated_rule(call)
     x, out, given, sizes, dims = _advanced(call)
     first = out.index(("i0",)) if ("i0",) in out else dims[0]
     return Rule(
@@ -86,7 +86,7 @@ def _take(call: Call) -> Rule:
     """x, positions in flattened x -> the elements there."""
     spec, at = call.specs
     if 0 in spec.shape or not spec.ndim:
-        return whole_rule(call)
+        return replicated_rule(call)
     index = tuple((f"i{dim}",) for dim in range(at.ndim))
     return Rule(
         inputs=(full_operand(spec.shape), index),
@@ -104,9 +104,9 @@ def _put(call: Call) -> Rule:
     spec = call.specs[0]
     x = full_operand(spec.shape)
     if 0 in spec.shape or not spec.ndim:
-        return whole_rule(call)
-    whole = tuple(((),) * each.ndim for each in call.specs[1:])
-    return Rule((x, *whole), (x,), factor_sizes(spec.shape), local=putting_flat)
+        return replicated_rule(call)
+    replicated = tuple(((),) * each.ndim for each in call.specs[1:])
+    return Rule((x, *replicated), (x,), factor_sizes(spec.shape), local=putting_flat)
 
 
 def _index_put(call: Call) -> Rule:
@@ -139,15 +139,15 @@ def _spread(shape: Sequence[int], operand: Operand, sizes: Sequence[int]) -> Ope
     )
 
 
-_READ = "elements read where they lie; a cut dim gives addends"
-_WRITTEN = "elements written where they lie"
+_READ = "each rank reads its positions; a sharded dim gives partial sums"
+_WRITTEN = "each rank writes its positions"
 _BOTH: Terms = ((0,), (2,))
 
 
 ROWS = {
     **alike(
         "nonzero masked_select _unique _unique2 unique_dim unique_consecutive bincount",
-        Row(whole_rule, "data decides the shape: whole"),
+        Row(replicated_rule, "replicated: data decides the shape"),
     ),
     **alike("index _unsafe_index", Row(_index, _READ, "structural")),
     **alike(

@@ -53,10 +53,10 @@ class Taps:
         """Compute rows of the result from their source rows."""
         if not own.size:
             return x.narrow(dim, 0, 0)
-        held, made = self.seen(own), None
+        seen, made = self.seen(own), None
         first, last = (_part(each, own) for each in (self.first, self.last))
         for k, weights in enumerate(self.weights):
-            rows = [min(n + k - held.offset, held.size - 1) for n in first]
+            rows = [min(n + k - seen.offset, seen.size - 1) for n in first]
             part = x.index_select(dim, torch.tensor(rows, device=x.device))
             if len(self.weights) > 1 or set(weights) != {1.0}:
                 part = part * _along(_part(weights, own), x, dim)
@@ -131,9 +131,9 @@ def taps(
         given = (rows % colours == torch.arange(colours).unsqueeze(1)).to(dtype)
         given = given.view(1, colours, *[1] * (own - 1), size)
         name = "scales" if own == 1 else "scales_w"
-        told = op(given, [1] * (own - 1) + [count], **dict(options), **{name: scale})
+        result = op(given, [1] * (own - 1) + [count], **dict(options), **{name: scale})
         near = (start.unsqueeze(1) + torch.arange(colours)) % colours
-        weights = told.view(colours, count).T.double().gather(1, near)
+        weights = result.view(colours, count).T.double().gather(1, near)
         present = (weights != 0).int()
         lead = present.argmax(1)
         width = colours - present.flip(1).argmax(1) - lead
@@ -150,21 +150,21 @@ def resampled(
     backward: bool,
     op: Local,
     rows: Rows,
-    cuts: Mapping[int, Cut],
+    shards: Mapping[int, Cut],
 ) -> Local:
     """Make the operator of these dims, or its gradient, applied one dim after the other."""
     found = {dim: taps_of(dim) for dim in dims}
     sizes = {dim: each.size if backward else len(each.first) for dim, each in found.items()}
-    every = dict.fromkeys(dims, Cut(1, 0)) | dict(cuts)
+    every = dict.fromkeys(dims, Cut(1, 0)) | dict(shards)
     owns = {dim: local_extent(sizes[dim], c.num_shards, c.coord) for dim, c in every.items()}
 
     def local(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         (made,) = rows([x])
         made = made.float() if x.is_floating_point() and x.dtype.itemsize < 4 else made
         for dim, each in found.items():
-            if dim not in cuts:
-                held = each.seeing(owns[dim]) if backward else each.seen(owns[dim])
-                made = made.narrow(dim, held.offset, held.size)
+            if dim not in shards:
+                seen = each.seeing(owns[dim]) if backward else each.seen(owns[dim])
+                made = made.narrow(dim, seen.offset, seen.size)
             made = (each.given if backward else each.made)(made, dim, owns[dim])
         return made.to(x.dtype)
 

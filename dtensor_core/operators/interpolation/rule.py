@@ -48,10 +48,10 @@ def _resampling(own: int, reach: int, *, backward: bool) -> Row:
         first = call.specs[0].ndim - own
         taps_of = partial(_taps, call, own, reach, backward=backward)
 
-        def wanted(dim: int, cut: Cut) -> Extent:
+        def wanted(dim: int, shard: Cut) -> Extent:
             """Return the extent that a rank needs for its rows of the result."""
             found, size = taps_of(dim=dim), call.outputs[0].shape[dim]
-            rows = local_extent(size, cut.num_shards, cut.coord)
+            rows = local_extent(size, shard.num_shards, shard.coord)
             return found.seeing(rows) if backward else found.seen(rows)
 
         dims = range(first, first + own)

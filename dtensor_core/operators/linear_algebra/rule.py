@@ -21,11 +21,11 @@ def _solving(number: int, row: Row) -> Row:
         is_vector = may_be and (spec.ndim < 2 or spec.shape == call.specs[0].shape[:-1])
         if rule is None or is_vector:
             return _vectors(call) if is_vector else None
-        behind, whole = 1 if call.argument("left", True) else 2, Replicate()
-        cut = Shard(spec.ndim - behind)
-        inputs = tuple(cut if n == number else whole for n in range(len(call.specs)))
+        behind, replicate = 1 if call.argument("left", True) else 2, Replicate()
+        sharded = Shard(spec.ndim - behind)
+        inputs = tuple(sharded if n == number else replicate for n in range(len(call.specs)))
         solved = Shard(len(call.outputs[0].shape) - behind)
-        outputs = (solved, *(whole for _ in call.outputs[1:]))
+        outputs = (solved, *(replicate for _ in call.outputs[1:]))
         return replace(rule, extra=(Candidate(inputs, outputs),))
 
     return Row(build, f"{row.text}; columns of {number}")
@@ -35,12 +35,12 @@ def _vectors(call: Call) -> Rule:
     """Matrices with one vector each; only the matrices' batch dims are known to be such."""
     widths = [2 if n == 0 else 1 for n in range(len(call.specs))]
     batch = call.specs[0].shape[:-2]
-    whole = tuple(operand_in(s, w, batch) for s, w in zip(call.shapes, widths, strict=True))
+    inputs = tuple(operand_in(s, w, batch) for s, w in zip(call.shapes, widths, strict=True))
     outputs = tuple(
         (*((f"b{n}",) for n in range(len(batch))), *((),) * (len(meta.shape) - len(batch)))
         for meta in call.outputs
     )
-    return Rule(whole, outputs, {f"b{n}": size for n, size in enumerate(batch)})
+    return Rule(inputs, outputs, {f"b{n}": size for n, size in enumerate(batch)})
 
 
 def _cross(call: Call) -> Rule:
@@ -70,5 +70,5 @@ ROWS = {
     "lu_unpack": batched(2, LU_pivots=1),
     "linalg_householder_product": batched(2, tau=1),
     "ormqr": batched(2, input2=1),
-    "linalg_cross": Row(_cross, "dim whole", "linear", ((0, 1),)),
+    "linalg_cross": Row(_cross, "dim replicated", "linear", ((0, 1),)),
 }

@@ -10,11 +10,11 @@ import torch
 from dtensor_core.operators.local_operator import (
     Local,
     LocalMaker,
+    accumulation_dtype,
     by_name,
     called_with,
-    wide,
 )
-from dtensor_core.operators.local_positions import Held
+from dtensor_core.operators.local_positions import LocalPositions
 from dtensor_core.placement import Partial, Replicate, sharded_dim
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import plan_between
@@ -40,7 +40,7 @@ def mean_by_global_count(count: int) -> LocalMaker:
         def mean(*args: Any, **kwargs: Any) -> Any:
             found = called_with(op, args, kwargs, reduction=NONE)
             losses, *rest = found if isinstance(found, tuple) else (found,)
-            made = losses.sum(dtype=wide(losses.dtype)).div_(count).to(losses.dtype)
+            made = losses.sum(dtype=accumulation_dtype(losses.dtype)).div_(count).to(losses.dtype)
             return (made, *rest) if rest else made
 
         return mean
@@ -60,7 +60,10 @@ def gradient_of_mean(count: int) -> LocalMaker:
             return op
 
         def widened(value: Any) -> Any:
-            is_half = isinstance(value, torch.Tensor) and wide(value.dtype) is not value.dtype
+            is_half = (
+                isinstance(value, torch.Tensor)
+                and accumulation_dtype(value.dtype) is not value.dtype
+            )
             return value.float() if is_half else value
 
         def gradient(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -77,26 +80,27 @@ def nll(dim: int, reduction: int) -> LocalMaker:
     """Compute negative log likelihoods; a mean is weighted by the global sum of weights."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        whole = outputs[1]
-        if not _is_sharded(inputs) or whole is None:
+        out = outputs[1]
+        if not _is_sharded(inputs) or out is None:
             return op
-        held, width = Held(op, inputs[0], dim), wide(whole.dtype)
-        whole = Spec(whole.mesh, whole.placements, whole.tensor_meta._replace(dtype=width))
-        cut = [sharded_dim(each) for each in inputs[0].placements]
-        addends = [Replicate() if each in (None, dim) else Partial() for each in cut]
-        total = whole.with_placements(addends)
-        plan, cause = plan_between(total, whole), Cause(str(op), "total_weight")
+        positions, width = LocalPositions(op, inputs[0], dim), accumulation_dtype(out.dtype)
+        total = Spec(out.mesh, out.placements, out.tensor_meta._replace(dtype=width))
+        dims = [sharded_dim(each) for each in inputs[0].placements]
+        partial = total.with_placements(
+            [Replicate() if each in (None, dim) else Partial() for each in dims]
+        )
+        plan, cause = plan_between(partial, total), Cause(str(op), "total_weight")
 
         def loss(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             given = by_name(op, args, kwargs)
             how = NONE if reduction == MEAN else reduction
-            found, weight = of_local_classes(op, args, kwargs, held, how)
+            found, weight = of_local_classes(op, args, kwargs, positions, how)
             if reduction != MEAN:
                 return found, weight
             counted = (given["target"] != given["ignore_index"]).to(width)
             if given["weight"] is not None:
-                counted *= given["weight"][given["target"].clamp(0, held.size - 1)]
-            weight = execute(counted.sum(), total, plan, cause)
+                counted *= given["weight"][given["target"].clamp(0, positions.size - 1)]
+            weight = execute(counted.sum(), partial, plan, cause)
             return (found.sum(dtype=width) / weight).to(found.dtype), weight.to(found.dtype)
 
         return loss
@@ -105,19 +109,20 @@ def nll(dim: int, reduction: int) -> LocalMaker:
 
 
 def of_local_classes(
-    op: Local, args: Sequence[Any], kwargs: Any, held: Held, reduction: int
+    op: Local, args: Sequence[Any], kwargs: Any, positions: LocalPositions, reduction: int
 ) -> Any:
     """Run the operator on this rank's classes; samples of other classes are ignored."""
-    if held.all:
+    if positions.all:
         return called_with(op, args, kwargs, reduction=reduction)
     given = by_name(op, args, kwargs)
-    nobody, ignored = held.count, given["target"] == given["ignore_index"]  # no local class is that
-    here = held.local(given["target"].masked_fill(ignored, 0), nobody)[0]
+    nobody = positions.count  # no local class is that
+    ignored = given["target"] == given["ignore_index"]
+    here = positions.local(given["target"].masked_fill(ignored, 0), nobody)[0]
     here.masked_fill_(ignored, nobody)
     weight = given["weight"]
     if weight is not None:
-        pieces = [weight.narrow(0, at.offset, at.size) for at in held.pieces if at.size]
+        pieces = [weight.narrow(0, at.offset, at.size) for at in positions.pieces if at.size]
         weight = torch.cat(pieces or [weight[:1]])
-    changed = {"self": held.not_empty(given["self"]), "target": here, "weight": weight}
+    changed = {"self": positions.not_empty(given["self"]), "target": here, "weight": weight}
     changed |= {"reduction": reduction, "ignore_index": nobody}
     return called_with(op, args, kwargs, **changed)

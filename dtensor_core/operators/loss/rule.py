@@ -18,7 +18,7 @@ from dtensor_core.operators.local_operator import (
     Local,
     zeros,
 )
-from dtensor_core.operators.local_positions import Held
+from dtensor_core.operators.local_positions import LocalPositions
 from dtensor_core.operators.loss.local import (
     MEAN,
     NONE,
@@ -67,8 +67,8 @@ def _samples(x: Spec) -> tuple[Operand, Operand, int]:
 
     x is [c], [n, c] or [n, c, h, w]; the target lacks the classes.
     """
-    whole, dim = full_operand(x.shape), min(x.ndim - 1, 1)
-    return whole, whole[:dim] + whole[dim + 1 :], dim
+    full, dim = full_operand(x.shape), min(x.ndim - 1, 1)
+    return full, full[:dim] + full[dim + 1 :], dim
 
 
 def _nll(call: Call) -> Rule:
@@ -90,13 +90,13 @@ def _nll_backward(call: Call) -> Rule:
     grad, reduction = target if call.specs[0].ndim else (), _reduction(call)
 
     def local(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-        held = Held(op, inputs[1], dim)
-        if held.all:
+        positions = LocalPositions(op, inputs[1], dim)
+        if positions.all:
             return op
 
         def backward(*args: Any, **kwargs: Any) -> torch.Tensor:
-            found = of_local_classes(op, args, kwargs, held, reduction)
-            return found.narrow(dim, 0, held.count)
+            found = of_local_classes(op, args, kwargs, positions, reduction)
+            return found.narrow(dim, 0, positions.count)
 
         return backward
 

@@ -16,9 +16,9 @@ def _masked_scatter(call: Call) -> Rule:
     """
     backward = len(call.specs) == 2
     shape = call.specs[0].shape if backward else call.outputs[0].shape
-    whole = (((),) * spec.ndim for spec in call.specs[1:])
+    replicated = (((),) * spec.ndim for spec in call.specs[1:])
     return Rule(
-        inputs=(operand_of(call.specs[0].shape, shape), *whole),
+        inputs=(operand_of(call.specs[0].shape, shape), *replicated),
         outputs=(((),) * len(call.outputs[0].shape) if backward else full_operand(shape),),
         sizes=factor_sizes(shape),
         terms=((0,),) if backward else ((0,), (2,)),
@@ -27,7 +27,7 @@ def _masked_scatter(call: Call) -> Rule:
     )
 
 
-_MASKED = "x cut freely, a whole mask tells which is next"
+_MASKED = "x sharded freely, mask and source replicated"
 
 ROWS = {
     "masked_scatter": Row(_masked_scatter, _MASKED, "structural", ((0,), (2,))),

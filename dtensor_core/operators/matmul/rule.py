@@ -10,7 +10,7 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.matmul.local import expanding_bias, grouped_product
 from dtensor_core.operators.notation import bind, parse
 from dtensor_core.operators.row import Row, notation
-from dtensor_core.operators.rule_builders import whole_rule
+from dtensor_core.operators.rule_builders import replicated_rule
 from dtensor_core.operators.sharding_rule import Operand, Rule
 
 
@@ -25,7 +25,7 @@ def _scaled(text: str) -> Row:
     def build(call: Call) -> Rule | None:
         names = () if _is_inexact(call.specs[0].dtype) else ("beta", "alpha")
         if any(isinstance(call.argument(name, 1), float) for name in names):
-            return whole_rule(call)
+            return replicated_rule(call)
         return row.build(call)
 
     return replace(row, build=build)
@@ -68,7 +68,7 @@ def _grouped(call: Call) -> Rule:
     Rows of a matrix start at a multiple of 16 bytes, so k and n are sharded in blocks of that size.
     """
     if call.argument("bias") is not None:
-        return whole_rule(call)
+        return replicated_rule(call)
     x, other = call.specs[:2]
     rule = _in_blocks(call, _GROUPED[x.ndim, other.ndim], max(16 // x.dtype.itemsize, 1))
     return replace(rule, local=grouped_product)
@@ -88,10 +88,10 @@ def _scaled_product(call: Call) -> Rule:
     named = {(): "", (1,): "1", (m, 1): "m 1", (1, n): "1 n", (1, 1): "1 1"}
     scales = [named.get(shape) for shape in call.shapes[2:4]]
     if None in scales or call.argument("scale_result") is not None:
-        return whole_rule(call)
-    whole = "!" if call.outputs[0].dtype.itemsize == 1 else ""  # partial sums would be rounded
+        return replicated_rule(call)
+    blocked = "!" if call.outputs[0].dtype.itemsize == 1 else ""  # partial sums would be rounded
     bias = " + n" if call.argument("bias") is not None else ""
-    return _in_blocks(call, f"m k{whole}, k n, {', '.join(map(str, scales))}{bias} -> m n", 16)
+    return _in_blocks(call, f"m k{blocked}, k n, {', '.join(map(str, scales))}{bias} -> m n", 16)
 
 
 ROWS = {

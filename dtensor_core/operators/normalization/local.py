@@ -169,9 +169,11 @@ class _Groups:
         self.each, self.number = shape[1] // number, moments.local_shape[1]
         base = moments.held(1)[0].offset
         starts = [line.offset(1, coords) for coords in line.coords]
-        held = [range(at, at + each[1]) for at, each in zip(starts, line.shapes, strict=True)]
-        firsts = [channels[0] // self.each for channels in held]
-        lasts = [channels[-1] // self.each for channels in held]
+        channels_of_ranks = [
+            range(at, at + each[1]) for at, each in zip(starts, line.shapes, strict=True)
+        ]
+        firsts = [channels[0] // self.each for channels in channels_of_ranks]
+        lasts = [channels[-1] // self.each for channels in channels_of_ranks]
         self.slots = max(map(operator.sub, lasts, firsts)) + 1
         channel = torch.arange(x.shape[1], device=x.device) + line.offset(1)
         group = channel // self.each
@@ -181,7 +183,7 @@ class _Groups:
         self.ids = torch.tensor(ids, device=x.device).clamp(0, self.number - 1)
         counts = [
             [sum(c // self.each == first + slot for c in channels) for slot in range(self.slots)]
-            for channels, first in zip(held, firsts, strict=True)
+            for channels, first in zip(channels_of_ranks, firsts, strict=True)
         ]
         places = [[math.prod(each[2:])] for each in line.shapes]
         self.count = self.each * math.prod(shape[2:])
@@ -201,10 +203,10 @@ class _Groups:
     def moments(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean and variance of every group, [n, groups]."""
         variance, mean = torch.var_mean(_flat(x), 2, correction=0)
-        held = self.added(torch.ones_like(mean[:1])).clamp(min=1)
-        means = self.added(mean) / held
+        counts = self.added(torch.ones_like(mean[:1])).clamp(min=1)
+        means = self.added(mean) / counts
         spread = variance + (mean - means[:, self.mine]).square()
-        means, variances = self._line.gather(means, self.added(spread) / held)
+        means, variances = self._line.gather(means, self.added(spread) / counts)
         parts = self.parts.unsqueeze(1)
         mean = self.joined(means * parts)
         apart = means - mean[:, self.ids].transpose(0, 1)
@@ -223,8 +225,8 @@ def sharing_groups(way: Callable[[Local, Line, Sequence[Spec], Spec], Local]) ->
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
         spec, moments = (inputs[1], inputs[2]) if backward else (inputs[0], outputs[1])
         apart = [axis for axis, each in enumerate(moments.placements) if sharded_dim(each) == 1]
-        said = 2 * max(spec.dtype.itemsize, 4)
-        line = Line.along(op, spec, range(1, spec.ndim), outputs[0], said, apart)
+        summary_bytes = 2 * max(spec.dtype.itemsize, 4)
+        line = Line.along(op, spec, range(1, spec.ndim), outputs[0], summary_bytes, apart)
         if line is not None:
             return way(op, line, outputs, moments)
         if 0 in spec.local_shape and spec.is_sharded():

@@ -33,7 +33,7 @@ from dtensor_core.operators.normalization.local import (
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.sharding_rule import Candidate, Operand, Rule
-from dtensor_core.operators.summary_merge import cuts
+from dtensor_core.operators.summary_merge import sharded_axes
 from dtensor_core.placement import Replicate, Shard
 from dtensor_core.redistribute.partial_combine import Merge
 
@@ -49,16 +49,16 @@ def _layer(call: Call) -> tuple[Operand, Operand, Dims]:
     """Return operands of the input and of moments, and the normalised dims."""
     ndim = call.argument("input").ndim
     dims = tuple(range(ndim - len(call.argument("normalized_shape")), ndim))
-    whole = full_operand(call.argument("input").shape)
-    return whole, tuple(() if dim in dims else names for dim, names in enumerate(whole)), dims
+    full = full_operand(call.argument("input").shape)
+    return full, tuple(() if dim in dims else names for dim, names in enumerate(full)), dims
 
 
 def _layer_norm(call: Call) -> Rule:
     """x, weight?, bias? -> y, mean, rstd; rms: x, weight? -> y, rstd."""
-    whole, moments, dims = _layer(call)
+    full, moments, dims = _layer(call)
     return Rule(
-        inputs=(whole, *((whole[dims[0] :],) * (len(call.specs) - 1))),
-        outputs=(whole, *((moments,) * (len(call.outputs) - 1))),
+        inputs=(full, *((full[dims[0] :],) * (len(call.specs) - 1))),
+        outputs=(full, *((moments,) * (len(call.outputs) - 1))),
         sizes=factor_sizes(call.specs[0].shape),
         settled=frozenset((1, 2)),
         local=sharing(0, dims, layer_norm_shared(dims)),
@@ -67,12 +67,12 @@ def _layer_norm(call: Call) -> Rule:
 
 def _layer_norm_backward(call: Call) -> Rule:
     """grad, x, mean?, rstd, weight?, bias? -> grad_x?, grad_weight?, grad_bias?."""
-    whole, moments, dims = _layer(call)
-    operands = {"grad_out": whole, "input": whole, "mean": moments, "rstd": moments}
+    full, moments, dims = _layer(call)
+    operands = {"grad_out": full, "input": full, "mean": moments, "rstd": moments}
     mask = call.argument("output_mask")
     return Rule(
-        inputs=tuple(operands.get(name, whole[dims[0] :]) for name in call.names),
-        outputs=_kept((whole, whole[dims[0] :], whole[dims[0] :])[: len(mask)], mask),
+        inputs=tuple(operands.get(name, full[dims[0] :]) for name in call.names),
+        outputs=_kept((full, full[dims[0] :], full[dims[0] :])[: len(mask)], mask),
         sizes=factor_sizes(call.specs[1].shape),
         local=sharing(1, dims, layer_norm_gradients(dims)),
     )
@@ -92,7 +92,7 @@ def _channels(call: Call) -> tuple[Operand, dict[str, int]]:
 
 def _sharing_groups(rule: Rule, call: Call) -> Rule:
     """Allow channels to be sharded: by complete groups, or by groups that ranks share."""
-    left, found = rule.sizes["g"], cuts(call, (1,))
+    left, found = rule.sizes["g"], sharded_axes(call, (1,))
     aligned = True
     for axis in found:
         aligned, left = aligned and left % call.specs[0].mesh_shape[axis] == 0, max(left, 1)
@@ -105,21 +105,22 @@ def _sharing_groups(rule: Rule, call: Call) -> Rule:
         )
         for given in (rule.inputs, rule.outputs)
     )
-    said = 2 * rule.sizes["g"] * max(call.specs[0].dtype.itemsize, 4)
+    summary_bytes = 2 * rule.sizes["g"] * max(call.specs[0].dtype.itemsize, 4)
     beside = tuple(range(1, call.argument("input").ndim))
     extra = tuple(
-        Candidate(inputs, outputs, exchange=Merge((axis,), beside, said, None)) for axis in found
+        Candidate(inputs, outputs, exchange=Merge((axis,), beside, summary_bytes, None))
+        for axis in found
     )
     return replace(rule, blocked=rule.blocked | {"g"}, extra=extra)
 
 
 def _group_norm(call: Call) -> Rule:
     """x, weight?, bias? -> y, mean, rstd."""
-    whole, sizes = _channels(call)
+    full, sizes = _channels(call)
     moments = (("n",), ("g",))
     rule = Rule(
-        inputs=(whole, *(((whole[1],),) * (len(call.specs) - 1))),
-        outputs=(whole, moments, moments),
+        inputs=(full, *(((full[1],),) * (len(call.specs) - 1))),
+        outputs=(full, moments, moments),
         sizes=sizes,
         blocked=frozenset("r"),
         settled=frozenset((1, 2)),
@@ -130,12 +131,12 @@ def _group_norm(call: Call) -> Rule:
 
 def _group_norm_backward(call: Call) -> Rule:
     """grad, x, mean, rstd, weight? -> grad_x?, grad_weight?, grad_bias?."""
-    whole, sizes = _channels(call)
-    moments, weight = (("n",), ("g",)), (whole[1],)
+    full, sizes = _channels(call)
+    moments, weight = (("n",), ("g",)), (full[1],)
     operands = {"mean": moments, "rstd": moments, "weight": weight}
     rule = Rule(
-        inputs=tuple(operands.get(name, whole) for name in call.names),
-        outputs=_kept((whole, weight, weight), call.argument("output_mask")),
+        inputs=tuple(operands.get(name, full) for name in call.names),
+        outputs=_kept((full, weight, weight), call.argument("output_mask")),
         sizes=sizes,
         blocked=frozenset("r"),
         local=sharing_groups(group_norm_gradients),
@@ -148,10 +149,10 @@ def _group_norm_backward(call: Call) -> Rule:
 
 def _batch(call: Call) -> tuple[dict[str, Operand], Dims]:
     """Return operands by name (`weight` for one number per channel), and the normalised dims."""
-    whole = full_operand(call.argument("input").shape)
-    dims = tuple(dim for dim in range(len(whole)) if dim != 1)
-    every = dict.fromkeys(("input", "grad_out"), whole)
-    return every | {"reserve": ((),), "weight": (whole[1],)}, dims
+    full = full_operand(call.argument("input").shape)
+    dims = tuple(dim for dim in range(len(full)) if dim != 1)
+    every = dict.fromkeys(("input", "grad_out"), full)
+    return every | {"reserve": ((),), "weight": (full[1],)}, dims
 
 
 def _batch_norm(call: Call) -> Rule:
@@ -215,7 +216,7 @@ def _each(names: str, build: Callable[[Call], Rule], text: str) -> dict[str, Row
 
 ROWS = {
     **_each(
-        "_weight_norm_interface _weight_norm_interface_backward", _weight_norm, "dim may be cut"
+        "_weight_norm_interface _weight_norm_interface_backward", _weight_norm, "dim may be sharded"
     ),
     **_each("native_layer_norm", _layer_norm, "x.. n, n, n -> x.. n, x.. 1, x.. 1"),
     **_each("_fused_rms_norm", _layer_norm, "x.. n, n -> x.. n, x.. 1"),

@@ -32,8 +32,8 @@ class Padded:
 
     def middle(self, rows: Extent) -> Extent:
         """Return the extent in the result of rows of the argument, without edges."""
-        whole = extent(0, self.before + self.size + self.behind)
-        return meeting(Extent(rows.offset + self.before, rows.size), whole)
+        result = extent(0, self.before + self.size + self.behind)
+        return meeting(Extent(rows.offset + self.before, rows.size), result)
 
     def edges(self, rows: Extent) -> list[range]:
         """Return the rows before and behind that are copies of `rows`, in their order."""
@@ -76,15 +76,20 @@ class Padded:
 
 
 def folding(
-    dims: Mapping[int, Padded], pads: Sequence[int], op: Local, rows: Rows, cuts: Mapping[int, Cut]
+    dims: Mapping[int, Padded],
+    pads: Sequence[int],
+    op: Local,
+    rows: Rows,
+    shards: Mapping[int, Cut],
 ) -> Local:
     """Make the gradient of padding with some sharded dims."""
     left = list(pads)
-    for dim in cuts:
+    for dim in shards:
         place = 2 * (max(dims) - dim)
         left[place : place + 2] = 0, 0
     owns = {
-        dim: local_extent(dims[dim].size, cut.num_shards, cut.coord) for dim, cut in cuts.items()
+        dim: local_extent(dims[dim].size, shard.num_shards, shard.coord)
+        for dim, shard in shards.items()
     }
 
     def local(grad: torch.Tensor, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

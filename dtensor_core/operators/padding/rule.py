@@ -23,6 +23,7 @@ from dtensor_core.operators.sharding_rule import Rule
 from dtensor_core.operators.windows import extent
 from dtensor_core.placement import Shard
 
+_TEXT = "rows of a sharded dim move"
 _Edges = Callable[[int, int, int], tuple[RowCopy, RowCopy]]
 
 
@@ -49,8 +50,8 @@ def _padding(call: Call, edges: _Edges, rest: tuple[Any, ...] = ()) -> RowChange
             taken = extent(-before, size + behind)
             lines[dim] = RowLine((below, RowCopy(0, Extent(0, size)), above), taken)
 
-    def without(cuts: Mapping[int, Cut]) -> tuple[Any, ...]:
-        left = [0 if len(shape) - 1 - n // 2 in cuts else pad for n, pad in enumerate(pads)]
+    def without(shards: Mapping[int, Cut]) -> tuple[Any, ...]:
+        left = [0 if len(shape) - 1 - n // 2 in shards else pad for n, pad in enumerate(pads)]
         return left, *rest
 
     return RowChange(lines, without)
@@ -90,27 +91,21 @@ def _unpadding(own: int, *, mirrors: bool) -> Row:
             for n in range(own)
         }
 
-        def wanted(dim: int, cut: Cut) -> Extent:
-            return dims[dim].needs(local_extent(shape[dim], cut.num_shards, cut.coord))
+        def wanted(dim: int, shard: Cut) -> Extent:
+            return dims[dim].needs(local_extent(shape[dim], shard.num_shards, shard.coord))
 
         for dim in dims:
-            wants = {0: partial(wanted, dim), 1: lambda cut: Extent(0, 0)}
+            wants = {0: partial(wanted, dim), 1: lambda shard: Extent(0, 0)}
             run = partial(folding, dims, pads)
             rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
         return rule
 
-    return replace(base, build=build, text="rows of a cut dim move")
+    return replace(base, build=build, text=_TEXT)
 
 
-ROWS = {
-    "constant_pad_nd": changing_rows(_constant_padding, "rows of a cut dim move", "linear"),
-}
-ROWS |= {
-    f"reflection_pad{n}d": changing_rows(_reflection, "rows of a cut dim move") for n in (1, 2, 3)
-}
-ROWS |= {
-    f"replication_pad{n}d": changing_rows(_replication, "rows of a cut dim move") for n in (1, 2, 3)
-}
+ROWS = {"constant_pad_nd": changing_rows(_constant_padding, _TEXT, "linear")}
+ROWS |= {f"reflection_pad{n}d": changing_rows(_reflection, _TEXT) for n in (1, 2, 3)}
+ROWS |= {f"replication_pad{n}d": changing_rows(_replication, _TEXT) for n in (1, 2, 3)}
 ROWS |= {
     f"{kind}_pad{n}d_backward": _unpadding(n, mirrors=kind == "reflection")
     for kind in ("reflection", "replication")

@@ -29,10 +29,10 @@ def _pixels(call: Call) -> Rule:
 def _channel_shuffle(call: Call) -> Rule:
     """The channels (g c) become (c g)."""
     shape, groups = call.specs[0].shape, int(call.args[1])
-    whole = full_operand(shape)
+    full = full_operand(shape)
     sizes = {**factor_sizes(shape), "g": groups, "c": shape[1] // groups}
     del sizes["d1"]
-    inputs, outputs = ((whole[0], each, *whole[2:]) for each in (("g", "c"), ("c", "g")))
+    inputs, outputs = ((full[0], each, *full[2:]) for each in (("g", "c"), ("c", "g")))
     return structural(call, (inputs,), (outputs,), sizes, "g")
 
 

@@ -46,11 +46,11 @@ def _gated(call: Call) -> Rule:
     """Product of the two halves of `dim`, or its gradient; both halves are sharded alike."""
     x = call.argument("self")
     dim = call.argument("dim", -1) % x.ndim
-    whole = full_operand(x.shape)
-    halves = (*whole[:dim], ("half", *whole[dim]), *whole[dim + 1 :])
+    full = full_operand(x.shape)
+    halves = (*full[:dim], ("half", *full[dim]), *full[dim + 1 :])
     return Rule(
-        inputs=tuple(halves if spec.shape == x.shape else whole for spec in call.specs),
-        outputs=tuple(halves if meta.shape == x.shape else whole for meta in call.outputs),
+        inputs=tuple(halves if spec.shape == x.shape else full for spec in call.specs),
+        outputs=tuple(halves if meta.shape == x.shape else full for meta in call.outputs),
         sizes={**factor_sizes(x.shape), f"d{dim}": x.shape[dim] // 2, "half": 2},
         blocked=frozenset(("half",)),
     )

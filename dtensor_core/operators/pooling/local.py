@@ -40,10 +40,11 @@ class Pool:
         return count - 1 if self.ceil and (count - 1) * windows.step >= behind else count
 
 
-def pooled(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+def pooled(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
     """Make the pool, on the rows that its windows read."""
     parts = {
-        dim: Part.within(pool.windows[dim], own) for dim, own in _owns(pool, cuts, "count").items()
+        dim: Part.within(pool.windows[dim], own)
+        for dim, own in _owns(pool, shards, "count").items()
     }
 
     def local(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -93,9 +94,9 @@ def _behind(starts: Mapping[int, int]) -> dict[int, _Move]:
     return {dim: partial(torch.add, other=start) for dim, start in starts.items() if start}
 
 
-def adapted(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+def adapted(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
     """Make the adaptive pool: one call per window size, on windows laid out one after the other."""
-    owns = _owns(pool, cuts, "count")
+    owns = _owns(pool, shards, "count")
     groups = {dim: pool.windows[dim].alike(own) for dim, own in owns.items()}
     starts = {dim: pool.windows[dim].seen(own).offset for dim, own in owns.items()}
 
@@ -128,9 +129,9 @@ def adapted(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local
     return local
 
 
-def shared_out(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+def shared_out(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
     """Make the gradient of an adaptive average pool, with one call per window size."""
-    owns = _owns(pool, cuts)
+    owns = _owns(pool, shards)
     seeing = {dim: pool.windows[dim].seeing(own) for dim, own in owns.items()}
     groups = {dim: pool.windows[dim].alike(each) for dim, each in seeing.items()}
     blocks = {dim: pool.windows[dim].seen(each) for dim, each in seeing.items()}
@@ -157,9 +158,9 @@ def shared_out(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Lo
     return local
 
 
-def spread(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+def spread(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
     """Make the gradient of an average pool."""
-    owns = _owns(pool, cuts)
+    owns = _owns(pool, shards)
     seeing = {dim: pool.windows[dim].seeing(own) for dim, own in owns.items()}
     parts = {dim: Part.within(pool.windows[dim], each) for dim, each in seeing.items()}
 
@@ -180,9 +181,9 @@ def spread(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
     return local
 
 
-def scattered(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+def scattered(pool: Pool, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
     """Make the gradient of a max pool: each element is added at its index."""
-    owns = _owns(pool, cuts)
+    owns = _owns(pool, shards)
     blocks = {
         dim: pool.windows[dim].seen(pool.windows[dim].seeing(own)) for dim, own in owns.items()
     }
@@ -207,9 +208,9 @@ def scattered(pool: Pool, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Loc
     return local
 
 
-def _owns(pool: Pool, cuts: Mapping[int, Cut], what: str = "size") -> dict[int, Extent]:
+def _owns(pool: Pool, shards: Mapping[int, Cut], what: str = "size") -> dict[int, Extent]:
     """Return this rank's rows, or its windows, of each sharded dim."""
     return {
-        dim: local_extent(getattr(pool.windows[dim], what), cut.num_shards, cut.coord)
-        for dim, cut in cuts.items()
+        dim: local_extent(getattr(pool.windows[dim], what), shard.num_shards, shard.coord)
+        for dim, shard in shards.items()
     }

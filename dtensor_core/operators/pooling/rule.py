@@ -76,9 +76,9 @@ def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) 
         pool = windows_of(call, own)
         run = partial(adapted if windows_of is _adaptive else pooled, pool)
 
-        def wanted(dim: int, cut: Cut) -> Extent:
+        def wanted(dim: int, shard: Cut) -> Extent:
             windows = pool.windows[dim]
-            return windows.seen(local_extent(windows.count, cut.num_shards, cut.coord))
+            return windows.seen(local_extent(windows.count, shard.num_shards, shard.coord))
 
         for dim in pool.windows:
             wants = {0: partial(wanted, dim)}
@@ -100,15 +100,15 @@ def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
         of_average = shared_out if windows_of is _adaptive else spread
         run = partial(of_average if len(call.specs) == 2 else scattered, pool)
 
-        def wanted(dim: int, cut: Cut) -> Extent:
+        def wanted(dim: int, shard: Cut) -> Extent:
             windows = pool.windows[dim]
-            return windows.seeing(local_extent(windows.size, cut.num_shards, cut.coord))
+            return windows.seeing(local_extent(windows.size, shard.num_shards, shard.coord))
 
         for dim in pool.windows:
             wants: dict[int, Callable[[Cut], Extent]] = dict.fromkeys(
                 range(len(call.specs)), partial(wanted, dim)
             )
-            wants[1] = lambda cut: Extent(0, 0)  # only the shape of the pooled tensor is read
+            wants[1] = lambda shard: Extent(0, 0)  # only the shape of the pooled tensor is read
             rule = exchanging_rows(rule, call, dim, wants, [Shard(dim)], run)
         return rule
 

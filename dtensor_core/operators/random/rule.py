@@ -21,7 +21,7 @@ from dtensor_core.operators.random.local import (
     writes_first,
 )
 from dtensor_core.operators.row import Row, alike
-from dtensor_core.operators.rule_builders import whole_rule
+from dtensor_core.operators.rule_builders import replicated_rule
 from dtensor_core.operators.sharding_rule import Candidate, Rule
 from dtensor_core.placement import Partial, Replicate
 
@@ -65,14 +65,14 @@ def _multinomial(call: Call) -> Rule:
 def _rrelu(call: Call) -> Rule:
     """rrelu_with_noise(x, noise, ...): drawn where x is not positive; noise keeps its layout."""
     if writes_first(call.op):  # and written back from there
-        return whole_rule(call)
+        return replicated_rule(call)
     present = dict.fromkeys(call.specs[1].placements)
     return Rule(
         inputs=((), ()),
         outputs=((),),
         sizes={},
         extra=tuple(Candidate((Replicate(), p), (p,)) for p in present if not p.is_partial()),
-        offers_whole=False,
+        offers_replicated=False,
         local=rrelu,
     )
 
@@ -89,5 +89,5 @@ ROWS |= {
 ROWS |= alike("rrelu_with_noise_backward _standard_gamma_grad", OPAQUE)
 ROWS |= alike(
     "poisson binomial _standard_gamma _sample_dirichlet",
-    Row(whole_rule, "replicated: values decide how many numbers are drawn"),
+    Row(replicated_rule, "replicated: values decide how many numbers are drawn"),
 )

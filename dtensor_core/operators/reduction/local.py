@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, LocalMaker, wide
+from dtensor_core.operators.local_operator import Local, LocalMaker, accumulation_dtype
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 
@@ -32,7 +32,7 @@ def mean_by_global_count(
         for each in dims:
             count *= shape[each]
         result = dtype or x.dtype
-        total = aten.sum.dim_IntList(x, dim or None, keepdim, dtype=wide(result))
+        total = aten.sum.dim_IntList(x, dim or None, keepdim, dtype=accumulation_dtype(result))
         return total.div_(count).to(result)
 
     return mean

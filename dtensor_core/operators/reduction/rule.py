@@ -20,7 +20,12 @@ from dtensor_core.operators.reduction.local import (
     zero,
 )
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import kept_dims, reduced_dims, whole_dim, whole_rule
+from dtensor_core.operators.rule_builders import (
+    kept_dims,
+    reduced_dims,
+    replicated_dim,
+    replicated_rule,
+)
 from dtensor_core.operators.sharding_rule import Rule
 
 
@@ -53,15 +58,15 @@ def _vector_norm(call: Call) -> Rule:
     order = 2.0 if order is None else float(order)
     reduce, local = _NORMS.get(order, (f"norm{order:g}", None))
     dims = reduced_dims(call, len(shape))
-    whole = order < 0 and order != -math.inf
+    unsharded = order < 0 and order != -math.inf
     return Rule(
         inputs=(full_operand(shape),),
         outputs=(kept_dims(shape, dims, bool(call.argument("keepdim", False))),),
         sizes=factor_sizes(shape),
-        blocked=frozenset(f"d{dim}" for dim in dims if whole),
-        reduce="sum" if whole else reduce,
+        blocked=frozenset(f"d{dim}" for dim in dims if unsharded),
+        reduce="sum" if unsharded else reduce,
         terms=((0,),),
-        algebra=reduce if reduce.startswith("norm") and not whole else "opaque",
+        algebra=reduce if reduce.startswith("norm") and not unsharded else "opaque",
         local=local,
     )
 
@@ -69,7 +74,7 @@ def _vector_norm(call: Call) -> Rule:
 def _histogram(call: Call) -> Rule:
     """With given bounds each shard counts its elements; otherwise all elements are needed."""
     if call.argument("min") == call.argument("max"):
-        return whole_rule(call)
+        return replicated_rule(call)
     shape = call.specs[0].shape
     return Rule(
         (full_operand(shape),),
@@ -79,9 +84,9 @@ def _histogram(call: Call) -> Rule:
     )
 
 
-def _others_whole(call: Call) -> Rule:
+def _only_dim_sharded(call: Call) -> Rule:
     """Only the named dimension may be sharded."""
-    rule = whole_dim(call)
+    rule = replicated_dim(call)
     return replace(rule, blocked=frozenset(rule.sizes) - rule.blocked)
 
 
@@ -94,11 +99,11 @@ _MAXIMUM = reduction("max", "max", local=extreme(lowest))
 _MINIMUM = reduction("min", "min", local=extreme(highest))
 
 ROWS = {
-    "_local_scalar_dense": Row(whole_rule, "one number of all elements: whole"),
-    "equal": Row(whole_rule, "one number of all elements: whole"),
-    "_linalg_check_errors": Row(whole_rule, "one number of all elements: whole"),
+    "_local_scalar_dense": Row(replicated_rule, "replicated: one number of all elements"),
+    "equal": Row(replicated_rule, "replicated: one number of all elements"),
+    "_linalg_check_errors": Row(replicated_rule, "replicated: one number of all elements"),
     "histc": Row(_histogram, "bounds given: sum of shards"),
-    "allclose": Row(whole_rule, "one number of all elements: whole"),
+    "allclose": Row(replicated_rule, "replicated: one number of all elements"),
     "sum": reduction("sum", "linear"),
     "mean": reduction("sum", "linear", local=mean_by_global_count),
     "linalg_vector_norm": Row(
@@ -118,5 +123,5 @@ ROWS = {
     "all": reduction("min", "opaque"),
     "count_nonzero": reduction("sum", "opaque"),
     "nansum": reduction("sum", "opaque"),
-    "renorm": Row(_others_whole, "only dim may be cut"),
+    "renorm": Row(_only_dim_sharded, "only dim may be sharded"),
 }

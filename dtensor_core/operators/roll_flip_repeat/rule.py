@@ -34,8 +34,8 @@ def _roll(call: Call) -> RowChange:
             (RowCopy(-rows.size, rows), RowCopy(0, rows)), Extent(start, rows.size)
         )
 
-    def without(cuts: Mapping[int, Cut]) -> tuple[Any, ...]:
-        dims = [dim for dim in shifts if dim not in cuts]
+    def without(shards: Mapping[int, Cut]) -> tuple[Any, ...]:
+        dims = [dim for dim in shifts if dim not in shards]
         return [shifts[dim] for dim in dims], dims
 
     return RowChange(lines, without)
@@ -48,7 +48,7 @@ def _flip(call: Call) -> RowChange:
         dim: RowLine((RowCopy(shape[dim] - 1, Extent(0, shape[dim]), -1),), Extent(0, shape[dim]))
         for dim in dims
     }
-    return RowChange(lines, lambda cuts: ([dim for dim in dims if dim not in cuts],))
+    return RowChange(lines, lambda shards: ([dim for dim in dims if dim not in shards],))
 
 
 def _repeat(call: Call) -> RowChange:
@@ -61,8 +61,8 @@ def _repeat(call: Call) -> RowChange:
             copies = tuple(RowCopy(size * n, Extent(0, size)) for n in range(number))
             lines[dim] = RowLine(copies or (RowCopy(0, Extent(0, 0)),), Extent(0, size * number))
 
-    def without(cuts: Mapping[int, Cut]) -> tuple[Any, ...]:
-        return ([1 if n - added in cuts else each for n, each in enumerate(times)],)
+    def without(shards: Mapping[int, Cut]) -> tuple[Any, ...]:
+        return ([1 if n - added in shards else each for n, each in enumerate(times)],)
 
     return RowChange(lines, without, added)
 
@@ -72,17 +72,17 @@ def _rot90(call: Call) -> Rule:
     shape = call.specs[0].shape
     turns = int(call.argument("k")) % 4
     one, other = (dim % len(shape) for dim in call.argument("dims"))
-    whole = full_operand(shape)
-    out = list(whole)
+    full = full_operand(shape)
+    out = list(full)
     if turns % 2:
         out[one], out[other] = out[other], out[one]
     flipped = ((), (f"d{other}",), (f"d{one}", f"d{other}"), (f"d{one}",))[turns]
-    return structural(call, (whole,), (tuple(out),), factor_sizes(shape), flipped)
+    return structural(call, (full,), (tuple(out),), factor_sizes(shape), flipped)
 
 
 ROWS = {
-    "roll": changing_rows(_roll, "rows of a cut dim move"),
-    "flip": changing_rows(_flip, "rows of a cut dim move"),
-    "repeat": changing_rows(_repeat, "rows of a cut dim move"),
-    "rot90": Row(_rot90, "the dims that are flipped whole", "structural"),
+    "roll": changing_rows(_roll, "rows of a sharded dim move"),
+    "flip": changing_rows(_flip, "rows of a sharded dim move"),
+    "repeat": changing_rows(_repeat, "rows of a sharded dim move"),
+    "rot90": Row(_rot90, "flipped dims replicated", "structural"),
 }

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import whole_dim
+from dtensor_core.operators.rule_builders import replicated_dim
 from dtensor_core.operators.scan.local import scanned, scanned_with_places
 from dtensor_core.operators.sharding_rule import Rule
 from dtensor_core.operators.summary_merge import merged
@@ -18,7 +18,7 @@ from dtensor_core.operators.summary_merge import merged
 
 def _scanned(call: Call) -> Rule:
     spec = call.specs[0]
-    rule, dim = whole_dim(call), int(call.argument("dim")) % max(spec.ndim, 1)
+    rule, dim = replicated_dim(call), int(call.argument("dim")) % max(spec.ndim, 1)
     if call.op._schema.name.startswith("aten::cumsum"):
         rule = replace(rule, terms=((0,),), algebra="linear")
     row_bytes = sum(meta.dtype.itemsize for meta in call.outputs)
@@ -30,6 +30,6 @@ _ALGEBRA = {"cumsum": "linear"} | dict.fromkeys(
     ("cumprod", "logcumsumexp", "cummax", "cummin"), "opaque"
 )
 ROWS = {
-    name: Row(_scanned, "along a cut dim a row of each rank", algebra)
+    name: Row(_scanned, "along a sharded dim a row of each rank", algebra)
     for name, algebra in _ALGEBRA.items()
 }

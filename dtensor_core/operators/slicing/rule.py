@@ -15,11 +15,11 @@ import torch
 
 from dtensor_core.layout import Cut, Extent
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.halo import chunks, cutting_axis
+from dtensor_core.operators.halo import chunks, sharding_axis
 from dtensor_core.operators.local_operator import Local, with_local_size
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import structural, whole_rule
+from dtensor_core.operators.rule_builders import replicated_rule, structural
 from dtensor_core.operators.sharding_rule import Candidate, Rule
 from dtensor_core.operators.slicing.local import selecting, writing_selection, writing_slice
 from dtensor_core.placement import Placement, Shard
@@ -27,22 +27,22 @@ from dtensor_core.redistribute.halo_exchange import Exchange, Extents, Rows
 from dtensor_core.tracing import depending
 
 aten = torch.ops.aten
-Cuts = Mapping[int, Cut]
+Shards = Mapping[int, Cut]
 
 
-def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:
+def _replicated_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:
     """Build a rule with one replicated dimension, which stays, goes, or is new in the result."""
     shape = call.specs[0].shape
-    whole = full_operand(shape)
-    out = whole
+    full = full_operand(shape)
+    out = full
     if removed:
-        out = whole[:dim] + whole[dim + 1 :]
+        out = full[:dim] + full[dim + 1 :]
     if added:
-        out = (*whole[:dim], (), *whole[dim:])
+        out = (*full[:dim], (), *full[dim:])
     blocked = () if added else (f"d{dim}",)
     return structural(
         call,
-        (whole,) * len(call.specs),
+        (full,) * len(call.specs),
         (out,) * len(call.outputs),
         factor_sizes(shape),
         blocked,
@@ -51,16 +51,16 @@ def _whole_dim(call: Call, *, dim: int, removed: bool = False, added: bool = Fal
 
 def _exchanging(rule: Rule, call: Call, axis: int, exchange: Exchange) -> Rule:
     """Add the exchange as a further candidate: arguments that are not replicated are sharded."""
-    cut = Shard(exchange.dim)
+    sharded = Shard(exchange.dim)
     inputs = tuple(
-        spec.placements[axis] if spec.placements[axis].is_replicate() else cut
+        spec.placements[axis] if spec.placements[axis].is_replicate() else sharded
         for spec in call.specs
     )
-    outputs: tuple[Placement, ...] = (cut,) * len(call.outputs)
+    outputs: tuple[Placement, ...] = (sharded,) * len(call.outputs)
     return replace(rule, extra=(Candidate(inputs, outputs, exchange=exchange),))
 
 
-def _behind_each_other(sizes: Sequence[int], ranks: int) -> tuple[Extents, ...]:
+def _concatenated(sizes: Sequence[int], ranks: int) -> tuple[Extents, ...]:
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return tuple(chunks(size, ranks, start) for size, start in zip(sizes, starts, strict=True))
 
@@ -90,7 +90,7 @@ class _Taken:
         first = self._taken[at.offset] - self._pieces[coord].offset
         return first, first + (at.size - 1) * self._taken.step + 1, self._taken.step
 
-    def held(self, coord: int) -> int:
+    def num_rows(self, coord: int) -> int:
         """Return the number of rows of the dimension that a rank holds."""
         return self._pieces[coord].size
 
@@ -105,16 +105,16 @@ def _slice(call: Call) -> Rule:
     spec = call.specs[0]
     dim = int(call.argument("dim", 0)) % spec.ndim
     if call.outputs[0].shape == spec.shape:
-        whole = full_operand(spec.shape)
-        return structural(call, (whole,), (whole,), factor_sizes(spec.shape))
-    rule, axis = _whole_dim(call, dim=dim), cutting_axis(call.specs, dim)
+        full = full_operand(spec.shape)
+        return structural(call, (full,), (full,), factor_sizes(spec.shape))
+    rule, axis = _replicated_dim(call, dim=dim), sharding_axis(call.specs, dim)
     if axis is None:
         return rule
     ranks = spec.mesh_shape[axis]
     taken = _taken(call, spec.shape[dim], ranks)
 
-    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
-        start, end, step = taken.local(cuts[dim].coord)
+    def run(op: Local, rows: Rows, shards: Shards) -> Local:
+        start, end, step = taken.local(shards[dim].coord)
         return lambda x, *_, **__: rows([aten.slice.Tensor(x, dim, start, end, step)])[0]
 
     wanted = chunks(call.outputs[0].shape[dim], ranks)
@@ -124,12 +124,12 @@ def _slice(call: Call) -> Rule:
 def _select(call: Call) -> Rule:
     """If the dimension is sharded, one rank has the selected part and the others zeros."""
     spec, dim = call.specs[0], call.args[1] % call.specs[0].ndim
-    whole = full_operand(spec.shape)
+    full = full_operand(spec.shape)
     truth = spec.dtype is torch.bool
     return structural(
         call,
-        (whole,),
-        (whole[:dim] + whole[dim + 1 :],),
+        (full,),
+        (full[:dim] + full[dim + 1 :],),
         factor_sizes(spec.shape),
         (f"d{dim}",) if truth else (),
         selecting,
@@ -140,62 +140,64 @@ def _split(call: Call) -> Rule:
     """Make all pieces by one exchange."""
     spec = call.specs[0]
     dim = int(call.argument("dim", 0)) % spec.ndim
-    rule, axis = _whole_dim(call, dim=dim), cutting_axis(call.specs, dim)
+    rule, axis = _replicated_dim(call, dim=dim), sharding_axis(call.specs, dim)
     if axis is None:
         return rule
     ranks = spec.mesh_shape[axis]
-    wanted = _behind_each_other([meta.shape[dim] for meta in call.outputs], ranks)
+    wanted = _concatenated([meta.shape[dim] for meta in call.outputs], ranks)
 
-    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
+    def run(op: Local, rows: Rows, shards: Shards) -> Local:
         return lambda x, *_, **__: rows([x])
 
-    held = chunks(spec.shape[dim], ranks)
-    return _exchanging(rule, call, axis, Exchange(axis, dim, (held,), wanted, run))
+    owned = chunks(spec.shape[dim], ranks)
+    return _exchanging(rule, call, axis, Exchange(axis, dim, (owned,), wanted, run))
 
 
 def _unbind(call: Call) -> Rule:
     dim = int(call.argument("dim", 0)) % call.specs[0].ndim
-    return _whole_dim(call, dim=dim, removed=True)
+    return _replicated_dim(call, dim=dim, removed=True)
 
 
 def _cat(call: Call) -> Rule:
     """Every rank takes its share of a replicated tensor; the rows of all others are sent."""
     out = call.outputs[0]
     if any(spec.ndim != len(out.shape) for spec in call.specs):  # `torch.cat` skips empty tensors
-        return whole_rule(call)
+        return replicated_rule(call)
     dim = int(call.argument("dim", 0)) % len(out.shape)
-    rule, axis = _whole_dim(call, dim=dim), cutting_axis(call.specs, dim)
+    rule, axis = _replicated_dim(call, dim=dim), sharding_axis(call.specs, dim)
     if axis is None or any(spec.dtype is not out.dtype for spec in call.specs):
         return rule
-    ranks, held, start = call.specs[0].mesh_shape[axis], [], 0
+    ranks, owned, start = call.specs[0].mesh_shape[axis], [], 0
     for spec in call.specs:
         size = spec.shape[dim]
-        is_whole = spec.placements[axis].is_replicate()
-        held.append((Extent(start, size),) * ranks if is_whole else chunks(size, ranks, start))
+        is_replicated = spec.placements[axis].is_replicate()
+        owned.append(
+            (Extent(start, size),) * ranks if is_replicated else chunks(size, ranks, start)
+        )
         start += size
 
-    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
+    def run(op: Local, rows: Rows, shards: Shards) -> Local:
         if exchange.moves:
             return lambda tensors, *_, **__: rows(tensors)[0]
         return lambda tensors, *_, **__: depending(torch.cat(rows(tensors), dim), *tensors)
 
-    exchange = Exchange(axis, dim, tuple(held), (chunks(out.shape[dim], ranks),), run)
+    exchange = Exchange(axis, dim, tuple(owned), (chunks(out.shape[dim], ranks),), run)
     return _exchanging(rule, call, axis, exchange)
 
 
 def _stack(call: Call) -> Rule:
     dim = int(call.argument("dim", 0)) % (call.specs[0].ndim + 1)
-    return _whole_dim(call, dim=dim, added=True)
+    return _replicated_dim(call, dim=dim, added=True)
 
 
 def _inserted(call: Call) -> Rule:
     """The gradient of a slice or selection: zeros but for a part of one dimension."""
     shape = call.outputs[0].shape
     dim = int(call.argument("dim")) % len(shape)
-    whole = full_operand(shape)
-    operand = whole if call.specs[0].ndim == len(shape) else whole[:dim] + whole[dim + 1 :]
+    full = full_operand(shape)
+    operand = full if call.specs[0].ndim == len(shape) else full[:dim] + full[dim + 1 :]
     return structural(
-        call, (operand,), (whole,), factor_sizes(shape), (f"d{dim}",), with_local_size(1)
+        call, (operand,), (full,), factor_sizes(shape), (f"d{dim}",), with_local_size(1)
     )
 
 
@@ -203,25 +205,25 @@ def _slice_backward(call: Call) -> Rule:
     """The gradient of a slice: its rows return to their origin."""
     shape, spec = call.outputs[0].shape, call.specs[0]
     dim = int(call.argument("dim")) % len(shape)
-    rule, axis = _inserted(call), cutting_axis(call.specs, dim)
+    rule, axis = _inserted(call), sharding_axis(call.specs, dim)
     if axis is None:
         return rule
     ranks = spec.mesh_shape[axis]
     taken = _taken(call, shape[dim], ranks)
 
-    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
-        bounds = taken.local(cuts[dim].coord)
+    def run(op: Local, rows: Rows, shards: Shards) -> Local:
+        bounds = taken.local(shards[dim].coord)
 
         def insert(gradient: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             part = rows([gradient])[0]
-            size = [*part.shape[:dim], taken.held(cuts[dim].coord), *part.shape[dim + 1 :]]
+            size = [*part.shape[:dim], taken.num_rows(shards[dim].coord), *part.shape[dim + 1 :]]
             made = aten.slice_backward.default(part, size, dim, *bounds)
             return made if part.shape[dim] else depending(made, part)
 
         return insert
 
-    held = chunks(spec.shape[dim], ranks)
-    return _exchanging(rule, call, axis, Exchange(axis, dim, (held,), (taken.extents,), run))
+    owned = chunks(spec.shape[dim], ranks)
+    return _exchanging(rule, call, axis, Exchange(axis, dim, (owned,), (taken.extents,), run))
 
 
 def _written_part(call: Call, *, gone: bool) -> Rule:
@@ -231,11 +233,11 @@ def _written_part(call: Call, *, gone: bool) -> Rule:
     """
     spec = call.specs[0]
     dim = int(call.argument("dim", 0)) % spec.ndim
-    whole = full_operand(spec.shape)
-    part = whole[:dim] + whole[dim + 1 :] if gone else (*whole[:dim], (), *whole[dim + 1 :])
+    full = full_operand(spec.shape)
+    part = full[:dim] + full[dim + 1 :] if gone else (*full[:dim], (), *full[dim + 1 :])
     return Rule(
-        inputs=(whole, part),
-        outputs=(whole,),
+        inputs=(full, part),
+        outputs=(full,),
         sizes=factor_sizes(spec.shape),
         terms=((0,), (1,)),
         algebra="structural",
@@ -251,14 +253,14 @@ def _slice_scatter(call: Call) -> Rule:
     """The rows of a part move to their destination; rows of a replicated part stay."""
     spec, part = call.specs
     dim = int(call.argument("dim", 0)) % spec.ndim
-    rule, axis = _written_part(call, gone=False), cutting_axis([spec], dim)
+    rule, axis = _written_part(call, gone=False), sharding_axis([spec], dim)
     if axis is None:
         return rule
     ranks = spec.mesh_shape[axis]
     taken = _taken(call, spec.shape[dim], ranks)
 
-    def run(op: Local, rows: Rows, cuts: Cuts) -> Local:
-        bounds = taken.local(cuts[dim].coord)
+    def run(op: Local, rows: Rows, shards: Shards) -> Local:
+        bounds = taken.local(shards[dim].coord)
 
         def insert(x: torch.Tensor, part: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
             (part,) = rows([part])
@@ -267,23 +269,23 @@ def _slice_scatter(call: Call) -> Rule:
 
         return insert
 
-    held, cut = chunks(part.shape[dim], ranks), Shard(dim)
-    exchange = Exchange(axis, dim, (held,), (taken.extents,), run, (1,))
-    return replace(rule, extra=(Candidate((cut, cut), (cut,), exchange=exchange),))
+    owned, sharded = chunks(part.shape[dim], ranks), Shard(dim)
+    exchange = Exchange(axis, dim, (owned,), (taken.extents,), run, (1,))
+    return replace(rule, extra=(Candidate((sharded, sharded), (sharded,), exchange=exchange),))
 
 
 _BUILDERS = {
-    "slice": (_slice, "rows of a cut dim move"),
-    "select": (_select, "a cut dim gives addends"),
+    "slice": (_slice, "rows of a sharded dim move"),
+    "select": (_select, "a sharded dim gives partial sums"),
     "split split_with_sizes unsafe_split unsafe_split_with_sizes": (
         _split,
-        "rows of a cut dim move",
+        "rows of a sharded dim move",
     ),
-    "unbind": (_unbind, "dim whole, removed"),
-    "cat": (_cat, "rows of a cut dim move"),
+    "unbind": (_unbind, "dim replicated, removed"),
+    "cat": (_cat, "rows of a sharded dim move"),
     "stack": (_stack, "dim added"),
-    "slice_backward": (_slice_backward, "rows of a cut dim move"),
-    "select_backward": (_inserted, "dim whole"),
+    "slice_backward": (_slice_backward, "rows of a sharded dim move"),
+    "select_backward": (_inserted, "dim replicated"),
 }
 
 
@@ -292,7 +294,9 @@ ROWS = {
     for names, (build, text) in _BUILDERS.items()
     for name in names.split()
 }
-ROWS["slice_scatter"] = Row(_slice_scatter, "rows of a cut dim move", "structural", ((0,), (1,)))
+ROWS["slice_scatter"] = Row(
+    _slice_scatter, "rows of a sharded dim move", "structural", ((0,), (1,))
+)
 ROWS["select_scatter"] = Row(
-    _select_scatter, "a part written where it lies", "structural", ((0,), (1,))
+    _select_scatter, "each rank writes its own rows", "structural", ((0,), (1,))
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, wide
+from dtensor_core.operators.local_operator import Local, accumulation_dtype
 from dtensor_core.redistribute.partial_combine import Line
 
 aten = torch.ops.aten
@@ -32,7 +32,7 @@ def normed(op: Local, line: Line) -> Local:
 
     def softmax(x: torch.Tensor, dim: int, to: Any = None, **kwargs: Any) -> torch.Tensor:
         result = to if isinstance(to, torch.dtype) else torch.float32 if to else x.dtype
-        values = x.to(wide(result))
+        values = x.to(accumulation_dtype(result))
         (ranks,) = line.gather(line.filled(values).logsumexp(dim, keepdim=True))
         total = ranks.logsumexp(0)
         total = total.masked_fill(total == math.inf, math.nan)
@@ -51,7 +51,7 @@ def normed_backward(op: Local, line: Line) -> Local:
     def backward(
         grad: torch.Tensor, output: torch.Tensor, dim: int, dtype: torch.dtype
     ) -> torch.Tensor:
-        slope, out = (each.to(wide(output.dtype)) for each in (grad, output))
+        slope, out = (each.to(accumulation_dtype(output.dtype)) for each in (grad, output))
         (ranks,) = line.gather((slope if is_log else slope * out).sum(dim, keepdim=True))
         total = ranks.sum(0)
         return (slope - out.exp() * total if is_log else (slope - total) * out).to(dtype)

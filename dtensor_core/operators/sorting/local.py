@@ -79,9 +79,9 @@ def best(op: Local, line: Line) -> Local:
         counts = [min(k, shape[dim]) for shape in line.shapes]
         filled = line.filled(x)
         values, places = op(filled, min(k, filled.shape[dim]), dim, largest, sorted)
-        said = _padded(values, dim, max(counts)), _padded(places, dim, max(counts))
-        heard = line.gather(said[0], said[1] + line.offset(dim))
-        values, places = (_side_by_side(said, dim, counts) for said in heard)
+        padded = _padded(values, dim, max(counts)), _padded(places, dim, max(counts))
+        gathered = line.gather(padded[0], padded[1] + line.offset(dim))
+        values, places = (_side_by_side(each, dim, counts) for each in gathered)
         best, whose = op(values, k, dim, largest, sorted)
         return best, places.gather(dim, whose)
 

@@ -11,7 +11,11 @@ import torch
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row, alike
-from dtensor_core.operators.rule_builders import reduced_dims, whole_dim, whole_dim_reduced
+from dtensor_core.operators.rule_builders import (
+    reduced_dims,
+    replicated_dim,
+    replicated_reduced_dims,
+)
 from dtensor_core.operators.sharding_rule import Rule
 from dtensor_core.operators.sorting.local import best, extremes_and_places, least_and_most, places
 from dtensor_core.operators.summary_merge import merged
@@ -25,22 +29,26 @@ def _extreme(call: Call) -> Rule:
     spec = call.specs[0]
     dims = reduced_dims(call, spec.ndim)
     run = extremes_and_places if len(call.outputs) == 2 else places
-    return merged(whole_dim_reduced(call), call, dims, spec.dtype.itemsize + _PLACE_BYTES, run)
+    return merged(
+        replicated_reduced_dims(call), call, dims, spec.dtype.itemsize + _PLACE_BYTES, run
+    )
 
 
 def _both_extremes(call: Call) -> Rule:
     spec = call.specs[0]
     dims = reduced_dims(call, spec.ndim)
-    return merged(whole_dim_reduced(call), call, dims, 2 * spec.dtype.itemsize, least_and_most)
+    return merged(
+        replicated_reduced_dims(call), call, dims, 2 * spec.dtype.itemsize, least_and_most
+    )
 
 
 def _top(call: Call) -> Rule:
     spec, k = call.specs[0], int(call.argument("k"))
     if spec.dtype not in (torch.float32, torch.float64):
-        return whole_dim(call)
+        return replicated_dim(call)
     dim = int(call.argument("dim")) % max(spec.ndim, 1)
-    said = k * (spec.dtype.itemsize + _PLACE_BYTES)
-    return merged(whole_dim(call), call, (dim,), said, best)
+    summary_bytes = k * (spec.dtype.itemsize + _PLACE_BYTES)
+    return merged(replicated_dim(call), call, (dim,), summary_bytes, best)
 
 
 def _sorted_and_sought(call: Call) -> Rule:
@@ -75,9 +83,13 @@ def _is_in(call: Call) -> Rule:
 ROWS = {
     **alike("searchsorted bucketize", Row(_sorted_and_sought, "sorted dim: sum of shards")),
     "isin": Row(_is_in, "test elements: max or min of shards"),
-    **alike("max.dim min.dim argmax argmin", Row(_extreme, "along a cut dim a best of each rank")),
-    "aminmax": Row(_both_extremes, "along a cut dim both of each rank"),
-    "topk": Row(_top, "along a cut dim k of each rank"),
-    **alike("sort", Row(whole_dim, "dim whole")),
-    **alike("median nanmedian kthvalue mode", Row(whole_dim_reduced, "dim whole, reduced")),
+    **alike(
+        "max.dim min.dim argmax argmin", Row(_extreme, "along a sharded dim a best of each rank")
+    ),
+    "aminmax": Row(_both_extremes, "along a sharded dim both of each rank"),
+    "topk": Row(_top, "along a sharded dim k of each rank"),
+    **alike("sort", Row(replicated_dim, "dim replicated")),
+    **alike(
+        "median nanmedian kthvalue mode", Row(replicated_reduced_dims, "dim replicated, reduced")
+    ),
 }

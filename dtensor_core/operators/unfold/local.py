@@ -28,26 +28,26 @@ class Columns:
     width: int
     dim: int
 
-    def patches(self, cut: Cut) -> tuple[Extent, Extent]:
+    def patches(self, shard: Cut) -> tuple[Extent, Extent]:
         """Return the columns of a rank, and the rows of patches that contain them."""
         count = self.windows.count * self.width
-        own = local_extent(count, cut.num_shards, cut.coord)
+        own = local_extent(count, shard.num_shards, shard.coord)
         end = -(-(own.offset + own.size) // self.width)
         return own, extent(own.offset // self.width, end) if own.size else Extent(0, 0)
 
-    def seen(self, cut: Cut) -> Extent:
+    def seen(self, shard: Cut) -> Extent:
         """Return the rows that the columns of a rank are made from."""
-        return self.windows.seen(self.patches(cut)[1])
+        return self.windows.seen(self.patches(shard)[1])
 
-    def seeing(self, cut: Cut) -> Extent:
+    def seeing(self, shard: Cut) -> Extent:
         """Return the columns that the rows of a rank contribute to."""
-        own = local_extent(self.windows.size, cut.num_shards, cut.coord)
+        own = local_extent(self.windows.size, shard.num_shards, shard.coord)
         found = self.windows.seeing(own)
         return Extent(found.offset * self.width, found.size * self.width)
 
-    def taken(self, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+    def taken(self, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
         """Make the operator from rows to columns."""
-        own, patches = self.patches(cuts[self.dim])
+        own, patches = self.patches(shards[self.dim])
         part = Part.of_windows(self.windows, patches)
 
         def local(
@@ -68,10 +68,10 @@ class Columns:
 
         return local
 
-    def put_back(self, op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
+    def put_back(self, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
         """Make the operator that sums columns into rows."""
-        dim, cut = self.dim, cuts[self.dim]
-        own = local_extent(self.windows.size, cut.num_shards, cut.coord)
+        dim, shard = self.dim, shards[self.dim]
+        own = local_extent(self.windows.size, shard.num_shards, shard.coord)
         part = Part.of_rows(self.windows, own)
 
         def local(

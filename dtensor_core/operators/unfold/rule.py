@@ -19,7 +19,7 @@ from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.memory_layout import strided
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import structural, whole_rule
+from dtensor_core.operators.rule_builders import replicated_rule, structural
 from dtensor_core.operators.sharding_rule import Operand, Rule
 from dtensor_core.operators.unfold.local import Columns, with_local_sizes
 from dtensor_core.operators.windows import Windows, fitted
@@ -64,21 +64,21 @@ def _placed(call: Call) -> Rule:
     offset = call.argument("storage_offset") or 0
     reach = [sum((n - 1) * step for n, step in zip(s, t, strict=True))
              for s, t in ((spec.shape, spec.stride), (size, stride))]  # fmt: skip
-    if 0 not in size and (0 in spec.shape or not _are_held(spec, reach, size, stride, offset)):
+    if 0 not in size and (0 in spec.shape or not _are_elements(spec, reach, size, stride, offset)):
         raise RuleError(
             four_parts(
                 asked=f"{call.op} with size {tuple(size)}, stride {tuple(stride)}, offset {offset}",
                 found=f"{spec.text}, whose elements have strides {spec.stride}",
-                why="it takes elements of memory that are not the tensor's; of a DTensor nobody "
-                "knows what lies there",
+                why="it selects memory outside of the tensor's elements, which a DTensor does "
+                "not store",
                 hint="call it on the tensor that this one is a view of; offsets count from a "
                 "tensor's own first element",
             )
         )
-    return replace(whole_rule(call), local=strided)
+    return replace(replicated_rule(call), local=strided)
 
 
-def _are_held(
+def _are_elements(
     spec: Spec, reach: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int
 ) -> bool:
     """True if all positions are those of elements of the tensor."""
@@ -87,15 +87,15 @@ def _are_held(
         return False
     if own + 1 == spec.shape.numel():
         return True
-    held = torch.zeros(own + 1, dtype=torch.bool)
-    held.as_strided(spec.shape, spec.stride).fill_(True)
-    return bool(held.as_strided(size, stride, offset).all())
+    marked = torch.zeros(own + 1, dtype=torch.bool)
+    marked.as_strided(spec.shape, spec.stride).fill_(True)
+    return bool(marked.as_strided(size, stride, offset).all())
 
 
 def _windowed(call: Call, dim: int, windows: Windows) -> Rule:
     shape = call.specs[0].shape
-    whole = full_operand(shape)
-    out = (*whole[:dim], (), *whole[dim + 1 :], ())
+    full = full_operand(shape)
+    out = (*full[:dim], (), *full[dim + 1 :], ())
     copies = call.op is aten.unfold_copy.default
 
     def unfolded(count: int) -> Local:
@@ -108,49 +108,49 @@ def _windowed(call: Call, dim: int, windows: Windows) -> Rule:
 
         return local
 
-    def wanted(cut: Cut) -> Extent:
-        return windows.seen(local_extent(windows.count, cut.num_shards, cut.coord))
+    def wanted(shard: Cut) -> Extent:
+        return windows.seen(local_extent(windows.count, shard.num_shards, shard.coord))
 
-    def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-        take = unfolded(local_extent(windows.count, cuts[dim].num_shards, cuts[dim].coord).size)
+    def run(op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+        take = unfolded(local_extent(windows.count, shards[dim].num_shards, shards[dim].coord).size)
         return lambda x, *_, **__: take(rows([x])[0])
 
     local = unfolded(windows.count)
-    rule = structural(call, (whole,), (out,), factor_sizes(shape), (f"d{dim}",), lambda *_: local)
+    rule = structural(call, (full,), (out,), factor_sizes(shape), (f"d{dim}",), lambda *_: local)
     return exchanging_rows(rule, call, dim, {0: wanted}, [Shard(dim)], run)
 
 
 def _unfold_backward(call: Call) -> Rule:
     """Elements of windows are added at their origin."""
     shape, dim = call.outputs[0].shape, int(call.args[2]) % max(len(call.outputs[0].shape), 1)
-    whole = full_operand(shape)
+    full = full_operand(shape)
     if not shape:
         return structural(call, (((),) * call.specs[0].ndim,), ((),), {})
-    given = (*whole[:dim], (), *whole[dim + 1 :], ())
-    out = (*whole[:dim], (), *whole[dim + 1 :])
+    given = (*full[:dim], (), *full[dim + 1 :], ())
+    out = (*full[:dim], (), *full[dim + 1 :])
     sizes = {name: size for name, size in factor_sizes(shape).items() if name != f"d{dim}"}
     rule = structural(call, (given,), (out,), sizes, local=with_local_sizes)
     windows = Windows(shape[dim], call.specs[0].shape[dim], call.args[4], call.args[3])
 
-    def owned(cut: Cut) -> Extent:
-        return local_extent(windows.size, cut.num_shards, cut.coord)
+    def owned(shard: Cut) -> Extent:
+        return local_extent(windows.size, shard.num_shards, shard.coord)
 
-    def run(op: Local, rows: Rows, cuts: Mapping[int, Cut]) -> Local:
-        own = owned(cuts[dim])
+    def run(op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+        own = owned(shards[dim])
         block = windows.seen(windows.seeing(own))
 
         def local(grad: torch.Tensor, input_sizes: Sequence[int], *args: Any) -> torch.Tensor:
             (grad,) = rows([grad])
-            held = list(grad.shape[:-1])
-            held[dim] = block.size
-            made = grad.new_zeros(held)
+            sizes = list(grad.shape[:-1])
+            sizes[dim] = block.size
+            made = grad.new_zeros(sizes)
             if 0 not in grad.shape:
-                made = torch.ops.aten.unfold_backward.default(grad, held, *args)
+                made = torch.ops.aten.unfold_backward.default(grad, sizes, *args)
             return fitted(made, dim, block, own)
 
         return local
 
-    wants = {0: lambda cut: windows.seeing(owned(cut))}
+    wants = {0: lambda shard: windows.seeing(owned(shard))}
     rule = exchanging_rows(replace(rule, algebra="linear"), call, dim, wants, [Shard(dim)], run)
     return rule
 
@@ -182,12 +182,12 @@ def _columns(call: Call) -> Rule:
 
 
 ROWS = {
-    "unfold": Row(_unfold, "windows of dim, others cut freely", "structural"),
-    "as_strided": Row(_as_strided, "windows of the last dim, others cut freely", "structural"),
-    "as_strided_copy": Row(_placed, "whole, places as they are told"),
-    "as_strided_scatter": Row(_placed, "whole, places as they are told"),
-    "unfold_copy": Row(_unfold, "windows of dim, others cut freely", "structural"),
-    "unfold_backward": Row(_unfold_backward, "windows of dim, others cut freely", "linear"),
+    "unfold": Row(_unfold, "windows of dim, others sharded freely", "structural"),
+    "as_strided": Row(_as_strided, "windows of the last dim, others sharded freely", "structural"),
+    "as_strided_copy": Row(_placed, "replicated; positions in memory"),
+    "as_strided_scatter": Row(_placed, "replicated; positions in memory"),
+    "unfold_copy": Row(_unfold, "windows of dim, others sharded freely", "structural"),
+    "unfold_backward": Row(_unfold_backward, "windows of dim, others sharded freely", "linear"),
     "im2col": Row(_columns, "n c .. -> n (c k) ..", "linear"),
     "col2im": Row(_columns, "n (c k) .. -> n c ..", "linear"),
 }

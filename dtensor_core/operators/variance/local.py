@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, wide
+from dtensor_core.operators.local_operator import Local, accumulation_dtype
 from dtensor_core.redistribute.partial_combine import Line
 
 aten = torch.ops.aten
@@ -28,7 +28,7 @@ def moments(dims: tuple[int, ...]) -> Callable[[Local, Line], Local]:
         def moments(
             x: torch.Tensor, *unused: Any, correction: Any = None, keepdim: bool = False
         ) -> Any:
-            filled = line.filled(x).to(wide(x.dtype))
+            filled = line.filled(x).to(accumulation_dtype(x.dtype))
             variance, mean = aten.var_mean.correction(filled, dims, correction=0, keepdim=keepdim)
             variances, means = line.gather(variance, mean)
             weights = means.new_tensor(counts, dtype=variance.dtype)
@@ -39,7 +39,7 @@ def moments(dims: tuple[int, ...]) -> Callable[[Local, Line], Local]:
             spread = squares / free
             spread = spread.sqrt() if name.startswith("std") else spread
             made = [
-                each.to(x.dtype if each.dtype is wide(x.dtype) else each.dtype)
+                each.to(x.dtype if each.dtype is accumulation_dtype(x.dtype) else each.dtype)
                 for each in (spread, mean)
             ]
             return tuple(made) if name.endswith("mean") else made[0]

@@ -7,9 +7,9 @@ narrower than float32 are accumulated as float32.
 from __future__ import annotations
 
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import wide
+from dtensor_core.operators.local_operator import accumulation_dtype
 from dtensor_core.operators.row import Row, alike
-from dtensor_core.operators.rule_builders import reduced_dims, whole_dim_reduced
+from dtensor_core.operators.rule_builders import reduced_dims, replicated_reduced_dims
 from dtensor_core.operators.sharding_rule import Rule
 from dtensor_core.operators.summary_merge import merged
 from dtensor_core.operators.variance.local import moments
@@ -17,9 +17,11 @@ from dtensor_core.operators.variance.local import moments
 
 def _variance(call: Call) -> Rule:
     spec = call.specs[0]
-    said = 2 * wide(spec.dtype).itemsize
+    summary_bytes = 2 * accumulation_dtype(spec.dtype).itemsize
     dims = reduced_dims(call, spec.ndim)
-    return merged(whole_dim_reduced(call), call, dims, said, moments(dims))
+    return merged(replicated_reduced_dims(call), call, dims, summary_bytes, moments(dims))
 
 
-ROWS = alike("var std var_mean std_mean", Row(_variance, "along a cut dim moments of each rank"))
+ROWS = alike(
+    "var std var_mean std_mean", Row(_variance, "along a sharded dim moments of each rank")
+)

@@ -123,12 +123,12 @@ def _view_as(call: Call) -> Rule:
     viewed this way.
     """
     before, after = call.specs[0].shape, call.outputs[0].shape
-    whole, sizes = full_operand(before), factor_sizes(before)
-    operands = [whole, whole]
-    if whole and before[-1] != after[-1]:
-        last = whole[-1][0]
+    full, sizes = full_operand(before), factor_sizes(before)
+    operands = [full, full]
+    if full and before[-1] != after[-1]:
+        last = full[-1][0]
         wide = before[-1] > after[-1]  # the result's elements are wider
-        operands[not wide] = (*whole[:-1], (last, "bytes"))
+        operands[not wide] = (*full[:-1], (last, "bytes"))
         sizes[last] = min(before[-1], after[-1])
         sizes["bytes"] = max(before[-1], after[-1]) // max(sizes[last], 1)
     return Rule(
@@ -142,9 +142,9 @@ def _view_as(call: Call) -> Rule:
 
 def _permuted(call: Call, order: Sequence[int]) -> Rule:
     shape = call.specs[0].shape
-    whole = full_operand(shape)
-    permuted = tuple(whole[dim] for dim in order)
-    return structural(call, (whole,), (permuted,), factor_sizes(shape))
+    full = full_operand(shape)
+    permuted = tuple(full[dim] for dim in order)
+    return structural(call, (full,), (permuted,), factor_sizes(shape))
 
 
 def _permute(call: Call) -> Rule:
@@ -167,10 +167,10 @@ def _t(call: Call) -> Rule:
 
 def _unsqueeze(call: Call) -> Rule:
     shape = call.specs[0].shape
-    whole = list(full_operand(shape))
+    full = list(full_operand(shape))
     at = call.args[1] % (len(shape) + 1)
     return structural(
-        call, (tuple(whole),), (tuple([*whole[:at], (), *whole[at:]]),), factor_sizes(shape)
+        call, (tuple(full),), (tuple([*full[:at], (), *full[at:]]),), factor_sizes(shape)
     )
 
 
@@ -180,11 +180,11 @@ def _squeeze(call: Call) -> Rule:
     named: Any = call.args[1] if len(call.args) > 1 else range(len(shape))
     dims = {dim % max(len(shape), 1) for dim in ([named] if isinstance(named, int) else named)}
     gone = {dim for dim in dims if shape and shape[dim] == 1}
-    whole = full_operand(shape)
-    kept = tuple(names for dim, names in enumerate(whole) if dim not in gone)
+    full = full_operand(shape)
+    kept = tuple(names for dim, names in enumerate(full) if dim not in gone)
     return structural(
         call,
-        (whole,),
+        (full,),
         (kept,),
         factor_sizes(shape),
         [f"d{dim}" for dim in gone],
@@ -196,36 +196,36 @@ def _expand(call: Call) -> Rule:
     """A size of 1 is expanded to a new size: that dimension of the result is not sharded."""
     shape, out = call.specs[0].shape, call.outputs[0].shape
     first = len(out) - len(shape)
-    whole = full_operand(out)
+    full = full_operand(out)
     operand = tuple(
-        () if size != out[first + dim] else whole[first + dim] for dim, size in enumerate(shape)
+        () if size != out[first + dim] else full[first + dim] for dim, size in enumerate(shape)
     )
-    return structural(call, (operand,), (whole,), factor_sizes(out), local=with_local_size(1))
+    return structural(call, (operand,), (full,), factor_sizes(out), local=with_local_size(1))
 
 
 def _diag_embed(call: Call) -> Rule:
     shape, ndim = call.specs[0].shape, len(call.outputs[0].shape)
     dims = sorted(int(call.argument(name)) % ndim for name in ("dim1", "dim2"))
-    whole = full_operand(shape)
-    out = list(whole[:-1])
+    full = full_operand(shape)
+    out = list(full[:-1])
     for dim in dims:
         out.insert(dim, ())
-    return structural(call, (whole,), (tuple(out),), factor_sizes(shape), [f"d{len(shape) - 1}"])
+    return structural(call, (full,), (tuple(out),), factor_sizes(shape), [f"d{len(shape) - 1}"])
 
 
 def _as_real(call: Call) -> Rule:
-    whole = full_operand(call.specs[0].shape)
-    return _linear(call, whole, (*whole, ()))
+    full = full_operand(call.specs[0].shape)
+    return _linear(call, full, (*full, ()))
 
 
 def _as_complex(call: Call) -> Rule:
-    whole = full_operand(call.specs[0].shape[:-1])
-    return replace(_linear(call, (*whole, ()), whole), local=as_complex)
+    full = full_operand(call.specs[0].shape[:-1])
+    return replace(_linear(call, (*full, ()), full), local=as_complex)
 
 
 def _conjugate(call: Call) -> Rule:
-    whole = full_operand(call.specs[0].shape)
-    return replace(_linear(call, whole, whole), local=resolved)
+    full = full_operand(call.specs[0].shape)
+    return replace(_linear(call, full, full), local=resolved)
 
 
 def _linear(call: Call, before: Operand, after: Operand) -> Rule:
@@ -242,7 +242,7 @@ _BUILDERS = {
     "unsqueeze": (_unsqueeze, "a.. -> a.. 1"),
     "squeeze": (_squeeze, "a.. 1 -> a.."),
     "expand": (_expand, "1 a.. -> b a.."),
-    "diag_embed": (_diag_embed, "last dim whole"),
+    "diag_embed": (_diag_embed, "last dim replicated"),
 }
 _LINEAR = {
     "view_as_real": (_as_real, "a.. -> a.. 2"),

@@ -16,7 +16,7 @@ from dtensor_core.operators.elementwise import OPAQUE, pointwise
 from dtensor_core.operators.pointwise import rule as pointwise_family
 from dtensor_core.operators.reduction.rule import reduction
 from dtensor_core.operators.row import Row, notation
-from dtensor_core.operators.rule_builders import whole_rule
+from dtensor_core.operators.rule_builders import replicated_rule
 from dtensor_core.operators.sharding_rule import PASSING, Candidate
 from dtensor_core.placement import Partial, Shard, sharded_dim
 from tests.dtensor_core.operators.brute_force import REDUCTIONS, Offer, Sample, check, offers
@@ -40,7 +40,7 @@ GONE = {"cholesky"}  # operators of 2.13 that 2.14 no longer has
 ROWS -= {name for name in GONE if not hasattr(torch.ops.aten, name)}
 SAMPLES_FILE = "tests/dtensor_core/operators/samples.py"
 # Operators that need all elements, or whose result's shape or number of draws depends on data.
-WHOLE = {name for name, row in table.TABLE.items() if row.build is whole_rule}
+WHOLE = {name for name, row in table.TABLE.items() if row.build is replicated_rule}
 WHOLE |= {
     "as_strided_copy",
     "as_strided_scatter",
@@ -77,7 +77,7 @@ def test_every_candidate_of_a_row_gives_the_full_run(name: str) -> None:
 
 def passing(offer: Offer) -> set[str]:
     """Reductions that a candidate passes through by algebra."""
-    if offer.candidate.cutting is not None or offer.candidate in offer.rule.extra:
+    if offer.candidate.sharding is not None or offer.candidate in offer.rule.extra:
         return set()
     return {each.reduce_op for each in offer.candidate.inputs if isinstance(each, Partial)}
 
