@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 from dtensor_core.dispatch.dispatcher import forget
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.operators.table import replace_row
 from dtensor_core.placement import Placement
 
@@ -36,7 +36,7 @@ def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[Sharding],
     return register
 
 
-def _rule(call: Call, function: Sharding) -> Rule:
+def _rule(call: Call, function: Sharding) -> ShardingRule:
     call.read.update(argument.name for argument in call.op._schema.arguments)
     offered = tuple(
         Candidate(
@@ -45,7 +45,7 @@ def _rule(call: Call, function: Sharding) -> Rule:
         )
         for outputs, inputs in function(*call.args, **call.kwargs)
     )
-    return Rule(
+    return ShardingRule(
         inputs=tuple(() for _ in call.specs),
         outputs=tuple(() for _ in call.outputs),
         sizes={},

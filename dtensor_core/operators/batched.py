@@ -12,7 +12,7 @@ import torch
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.spec import Spec
 
 
@@ -20,7 +20,7 @@ def batched(own: int, *, linear: bool = False, **others: int) -> Row:
     """Make a row for an operator on the last `own` dims, or on `others` for named arguments."""
     text = f"b.. {' '.join(f's{n}!' for n in range(own))} -> b.. .."
 
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         widths = _widths(call, own, others)
         batch = torch.broadcast_shapes(
             *(
@@ -30,7 +30,7 @@ def batched(own: int, *, linear: bool = False, **others: int) -> Row:
         )
         sizes = {f"b{dim}": size for dim, size in enumerate(batch)}
         fits = all(meta.shape[: len(batch)] == batch for meta in call.outputs)
-        return Rule(
+        return ShardingRule(
             inputs=tuple(
                 operand_in(shape, width, batch)
                 for shape, width in zip(call.shapes, widths, strict=True)

@@ -1,7 +1,7 @@
 """An operator call as rules see it: global metadata only, nothing specific to this rank.
 
-`dispatch` makes it on a cache miss; families read it and return a `Rule`. Tensor arguments are
-numbered in order, with lists flattened and `out=` arguments left out.
+`dispatch` makes it on a cache miss; families read it and return a `ShardingRule`. Tensor arguments
+are numbered in order, with lists flattened and `out=` arguments left out.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 
 def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
     """Make a row for an elementwise operator; see the module for `terms`."""
     wanted = [[int(position) for position in term.split("*")] for term in terms.split("+") if term]
 
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         shape = call.outputs[0].shape
         numbers = [
             tuple(n for position in term if (n := call.number_at(position)) is not None)
@@ -30,7 +30,7 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
             words = words.replace("structural", "linear").replace("increasing", "")
         elif _subtracts(call):
             words = words.replace("increasing", "")
-        return Rule(
+        return ShardingRule(
             inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
             outputs=tuple(
                 full_operand(shape) if meta.shape == shape else ((),) * len(meta.shape)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
 from dtensor_core.redistribute.halo_exchange import Exchange, Extents, Run
 from dtensor_core.spec import Spec
@@ -43,13 +43,13 @@ def sharding_axis(specs: Sequence[Spec], dim: int) -> int | None:
 
 
 def exchanging_rows(
-    rule: Rule,
+    rule: ShardingRule,
     call: Call,
     dim: int,
     wants: Mapping[int, Callable[[Cut], Extent]],
     outputs: Sequence[Placement],
     run: Run,
-) -> Rule:
+) -> ShardingRule:
     """Add to a rule a candidate that exchanges the rows of a sharded dimension.
 
     Args:

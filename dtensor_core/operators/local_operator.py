@@ -1,7 +1,8 @@
 """The function that a rank runs on its local tensors: the operator, or a replacement.
 
-A rule may replace the operator (`Rule.local`). A rank whose results are all empty runs nothing:
-many kernels refuse empty tensors, and a rank that raises alone would leave the others waiting.
+A rule may replace the operator (`ShardingRule.local`). A rank whose results are all empty runs
+nothing: many kernels refuse empty tensors, and a rank that raises alone would leave the others
+waiting.
 """
 
 from __future__ import annotations

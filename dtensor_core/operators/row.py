@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import LocalMaker
 from dtensor_core.operators.notation import bind, broadcast, parse
-from dtensor_core.operators.sharding_rule import PASSING, Rule, Terms, through
+from dtensor_core.operators.sharding_rule import PASSING, ShardingRule, Terms, through
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Row:
         terms: The additive terms.
     """
 
-    build: Callable[[Call], Rule | None]
+    build: Callable[[Call], ShardingRule | None]
     text: str
     algebra: str = "opaque"
     terms: Terms = ((0,),)
@@ -50,9 +50,9 @@ def notation(text: str, *, algebra: str = "linear", local: LocalMaker | None = N
     """Make a row from one line of notation; see `operators.notation` for the language."""
     parsed = parse(text)
 
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         sizes = bind(parsed, call.shapes)
-        return Rule(
+        return ShardingRule(
             inputs=tuple(
                 broadcast(operand, shape, sizes)
                 for operand, shape in zip(parsed.inputs, call.shapes, strict=True)

@@ -20,7 +20,7 @@ from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.rule_builders import structural
-from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.operators.windows import meeting
 from dtensor_core.placement import Shard
 from dtensor_core.redistribute.halo_exchange import Exchange, Rows
@@ -85,7 +85,7 @@ def changing_rows(
 ) -> Row:
     """Make a row for an operator that changes rows."""
 
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         change = change_of(call)
         shape = call.specs[0].shape
         full = full_operand(shape)
@@ -98,7 +98,7 @@ def changing_rows(
     return Row(build, text, algebra)
 
 
-def _exchanging(rule: Rule, call: Call, change: RowChange) -> Rule:
+def _exchanging(rule: ShardingRule, call: Call, change: RowChange) -> ShardingRule:
     found: dict[int, Candidate] = {}
 
     def run(op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:

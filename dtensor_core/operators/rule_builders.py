@@ -9,7 +9,7 @@ import torch
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import LocalMaker
 from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.spec import Spec
 
 
@@ -30,13 +30,13 @@ def kept_dims(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> Opera
     return tuple(names for dim, names in enumerate(operand) if dim not in dims)
 
 
-def _replicated(call: Call, outputs_keep_dim: bool) -> Rule:
+def _replicated(call: Call, outputs_keep_dim: bool) -> ShardingRule:
     """Build a rule in which every tensor has the first one's shape, and `dim` is not sharded."""
     shape = call.specs[0].shape
     dims = reduced_dims(call, len(shape))
     keepdim = outputs_keep_dim or bool(call.argument("keepdim", False))
     out = full_operand(shape) if outputs_keep_dim else kept_dims(shape, dims, keepdim)
-    return Rule(
+    return ShardingRule(
         inputs=(full_operand(shape),) * len(call.specs),
         outputs=(out,) * len(call.outputs),
         sizes=factor_sizes(shape),
@@ -44,19 +44,19 @@ def _replicated(call: Call, outputs_keep_dim: bool) -> Rule:
     )
 
 
-def replicated_dim(call: Call) -> Rule:
+def replicated_dim(call: Call) -> ShardingRule:
     """Build a rule in which the dimension is not sharded, and every tensor has it."""
     return _replicated(call, outputs_keep_dim=True)
 
 
-def replicated_reduced_dims(call: Call) -> Rule:
+def replicated_reduced_dims(call: Call) -> ShardingRule:
     """Build a rule in which the dimensions are not sharded, and no result has them."""
     return _replicated(call, outputs_keep_dim=False)
 
 
-def replicated_rule(call: Call) -> Rule:
+def replicated_rule(call: Call) -> ShardingRule:
     """Return the rule with every argument and every result replicated."""
-    return Rule(
+    return ShardingRule(
         inputs=tuple(() for _ in call.specs), outputs=tuple(() for _ in call.outputs), sizes={}
     )
 
@@ -68,9 +68,9 @@ def structural(
     sizes: dict[str, int],
     blocked: Sequence[str] = (),
     local: LocalMaker | None = None,
-) -> Rule:
+) -> ShardingRule:
     """Build a rule that passes all Partials; several arguments must all be Partial."""
-    return Rule(
+    return ShardingRule(
         inputs=inputs,
         outputs=outputs,
         sizes=sizes,

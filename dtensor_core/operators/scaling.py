@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 _SCALING = frozenset(("linear", "affine"))
 _QUOTIENTS = frozenset(("div", "divide", "true_divide"))
@@ -28,7 +28,7 @@ _PRODUCTS = frozenset(("mul", "multiply", *_QUOTIENTS))
 _FACTORS = frozenset(("alpha", "beta", "value", "scale", "weight"))
 
 
-def exact(rule: Rule, call: Call) -> Rule:
+def exact(rule: ShardingRule, call: Call) -> ShardingRule:
     """Return the rule without the sums that the call's numbers would make inexact."""
     words = rule.algebra.split()
     if _SCALING.isdisjoint(words):
@@ -57,7 +57,7 @@ def _is_finite(number: complex) -> bool:
     return isinstance(number, int) or math.isfinite(abs(number))
 
 
-def _summed_up(rule: Rule) -> frozenset[str]:
+def _summed_up(rule: ShardingRule) -> frozenset[str]:
     """Return the factors that no result has; sharding one leaves partial sums of scaled values."""
     left = {name for operand in rule.outputs for dim in operand for name in dim}
     return frozenset(rule.sizes) - left

@@ -35,10 +35,10 @@ Operand = tuple[Dim, ...]
 # Additive terms of a result, each a product of argument numbers: ((0,), (1, 2)) is 0 + 1 * 2.
 Terms = tuple[tuple[int, ...], ...]
 
-# See `Rule.form`.
+# See `ShardingRule.form`.
 Form = tuple[Any, ...]
 
-# Partials that an operator lets through, by its algebraic properties (see `Rule.algebra`). A
+# Partials that an operator lets through, by its algebraic properties (`ShardingRule.algebra`). A
 # property that is not listed is the one reduction that passes.
 PASSING: dict[str, tuple[str, ...]] = {
     "opaque": (),
@@ -56,10 +56,10 @@ _TURNED = {"max": "min", "min": "max"}
 
 @dataclass(frozen=True, slots=True)
 class FactorSharding:
-    """One factor sharded by one axis, within `style` equal blocks (1 unless strided)."""
+    """One factor sharded by one axis, within `num_blocks` equal blocks."""
 
     factor: str
-    style: int = 1
+    num_blocks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ShardingRule:
     """The sharding semantics of one call.
 
     Attributes:
@@ -119,7 +119,7 @@ class Rule:
         )  # fmt: skip
 
     @staticmethod
-    def sizeless(form: Form) -> Rule | None:
+    def sizeless(form: Form) -> ShardingRule | None:
         """Return a rule of this form that offers what all of them do; None if sizes matter.
 
         They matter if dimensions have several factors, which must be sharded evenly.
@@ -128,11 +128,13 @@ class Rule:
         if any(len(dim) > 1 for operand in (*inputs, *outputs) for dim in operand):
             return None
         sizes = dict.fromkeys(factors, 1)
-        return Rule(inputs, outputs, sizes, blocked, reduce, terms, algebra, None, extra, *rest)
+        return ShardingRule(
+            inputs, outputs, sizes, blocked, reduce, terms, algebra, None, extra, *rest
+        )
 
 
 def candidates(
-    rule: Rule, sizes: Mapping[str, int], ranks: int, present: Sequence[Placement]
+    rule: ShardingRule, sizes: Mapping[str, int], ranks: int, present: Sequence[Placement]
 ) -> Iterator[Candidate]:
     """Yield the candidates of a rule for one axis.
 
@@ -159,7 +161,7 @@ def candidates(
 
 
 def _factor_shardings(
-    rule: Rule, sizes: Mapping[str, int], present: Sequence[Placement]
+    rule: ShardingRule, sizes: Mapping[str, int], present: Sequence[Placement]
 ) -> Sequence[FactorSharding]:
     """Return a plain sharding of every factor, and the strided ones that arguments have already."""
     if not sizes:
@@ -178,7 +180,7 @@ def _factor_shardings(
 
 
 def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> FactorSharding | None:
-    """Return the factor that a split of a dimension into `factor` blocks shards, and its style."""
+    """Return the factor that a split of a dimension into `factor` blocks shards, and its blocks."""
     prefix, found = 1, None
     for name in dim:
         if factor % prefix == 0:
@@ -193,7 +195,7 @@ def _fits(sharding: FactorSharding, shared: set[str], sizes: Mapping[str, int], 
     """True if a factor can be sharded: one of a flattened dimension must be sharded evenly."""
     if sharding.factor not in shared:
         return True
-    return sizes[sharding.factor] % (ranks * sharding.style) == 0
+    return sizes[sharding.factor] % (ranks * sharding.num_blocks) == 0
 
 
 def _sharded_placement(
@@ -202,7 +204,7 @@ def _sharded_placement(
     """Return the placement of an operand once a factor is sharded; None if it lacks the factor."""
     for number, dim in enumerate(operand):
         if sharding.factor in dim:
-            prefix = sharding.style
+            prefix = sharding.num_blocks
             for name in dim[: dim.index(sharding.factor)]:
                 prefix *= sizes[name]
             return Shard(number) if prefix == 1 else _StridedShard(number, split_factor=prefix)
@@ -210,7 +212,10 @@ def _sharded_placement(
 
 
 def _sharded(
-    rule: Rule, sharding: FactorSharding, sizes: Mapping[str, int], present: Sequence[Placement]
+    rule: ShardingRule,
+    sharding: FactorSharding,
+    sizes: Mapping[str, int],
+    present: Sequence[Placement],
 ) -> Iterator[Candidate]:
     """Shard one factor; arguments without it are replicated, or partial if their term lacks it."""
     outputs = [_sharded_placement(operand, sharding, sizes) for operand in rule.outputs]
@@ -239,7 +244,7 @@ def through(terms: Terms, word: str) -> Terms:
 
 
 def _passing(
-    rule: Rule, word: str, reduce_op: str, present: Sequence[Placement]
+    rule: ShardingRule, word: str, reduce_op: str, present: Sequence[Placement]
 ) -> Iterator[Candidate]:
     """Let a Partial through by this property: one argument of every term is Partial.
 
@@ -258,7 +263,7 @@ def _passing(
 
 
 def remaining_sizes(
-    rule: Rule, sizes: Mapping[str, int], sharding: FactorSharding | None, ranks: int
+    rule: ShardingRule, sizes: Mapping[str, int], sharding: FactorSharding | None, ranks: int
 ) -> Mapping[str, int]:
     """Return the factors' sizes on the longest shard after a sharding."""
     if sharding is None:

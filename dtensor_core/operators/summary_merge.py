@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
 from dtensor_core.redistribute.partial_combine import Line, Merge
 
@@ -19,14 +19,14 @@ Run = Callable[[Callable[..., Any], Line], Callable[..., Any]]
 
 
 def merged(
-    rule: Rule,
+    rule: ShardingRule,
     call: Call,
     dims: Sequence[int],
     bytes_each: int,
     run: Run,
     *,
     stays: bool = False,
-) -> Rule:
+) -> ShardingRule:
     """Add to a rule a merge of the ranks' summaries, for every axis that shards one of `dims`.
 
     The results are sharded like the arguments if the dimension `stays`, and otherwise replicated.

@@ -23,7 +23,7 @@ from dtensor_core.operators.elementwise import OPAQUE
 from dtensor_core.operators.pointwise.rule import ROWS as POINTWISE
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.scaling import exact
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 # Every folder beside this module is a family.
 FAMILIES = {
@@ -78,7 +78,7 @@ def row_of(op: OpOverload) -> Row | None:
     return OPAQUE if torch.Tag.pointwise in op.tags else None
 
 
-def rule_of(call: Call) -> Rule | None:
+def rule_of(call: Call) -> ShardingRule | None:
     """Return the rule of a call, or None if its operator has none."""
     row = row_of(call.op)
     rule = row.build(call) if row else None

@@ -15,7 +15,7 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.notation import broadcast, parse
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.rule_builders import replicated_rule
-from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, Rule
+from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, ShardingRule
 from dtensor_core.placement import Replicate, Shard
 from dtensor_core.redistribute.partial_combine import Merge
 from dtensor_core.spec import Spec
@@ -37,7 +37,7 @@ _TAKES_MASK = "_scaled_dot_product_flash_attention_for_cpu"
 _PADDING = 32  # the memory-efficient kernels pad logsumexp to a multiple of it
 
 
-def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) -> Rule:
+def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) -> ShardingRule:
     """Build the rule of a kernel.
 
     Kernels with `heads_last` take [b, l, h, d], and the lengths of sequences as numbers.
@@ -68,7 +68,7 @@ def _attention(call: Call, results: Sequence[str], *, heads_last: bool = False) 
         extra, unsharded_keys = tuple(_with_sharded_keys(call)), True
     else:
         extra = ()
-    return Rule(
+    return ShardingRule(
         inputs=tuple(_operand(name, shape, sizes, heads_last) for name, shape in given),
         outputs=(
             *(_operand(name, shape, sizes, heads_last) for name, shape in made),
@@ -124,12 +124,12 @@ def _factors(dim: Dim, sizes: Mapping[str, int]) -> Dim:
     return ("l", "w") if named == ("l",) and "w" in sizes else named
 
 
-def _fused_layer(call: Call) -> Rule:
+def _fused_layer(call: Call) -> ShardingRule:
     """Build the rule of a fused inference layer: sharded samples, replicated weights."""
     if isinstance(call.argument("mask"), Spec):
         return replicated_rule(call)
     of_samples = ("src", "query", "key", "value")
-    return Rule(
+    return ShardingRule(
         inputs=tuple(
             (("b",) if name in of_samples else (), *((),) * (spec.ndim - 1))
             for name, spec in zip(call.names, call.specs, strict=True)
@@ -143,7 +143,7 @@ def _row(results: Sequence[str], *, heads_last: bool = False) -> Row:
     text = f"{_QUERY}, {_KEY}, {_VALUE}, {_MASK} -> "
     text += ", ".join(_OPERANDS[name] for name in results)
 
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         return _attention(call, results, heads_last=heads_last)
 
     return Row(build, text)

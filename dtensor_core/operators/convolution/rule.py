@@ -21,7 +21,7 @@ from dtensor_core.operators.convolution.local import (
 )
 from dtensor_core.operators.halo import exchanging_rows
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, Rule
+from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, ShardingRule
 from dtensor_core.operators.windows import Part, Windows
 from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.spec import Spec
@@ -49,10 +49,10 @@ def _factors(call: Call, x: Spec, weight: Spec) -> tuple[dict[str, Operand], dic
     return operands, sizes
 
 
-def _forward(call: Call) -> Rule:
+def _forward(call: Call) -> ShardingRule:
     operands, sizes = _factors(call, call.specs[0], call.specs[1])
     roles = ("x", "weight", "bias")[: len(call.specs)]
-    rule = Rule(
+    rule = ShardingRule(
         inputs=tuple(operands[role] for role in roles),
         outputs=(operands["out"],),
         sizes=sizes,
@@ -64,12 +64,12 @@ def _forward(call: Call) -> Rule:
     return _with_neighbours(rule, call)
 
 
-def _backward(call: Call) -> Rule:
+def _backward(call: Call) -> ShardingRule:
     """grad, x, weight -> gradients of x, weight and bias, as requested."""
     operands, sizes = _factors(call, call.specs[1], call.specs[2])
     mask = call.argument("output_mask")
     wanted = [role for role, each in zip(("x", "weight", "bias"), mask, strict=True) if each]
-    rule = Rule(
+    rule = ShardingRule(
         inputs=(operands["out"], operands["x"], operands["weight"]),
         outputs=tuple(operands[role] for role in wanted),
         sizes=sizes,
@@ -115,7 +115,7 @@ def _spatial(call: Call, x: Spec, weight: Spec, out: Sequence[int]) -> Spatial:
     return Spatial(windows, first, transposed)
 
 
-def _with_neighbours(rule: Rule, call: Call) -> Rule:
+def _with_neighbours(rule: ShardingRule, call: Call) -> ShardingRule:
     """Allow spatial dims of x to be sharded: ranks fetch the rows that their windows read."""
     spatial = _spatial(call, call.specs[0], call.specs[1], call.outputs[0].shape)
     run = partial(on_rows, spatial)
@@ -125,7 +125,7 @@ def _with_neighbours(rule: Rule, call: Call) -> Rule:
     return rule
 
 
-def _backward_with_neighbours(rule: Rule, call: Call) -> Rule:
+def _backward_with_neighbours(rule: ShardingRule, call: Call) -> ShardingRule:
     """Exchange rows of the gradient (for x) and of x (for the weight) at once."""
     spatial = _spatial(call, call.specs[1], call.specs[2], call.specs[0].shape)
     mask = call.argument("output_mask")

@@ -9,16 +9,16 @@ from dtensor_core.operators.copy.local import fill_partial, filled_partial, mask
 from dtensor_core.operators.elementwise import pointwise
 from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate
 
 
-def _to_copy(call: Call) -> Rule:
+def _to_copy(call: Call) -> ShardingRule:
     """Conversion between floating-point and complex dtypes is linear, any other is not."""
     shape = call.specs[0].shape
     kinds = [dtype.is_floating_point + 2 * dtype.is_complex for dtype in _dtypes(call)]
     algebra = "opaque" if 0 in kinds else "linear" if 2 in kinds else "linear increasing"
-    return Rule(
+    return ShardingRule(
         inputs=(full_operand(shape),),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),
@@ -31,13 +31,13 @@ def _dtypes(call: Call) -> set[torch.dtype]:
     return {call.specs[0].dtype, call.outputs[0].dtype}
 
 
-def _copy(call: Call) -> Rule:
+def _copy(call: Call) -> ShardingRule:
     """The source takes the layout of the destination, Partial included."""
     if len(call.specs) == 1:  # a number
         return _fill(call)
     shape = call.specs[0].shape
     partials = {p for p in call.specs[0].placements if isinstance(p, Partial)}
-    return Rule(
+    return ShardingRule(
         inputs=(full_operand(shape), operand_of(call.specs[1].shape, shape)),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),
@@ -45,12 +45,12 @@ def _copy(call: Call) -> Rule:
     )
 
 
-def _fill(call: Call) -> Rule:
+def _fill(call: Call) -> ShardingRule:
     """Fill a partial value: one rank gets the constant, the others the neutral element."""
     shape = call.specs[0].shape
     partials = {p for p in call.specs[0].placements if isinstance(p, Partial)}
     rest = call.specs[1:]
-    return Rule(
+    return ShardingRule(
         inputs=(full_operand(shape), *(() for _ in rest)),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),
@@ -63,12 +63,12 @@ def _fill(call: Call) -> Rule:
     )
 
 
-def _masked_fill(call: Call) -> Rule:
+def _masked_fill(call: Call) -> ShardingRule:
     """x, mask, value: a partial value is filled on one rank; the others hold zeros there."""
     shape = call.outputs[0].shape
     sums = [p for p in call.specs[0].placements if p.is_partial("sum")]
     scalar = len(call.specs) == 2
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),

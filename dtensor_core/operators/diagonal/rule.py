@@ -14,7 +14,7 @@ from dtensor_core.operators.diagonal.local import (
 from dtensor_core.operators.local_operator import LocalMaker
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row, alike
-from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 
 
 def _matrix(call: Call) -> tuple[Operand, Operand, tuple[int, int], int]:
@@ -28,8 +28,8 @@ def _matrix(call: Call) -> tuple[Operand, Operand, tuple[int, int], int]:
 
 def _rule(
     call: Call, inputs: tuple[Operand, ...], output: Operand, algebra: str, local: LocalMaker
-) -> Rule:
-    return Rule(
+) -> ShardingRule:
+    return ShardingRule(
         inputs=inputs,
         outputs=(output,),
         sizes=factor_sizes(call.specs[0].shape),
@@ -40,22 +40,22 @@ def _rule(
     )
 
 
-def _diagonal(call: Call) -> Rule:
+def _diagonal(call: Call) -> ShardingRule:
     full, diagonal, dims, offset = _matrix(call)
     return _rule(call, (full,), diagonal, "structural", reading_diagonal(dims, offset))
 
 
-def _scatter(call: Call) -> Rule:
+def _scatter(call: Call) -> ShardingRule:
     full, diagonal, dims, offset = _matrix(call)
     local = writing_diagonal(dims, offset)
     return _rule(call, (full, diagonal), full, "structural", local)
 
 
-def _trace(call: Call) -> Rule:
+def _trace(call: Call) -> ShardingRule:
     return _rule(call, (full_operand(call.specs[0].shape),), (), "linear", tracing)
 
 
-def _triangle(call: Call) -> Rule:
+def _triangle(call: Call) -> ShardingRule:
     full = full_operand(call.specs[0].shape)
     return _rule(call, (full,), full, "structural", triangular)
 

@@ -11,14 +11,14 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import zeros_if_empty
 from dtensor_core.operators.operands import factor_sizes, operand_of
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 
 
 def _distances(*roles: str) -> Row:
     """Distances by a norm between points with coordinates m in the last dim, or their gradient."""
     backward = len(roles) > 3
 
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         shapes = [*(spec.shape for spec in call.specs), call.outputs[0].shape]
         batch = shapes[-1][: len(shapes[-1]) - len(roles[-1])]
         operands: list[Operand] = []
@@ -28,7 +28,7 @@ def _distances(*roles: str) -> Row:
             operands.append((*operand_of(shape[:last], batch), *((name,) for name in role)))
             sizes |= dict(zip(role, shape[last:], strict=True))
         exponent = float(call.argument("p", 2.0))
-        return Rule(
+        return ShardingRule(
             inputs=tuple(operands[:-1]),
             outputs=tuple(operands[-1:]),
             sizes=sizes,

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.embedding.local import looking_up, renormalizing
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 
-def _embedding(call: Call) -> Rule:
+def _embedding(call: Call) -> ShardingRule:
     """Embed indices [i..] in weight [v, e] as [i.., e]; linear in the weight."""
     indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
     sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
     vocabulary, width = call.specs[0].shape
-    return Rule(
+    return ShardingRule(
         inputs=((("v",), ("e",)), indices),
         outputs=((*indices, ("e",)),),
         sizes={**sizes, "v": vocabulary, "e": width},
@@ -27,13 +27,13 @@ def _embedding(call: Call) -> Rule:
     )
 
 
-def _embedding_backward(call: Call) -> Rule:
+def _embedding_backward(call: Call) -> ShardingRule:
     """Map grad [i.., e] and indices [i..] to [v, e]; linear in the gradient."""
     indices = tuple((f"i{dim}",) for dim in range(call.specs[1].ndim))
     sizes = {f"i{dim}": size for dim, size in enumerate(call.specs[1].shape)}
     indices_names = tuple(sizes)
     vocabulary, width = call.outputs[0].shape
-    return Rule(
+    return ShardingRule(
         inputs=((*indices, ("e",)), indices),
         outputs=((("v",), ("e",)),),
         sizes={**sizes, "v": vocabulary, "e": width},
@@ -44,13 +44,13 @@ def _embedding_backward(call: Call) -> Rule:
     )
 
 
-def _renorm(call: Call) -> Rule:
+def _renorm(call: Call) -> ShardingRule:
     """Shorten the indexed rows of weight [v, e] whose norm is too large."""
     replicated = ((),) * call.specs[1].ndim
     vocabulary, width = call.specs[0].shape
     table = (("v",), ("e",))
     sizes = {"v": vocabulary, "e": width}
-    return Rule((table, replicated), (table,), sizes, frozenset("e"), local=renormalizing)
+    return ShardingRule((table, replicated), (table,), sizes, frozenset("e"), local=renormalizing)
 
 
 ROWS = {

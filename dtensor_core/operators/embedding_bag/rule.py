@@ -19,7 +19,7 @@ from dtensor_core.operators.embedding_bag.local import (
 )
 from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.spec import Spec
 
 _MEAN, _MAX = 1, 2
@@ -31,7 +31,7 @@ _OPERANDS: dict[str, Operand] = {
 }
 
 
-def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
+def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> ShardingRule:
     """Build a rule with operands by name; `maker` makes its operator for shards.
 
     Arguments without an operand are replicated, as are all results but the first.
@@ -61,7 +61,7 @@ def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
         return maker(share) if share.is_part else op
 
     others = zip(("", "", "maximum_indices"), call.outputs[1:], strict=False)
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operand(n, spec.ndim) for n, spec in zip(names, call.specs, strict=True)),
         outputs=(output, *(operand(name, len(meta.shape)) for name, meta in others)),
         sizes=sizes,
@@ -72,7 +72,7 @@ def _rule(call: Call, output: Operand, maker: Callable[[Share], Local]) -> Rule:
 
 
 def _row(output: Operand, maker: Callable[[Share], Local], text: str) -> Row:
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         return _rule(call, output, maker)
 
     return Row(build, text)

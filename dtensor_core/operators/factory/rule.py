@@ -11,13 +11,13 @@ from dtensor_core.operators.factory.local import unchanged
 from dtensor_core.operators.local_operator import with_local_size
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate, sharded_dim
 
 
-def _like(call: Call) -> Rule:
+def _like(call: Call) -> ShardingRule:
     shape = call.specs[0].shape
-    return Rule(
+    return ShardingRule(
         inputs=(full_operand(shape),),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),
@@ -29,7 +29,7 @@ def _like(call: Call) -> Rule:
     )
 
 
-def _new(call: Call) -> Rule:
+def _new(call: Call) -> ShardingRule:
     """A new tensor: laid out like the argument if it has its shape, otherwise replicated.
 
     Autograd makes a `new_empty_strided` before it copies a gradient into it, so that stays Partial.
@@ -42,7 +42,7 @@ def _new(call: Call) -> Rule:
     others = dict.fromkeys(
         p for p in call.specs[0].placements if p.is_partial() or sharded_dim(p) not in {*same, None}
     )
-    return Rule(
+    return ShardingRule(
         inputs=(tuple((f"d{dim}",) if dim in same else () for dim in range(len(shape))),),
         outputs=(tuple((f"d{dim}",) if dim in same else () for dim in range(len(out))),),
         sizes={f"d{dim}": shape[dim] for dim in sorted(same)},
@@ -53,14 +53,14 @@ def _new(call: Call) -> Rule:
     )
 
 
-def _tangent(call: Call) -> Rule | None:
+def _tangent(call: Call) -> ShardingRule | None:
     """Zeros of the second argument's shape, for a missing tangent of the first."""
     tensor, other = call.specs
     if tensor.shape != other.shape:
         return None
     both = zip(tensor.placements, other.placements, strict=True)
     partial = dict.fromkeys(pair for pair in both if any(p.is_partial() for p in pair))
-    return Rule(
+    return ShardingRule(
         inputs=(full_operand(other.shape),) * 2,
         outputs=(full_operand(other.shape),),
         sizes=factor_sizes(other.shape),
@@ -68,10 +68,10 @@ def _tangent(call: Call) -> Rule | None:
     )
 
 
-def _resize(call: Call) -> Rule:
+def _resize(call: Call) -> ShardingRule:
     """Resize to the shape that the tensor has, as `torch.randn(..., out=x)` does: no effect."""
     shape = call.specs[0].shape
-    return Rule(
+    return ShardingRule(
         inputs=(full_operand(shape),),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),

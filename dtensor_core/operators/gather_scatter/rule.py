@@ -16,7 +16,7 @@ from dtensor_core.operators.local_positions import writing
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.rule_builders import reduction_with_zeros, replicated_rule
-from dtensor_core.operators.sharding_rule import Operand, Rule, Terms
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule, Terms
 
 
 def _dim(call: Call) -> int:
@@ -28,14 +28,14 @@ def _with(operand: Operand, dim: int, *names: str) -> Operand:
     return tuple(tuple(names) if each == dim else found for each, found in enumerate(operand))
 
 
-def _index_select(call: Call) -> Rule:
+def _index_select(call: Call) -> ShardingRule:
     """x, dim, index [i] -> x with the dimension as long as the index."""
     spec, dim = call.specs[0], _dim(call)
     if not spec.ndim:
         return replicated_rule(call)
     full = full_operand(spec.shape)
     index = (("i",),) if call.specs[1].ndim else ()
-    return Rule(
+    return ShardingRule(
         inputs=(full, index),
         outputs=(_with(full, dim, "i") if index else _with(full, dim),),
         sizes={**factor_sizes(spec.shape), **({"i": call.specs[1].shape[0]} if index else {})},
@@ -66,14 +66,14 @@ def _aligned(call: Call, *, index: int) -> tuple[Operand, Operand, dict[str, int
     return tuple(names), tuple(other), sizes, unequal
 
 
-def _gather(call: Call) -> Rule:
+def _gather(call: Call) -> ShardingRule:
     """x, dim, index -> one element of x per element of the index."""
     spec, at = call.specs[0], call.specs[1]
     if not spec.ndim or spec.ndim != at.ndim:
         return replicated_rule(call)
     x, index, sizes, blocked = _aligned(call, index=1)
     blocked |= {name for name in sizes if name[0] == "x" and name != f"x{_dim(call)}"}
-    return Rule(
+    return ShardingRule(
         inputs=(x, index),
         outputs=(index,),
         sizes=sizes,
@@ -85,7 +85,7 @@ def _gather(call: Call) -> Rule:
     )
 
 
-def _scatter(call: Call) -> Rule:
+def _scatter(call: Call) -> ShardingRule:
     """x, dim, index, source? -> x, overwritten or added to at the index."""
     spec, at = call.specs[0], call.specs[1]
     if (
@@ -108,7 +108,7 @@ def _scatter(call: Call) -> Rule:
     joins = _joins(call, algebra)
     if not joins or sources != [index]:
         blocked.add(f"i{_dim(call)}")
-    return Rule(
+    return ShardingRule(
         inputs=(x, index, *sources),
         outputs=(x,),
         sizes=sizes,
@@ -146,7 +146,7 @@ def _joins(call: Call, algebra: str) -> str:
     return _JOINING.get(algebra, "")
 
 
-def _index_write(call: Call) -> Rule:
+def _index_write(call: Call) -> ShardingRule:
     """x, dim, index [i], source? -> x, overwritten or added to at entire slices."""
     spec, dim = call.specs[0], _dim(call)
     full = full_operand(spec.shape)
@@ -159,7 +159,7 @@ def _index_write(call: Call) -> Rule:
     sources = [_with(full, dim, "i") if source.ndim else () for source in call.specs[2:]]
     terms, algebra = _written(call)
     joins = _joins(call, algebra)
-    return Rule(
+    return ShardingRule(
         inputs=(full, index, *sources),
         outputs=(full,),
         sizes={**factor_sizes(spec.shape), "i": call.specs[1].shape[0]},

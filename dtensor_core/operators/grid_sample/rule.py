@@ -7,13 +7,13 @@ from dataclasses import replace
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import zeros_if_empty
 from dtensor_core.operators.row import Row, notation
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 
-def _affine_grid(call: Call) -> Rule:
+def _affine_grid(call: Call) -> ShardingRule:
     """One grid per sample."""
     out = call.outputs[0].shape
-    return Rule(
+    return ShardingRule(
         inputs=((("n",), (), ()),),
         outputs=((("n",), *((),) * (len(out) - 1)),),
         sizes={"n": out[0]},
@@ -29,7 +29,7 @@ def _sampled(text: str) -> Row:
     """Samples of an image at the points of a grid; linear in the image, or in the gradient."""
     row = notation(text)
 
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         rule = row.build(call)
         assert rule is not None
         outputs = rule.outputs[-len(call.outputs) :]  # the grid's is made even if unwanted

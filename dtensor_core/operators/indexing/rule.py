@@ -18,13 +18,13 @@ from dtensor_core.operators.indexing.local import putting_at, putting_flat, read
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row, alike
 from dtensor_core.operators.rule_builders import reduction_with_zeros, replicated_rule
-from dtensor_core.operators.sharding_rule import Operand, Rule, Terms
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule, Terms
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten
 
 
-def _masked_put(call: Call) -> Rule:
+def _masked_put(call: Call) -> ShardingRule:
     """`x[mask] = y` is elementwise unless y has one element per selected element."""
     target, indices, value = call.args[:3]
     (first, mask), *more = [(n, each) for n, each in enumerate(indices) if isinstance(each, Spec)]
@@ -34,7 +34,7 @@ def _masked_put(call: Call) -> Rule:
     place = value.ndim - len(x[behind:]) - 1
     if more or value.ndim > len(selected) or (place >= 0 and value.shape[place] != 1):
         return replicated_rule(call)
-    return Rule(
+    return ShardingRule(
         inputs=(x, x[first:behind], _spread(value.shape, selected, sizes)),
         outputs=(x,),
         sizes=factor_sizes(target.shape),
@@ -65,13 +65,13 @@ def _advanced(call: Call) -> tuple[Operand, Operand, list[Operand], dict[str, in
     return x, out, given, sizes, dims
 
 
-def _index(call: Call) -> Rule:
+def _index(call: Call) -> ShardingRule:
     """x[indices]; the result's shape depends on the data of a mask."""
     if _is_mask(call.args[1]):
         return replicated_rule(call)
     x, out, given, sizes, dims = _advanced(call)
     first = out.index(("i0",)) if ("i0",) in out else dims[0]
-    return Rule(
+    return ShardingRule(
         inputs=(x, *given),
         outputs=(out,),
         sizes=sizes,
@@ -82,13 +82,13 @@ def _index(call: Call) -> Rule:
     )
 
 
-def _take(call: Call) -> Rule:
+def _take(call: Call) -> ShardingRule:
     """x, positions in flattened x -> the elements there."""
     spec, at = call.specs
     if 0 in spec.shape or not spec.ndim:
         return replicated_rule(call)
     index = tuple((f"i{dim}",) for dim in range(at.ndim))
-    return Rule(
+    return ShardingRule(
         inputs=(full_operand(spec.shape), index),
         outputs=(index,),
         sizes={**factor_sizes(spec.shape), **{f"i{n}": size for n, size in enumerate(at.shape)}},
@@ -99,17 +99,17 @@ def _take(call: Call) -> Rule:
     )
 
 
-def _put(call: Call) -> Rule:
+def _put(call: Call) -> ShardingRule:
     """x, positions in flattened x, source -> x with the elements of source there."""
     spec = call.specs[0]
     x = full_operand(spec.shape)
     if 0 in spec.shape or not spec.ndim:
         return replicated_rule(call)
     replicated = tuple(((),) * each.ndim for each in call.specs[1:])
-    return Rule((x, *replicated), (x,), factor_sizes(spec.shape), local=putting_flat)
+    return ShardingRule((x, *replicated), (x,), factor_sizes(spec.shape), local=putting_flat)
 
 
-def _index_put(call: Call) -> Rule:
+def _index_put(call: Call) -> ShardingRule:
     """x[indices] = values, replaced or added."""
     indices = call.args[1]
     if _is_mask(indices):
@@ -120,7 +120,7 @@ def _index_put(call: Call) -> Rule:
     adds = bool(call.argument("accumulate", False))
     source = _spread(values.shape, out, shape)
     blocked = {name for name in sizes if name.startswith("i") and not (adds and (name,) in source)}
-    return Rule(
+    return ShardingRule(
         inputs=(x, *given, source),
         outputs=(x,),
         sizes=sizes,

@@ -17,7 +17,7 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.halo import exchanging_rows
 from dtensor_core.operators.interpolation.local import Taps, resampled, taps, with_local_size
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 from dtensor_core.placement import Shard
 
 
@@ -42,7 +42,7 @@ def _taps(call: Call, own: int, reach: int, *, backward: bool, dim: int) -> Taps
 def _resampling(own: int, reach: int, *, backward: bool) -> Row:
     base = batched(own, linear=True)
 
-    def build(call: Call) -> Rule | None:
+    def build(call: Call) -> ShardingRule | None:
         rule = base.build(call)
         assert rule is not None
         first = call.specs[0].ndim - own

@@ -8,14 +8,14 @@ from dtensor_core.operators.batched import batched, operand_in
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.row import Row, alike
-from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Replicate, Shard
 
 
 def _solving(number: int, row: Row) -> Row:
     """Make a row that solves for every column of argument `number` (row, unless it is `left`)."""
 
-    def build(call: Call) -> Rule | None:
+    def build(call: Call) -> ShardingRule | None:
         rule, spec = row.build(call), call.specs[number]
         may_be = call.op._schema.name == "aten::_linalg_solve_ex"
         is_vector = may_be and (spec.ndim < 2 or spec.shape == call.specs[0].shape[:-1])
@@ -31,7 +31,7 @@ def _solving(number: int, row: Row) -> Row:
     return Row(build, f"{row.text}; columns of {number}")
 
 
-def _vectors(call: Call) -> Rule:
+def _vectors(call: Call) -> ShardingRule:
     """Matrices with one vector each; only the matrices' batch dims are known to be such."""
     widths = [2 if n == 0 else 1 for n in range(len(call.specs))]
     batch = call.specs[0].shape[:-2]
@@ -40,14 +40,14 @@ def _vectors(call: Call) -> Rule:
         (*((f"b{n}",) for n in range(len(batch))), *((),) * (len(meta.shape) - len(batch)))
         for meta in call.outputs
     )
-    return Rule(inputs, outputs, {f"b{n}": size for n, size in enumerate(batch)})
+    return ShardingRule(inputs, outputs, {f"b{n}": size for n, size in enumerate(batch)})
 
 
-def _cross(call: Call) -> Rule:
+def _cross(call: Call) -> ShardingRule:
     """Bilinear; the dim of size three is replicated."""
     shape = call.outputs[0].shape
     dim = int(call.argument("dim", -1)) % len(shape)
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),

@@ -29,7 +29,7 @@ from dtensor_core.operators.loss.local import (
 )
 from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.spec import Spec
 
 
@@ -37,11 +37,11 @@ def _reduction(call: Call) -> int:
     return int(call.argument("reduction", MEAN))
 
 
-def _elementwise(call: Call) -> Rule:
+def _elementwise(call: Call) -> ShardingRule:
     """x, target, weights.. -> the loss of every element, their mean or their sum."""
     shape = torch.broadcast_shapes(*call.shapes)
     reduced = _reduction(call) != NONE
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
         outputs=(() if reduced else full_operand(shape),),
         sizes=factor_sizes(shape),
@@ -49,10 +49,10 @@ def _elementwise(call: Call) -> Rule:
     )
 
 
-def _elementwise_backward(call: Call) -> Rule:
+def _elementwise_backward(call: Call) -> ShardingRule:
     """grad, x, target, weights.. -> grad of x; linear in the gradient."""
     shape = call.outputs[0].shape
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
         outputs=(full_operand(shape),),
         sizes=factor_sizes(shape),
@@ -71,11 +71,11 @@ def _samples(x: Spec) -> tuple[Operand, Operand, int]:
     return full, full[:dim] + full[dim + 1 :], dim
 
 
-def _nll(call: Call) -> Rule:
+def _nll(call: Call) -> ShardingRule:
     """x, target, weight? -> loss, total weight."""
     x, target, dim = _samples(call.specs[0])
     reduction = _reduction(call)
-    return Rule(
+    return ShardingRule(
         inputs=(x, target, *(((),) * spec.ndim for spec in call.specs[2:])),
         outputs=(target if reduction == NONE else (), ()),
         sizes=factor_sizes(call.specs[0].shape),
@@ -84,7 +84,7 @@ def _nll(call: Call) -> Rule:
     )
 
 
-def _nll_backward(call: Call) -> Rule:
+def _nll_backward(call: Call) -> ShardingRule:
     """grad, x, target, weight?, total weight -> grad of x."""
     x, target, dim = _samples(call.specs[1])
     grad, reduction = target if call.specs[0].ndim else (), _reduction(call)
@@ -100,7 +100,7 @@ def _nll_backward(call: Call) -> Rule:
 
         return backward
 
-    return Rule(
+    return ShardingRule(
         inputs=(grad, x, target, *(((),) * spec.ndim for spec in call.specs[3:])),
         outputs=(x,),
         sizes=factor_sizes(call.specs[1].shape),
@@ -111,7 +111,7 @@ def _nll_backward(call: Call) -> Rule:
     )
 
 
-def _margins(call: Call) -> Rule | None:
+def _margins(call: Call) -> ShardingRule | None:
     """grad?, x [n, c], target [n] or [n, c], weight? -> one number per sample, or the grad of x."""
     if not call.outputs:  # without a meta kernel the metadata is known for contiguous tensors only
         return None
@@ -132,7 +132,7 @@ def _margins(call: Call) -> Rule | None:
         of_mean = gradient_of_mean if backward else mean_by_global_count
         return of_mean(count)(op, inputs, outputs)
 
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operands[name] for name in call.names),
         outputs=(x,) if backward else (each, x)[: len(call.outputs)],
         sizes=factor_sizes(call.argument("self").shape),

@@ -6,10 +6,10 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.masked_scatter.local import gathering, scattering
 from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 
-def _masked_scatter(call: Call) -> Rule:
+def _masked_scatter(call: Call) -> ShardingRule:
     """x, mask, source -> x, with the next element of source wherever the replicated mask is set.
 
     Also its gradient: grad, mask -> the gradient of source.
@@ -17,7 +17,7 @@ def _masked_scatter(call: Call) -> Rule:
     backward = len(call.specs) == 2
     shape = call.specs[0].shape if backward else call.outputs[0].shape
     replicated = (((),) * spec.ndim for spec in call.specs[1:])
-    return Rule(
+    return ShardingRule(
         inputs=(operand_of(call.specs[0].shape, shape), *replicated),
         outputs=(((),) * len(call.outputs[0].shape) if backward else full_operand(shape),),
         sizes=factor_sizes(shape),

@@ -11,7 +11,7 @@ from dtensor_core.operators.matmul.local import expanding_bias, grouped_product
 from dtensor_core.operators.notation import bind, parse
 from dtensor_core.operators.row import Row, notation
 from dtensor_core.operators.rule_builders import replicated_rule
-from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
@@ -22,7 +22,7 @@ def _scaled(text: str) -> Row:
     """Make a row for kernels that accept fractional factors for integers, except for empty sums."""
     row = notation(text)
 
-    def build(call: Call) -> Rule | None:
+    def build(call: Call) -> ShardingRule | None:
         names = () if _is_inexact(call.specs[0].dtype) else ("beta", "alpha")
         if any(isinstance(call.argument(name, 1), float) for name in names):
             return replicated_rule(call)
@@ -31,7 +31,7 @@ def _scaled(text: str) -> Row:
     return replace(row, build=build)
 
 
-def _in_blocks(call: Call, text: str, block: int) -> Rule:
+def _in_blocks(call: Call, text: str, block: int) -> ShardingRule:
     """Build the rule of a line of notation whose k and n are sharded in multiples of `block`."""
     parsed = parse(text)
     sizes, blocked = bind(parsed, call.shapes), set(parsed.blocked)
@@ -50,7 +50,7 @@ def _in_blocks(call: Call, text: str, block: int) -> Rule:
 
     inputs, outputs = map(split, parsed.inputs), map(split, parsed.outputs)
     rest = frozenset(blocked), "sum", parsed.terms
-    return Rule(tuple(inputs), tuple(outputs), sizes, *rest)
+    return ShardingRule(tuple(inputs), tuple(outputs), sizes, *rest)
 
 
 # A group owns rows of the first argument, columns of the second, or a range of the summed dim.
@@ -62,7 +62,7 @@ _GROUPED = {
 }
 
 
-def _grouped(call: Call) -> Rule:
+def _grouped(call: Call) -> ShardingRule:
     """Products by groups of rows, with their ends in `offs`.
 
     Rows of a matrix start at a multiple of 16 bytes, so k and n are sharded in blocks of that size.
@@ -74,12 +74,12 @@ def _grouped(call: Call) -> Rule:
     return replace(rule, local=grouped_product)
 
 
-def _packed(call: Call) -> Rule:
+def _packed(call: Call) -> ShardingRule:
     """Integer weights with a scale per row; the kernel fails on empty shards."""
     return _in_blocks(call, "m k, n k, n -> m n", 16)
 
 
-def _scaled_product(call: Call) -> Rule:
+def _scaled_product(call: Call) -> ShardingRule:
     """Multiply x [m, k] and y [k, n] with their scales, and add a bias [n].
 
     Scales are per tensor, or per row of x and column of y.

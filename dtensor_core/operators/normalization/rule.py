@@ -32,7 +32,7 @@ from dtensor_core.operators.normalization.local import (
 )
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Candidate, Operand, Rule
+from dtensor_core.operators.sharding_rule import Candidate, Operand, ShardingRule
 from dtensor_core.operators.summary_merge import sharded_axes
 from dtensor_core.placement import Replicate, Shard
 from dtensor_core.redistribute.partial_combine import Merge
@@ -53,10 +53,10 @@ def _layer(call: Call) -> tuple[Operand, Operand, Dims]:
     return full, tuple(() if dim in dims else names for dim, names in enumerate(full)), dims
 
 
-def _layer_norm(call: Call) -> Rule:
+def _layer_norm(call: Call) -> ShardingRule:
     """x, weight?, bias? -> y, mean, rstd; rms: x, weight? -> y, rstd."""
     full, moments, dims = _layer(call)
-    return Rule(
+    return ShardingRule(
         inputs=(full, *((full[dims[0] :],) * (len(call.specs) - 1))),
         outputs=(full, *((moments,) * (len(call.outputs) - 1))),
         sizes=factor_sizes(call.specs[0].shape),
@@ -65,12 +65,12 @@ def _layer_norm(call: Call) -> Rule:
     )
 
 
-def _layer_norm_backward(call: Call) -> Rule:
+def _layer_norm_backward(call: Call) -> ShardingRule:
     """grad, x, mean?, rstd, weight?, bias? -> grad_x?, grad_weight?, grad_bias?."""
     full, moments, dims = _layer(call)
     operands = {"grad_out": full, "input": full, "mean": moments, "rstd": moments}
     mask = call.argument("output_mask")
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operands.get(name, full[dims[0] :]) for name in call.names),
         outputs=_kept((full, full[dims[0] :], full[dims[0] :])[: len(mask)], mask),
         sizes=factor_sizes(call.specs[1].shape),
@@ -90,7 +90,7 @@ def _channels(call: Call) -> tuple[Operand, dict[str, int]]:
     return (("n",), ("g", "r"), *places), sizes
 
 
-def _sharing_groups(rule: Rule, call: Call) -> Rule:
+def _sharing_groups(rule: ShardingRule, call: Call) -> ShardingRule:
     """Allow channels to be sharded: by complete groups, or by groups that ranks share."""
     left, found = rule.sizes["g"], sharded_axes(call, (1,))
     aligned = True
@@ -114,11 +114,11 @@ def _sharing_groups(rule: Rule, call: Call) -> Rule:
     return replace(rule, blocked=rule.blocked | {"g"}, extra=extra)
 
 
-def _group_norm(call: Call) -> Rule:
+def _group_norm(call: Call) -> ShardingRule:
     """x, weight?, bias? -> y, mean, rstd."""
     full, sizes = _channels(call)
     moments = (("n",), ("g",))
-    rule = Rule(
+    rule = ShardingRule(
         inputs=(full, *(((full[1],),) * (len(call.specs) - 1))),
         outputs=(full, moments, moments),
         sizes=sizes,
@@ -129,12 +129,12 @@ def _group_norm(call: Call) -> Rule:
     return _sharing_groups(rule, call)
 
 
-def _group_norm_backward(call: Call) -> Rule:
+def _group_norm_backward(call: Call) -> ShardingRule:
     """grad, x, mean, rstd, weight? -> grad_x?, grad_weight?, grad_bias?."""
     full, sizes = _channels(call)
     moments, weight = (("n",), ("g",)), (full[1],)
     operands = {"mean": moments, "rstd": moments, "weight": weight}
-    rule = Rule(
+    rule = ShardingRule(
         inputs=tuple(operands.get(name, full) for name in call.names),
         outputs=_kept((full, weight, weight), call.argument("output_mask")),
         sizes=sizes,
@@ -155,13 +155,13 @@ def _batch(call: Call) -> tuple[dict[str, Operand], Dims]:
     return every | {"reserve": ((),), "weight": (full[1],)}, dims
 
 
-def _batch_norm(call: Call) -> Rule:
+def _batch_norm(call: Call) -> ShardingRule:
     """x, weight?, bias?, running_mean?, running_var? -> y, mean, rstd and more."""
     operands, dims = _batch(call)
     shape = call.specs[0].shape
     each = operands["weight"]
     training = call.argument("training", "with_update" in call.op._schema.name)
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operands.get(name, each) for name in call.names),
         outputs=(
             operands["input"],
@@ -176,7 +176,7 @@ def _batch_norm(call: Call) -> Rule:
     )
 
 
-def _batch_norm_backward(call: Call) -> Rule:
+def _batch_norm_backward(call: Call) -> ShardingRule:
     """grad, x, weight?, running stats?, mean?, rstd? -> grad_x?, grad_weight?, grad_bias?."""
     operands, dims = _batch(call)
     each = operands["weight"]
@@ -184,7 +184,7 @@ def _batch_norm_backward(call: Call) -> Rule:
     if not training:
         operands |= dict.fromkeys(("save_mean", "save_invstd", "save_var"), ((),))
     outputs = _kept((operands["input"], each, each), call.argument("output_mask"))
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operands.get(name, each) for name in call.names),
         outputs=outputs,
         sizes=factor_sizes(call.specs[1].shape),
@@ -193,7 +193,7 @@ def _batch_norm_backward(call: Call) -> Rule:
     )
 
 
-def _weight_norm(call: Call) -> Rule:
+def _weight_norm(call: Call) -> ShardingRule:
     """A weight over its norm, and gradients; may be sharded along `dim`, one norm per slice."""
     shape = call.specs[0].shape
     dim = call.argument("dim", 0) % len(shape)
@@ -202,7 +202,7 @@ def _weight_norm(call: Call) -> Rule:
     def operand(other: Sequence[int]) -> Operand:
         return full_operand(shape) if tuple(other) == tuple(shape) else each
 
-    return Rule(
+    return ShardingRule(
         inputs=tuple(operand(spec.shape) for spec in call.specs),
         outputs=tuple(operand(meta.shape) for meta in call.outputs),
         sizes=factor_sizes(shape),
@@ -210,7 +210,7 @@ def _weight_norm(call: Call) -> Rule:
     )
 
 
-def _each(names: str, build: Callable[[Call], Rule], text: str) -> dict[str, Row]:
+def _each(names: str, build: Callable[[Call], ShardingRule], text: str) -> dict[str, Row]:
     return dict.fromkeys(names.split(), Row(build, text))
 
 

@@ -19,7 +19,7 @@ from dtensor_core.operators.halo import exchanging_rows
 from dtensor_core.operators.padding.local import Padded, folding
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.row_copies import RowChange, RowCopy, RowLine, changing_rows
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 from dtensor_core.operators.windows import extent
 from dtensor_core.placement import Shard
 
@@ -81,7 +81,7 @@ def _unpadding(own: int, *, mirrors: bool) -> Row:
     """Make a row of the gradient of padding, which adds rows of edges to their origins."""
     base = batched(own, linear=True)
 
-    def build(call: Call) -> Rule | None:
+    def build(call: Call) -> ShardingRule | None:
         rule = base.build(call)
         assert rule is not None
         shape, pads = call.specs[1].shape, call.argument("padding")

@@ -6,10 +6,10 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.rule_builders import structural
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 
-def _pixels(call: Call) -> Rule:
+def _pixels(call: Call) -> ShardingRule:
     """Channels (c u v), rows h, columns w <-> c, (h u), (w v)."""
     forth = call.op._schema.name.endswith("pixel_shuffle")
     factor = int(call.args[1])
@@ -26,7 +26,7 @@ def _pixels(call: Call) -> Rule:
     return structural(call, (inputs,), (outputs,), sizes, "uv")
 
 
-def _channel_shuffle(call: Call) -> Rule:
+def _channel_shuffle(call: Call) -> ShardingRule:
     """The channels (g c) become (c g)."""
     shape, groups = call.specs[0].shape, int(call.args[1])
     full = full_operand(shape)

@@ -6,7 +6,7 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.elementwise import OPAQUE, pointwise
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 # (algebra, terms, operators)
 _LINES = (
@@ -42,13 +42,13 @@ _LINES = (
 )
 
 
-def _gated(call: Call) -> Rule:
+def _gated(call: Call) -> ShardingRule:
     """Product of the two halves of `dim`, or its gradient; both halves are sharded alike."""
     x = call.argument("self")
     dim = call.argument("dim", -1) % x.ndim
     full = full_operand(x.shape)
     halves = (*full[:dim], ("half", *full[dim]), *full[dim + 1 :])
-    return Rule(
+    return ShardingRule(
         inputs=tuple(halves if spec.shape == x.shape else full for spec in call.specs),
         outputs=tuple(halves if meta.shape == x.shape else full for meta in call.outputs),
         sizes={**factor_sizes(x.shape), f"d{dim}": x.shape[dim] // 2, "half": 2},

@@ -24,7 +24,7 @@ from dtensor_core.operators.pooling.local import (
     spread,
 )
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 from dtensor_core.operators.windows import Shares, Windows
 from dtensor_core.placement import Shard
 
@@ -70,7 +70,7 @@ def _pooling(own: int, windows_of: Callable[[Call, int], Pool], **options: Any) 
     """Make a row of a pool over `own` dims; further results are indices."""
     base = batched(own, **options)
 
-    def build(call: Call) -> Rule | None:
+    def build(call: Call) -> ShardingRule | None:
         rule = base.build(call)
         assert rule is not None
         pool = windows_of(call, own)
@@ -93,7 +93,7 @@ def _unpooling(own: int, windows_of: Callable[[Call, int], Pool]) -> Row:
     """Make a row of a pool's gradient: an average has an operator, a maximum has indices."""
     base = batched(own, linear=True)
 
-    def build(call: Call) -> Rule | None:
+    def build(call: Call) -> ShardingRule | None:
         rule = base.build(call)
         assert rule is not None
         pool = windows_of(call, own)

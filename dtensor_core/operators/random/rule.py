@@ -22,7 +22,7 @@ from dtensor_core.operators.random.local import (
 )
 from dtensor_core.operators.row import Row, alike
 from dtensor_core.operators.rule_builders import replicated_rule
-from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate
 
 aten = torch.ops.aten
@@ -31,11 +31,11 @@ aten = torch.ops.aten
 def _elementwise(local: LocalMaker, text: str = "elementwise, drawn for the full tensor") -> Row:
     """Make an elementwise row; a Partial argument of which only the shape is used stays."""
 
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         shape = call.outputs[0].shape
         like = call.op._schema.name.endswith("_like") and len(call.specs) == 1
         partials = dict.fromkeys(p for p in call.specs[0].placements if isinstance(p, Partial))
-        return Rule(
+        return ShardingRule(
             inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
             outputs=(full_operand(shape),) * len(call.outputs),
             sizes=factor_sizes(shape),
@@ -46,14 +46,14 @@ def _elementwise(local: LocalMaker, text: str = "elementwise, drawn for the full
     return Row(build, text)
 
 
-def _multinomial(call: Call) -> Rule:
+def _multinomial(call: Call) -> ShardingRule:
     """Rows of weights, [rows, classes] -> [rows, samples]; a single row is not sharded."""
     classes, samples = ("classes",), ("samples",)
     rows = (("rows",),) * (call.specs[0].ndim - 1)
     sizes = {"classes": call.specs[0].shape[-1], "samples": call.outputs[0].shape[-1]}
     if rows:
         sizes["rows"] = call.specs[0].shape[0]
-    return Rule(
+    return ShardingRule(
         inputs=((*rows, classes),),
         outputs=((*rows, samples),),
         sizes=sizes,
@@ -62,12 +62,12 @@ def _multinomial(call: Call) -> Rule:
     )
 
 
-def _rrelu(call: Call) -> Rule:
+def _rrelu(call: Call) -> ShardingRule:
     """rrelu_with_noise(x, noise, ...): drawn where x is not positive; noise keeps its layout."""
     if writes_first(call.op):  # and written back from there
         return replicated_rule(call)
     present = dict.fromkeys(call.specs[1].placements)
-    return Rule(
+    return ShardingRule(
         inputs=((), ()),
         outputs=((),),
         sizes={},

@@ -26,17 +26,17 @@ from dtensor_core.operators.rule_builders import (
     replicated_dim,
     replicated_rule,
 )
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 
 def reduction(reduce: str, algebra: str, local: LocalMaker | None = None) -> Row:
     """Make a row for a reduction whose partial results are reduced by `reduce`."""
 
-    def build(call: Call) -> Rule:
+    def build(call: Call) -> ShardingRule:
         shape = call.specs[0].shape
         dims = reduced_dims(call, len(shape))
         unable = reduce == "product" and call.specs[0].dtype.is_complex  # no backend does that
-        return Rule(
+        return ShardingRule(
             inputs=(full_operand(shape),),
             outputs=(kept_dims(shape, dims, bool(call.argument("keepdim", False))),),
             sizes=factor_sizes(shape),
@@ -50,7 +50,7 @@ def reduction(reduce: str, algebra: str, local: LocalMaker | None = None) -> Row
     return Row(build, f"reduced dims: {reduce} of shards", algebra)
 
 
-def _vector_norm(call: Call) -> Rule:
+def _vector_norm(call: Call) -> ShardingRule:
     """Norms of shards reduce as norms, infinite orders as extremes, and order 0 as a sum."""
     shape = call.specs[0].shape
     named = [argument.name for argument in call.op._schema.arguments]
@@ -59,7 +59,7 @@ def _vector_norm(call: Call) -> Rule:
     reduce, local = _NORMS.get(order, (f"norm{order:g}", None))
     dims = reduced_dims(call, len(shape))
     unsharded = order < 0 and order != -math.inf
-    return Rule(
+    return ShardingRule(
         inputs=(full_operand(shape),),
         outputs=(kept_dims(shape, dims, bool(call.argument("keepdim", False))),),
         sizes=factor_sizes(shape),
@@ -71,12 +71,12 @@ def _vector_norm(call: Call) -> Rule:
     )
 
 
-def _histogram(call: Call) -> Rule:
+def _histogram(call: Call) -> ShardingRule:
     """With given bounds each shard counts its elements; otherwise all elements are needed."""
     if call.argument("min") == call.argument("max"):
         return replicated_rule(call)
     shape = call.specs[0].shape
-    return Rule(
+    return ShardingRule(
         (full_operand(shape),),
         ((("bins",),),),
         {**factor_sizes(shape), "bins": 1},
@@ -84,7 +84,7 @@ def _histogram(call: Call) -> Rule:
     )
 
 
-def _only_dim_sharded(call: Call) -> Rule:
+def _only_dim_sharded(call: Call) -> ShardingRule:
     """Only the named dimension may be sharded."""
     rule = replicated_dim(call)
     return replace(rule, blocked=frozenset(rule.sizes) - rule.blocked)

@@ -14,7 +14,7 @@ from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.row_copies import RowChange, RowCopy, RowLine, changing_rows
 from dtensor_core.operators.rule_builders import structural
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 
 
 def _roll(call: Call) -> RowChange:
@@ -67,7 +67,7 @@ def _repeat(call: Call) -> RowChange:
     return RowChange(lines, without, added)
 
 
-def _rot90(call: Call) -> Rule:
+def _rot90(call: Call) -> ShardingRule:
     """Half a turn flips two dims; a quarter turn flips one of them and then swaps them."""
     shape = call.specs[0].shape
     turns = int(call.argument("k")) % 4

@@ -12,11 +12,11 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.rule_builders import replicated_dim
 from dtensor_core.operators.scan.local import scanned, scanned_with_places
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 from dtensor_core.operators.summary_merge import merged
 
 
-def _scanned(call: Call) -> Rule:
+def _scanned(call: Call) -> ShardingRule:
     spec = call.specs[0]
     rule, dim = replicated_dim(call), int(call.argument("dim")) % max(spec.ndim, 1)
     if call.op._schema.name.startswith("aten::cumsum"):

@@ -20,7 +20,7 @@ from dtensor_core.operators.local_operator import Local, with_local_size
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.rule_builders import replicated_rule, structural
-from dtensor_core.operators.sharding_rule import Candidate, Rule
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.operators.slicing.local import selecting, writing_selection, writing_slice
 from dtensor_core.placement import Placement, Shard
 from dtensor_core.redistribute.halo_exchange import Exchange, Extents, Rows
@@ -30,7 +30,9 @@ aten = torch.ops.aten
 Shards = Mapping[int, Cut]
 
 
-def _replicated_dim(call: Call, *, dim: int, removed: bool = False, added: bool = False) -> Rule:
+def _replicated_dim(
+    call: Call, *, dim: int, removed: bool = False, added: bool = False
+) -> ShardingRule:
     """Build a rule with one replicated dimension, which stays, goes, or is new in the result."""
     shape = call.specs[0].shape
     full = full_operand(shape)
@@ -49,7 +51,7 @@ def _replicated_dim(call: Call, *, dim: int, removed: bool = False, added: bool 
     )
 
 
-def _exchanging(rule: Rule, call: Call, axis: int, exchange: Exchange) -> Rule:
+def _exchanging(rule: ShardingRule, call: Call, axis: int, exchange: Exchange) -> ShardingRule:
     """Add the exchange as a further candidate: arguments that are not replicated are sharded."""
     sharded = Shard(exchange.dim)
     inputs = tuple(
@@ -100,7 +102,7 @@ def _taken(call: Call, size: int, ranks: int) -> _Taken:
     return _Taken(size, ranks, range(size)[slice(*bounds)])
 
 
-def _slice(call: Call) -> Rule:
+def _slice(call: Call) -> ShardingRule:
     """A slice that takes the entire dimension leaves any sharding of it alone."""
     spec = call.specs[0]
     dim = int(call.argument("dim", 0)) % spec.ndim
@@ -121,7 +123,7 @@ def _slice(call: Call) -> Rule:
     return _exchanging(rule, call, axis, Exchange(axis, dim, (taken.extents,), (wanted,), run))
 
 
-def _select(call: Call) -> Rule:
+def _select(call: Call) -> ShardingRule:
     """If the dimension is sharded, one rank has the selected part and the others zeros."""
     spec, dim = call.specs[0], call.args[1] % call.specs[0].ndim
     full = full_operand(spec.shape)
@@ -136,7 +138,7 @@ def _select(call: Call) -> Rule:
     )
 
 
-def _split(call: Call) -> Rule:
+def _split(call: Call) -> ShardingRule:
     """Make all pieces by one exchange."""
     spec = call.specs[0]
     dim = int(call.argument("dim", 0)) % spec.ndim
@@ -153,12 +155,12 @@ def _split(call: Call) -> Rule:
     return _exchanging(rule, call, axis, Exchange(axis, dim, (owned,), wanted, run))
 
 
-def _unbind(call: Call) -> Rule:
+def _unbind(call: Call) -> ShardingRule:
     dim = int(call.argument("dim", 0)) % call.specs[0].ndim
     return _replicated_dim(call, dim=dim, removed=True)
 
 
-def _cat(call: Call) -> Rule:
+def _cat(call: Call) -> ShardingRule:
     """Every rank takes its share of a replicated tensor; the rows of all others are sent."""
     out = call.outputs[0]
     if any(spec.ndim != len(out.shape) for spec in call.specs):  # `torch.cat` skips empty tensors
@@ -185,12 +187,12 @@ def _cat(call: Call) -> Rule:
     return _exchanging(rule, call, axis, exchange)
 
 
-def _stack(call: Call) -> Rule:
+def _stack(call: Call) -> ShardingRule:
     dim = int(call.argument("dim", 0)) % (call.specs[0].ndim + 1)
     return _replicated_dim(call, dim=dim, added=True)
 
 
-def _inserted(call: Call) -> Rule:
+def _inserted(call: Call) -> ShardingRule:
     """The gradient of a slice or selection: zeros but for a part of one dimension."""
     shape = call.outputs[0].shape
     dim = int(call.argument("dim")) % len(shape)
@@ -201,7 +203,7 @@ def _inserted(call: Call) -> Rule:
     )
 
 
-def _slice_backward(call: Call) -> Rule:
+def _slice_backward(call: Call) -> ShardingRule:
     """The gradient of a slice: its rows return to their origin."""
     shape, spec = call.outputs[0].shape, call.specs[0]
     dim = int(call.argument("dim")) % len(shape)
@@ -226,7 +228,7 @@ def _slice_backward(call: Call) -> Rule:
     return _exchanging(rule, call, axis, Exchange(axis, dim, (owned,), (taken.extents,), run))
 
 
-def _written_part(call: Call, *, gone: bool) -> Rule:
+def _written_part(call: Call, *, gone: bool) -> ShardingRule:
     """x, part, dim, ... -> x with the part in its place.
 
     The part is replicated along the dimension if that is sharded.
@@ -235,7 +237,7 @@ def _written_part(call: Call, *, gone: bool) -> Rule:
     dim = int(call.argument("dim", 0)) % spec.ndim
     full = full_operand(spec.shape)
     part = full[:dim] + full[dim + 1 :] if gone else (*full[:dim], (), *full[dim + 1 :])
-    return Rule(
+    return ShardingRule(
         inputs=(full, part),
         outputs=(full,),
         sizes=factor_sizes(spec.shape),
@@ -245,11 +247,11 @@ def _written_part(call: Call, *, gone: bool) -> Rule:
     )
 
 
-def _select_scatter(call: Call) -> Rule:
+def _select_scatter(call: Call) -> ShardingRule:
     return _written_part(call, gone=True)
 
 
-def _slice_scatter(call: Call) -> Rule:
+def _slice_scatter(call: Call) -> ShardingRule:
     """The rows of a part move to their destination; rows of a replicated part stay."""
     spec, part = call.specs
     dim = int(call.argument("dim", 0)) % spec.ndim

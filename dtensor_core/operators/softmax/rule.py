@@ -16,20 +16,20 @@ from dtensor_core.operators.rule_builders import (
     replicated_dim,
     replicated_reduced_dims,
 )
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 from dtensor_core.operators.softmax.local import logs, normed, normed_backward
 from dtensor_core.operators.summary_merge import merged
 
 aten = torch.ops.aten
 
 
-def _log_of_sum(call: Call) -> Rule:
+def _log_of_sum(call: Call) -> ShardingRule:
     spec = call.specs[0]
     dims = reduced_dims(call, spec.ndim)
     return merged(replicated_reduced_dims(call), call, dims, call.outputs[0].dtype.itemsize, logs)
 
 
-def _softmax(call: Call) -> Rule:
+def _softmax(call: Call) -> ShardingRule:
     spec, dim = call.specs[0], int(call.argument("dim"))
     summary_bytes = accumulation_dtype(call.outputs[0].dtype).itemsize
     run = normed if len(call.specs) == 1 else normed_backward

@@ -16,7 +16,7 @@ from dtensor_core.operators.rule_builders import (
     replicated_dim,
     replicated_reduced_dims,
 )
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 from dtensor_core.operators.sorting.local import best, extremes_and_places, least_and_most, places
 from dtensor_core.operators.summary_merge import merged
 from dtensor_core.spec import Spec
@@ -25,7 +25,7 @@ aten = torch.ops.aten
 _PLACE_BYTES = torch.int64.itemsize
 
 
-def _extreme(call: Call) -> Rule:
+def _extreme(call: Call) -> ShardingRule:
     spec = call.specs[0]
     dims = reduced_dims(call, spec.ndim)
     run = extremes_and_places if len(call.outputs) == 2 else places
@@ -34,7 +34,7 @@ def _extreme(call: Call) -> Rule:
     )
 
 
-def _both_extremes(call: Call) -> Rule:
+def _both_extremes(call: Call) -> ShardingRule:
     spec = call.specs[0]
     dims = reduced_dims(call, spec.ndim)
     return merged(
@@ -42,7 +42,7 @@ def _both_extremes(call: Call) -> Rule:
     )
 
 
-def _top(call: Call) -> Rule:
+def _top(call: Call) -> ShardingRule:
     spec, k = call.specs[0], int(call.argument("k"))
     if spec.dtype not in (torch.float32, torch.float64):
         return replicated_dim(call)
@@ -51,7 +51,7 @@ def _top(call: Call) -> Rule:
     return merged(replicated_dim(call), call, (dim,), summary_bytes, best)
 
 
-def _sorted_and_sought(call: Call) -> Rule:
+def _sorted_and_sought(call: Call) -> ShardingRule:
     """Each shard of the sorted dim counts the elements before a value; the counts are summed."""
     buckets = call.op._schema.name == "aten::bucketize"
     given = [call.argument("self"), call.argument("boundaries" if buckets else "sorted_sequence")]
@@ -61,7 +61,7 @@ def _sorted_and_sought(call: Call) -> Rule:
     sizes = {**factor_sizes(values.shape if values else ()), "s": line.shape[-1]}
     operands = ((*own, ("s",)), *([sought] if values else []))
     rest = [(*own, ("s",))] * (len(call.specs) - len(operands))
-    return Rule(
+    return ShardingRule(
         inputs=(*(operands[::-1] if buckets else operands), *rest),
         outputs=(sought,),
         sizes=sizes,
@@ -69,7 +69,7 @@ def _sorted_and_sought(call: Call) -> Rule:
     )
 
 
-def _is_in(call: Call) -> Rule:
+def _is_in(call: Call) -> ShardingRule:
     """Membership in test elements, or with `invert` absence, tested on each shard of them."""
     named = [("elements", "e"), ("test_elements", "t"), ("element", "e"), ("test_element", "t")]
     found = [(call.argument(name), letter) for name, letter in named]
@@ -77,7 +77,9 @@ def _is_in(call: Call) -> Rule:
     operands = [tuple((f"{letter}{n}",) for n in range(spec.ndim)) for spec, letter in given]
     sizes = {f"{letter}{n}": size for spec, letter in given for n, size in enumerate(spec.shape)}
     out = tuple((f"e{n}",) for n in range(len(call.outputs[0].shape)))
-    return Rule(tuple(operands), (out,), sizes, reduce="min" if call.argument("invert") else "max")
+    return ShardingRule(
+        tuple(operands), (out,), sizes, reduce="min" if call.argument("invert") else "max"
+    )
 
 
 ROWS = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -18,6 +17,8 @@ from dtensor_core.operators.windows import Part, Windows, extent, fitted
 from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
+
+_Ints = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +46,33 @@ class Columns:
         found = self.windows.seeing(own)
         return Extent(found.offset * self.width, found.size * self.width)
 
-    def taken(self, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+    def to_columns(self, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
         """Make the operator from rows to columns."""
         own, patches = self.patches(shards[self.dim])
         part = Part.of_windows(self.windows, patches)
 
         def local(
-            x: torch.Tensor,
-            kernel: Sequence[int],
-            dilation: Sequence[int],
-            padding: Sequence[int],
-            *step: Any,
+            x: torch.Tensor, kernel: _Ints, gap: _Ints, pad: _Ints, step: _Ints
         ) -> torch.Tensor:
             (x,) = rows([x])
             if not own.size or 0 in x.shape:
                 shape = [*x.shape[:-3], x.shape[-3] * kernel[0] * kernel[-1], own.size]
                 return depending(x.new_zeros(shape), x)
             x = fitted(x, self.dim, part.needs, part.block)
-            made = op(x, kernel, dilation, [0, padding[-1]], *step)
+            made = op(x, kernel, gap, [0, pad[-1]], step)
             first = own.offset - patches.offset * self.width
             return made.narrow(self.dim, first, own.size).contiguous()
 
         return local
 
-    def put_back(self, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
+    def to_image(self, op: Local, rows: Rows, shards: Mapping[int, Cut]) -> Local:
         """Make the operator that sums columns into rows."""
         dim, shard = self.dim, shards[self.dim]
         own = local_extent(self.windows.size, shard.num_shards, shard.coord)
         part = Part.of_rows(self.windows, own)
 
         def local(
-            x: torch.Tensor,
-            size: Sequence[int],
-            kernel: Sequence[int],
-            dilation: Sequence[int],
-            padding: Sequence[int],
-            *step: Any,
+            x: torch.Tensor, size: _Ints, kernel: _Ints, gap: _Ints, pad: _Ints, step: _Ints
         ) -> torch.Tensor:
             (x,) = rows([x])
             if not own.size or 0 in x.shape:
@@ -89,7 +81,7 @@ class Columns:
                 return depending(x.new_zeros(shape), x)
             x = x.unflatten(dim, (part.needs.size, self.width))
             x = fitted(x, dim, part.needs, part.block).flatten(dim)
-            made = op(x, [part.made.size, size[-1]], kernel, dilation, [0, padding[-1]], *step)
+            made = op(x, [part.made.size, size[-1]], kernel, gap, [0, pad[-1]], step)
             return fitted(made, dim, part.made, own).contiguous()
 
         return local

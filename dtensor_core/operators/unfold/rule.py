@@ -20,7 +20,7 @@ from dtensor_core.operators.memory_layout import strided
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.rule_builders import replicated_rule, structural
-from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.operators.unfold.local import Columns, with_local_sizes
 from dtensor_core.operators.windows import Windows, fitted
 from dtensor_core.placement import Shard
@@ -30,7 +30,7 @@ from dtensor_core.spec import Spec
 aten = torch.ops.aten
 
 
-def _unfold(call: Call) -> Rule:
+def _unfold(call: Call) -> ShardingRule:
     """x, dim, size, step -> windows of dim, whose elements are a new last dim."""
     shape = call.specs[0].shape
     if not shape:
@@ -40,7 +40,7 @@ def _unfold(call: Call) -> Rule:
     return _windowed(call, dim, Windows(shape[dim], count, call.args[3], call.args[2]))
 
 
-def _as_strided(call: Call) -> Rule:
+def _as_strided(call: Call) -> ShardingRule:
     """Windows of the last dim, as `stft` takes them; any other call runs on the full tensor."""
     spec, (size, stride) = call.specs[0], (call.argument("size"), call.argument("stride"))
     if call.argument("storage_offset") or not spec.ndim or len(size) != spec.ndim + 1:
@@ -54,7 +54,7 @@ def _as_strided(call: Call) -> Rule:
     return _windowed(call, spec.ndim - 1, windows)
 
 
-def _placed(call: Call) -> Rule:
+def _placed(call: Call) -> ShardingRule:
     """Select elements of a full tensor by position in memory, relative to its first element.
 
     Raises:
@@ -92,7 +92,7 @@ def _are_elements(
     return bool(marked.as_strided(size, stride, offset).all())
 
 
-def _windowed(call: Call, dim: int, windows: Windows) -> Rule:
+def _windowed(call: Call, dim: int, windows: Windows) -> ShardingRule:
     shape = call.specs[0].shape
     full = full_operand(shape)
     out = (*full[:dim], (), *full[dim + 1 :], ())
@@ -120,7 +120,7 @@ def _windowed(call: Call, dim: int, windows: Windows) -> Rule:
     return exchanging_rows(rule, call, dim, {0: wanted}, [Shard(dim)], run)
 
 
-def _unfold_backward(call: Call) -> Rule:
+def _unfold_backward(call: Call) -> ShardingRule:
     """Elements of windows are added at their origin."""
     shape, dim = call.outputs[0].shape, int(call.args[2]) % max(len(call.outputs[0].shape), 1)
     full = full_operand(shape)
@@ -155,7 +155,7 @@ def _unfold_backward(call: Call) -> Rule:
     return rule
 
 
-def _columns(call: Call) -> Rule:
+def _columns(call: Call) -> ShardingRule:
     """Patches of an image as columns, and back; a channel has one row per position in a patch."""
     forth = call.op._schema.name.endswith("im2col")
     image, columns = (call.specs[0].shape, call.outputs[0].shape)[:: 1 if forth else -1]
@@ -164,7 +164,9 @@ def _columns(call: Call) -> Rule:
     sizes = {"n": image[0]} if samples else {}
     sizes |= {"c": image[-3], "k": columns[-2] // image[-3]}
     inputs, outputs = operands if forth else operands[::-1]
-    rule = Rule((inputs,), (outputs,), sizes, frozenset("k"), terms=((0,),), algebra="linear")
+    rule = ShardingRule(
+        (inputs,), (outputs,), sizes, frozenset("k"), terms=((0,),), algebra="linear"
+    )
     kernel, step, gap, pad = (
         call.argument(name) for name in ("kernel_size", "stride", "dilation", "padding")
     )
@@ -177,7 +179,7 @@ def _columns(call: Call) -> Rule:
     windows = Windows(image[-2], rows, step[0], gap[0] * (kernel[0] - 1) + 1, pad[0])
     dim = len(image) - 2
     found = Columns(windows, width, dim)
-    wanted, run = (found.seen, found.taken) if forth else (found.seeing, found.put_back)
+    wanted, run = (found.seen, found.to_columns) if forth else (found.seeing, found.to_image)
     return exchanging_rows(rule, call, dim, {0: wanted}, [Shard(dim)], run)
 
 

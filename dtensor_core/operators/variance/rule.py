@@ -10,12 +10,12 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import accumulation_dtype
 from dtensor_core.operators.row import Row, alike
 from dtensor_core.operators.rule_builders import reduced_dims, replicated_reduced_dims
-from dtensor_core.operators.sharding_rule import Rule
+from dtensor_core.operators.sharding_rule import ShardingRule
 from dtensor_core.operators.summary_merge import merged
 from dtensor_core.operators.variance.local import moments
 
 
-def _variance(call: Call) -> Rule:
+def _variance(call: Call) -> ShardingRule:
     spec = call.specs[0]
     summary_bytes = 2 * accumulation_dtype(spec.dtype).itemsize
     dims = reduced_dims(call, spec.ndim)

@@ -17,7 +17,7 @@ from dtensor_core.operators.memory_layout import as_complex, reshaped, resolved,
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.rule_builders import structural
-from dtensor_core.operators.sharding_rule import Operand, Rule
+from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.operators.views.local import squeezing
 
 
@@ -111,12 +111,12 @@ def _as_operand(dims: list[list[str]]) -> Operand:
     return tuple(tuple(names) for names in dims)
 
 
-def _view(call: Call) -> Rule:
+def _view(call: Call) -> ShardingRule:
     before, after, sizes, blocked = reshape_factors(call.specs[0].shape, call.outputs[0].shape)
     return structural(call, (before,), (after,), sizes, blocked, reshaped)
 
 
-def _view_as(call: Call) -> Rule:
+def _view_as(call: Call) -> ShardingRule:
     """The same bytes as another dtype: elements of the last dim that share bytes stay together.
 
     The ratio of the element sizes becomes a factor that is not sharded. Partial sums can't be
@@ -131,7 +131,7 @@ def _view_as(call: Call) -> Rule:
         operands[not wide] = (*full[:-1], (last, "bytes"))
         sizes[last] = min(before[-1], after[-1])
         sizes["bytes"] = max(before[-1], after[-1]) // max(sizes[last], 1)
-    return Rule(
+    return ShardingRule(
         inputs=(operands[0],),
         outputs=(operands[1],),
         sizes=sizes,
@@ -140,19 +140,19 @@ def _view_as(call: Call) -> Rule:
     )
 
 
-def _permuted(call: Call, order: Sequence[int]) -> Rule:
+def _permuted(call: Call, order: Sequence[int]) -> ShardingRule:
     shape = call.specs[0].shape
     full = full_operand(shape)
     permuted = tuple(full[dim] for dim in order)
     return structural(call, (full,), (permuted,), factor_sizes(shape))
 
 
-def _permute(call: Call) -> Rule:
+def _permute(call: Call) -> ShardingRule:
     ndim = call.specs[0].ndim
     return _permuted(call, [dim % ndim for dim in call.args[1]])
 
 
-def _transpose(call: Call) -> Rule:
+def _transpose(call: Call) -> ShardingRule:
     ndim = call.specs[0].ndim
     order = list(range(ndim))
     first, second = (dim % max(ndim, 1) for dim in call.args[1:3])
@@ -161,11 +161,11 @@ def _transpose(call: Call) -> Rule:
     return _permuted(call, order)
 
 
-def _t(call: Call) -> Rule:
+def _t(call: Call) -> ShardingRule:
     return _permuted(call, range(call.specs[0].ndim)[::-1])
 
 
-def _unsqueeze(call: Call) -> Rule:
+def _unsqueeze(call: Call) -> ShardingRule:
     shape = call.specs[0].shape
     full = list(full_operand(shape))
     at = call.args[1] % (len(shape) + 1)
@@ -174,7 +174,7 @@ def _unsqueeze(call: Call) -> Rule:
     )
 
 
-def _squeeze(call: Call) -> Rule:
+def _squeeze(call: Call) -> ShardingRule:
     """Remove dimensions of size 1, all of them or those named."""
     shape = call.specs[0].shape
     named: Any = call.args[1] if len(call.args) > 1 else range(len(shape))
@@ -192,7 +192,7 @@ def _squeeze(call: Call) -> Rule:
     )
 
 
-def _expand(call: Call) -> Rule:
+def _expand(call: Call) -> ShardingRule:
     """A size of 1 is expanded to a new size: that dimension of the result is not sharded."""
     shape, out = call.specs[0].shape, call.outputs[0].shape
     first = len(out) - len(shape)
@@ -203,7 +203,7 @@ def _expand(call: Call) -> Rule:
     return structural(call, (operand,), (full,), factor_sizes(out), local=with_local_size(1))
 
 
-def _diag_embed(call: Call) -> Rule:
+def _diag_embed(call: Call) -> ShardingRule:
     shape, ndim = call.specs[0].shape, len(call.outputs[0].shape)
     dims = sorted(int(call.argument(name)) % ndim for name in ("dim1", "dim2"))
     full = full_operand(shape)
@@ -213,22 +213,22 @@ def _diag_embed(call: Call) -> Rule:
     return structural(call, (full,), (tuple(out),), factor_sizes(shape), [f"d{len(shape) - 1}"])
 
 
-def _as_real(call: Call) -> Rule:
+def _as_real(call: Call) -> ShardingRule:
     full = full_operand(call.specs[0].shape)
     return _linear(call, full, (*full, ()))
 
 
-def _as_complex(call: Call) -> Rule:
+def _as_complex(call: Call) -> ShardingRule:
     full = full_operand(call.specs[0].shape[:-1])
     return replace(_linear(call, (*full, ()), full), local=as_complex)
 
 
-def _conjugate(call: Call) -> Rule:
+def _conjugate(call: Call) -> ShardingRule:
     full = full_operand(call.specs[0].shape)
     return replace(_linear(call, full, full), local=resolved)
 
 
-def _linear(call: Call, before: Operand, after: Operand) -> Rule:
+def _linear(call: Call, before: Operand, after: Operand) -> ShardingRule:
     """A view that changes the meaning of elements: sums pass, extremes don't."""
     rule = structural(call, (before,), (after,), factor_sizes(call.specs[0].shape))
     return replace(rule, algebra="linear")

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 from dtensor_core.layout import Cut, held_extents
 from dtensor_core.operators.call import Call, tensors
 from dtensor_core.operators.local_operator import local_operator
-from dtensor_core.operators.sharding_rule import Candidate, Rule, candidates
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule, candidates
 from dtensor_core.operators.table import rule_of
 from dtensor_core.placement import (
     Partial,
@@ -117,7 +117,7 @@ def _written_places(op: OpOverload) -> tuple[int, ...]:
 class Offer:
     """A candidate, the rule that offers it, and the placements of the arguments."""
 
-    rule: Rule
+    rule: ShardingRule
     candidate: Candidate
     present: tuple[Placement, ...]
 
