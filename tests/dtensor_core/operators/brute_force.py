@@ -183,11 +183,11 @@ def can_be(tensor: torch.Tensor, placement: Placement) -> bool:
     if dim is not None:
         return dim < tensor.ndim
     if isinstance(placement, Partial):
-        return _addends_exist(tensor.dtype, placement.reduce_op)
+        return _partials_exist(tensor.dtype, placement.reduce_op)
     return True
 
 
-def _addends_exist(dtype: torch.dtype, reduce_op: str) -> bool:
+def _partials_exist(dtype: torch.dtype, reduce_op: str) -> bool:
     if dtype is torch.bool:
         return reduce_op in ("max", "min")
     if dtype.is_complex:
@@ -211,13 +211,13 @@ def _call(
 def local_parts(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[torch.Tensor]:
     """Local parts by coordinate; partial values differ and reduce to the tensor."""
     if isinstance(placement, Partial):
-        return addends(tensor, placement.reduce_op, ranks)
+        return partials(tensor, placement.reduce_op, ranks)
     if sharded_dim(placement) is not None:
         return [piece.contiguous() for piece in split(tensor, placement, ranks)]
     return [tensor] * ranks
 
 
-def addends(tensor: torch.Tensor, reduce_op: str, ranks: int) -> list[torch.Tensor]:
+def partials(tensor: torch.Tensor, reduce_op: str, ranks: int) -> list[torch.Tensor]:
     """Partial values that reduce to the tensor; infinities are on the first rank."""
     noise = _noise(tensor, ranks)
     if reduce_op in ("sum", "avg"):
@@ -239,7 +239,7 @@ def addends(tensor: torch.Tensor, reduce_op: str, ranks: int) -> list[torch.Tens
         factors = [each.sign() * (each.abs() + 0.5) for each in noise[1:]]
         return [tensor / torch.stack(factors).prod(0), *factors]
     exponent = norm_exponent(reduce_op)
-    assert exponent is not None, f"no addends for {reduce_op}"
+    assert exponent is not None, f"no partials for {reduce_op}"
     shares = torch.arange(1, ranks + 1) / sum(range(1, ranks + 1))
     return [tensor * float(share) ** (1 / exponent) for share in shares]
 
@@ -284,22 +284,22 @@ def joined(parts: Sequence[torch.Tensor], placement: Placement, shape: torch.Siz
     """Reassemble a tensor from its shards."""
     dim = sharded_dim(placement)
     assert dim is not None
-    whole = parts[0].new_empty(shape)
+    full = parts[0].new_empty(shape)
     for coord, piece in enumerate(parts):
-        cut = Cut(len(parts), coord, split_factor(placement))
+        shard = Cut(len(parts), coord, split_factor(placement))
         start = 0
-        for extent in held_extents(shape[dim], (cut,)):
+        for extent in held_extents(shape[dim], (shard,)):
             source = piece.narrow(dim, start, extent.size)
-            whole.narrow(dim, extent.offset, extent.size).copy_(source)
+            full.narrow(dim, extent.offset, extent.size).copy_(source)
             start += extent.size
-    return whole
+    return full
 
 
 Near = Callable[[torch.Tensor, torch.Tensor, float], None]
 
 
-def _is_near(value: torch.Tensor, whole: torch.Tensor, near: float) -> None:
-    torch.testing.assert_close(value, whole, atol=near, rtol=near, equal_nan=True)
+def _is_near(value: torch.Tensor, full: torch.Tensor, near: float) -> None:
+    torch.testing.assert_close(value, full, atol=near, rtol=near, equal_nan=True)
 
 
 def check(sample: Sample, offer: Offer, is_near: Near = _is_near) -> bool:
@@ -332,8 +332,8 @@ def check(sample: Sample, offer: Offer, is_near: Near = _is_near) -> bool:
             for placement, meta in zip(candidate.outputs, outputs, strict=True)
         )
         local = _local(sample.op, offer, call.specs, results)
-        held = [each[coord] for each in parts]
-        args, kwargs = tree_unflatten(tree_map_only(torch.Tensor, torch.clone, held), structure)
+        values = [each[coord] for each in parts]
+        args, kwargs = tree_unflatten(tree_map_only(torch.Tensor, torch.clone, values), structure)
         torch.manual_seed(7)
         found = only_tensors(local(*args, **kwargs))
         for tensor, spec in zip(found, results, strict=True):
@@ -398,9 +398,9 @@ def _compare(
         for place in places
     ]
     placements = itertools.chain(candidate.outputs, back)
-    for number, (whole, placement) in enumerate(zip(expected, placements, strict=True)):
+    for number, (full, placement) in enumerate(zip(expected, placements, strict=True)):
         parts = [results[number] for results in got]
         if sample.compare_values:
-            value = put_together(parts, placement, whole.shape)
-            near = max(_NEAR.get(each.dtype, 1e-7) for each in (whole, *given))
-            is_near(value, whole, near)
+            value = put_together(parts, placement, full.shape)
+            near = max(_NEAR.get(each.dtype, 1e-7) for each in (full, *given))
+            is_near(value, full, near)

@@ -83,10 +83,10 @@ def _recorded(each: _Pass) -> dict[str, list[Sample]]:
 def _unlike(samples: list[Sample]) -> list[Sample]:
     """Shuffle the samples, but put those without a dim to shard last."""
     random.Random(0).shuffle(samples)
-    return sorted(samples, key=_has_nothing_to_cut)
+    return sorted(samples, key=_has_nothing_to_shard)
 
 
-def _has_nothing_to_cut(sample: Sample) -> bool:
+def _has_nothing_to_shard(sample: Sample) -> bool:
     return all(each.numel() < 2 for each in only_tensors((sample.args, sample.kwargs)))
 
 

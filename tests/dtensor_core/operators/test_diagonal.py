@@ -35,7 +35,7 @@ LAYOUTS = {
     "both": ((2, 2), [Shard(1), Shard(0)]),
     "rows twice": ((2, 2), [Shard(0), Shard(0)]),
     "in blocks": ((2, 2), [_StridedShard(0, split_factor=2), Shard(0)]),
-    "addends": ((4, 2), [Partial(), Shard(1)]),
+    "partial sums": ((4, 2), [Partial(), Shard(1)]),
 }
 
 

@@ -25,18 +25,16 @@ def _spectrogram(x: Any, window: Any, **options: Any) -> Any:
     return torch.view_as_real(torch.stft(x, 16, 8, window=window, return_complex=True, **options))
 
 
-def test_a_spectrogram_is_cut_by_signals_for_nothing_and_by_frames_for_what_they_overlap_by() -> (
-    None
-):
+def test_a_spectrogram_of_sharded_signals_sends_nothing_and_of_frames_their_overlap() -> None:
     hop = 8
     window = torch.hann_window(16, dtype=torch.float64)
     with fake_world(RANKS, rank=1):
         mesh = init_device_mesh("cpu", (RANKS,))
-        held = laid_out(window, mesh, [R])
+        replicated = laid_out(window, mesh, [R])
         for center in (True, False):
             x = laid_out(_t(4, 256), mesh, [Shard(0)])
             with Messages() as sent:
-                y = _spectrogram(x, held, center=center)
+                y = _spectrogram(x, replicated, center=center)
                 grad = torch.ones_like(y).redistribute(placements=[Shard(0)])
                 (back,) = torch.autograd.grad(y, [x], grad)
             assert sent.all == []
@@ -44,7 +42,7 @@ def test_a_spectrogram_is_cut_by_signals_for_nothing_and_by_frames_for_what_they
         # 31 frames, of which ranks have 8, 8, 8, 7, so that the last of a rank needs a hop more.
         x = laid_out(_t(64, 256), mesh, [Shard(1)])
         with Messages() as sent:
-            y = _spectrogram(x, held, center=False)
+            y = _spectrogram(x, replicated, center=False)
         assert sent.all == [("all_to_all", 64 * hop)]
         assert y.placements == (Shard(2),)
         # Rank 1 holds samples 64 to 127, which frames 7 to 15 see. It has frames 8 to 15, and

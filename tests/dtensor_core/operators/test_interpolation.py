@@ -93,7 +93,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", [[Shard(2), Shard(3)], [Shard(0), Shard(2)]], ids=str)
-def test_interpolation_agrees_where_rows_are_cut(way: str, layout: list[Placement]) -> None:
+def test_interpolation_agrees_where_rows_are_sharded(way: str, layout: list[Placement]) -> None:
     options = {"mode": way.partition(",")[0], **WAYS[way]}
     for size, out in ((4, 8), (3, 9), (10, 5), (4, 4), (5, 7), (9, 2), (6, 1)):
         assert_agrees(
@@ -106,7 +106,7 @@ def test_interpolation_agrees_where_rows_are_cut(way: str, layout: list[Placemen
 
 @pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize("factor", [1.3, 0.7, 2.6])
-def test_interpolation_by_factors_agrees_where_rows_are_cut(factor: float) -> None:
+def test_interpolation_by_factors_agrees_where_rows_are_sharded(factor: float) -> None:
     for mode in ("linear", "nearest"):
         for options in ({}, {"recompute_scale_factor": True}):
             assert_agrees(

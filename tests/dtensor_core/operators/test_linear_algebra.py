@@ -63,7 +63,7 @@ FREE: dict[str, tuple[Callable[..., Any], list[torch.Tensor], list[Any], Any]] =
 
 
 @pytest.mark.parametrize("name", FREE)
-def test_what_is_independent_may_be_cut_and_nothing_is_sent(name: str) -> None:
+def test_what_is_independent_may_be_sharded_and_nothing_is_sent(name: str) -> None:
     call, tensors, layouts, result = FREE[name]
 
     @on_threads(4)
@@ -146,9 +146,9 @@ def test_ranks_without_a_part_of_a_sum_of_integers_scale_by_fractions_as_others(
         torch.arange(n).reshape(s) for n, s in ((4, (2, 2)), (12, (3, 2, 2)), (12, (3, 2, 2)))
     )
     added = added.expand(3, 2, 2).clone() if name == "baddbmm" else added
-    for cut in (Shard(0), Shard(2)):
+    for sharding in (Shard(0), Shard(2)):
         assert_agrees(
-            lambda *x: call(*x, beta=1.6, alpha=2.5), [added, left, right], [[R], [cut], [R]]
+            lambda *x: call(*x, beta=1.6, alpha=2.5), [added, left, right], [[R], [sharding], [R]]
         )
 
 
@@ -160,7 +160,7 @@ MAKING_CONSTANTS: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", MAKING_CONSTANTS)
-def test_what_formulas_of_gradients_make_of_sizes_is_whole(name: str) -> None:
+def test_what_formulas_of_gradients_make_of_sizes_is_replicated(name: str) -> None:
     call, tensors = MAKING_CONSTANTS[name]
     given = [each.clone().requires_grad_() for each in tensors]
     assert_agrees(call, given, [[R] for _ in given])

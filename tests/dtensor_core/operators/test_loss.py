@@ -98,7 +98,7 @@ GATHER, REDUCE = {"all_gather_into_tensor": 1}, {"all_reduce": 1}
 
 
 @pytest.mark.parametrize(
-    ("reduction", "cut", "forward", "backward"),
+    ("reduction", "sharding", "forward", "backward"),
     [
         # Sharded samples have losses of their own; a mean counts them, in one number. The total
         # weight of a sum is not used.
@@ -110,13 +110,13 @@ GATHER, REDUCE = {"all_gather_into_tensor": 1}, {"all_reduce": 1}
     ],
 )
 def test_cross_entropy_sends_numbers_of_samples_and_not_logits(
-    reduction: str, cut: Any, forward: Any, backward: Any
+    reduction: str, sharding: Any, forward: Any, backward: Any
 ) -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))
-        logits = laid_out(_t(8, 1 << 15).requires_grad_(), mesh, [cut])
-        target = laid_out(torch.arange(8), mesh, [cut if cut == Shard(0) else R])
+        logits = laid_out(_t(8, 1 << 15).requires_grad_(), mesh, [sharding])
+        target = laid_out(torch.arange(8), mesh, [sharding if sharding == Shard(0) else R])
         with Collectives() as issued:
             loss: Any = F.cross_entropy(logits, target, reduction=reduction)
         assert issued == forward
@@ -124,18 +124,18 @@ def test_cross_entropy_sends_numbers_of_samples_and_not_logits(
         with Collectives() as issued:
             (found,) = torch.autograd.grad(loss, [logits], torch.ones_like(loss))
         assert issued == backward
-        assert found.placements == (cut,)  # pyright: ignore[reportAttributeAccessIssue]
+        assert found.placements == (sharding,)  # pyright: ignore[reportAttributeAccessIssue]
 
     body()
 
 
 @pytest.mark.parametrize("size", [8, 16])
-def test_a_gate_over_halves_of_a_cut_dim_is_that_of_one_device(size: int) -> None:
-    for cut in (Shard(0), Shard(1), _StridedShard(1, split_factor=2)):
-        assert_agrees(F.glu, [_t(3, size).requires_grad_()], [[cut]])
+def test_a_gate_over_halves_of_a_sharded_dim_is_that_of_one_device(size: int) -> None:
+    for sharding in (Shard(0), Shard(1), _StridedShard(1, split_factor=2)):
+        assert_agrees(F.glu, [_t(3, size).requires_grad_()], [[sharding]])
 
 
-def test_a_gate_over_halves_that_are_cut_alike_sends_nothing() -> None:
+def test_a_gate_over_halves_that_are_sharded_alike_sends_nothing() -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))

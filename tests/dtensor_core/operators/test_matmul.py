@@ -12,10 +12,10 @@ from dtensor_core import Partial, Replicate, Shard, distribute_tensor
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 
-WHOLE = Replicate()
+REPLICATED = Replicate()
 # Layouts of x, y and the product.
-CUT: dict[str, tuple[Any, Any, Any]] = {
-    "columns": (WHOLE, Shard(-1), Shard(1)),
+SHARDED: dict[str, tuple[Any, Any, Any]] = {
+    "columns": (REPLICATED, Shard(-1), Shard(1)),
     "what is summed over": (Shard(1), Shard(-2), Partial()),
 }
 
@@ -25,7 +25,7 @@ def _small(*shape: int) -> torch.Tensor:
     return torch.randint(-2, 3, shape, generator=generator).to(torch.bfloat16)
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", SHARDED)
 def test_experts_and_their_gradients_need_no_communication(name: str) -> None:
     x, y = _small(6, 32).requires_grad_(), _small(3, 32, 64).requires_grad_()
     ends = torch.tensor([1, 4, 6], dtype=torch.int32)
@@ -37,7 +37,7 @@ def test_experts_and_their_gradients_need_no_communication(name: str) -> None:
         mesh = kept_mesh((4,))
         mine: list[Any] = [
             distribute_tensor(each.detach(), mesh, [at], src_data_rank=None).requires_grad_()
-            for each, at in zip((x, y), CUT[name], strict=False)
+            for each, at in zip((x, y), SHARDED[name], strict=False)
         ]
         groups = distribute_tensor(ends, mesh, src_data_rank=None)
         weights = distribute_tensor(_small(6, 64), mesh, src_data_rank=None)
@@ -45,7 +45,7 @@ def test_experts_and_their_gradients_need_no_communication(name: str) -> None:
             made: Any = torch._grouped_mm(*mine, groups)
             (made * weights).sum().backward()
         assert issued == {}
-        assert made.placements == (CUT[name][2],)
+        assert made.placements == (SHARDED[name][2],)
         assert torch.equal(made.full_tensor(), wanted)
         for found, each in zip(mine, (x, y), strict=True):
             assert torch.equal(found.grad.full_tensor(), each.grad)
@@ -98,20 +98,20 @@ def test_grouped_products_of_every_layout_equal_those_of_one_device(
             None if each is None else distribute_tensor(each, mesh, src_data_rank=None)
             for each in (ends, weights)
         )
-        layouts = ([WHOLE, *map(Shard, range(each.ndim))] for each in (x, y))
-        for cut in itertools.product(*layouts):
+        layouts = ([REPLICATED, *map(Shard, range(each.ndim))] for each in (x, y))
+        for placements in itertools.product(*layouts):
             mine = [
                 distribute_tensor(each, mesh, [at], src_data_rank=None)
-                for each, at in zip((x, y), cut, strict=True)
+                for each, at in zip((x, y), placements, strict=True)
             ]
             for found, each in zip(_grouped(*mine, groups, turned, factors), wanted, strict=True):
-                assert torch.equal(found.full_tensor(), each), cut
-                assert found.stride() == each.stride(), cut
+                assert torch.equal(found.full_tensor(), each), placements
+                assert found.stride() == each.stride(), placements
 
     body()
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", SHARDED)
 @pytest.mark.parametrize("by_rows", [False, True], ids=["one scale", "a scale a row and column"])
 def test_scaled_products_need_no_communication(name: str, by_rows: bool) -> None:
     x, y = (_small(*shape).to(torch.float8_e4m3fn) for shape in ((6, 64), (64, 64)))
@@ -122,13 +122,13 @@ def test_scaled_products_need_no_communication(name: str, by_rows: bool) -> None
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))
-        a = distribute_tensor(x, mesh, [CUT[name][0]], src_data_rank=None)
-        b: Any = distribute_tensor(y, mesh, [Shard(-1 - CUT[name][1].dim)], src_data_rank=None)
+        a = distribute_tensor(x, mesh, [SHARDED[name][0]], src_data_rank=None)
+        b: Any = distribute_tensor(y, mesh, [Shard(-1 - SHARDED[name][1].dim)], src_data_rank=None)
         given = [distribute_tensor(each, mesh, src_data_rank=None) for each in scales]
         with Collectives() as issued:
             made: Any = torch._scaled_mm(a, b.t(), *given, out_dtype=torch.bfloat16)
         assert issued == {}
-        assert made.placements == (CUT[name][2],)
+        assert made.placements == (SHARDED[name][2],)
         assert torch.equal(made.full_tensor(), wanted)
 
     body()

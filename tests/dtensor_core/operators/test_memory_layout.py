@@ -23,11 +23,11 @@ def numbers(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(6, 10), (5, 4), (1, 2), (0, 4), (3, 2)])
 @on_threads(4)
 def test_bytes_are_viewed_as_on_one_device_however_uneven_the_shards(shape, placement, dtype):
-    whole = numbers(*shape)
-    x = distribute_tensor(whole, kept_mesh((4,)), [placement])
-    assert torch.equal(x.view(dtype).full_tensor(), whole.view(dtype))
+    full = numbers(*shape)
+    x = distribute_tensor(full, kept_mesh((4,)), [placement])
+    assert torch.equal(x.view(dtype).full_tensor(), full.view(dtype))
     if dtype not in (torch.complex128,):
-        assert torch.equal(x.view(dtype).view(torch.float64).full_tensor(), whole)
+        assert torch.equal(x.view(dtype).view(torch.float64).full_tensor(), full)
 
 
 @on_threads(4)
@@ -40,7 +40,7 @@ def test_a_last_dim_that_no_such_number_fits_in_is_refused_by_all_ranks():
 
 
 @on_threads(2)
-def test_the_bytes_of_addends_are_those_of_their_sum():
+def test_the_bytes_of_partial_sums_are_those_of_their_sum():
     mesh = kept_mesh((2,))
     x = DTensor.from_local(torch.full((3,), 2.0), mesh, [Partial()])
     assert torch.equal(x.view(torch.int32).full_tensor(), torch.full((3,), 4.0).view(torch.int32))
@@ -49,10 +49,10 @@ def test_the_bytes_of_addends_are_those_of_their_sum():
 @pytest.mark.parametrize("placement", LAYOUTS[:3], ids=str)
 @on_threads(4)
 def test_what_is_written_to_a_view_of_other_bytes_reaches_the_tensor(placement):
-    whole = numbers(6, 5)
-    x = distribute_tensor(whole, kept_mesh((4,)), [placement]).clone()
+    full = numbers(6, 5)
+    x = distribute_tensor(full, kept_mesh((4,)), [placement]).clone()
     x.view(torch.int64).add_(1)
-    expected = whole.clone()
+    expected = full.clone()
     expected.view(torch.int64).add_(1)
     assert torch.equal(x.full_tensor(), expected)
 
@@ -63,11 +63,11 @@ def test_what_is_written_to_a_view_of_other_bytes_reaches_the_tensor(placement):
 @on_threads(4)
 def test_a_diagonal_is_filled_where_it_is_on_one_device(shape, placement, wrap):
     mesh = kept_mesh((4,))
-    for whole in (numbers(*shape), numbers(*shape[::-1]).t(), numbers(*shape, 2)[..., 0]):
-        given = distribute_tensor(whole, mesh, [Replicate()])
+    for full in (numbers(*shape), numbers(*shape[::-1]).t(), numbers(*shape, 2)[..., 0]):
+        given = distribute_tensor(full, mesh, [Replicate()])
         x = given.redistribute(placements=[placement]) if not placement.is_partial() else given
         x = x + distribute_tensor(torch.zeros(shape), mesh, [Replicate()])
-        expected = whole + torch.zeros(shape)
+        expected = full + torch.zeros(shape)
         try:
             expected.fill_diagonal_(-1, wrap=wrap)
         except RuntimeError:  # torch wraps by the strides of a contiguous tensor
@@ -80,15 +80,15 @@ def test_a_diagonal_is_filled_where_it_is_on_one_device(shape, placement, wrap):
 
 @pytest.mark.parametrize("placement", LAYOUTS[:3], ids=str)
 @on_threads(4)
-def test_places_in_memory_are_those_of_the_whole_tensor(placement):
+def test_places_in_memory_are_those_of_the_full_tensor(placement):
     mesh = kept_mesh((4,))
-    for whole in (numbers(6, 4), numbers(4, 6).t(), numbers(1, 4).expand(6, 4)):
+    for full in (numbers(6, 4), numbers(4, 6).t(), numbers(1, 4).expand(6, 4)):
         x = DTensor.from_local(
-            distribute_tensor(whole, mesh, [placement]).to_local(),
-            mesh, [placement], shape=whole.shape, stride=whole.stride(),
+            distribute_tensor(full, mesh, [placement]).to_local(),
+            mesh, [placement], shape=full.shape, stride=full.stride(),
         )  # fmt: skip
         for size, stride, offset in (((2, 2), (1, 1), 1), ((2,), (2,), None), ((2, 0), (9, 1), 0)):
-            expected = whole.as_strided(size, stride, offset)
+            expected = full.as_strided(size, stride, offset)
             assert torch.equal(x.as_strided(size, stride, offset).full_tensor(), expected)
             made = torch.as_strided_copy(x, size, stride, offset)
             assert torch.equal(made.full_tensor(), expected)
@@ -114,9 +114,9 @@ def test_the_gradient_of_places_in_memory_is_that_of_one_device():
 
 def gapped(mesh) -> tuple[torch.Tensor, DTensor]:
     """A shard with gaps between its rows, of a full tensor without gaps."""
-    whole = numbers(4, 12)
-    part = whole.chunk(4, 1)[mesh.get_local_rank()]
-    return whole, DTensor.from_local(part, mesh, [Shard(1)], shape=(4, 12), stride=(12, 1))
+    full = numbers(4, 12)
+    part = full.chunk(4, 1)[mesh.get_local_rank()]
+    return full, DTensor.from_local(part, mesh, [Shard(1)], shape=(4, 12), stride=(12, 1))
 
 
 @pytest.mark.parametrize(
@@ -131,19 +131,19 @@ def gapped(mesh) -> tuple[torch.Tensor, DTensor]:
 )
 @on_threads(4)
 def test_a_view_of_a_part_that_can_not_be_viewed_is_one_for_writing_and_reading(view):
-    whole, x = gapped(kept_mesh((4,)))
-    whole = whole.clone()
+    full, x = gapped(kept_mesh((4,)))
+    full = full.clone()
     view(x).mul_(2)
-    view(whole).mul_(2)
-    assert torch.equal(x.full_tensor(), whole)
-    here, there = view(x), view(whole)
+    view(full).mul_(2)
+    assert torch.equal(x.full_tensor(), full)
+    here, there = view(x), view(full)
     x.add_(1)
-    whole.add_(1)
+    full.add_(1)
     assert torch.equal(here.full_tensor(), there)
     assert torch.equal((here * 1).full_tensor(), there)
     there.neg_()
     here.neg_()
-    assert torch.equal(x.full_tensor(), whole)
+    assert torch.equal(x.full_tensor(), full)
     assert here.to_local().numel() == here._local_tensor.numel()
 
 
@@ -151,14 +151,14 @@ def test_a_view_of_a_part_that_can_not_be_viewed_is_one_for_writing_and_reading(
 @on_threads(2)
 def test_a_conjugate_is_a_view_for_writing_and_reading(placement):
     torch.manual_seed(0)
-    whole = torch.randn(4, 6, dtype=torch.complex128)
-    x = distribute_tensor(whole, kept_mesh((2,)), [placement]).clone()
-    whole = whole.clone()
-    here, there = x.conj(), whole.conj()
+    full = torch.randn(4, 6, dtype=torch.complex128)
+    x = distribute_tensor(full, kept_mesh((2,)), [placement]).clone()
+    full = full.clone()
+    here, there = x.conj(), full.conj()
     for view in (lambda t: t.conj(), lambda t: t.imag, lambda t: t.conj().imag, lambda t: t.mH):
         view(x).mul_(2)
-        view(whole).mul_(2)
-        assert torch.equal(x.full_tensor(), whole)
+        view(full).mul_(2)
+        assert torch.equal(x.full_tensor(), full)
         assert torch.equal((here * 1).full_tensor(), there * 1)
 
 
@@ -175,8 +175,8 @@ def test_pairs_with_gaps_between_them_are_complex_numbers_for_writing_too():
 @on_threads(2)
 def test_places_count_from_the_first_element_wherever_a_rank_has_its_part():
     mesh = kept_mesh((2,))
-    whole = numbers(5, 5, 5)
-    part = whole.chunk(2)[mesh.get_local_rank()]
+    full = numbers(5, 5, 5)
+    part = full.chunk(2)[mesh.get_local_rank()]
     x = DTensor.from_local(part, mesh, [Shard(0)], shape=(5, 5, 5), stride=(25, 5, 1))
     assert x.storage_offset() == 0
     assert x[1:].storage_offset() == 0

@@ -60,10 +60,15 @@ FREE: dict[str, Free] = {
         [Shard(0)] * 2,
         Shard(0),
     ),
-    "a cross of addends": (lambda x, y: torch.linalg.cross(x, y), [_t(8, 3)] * 2, [P, R], P),
+    "a cross of partial sums": (lambda x, y: torch.linalg.cross(x, y), [_t(8, 3)] * 2, [P, R], P),
     "turned": (lambda x: x.rot90(1, (0, 1)), [_t(8, 3)], [Shard(0)], Shard(1)),
     "transformed": (lambda x: torch.fft.rfft(x).abs(), [_t(8, 6)], [Shard(0)], Shard(0)),
-    "transformed addends": (lambda x: torch.view_as_real(torch.fft.fft2(x)), [_t(8, 6)], [P], P),
+    "transformed partial sums": (
+        lambda x: torch.view_as_real(torch.fft.fft2(x)),
+        [_t(8, 6)],
+        [P],
+        P,
+    ),
     "a transform back": (lambda x: torch.fft.hfft(x), [_t(8, 6)], [Shard(0)], Shard(0)),
 }
 
@@ -85,6 +90,6 @@ def test_nothing_is_sent(name: str) -> None:
     assert_agrees(call, tensors, [[each] for each in layouts])
 
 
-def test_channels_are_shuffled_where_their_groups_are_not_cut() -> None:
+def test_channels_are_shuffled_where_their_groups_are_not_sharded() -> None:
     for layout in (Shard(0), Shard(1), Shard(2)):
         assert_agrees(lambda x: F.channel_shuffle(x, 2), [_t(3, 16, 3, 2)], [[layout]])

@@ -15,8 +15,8 @@ from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives, Messages
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
-WHOLE, ADDENDS = Replicate(), Partial()
-CUTS = [Shard(0), Shard(1), Shard(2), Shard(3), WHOLE, ADDENDS]
+REPLICATED, PARTIAL = Replicate(), Partial()
+PLACEMENTS = [Shard(0), Shard(1), Shard(2), Shard(3), REPLICATED, PARTIAL]
 GATHER = {"all_gather_into_tensor": 1}
 
 
@@ -69,14 +69,16 @@ def _inputs(shape: tuple[int, ...], of_weight: tuple[int, ...]) -> list[torch.Te
 def test_a_norm_and_its_gradients_are_those_of_one_device(name: str) -> None:
     norm, *shapes = NORMS[name]
     tensors = _inputs(*shapes)
-    for cut in CUTS:
-        assert_agrees(norm, tensors, [[cut], [WHOLE], [WHOLE]])
-    assert_agrees(norm, tensors, [[Shard(1)], [Shard(0)], [WHOLE]])
-    for cuts in ((Shard(0), Shard(1)), (Shard(2), Shard(2)), (Shard(1), Shard(3))):
-        assert_agrees(norm, tensors, [list(cuts), [WHOLE] * 2, [WHOLE] * 2], mesh_shape=(2, 2))
+    for sharding in PLACEMENTS:
+        assert_agrees(norm, tensors, [[sharding], [REPLICATED], [REPLICATED]])
+    assert_agrees(norm, tensors, [[Shard(1)], [Shard(0)], [REPLICATED]])
+    for shardings in ((Shard(0), Shard(1)), (Shard(2), Shard(2)), (Shard(1), Shard(3))):
+        assert_agrees(
+            norm, tensors, [list(shardings), [REPLICATED] * 2, [REPLICATED] * 2], mesh_shape=(2, 2)
+        )
 
 
-def _counted(norm: Any, shapes: Any, cut: Placement, weight: Placement) -> Any:
+def _counted(norm: Any, shapes: Any, sharding: Placement, weight: Placement) -> Any:
     """Count collectives forward and backward; return layouts of the result and two gradients."""
     found: list[Any] = []
 
@@ -84,7 +86,7 @@ def _counted(norm: Any, shapes: Any, cut: Placement, weight: Placement) -> Any:
     def body() -> None:
         mesh = kept_mesh((4,))
         x, *others = _inputs(*shapes)
-        tensors = [laid_out(x, mesh, [cut]), *(laid_out(t, mesh, [weight]) for t in others)]
+        tensors = [laid_out(x, mesh, [sharding]), *(laid_out(t, mesh, [weight]) for t in others)]
         with Collectives() as forward:
             out = norm(*tensors)
         grad = DTensor(out._local_tensor.detach().clone(), out._spec)
@@ -101,29 +103,29 @@ def _counted(norm: Any, shapes: Any, cut: Placement, weight: Placement) -> Any:
 SENDING = [
     # Rows, groups and channels within a rank are normalized locally. Weights that apply to several
     # of them have partial gradients.
-    ("layer", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
-    ("group", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
+    ("layer", Shard(0), REPLICATED, ({}, {}, Shard(0), Shard(0), PARTIAL)),
+    ("group", Shard(0), REPLICATED, ({}, {}, Shard(0), Shard(0), PARTIAL)),
     ("group", Shard(1), Shard(0), ({}, {}, Shard(1), Shard(1), Shard(0))),
     ("batch", Shard(1), Shard(0), ({}, {}, Shard(1), Shard(1), Shard(0))),
     # Ranks share the moments of sharded dimensions, and two sums in backward.
     ("layer", Shard(2), Shard(0), (GATHER, GATHER, Shard(2), Shard(2), Shard(0))),
-    ("group", Shard(3), WHOLE, (GATHER, GATHER, Shard(3), Shard(3), ADDENDS)),
+    ("group", Shard(3), REPLICATED, (GATHER, GATHER, Shard(3), Shard(3), PARTIAL)),
     # The gradient of a batch norm's weight is one of these sums, which all ranks know.
-    ("batch", Shard(0), WHOLE, (GATHER, GATHER, Shard(0), Shard(0), WHOLE)),
-    ("batch", Shard(2), WHOLE, (GATHER, GATHER, Shard(2), Shard(2), WHOLE)),
+    ("batch", Shard(0), REPLICATED, (GATHER, GATHER, Shard(0), Shard(0), REPLICATED)),
+    ("batch", Shard(2), REPLICATED, (GATHER, GATHER, Shard(2), Shard(2), REPLICATED)),
     # Known moments need no communication.
-    ("batch with known moments", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
+    ("batch with known moments", Shard(0), REPLICATED, ({}, {}, Shard(0), Shard(0), PARTIAL)),
     # A sample's channels are its own; the weights apply to all samples.
-    ("instance", Shard(0), WHOLE, ({}, {}, Shard(0), Shard(0), ADDENDS)),
+    ("instance", Shard(0), REPLICATED, ({}, {}, Shard(0), Shard(0), PARTIAL)),
 ]
 
 
-@pytest.mark.parametrize(("name", "cut", "weight", "expected"), SENDING)
-def test_ranks_share_moments_of_what_is_cut(
-    name: str, cut: Any, weight: Any, expected: Any
+@pytest.mark.parametrize(("name", "sharding", "weight", "expected"), SENDING)
+def test_ranks_share_moments_of_what_is_sharded(
+    name: str, sharding: Any, weight: Any, expected: Any
 ) -> None:
     norm, (_, *rest), of_weight = NORMS[name]
-    assert _counted(norm, ((8, *rest), of_weight), cut, weight) == expected
+    assert _counted(norm, ((8, *rest), of_weight), sharding, weight) == expected
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ def test_ranks_that_share_groups_share_two_numbers_of_each_that_one_may_meet(
     with fake_world(4, rank=1):
         mesh = init_device_mesh("cpu", (4,))
         x, weight, bias = _inputs((samples, channels, 32, 32), (channels,))
-        mine = [laid_out(x, mesh, [Shard(1)]), laid_out(weight, mesh, [WHOLE])]
+        mine = [laid_out(x, mesh, [Shard(1)]), laid_out(weight, mesh, [REPLICATED])]
         mine.append(laid_out(bias, mesh, [Shard(0)]))
         with Messages() as sent:
             y = F.group_norm(mine[0], groups, *mine[1:])
@@ -158,19 +160,21 @@ def test_ranks_that_share_groups_share_two_numbers_of_each_that_one_may_meet(
 
 @pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize(("channels", "groups"), [(8, 1), (10, 2), (18, 3), (6, 3), (2, 1)])
-def test_a_group_norm_agrees_where_groups_are_cut(channels: int, groups: int) -> None:
+def test_a_group_norm_agrees_where_groups_are_sharded(channels: int, groups: int) -> None:
     def norm(*tensors: Any) -> Any:
         return F.group_norm(tensors[0], groups, *tensors[1:])
 
     for places in ((5, 4), ()):
         tensors = _inputs((3, channels, *places), (channels,))
-        assert_agrees(norm, tensors, [[Shard(1)], [WHOLE], [Shard(0)]])
-        for cuts in ((Shard(1), Shard(1)), (Shard(0), Shard(1)), (Shard(1), Shard(2)))[
+        assert_agrees(norm, tensors, [[Shard(1)], [REPLICATED], [Shard(0)]])
+        for shardings in ((Shard(1), Shard(1)), (Shard(0), Shard(1)), (Shard(1), Shard(2)))[
             : 2 + len(places)
         ]:
             for shape in ((2, 2), (3, 2)):
-                assert_agrees(norm, tensors[:1], [cuts], mesh_shape=shape)
-                assert_agrees(norm, tensors, [cuts, [WHOLE] * 2, [WHOLE] * 2], mesh_shape=shape)
+                assert_agrees(norm, tensors[:1], [shardings], mesh_shape=shape)
+                assert_agrees(
+                    norm, tensors, [shardings, [REPLICATED] * 2, [REPLICATED] * 2], mesh_shape=shape
+                )
 
 
 def test_where_no_kernel_is_fused_squares_of_rows_are_summed_up_and_one_number_backward() -> None:
@@ -180,7 +184,7 @@ def test_where_no_kernel_is_fused_squares_of_rows_are_summed_up_and_one_number_b
     tensors = _t(4, 6, 10).requires_grad_(), _t(10).requires_grad_()
     with fake_world(4, rank=1):
         mesh = init_device_mesh("cpu", (4,))
-        mine = [laid_out(tensors[0], mesh, [Shard(2)]), laid_out(tensors[1], mesh, [WHOLE])]
+        mine = [laid_out(tensors[0], mesh, [Shard(2)]), laid_out(tensors[1], mesh, [REPLICATED])]
         with Messages() as sent:
             y = norm(*mine)
         # One number of each of 4 x 6 rows; a row's gradient needs the sum of grad * x.
@@ -191,18 +195,18 @@ def test_where_no_kernel_is_fused_squares_of_rows_are_summed_up_and_one_number_b
             back = torch.autograd.grad(y, mine, grad)
         assert sent.all == [("all_reduce", 24)]
         assert [each.placements for each in back] == [(Shard(2),), (Shard(0),)]
-    assert_agrees(norm, tensors, [[Shard(2)], [WHOLE]])
+    assert_agrees(norm, tensors, [[Shard(2)], [REPLICATED]])
     assert_agrees(lambda x: norm(x.bfloat16(), None), tensors[:1], [[Shard(2)]])
-    both = [[Shard(0), Shard(2)], [WHOLE, WHOLE]]
+    both = [[Shard(0), Shard(2)], [REPLICATED, REPLICATED]]
     assert_agrees(norm, tensors, both, mesh_shape=(2, 2))
 
 
 @pytest.mark.parametrize(
-    ("name", "cut", "numbers"),
+    ("name", "sharding", "numbers"),
     [("layer", Shard(3), 3 * 5), ("group", Shard(2), 3 * 4), ("batch", Shard(0), 6)],
 )
 def test_two_numbers_of_each_row_group_or_channel_are_shared(
-    name: str, cut: Any, numbers: int
+    name: str, sharding: Any, numbers: int
 ) -> None:
     norm, *shapes = NORMS[name]
 
@@ -210,17 +214,22 @@ def test_two_numbers_of_each_row_group_or_channel_are_shared(
     def body() -> None:
         mesh = kept_mesh((4,))
         x, *weights = (each.detach().float() for each in _inputs(*shapes))
-        tensors = [laid_out(x, mesh, [cut]), *(laid_out(t, mesh, [WHOLE]) for t in weights)]
-        (told,) = explain(norm, *tensors).communicating
+        tensors = [
+            laid_out(x, mesh, [sharding]),
+            *(laid_out(t, mesh, [REPLICATED]) for t in weights),
+        ]
+        (send,) = explain(norm, *tensors).communicating
         # Every rank receives a mean and a variance, of four bytes each, of four ranks.
-        assert told.payload_bytes == 4 * 2 * 4 * numbers
+        assert send.payload_bytes == 4 * 2 * 4 * numbers
 
     body()
 
 
 @pytest.mark.parametrize("momentum", [0.1, 0.0])
-@pytest.mark.parametrize("cut", CUTS[:4], ids=str)
-def test_running_moments_are_those_of_one_device_on_every_rank(cut: Any, momentum: float) -> None:
+@pytest.mark.parametrize("sharding", PLACEMENTS[:4], ids=str)
+def test_running_moments_are_those_of_one_device_on_every_rank(
+    sharding: Any, momentum: float
+) -> None:
     x = _t(5, 6, 3, 4) * 2 + 3
     mean, variance = torch.zeros(6).double(), torch.ones(6).double()
     F.batch_norm(x, mean, variance, training=True, momentum=momentum)
@@ -229,10 +238,10 @@ def test_running_moments_are_those_of_one_device_on_every_rank(cut: Any, momentu
     def body() -> None:
         mesh = kept_mesh((4,))
         running = torch.zeros(6).double(), torch.ones(6).double()
-        found = [laid_out(each, mesh, [WHOLE]) for each in running]
-        F.batch_norm(laid_out(x, mesh, [cut]), *found, training=True, momentum=momentum)
+        found = [laid_out(each, mesh, [REPLICATED]) for each in running]
+        F.batch_norm(laid_out(x, mesh, [sharding]), *found, training=True, momentum=momentum)
         for got, wanted in zip(found, (mean, variance), strict=True):
-            assert got.placements == (WHOLE,)
+            assert got.placements == (REPLICATED,)
             torch.testing.assert_close(got.to_local(), wanted)
 
     body()
@@ -251,9 +260,9 @@ def test_a_library_s_batch_norm_is_that_of_all_devices(name: str) -> None:
     def body() -> None:
         mesh = kept_mesh((4,))
         mine = [laid_out(x, mesh, [Shard(0)])]
-        mine += [laid_out(each, mesh, [WHOLE]) for each in (weight, bias)]
+        mine += [laid_out(each, mesh, [REPLICATED]) for each in (weight, bias)]
         running = [torch.zeros(6).double(), torch.ones(6).double()]
-        running = [laid_out(each, mesh, [WHOLE]) for each in running]
+        running = [laid_out(each, mesh, [REPLICATED]) for each in running]
         found = norm(*mine, *running, True, 0.1, 1e-5)[0]
         found.sin().sum().backward()
         torch.testing.assert_close(found.full_tensor(), wanted)

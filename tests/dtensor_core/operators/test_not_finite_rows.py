@@ -41,14 +41,14 @@ def _with_singular_factors(sample: Sample, offer: Offer) -> Iterator[Sample]:
         yield replace(sample, args=args, kwargs=kwargs)
 
 
-def _is_finite_alike(value: torch.Tensor, whole: torch.Tensor, near: float) -> None:
-    finite = whole.isfinite()
+def _is_finite_alike(value: torch.Tensor, full: torch.Tensor, near: float) -> None:
+    finite = full.isfinite()
     assert torch.equal(value.isfinite(), finite)
-    torch.testing.assert_close(value[finite], whole[finite], atol=near, rtol=near)
+    torch.testing.assert_close(value[finite], full[finite], atol=near, rtol=near)
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_a_result_of_addends_is_finite_where_that_of_one_device_is(name: str) -> None:
+def test_a_result_of_partial_sums_is_finite_where_that_of_one_device_is(name: str) -> None:
     for sample in samples_of(name):
         for offer in offers(sample, ("sum", "avg")):
             if passing(offer):
@@ -56,11 +56,11 @@ def test_a_result_of_addends_is_finite_where_that_of_one_device_is(name: str) ->
                     try:
                         check(changed, offer, _is_finite_alike)
                     except Exception as error:
-                        said = f"{changed.op} of {changed.args}: {offer.candidate}"
-                        raise AssertionError(said) from error
+                        message = f"{changed.op} of {changed.args}: {offer.candidate}"
+                        raise AssertionError(message) from error
 
 
 def test_a_factor_that_hides_an_overflow_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.TABLE, "minimum", pointwise("0", "linear"))
     with pytest.raises(AssertionError, match="minimum"):
-        test_a_result_of_addends_is_finite_where_that_of_one_device_is("minimum")
+        test_a_result_of_partial_sums_is_finite_where_that_of_one_device_is("minimum")

@@ -40,7 +40,7 @@ def _t(*shape: int) -> torch.Tensor:
         (2, 66, 1),
     ],
 )
-def test_the_gradient_sends_the_rows_by_which_cuts_differ(
+def test_the_gradient_sends_the_rows_by_which_shards_differ(
     mode: str, rank: int, size: int, rows: int
 ) -> None:
     with fake_world(4, rank=rank):
@@ -57,7 +57,7 @@ def test_the_gradient_sends_the_rows_by_which_cuts_differ(
 @pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("size", [3, 8, 9])
-def test_gradients_agree_where_padded_dims_are_cut(mode: str, size: int) -> None:
+def test_gradients_agree_where_padded_dims_are_sharded(mode: str, size: int) -> None:
     for pads in ((2, 1, 1, 2), (0, 2, 2, 0), (1, 0, 0, 0), (0, 0, 2, 1)):
 
         def padded(x: Any, pads: Any = pads) -> Any:

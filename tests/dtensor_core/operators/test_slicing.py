@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Moved]] = {
     "tile": (lambda x: x.tile(2, 1), one(lambda x: x.repeat(2))),
     # Padding belongs to no rank before and is not sent.
     "pad": (lambda x: F.pad(x, (0, 0, 1, 2)), one(lambda x: F.pad(x, (1, 2), value=-1))),
-    "pad and cut": (
+    "pad and crop": (
         lambda x: F.pad(x, (0, 0, -1, 3)),
         one(lambda x: F.pad(x[1:], (0, 3), value=-1)),
     ),
@@ -92,14 +92,14 @@ def test_the_rows_that_change_owners_are_sent_at_once_and_no_other(name: str) ->
         mesh = kept_mesh((RANKS,))
         rank = mesh.get_local_rank()
         for size in SIZES:
-            whole = _t(size, WIDTH)
-            x = laid_out(whole, mesh, [Shard(0)])
+            full = _t(size, WIDTH)
+            x = laid_out(full, mesh, [Shard(0)])
             with Sent() as sent:
                 found = call(x)
             expected = bytes_of(moved(owners(size)))
             assert sent.num_bytes == ([expected[rank]] if any(expected) else [])
             results, wanted = (
-                each if isinstance(each, (list, tuple)) else [each] for each in (found, call(whole))
+                each if isinstance(each, (list, tuple)) else [each] for each in (found, call(full))
             )
             for result, one_device in zip(results, wanted, strict=True):
                 assert result.placements == (Shard(0),)
@@ -110,7 +110,7 @@ def test_the_rows_that_change_owners_are_sent_at_once_and_no_other(name: str) ->
 
 @pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize("mode", ["reflect", "circular", "replicate"])
-def test_padding_with_other_rows_agrees_where_they_are_cut(mode: str) -> None:
+def test_padding_with_other_rows_agrees_where_they_are_sharded(mode: str) -> None:
     for size in (4, 7):
         x = _t(2, size, 5).requires_grad_()
         assert_agrees(lambda x: F.pad(x, (3, 2), mode), [x.mT], [[Shard(2)]])
@@ -171,9 +171,9 @@ def test_a_replica_that_is_joined_is_not_sent() -> None:
     def body() -> None:
         mesh = kept_mesh((RANKS,))
         x = laid_out(_t(4, WIDTH), mesh, [Shard(0)])
-        whole = laid_out(_t(4, WIDTH), mesh, [Replicate()])
+        full = laid_out(_t(4, WIDTH), mesh, [Replicate()])
         with Sent() as sent:
-            y = torch.cat([x, whole])
+            y = torch.cat([x, full])
         # Rows 0 to 3 are then on ranks 0 and 1, two each: rows 1, 2 and 3 change ranks.
         assert sent.num_bytes == [WIDTH * ITEMSIZE * (mesh.get_local_rank() > 0)]
         assert y.full_tensor().tolist() == torch.cat([_t(4, WIDTH)] * 2).tolist()  # pyright: ignore
@@ -182,7 +182,7 @@ def test_a_replica_that_is_joined_is_not_sent() -> None:
 
 
 def test_what_is_announced_is_what_is_sent() -> None:
-    heard: list[observe.Announcement] = []
+    announced: list[observe.Announcement] = []
 
     def body() -> int:
         mesh = kept_mesh((RANKS,))
@@ -192,20 +192,20 @@ def test_what_is_announced_is_what_is_sent() -> None:
         (num_bytes,) = sent.num_bytes
         return num_bytes
 
-    with observe.listening(heard.append):
+    with observe.listening(announced.append):
         sent = run_threads(body, RANKS)
-    assert sorted(each.payload_bytes for each in heard) == sorted(sent)
-    assert {each.step for each in heard} == {"all_to_all"}
-    assert {each.operator for each in heard} == {"aten.slice.Tensor"}
-    assert {each.argument for each in heard} == {"self"}
-    assert heard[0].candidates[0][0] == "S(0) -> S(0)"
+    assert sorted(each.payload_bytes for each in announced) == sorted(sent)
+    assert {each.step for each in announced} == {"all_to_all"}
+    assert {each.operator for each in announced} == {"aten.slice.Tensor"}
+    assert {each.argument for each in announced} == {"self"}
+    assert announced[0].candidates[0][0] == "S(0) -> S(0)"
 
 
 LAYOUTS_2D = {
-    "one axis cuts": [Shard(0), Replicate()],
-    "the other cuts another dim": [Shard(1), Shard(0)],
-    "the other has addends": [Partial(), Shard(0)],
-    "both cut": [Shard(0), Shard(0)],
+    "one axis shards": [Shard(0), Replicate()],
+    "the other shards another dim": [Shard(1), Shard(0)],
+    "the other has partial sums": [Partial(), Shard(0)],
+    "both shard": [Shard(0), Shard(0)],
     "the inner one is outside": [_StridedShard(0, split_factor=2), Shard(0)],
 }
 
@@ -220,7 +220,7 @@ def test_on_two_axes_results_and_gradients_are_those_of_one_device(name: str, la
         assert_agrees(CALLS[name][0], [x], [layouts], mesh_shape=shape)
 
 
-def test_only_the_ranks_of_the_cutting_axis_exchange_rows() -> None:
+def test_only_the_ranks_of_the_sharding_axis_exchange_rows() -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((2, 2))
@@ -242,10 +242,10 @@ def test_only_the_ranks_of_the_cutting_axis_exchange_rows() -> None:
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.int16, torch.bool, torch.bfloat16])
 def test_elements_of_every_type_are_exchanged(dtype: torch.dtype) -> None:
     def body() -> None:
-        whole = _t(7, 2).to(dtype)
-        x = laid_out(whole, kept_mesh((RANKS,)), [Shard(0)])
-        assert x[2:].full_tensor().tolist() == whole[2:].tolist()  # pyright: ignore
-        assert torch.cat([x, x]).full_tensor().tolist() == torch.cat([whole] * 2).tolist()  # pyright: ignore
+        full = _t(7, 2).to(dtype)
+        x = laid_out(full, kept_mesh((RANKS,)), [Shard(0)])
+        assert x[2:].full_tensor().tolist() == full[2:].tolist()  # pyright: ignore
+        assert torch.cat([x, x]).full_tensor().tolist() == torch.cat([full] * 2).tolist()  # pyright: ignore
 
     run_threads(body, RANKS)
 
@@ -253,13 +253,13 @@ def test_elements_of_every_type_are_exchanged(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("part", [slice(None, -1), slice(1, None), slice(None, None, 3)], ids=str)
 def test_what_is_written_to_a_slice_reaches_the_tensor(part: slice) -> None:
     def body() -> None:
-        whole = _t(8, 2)
-        x = laid_out(whole, kept_mesh((RANKS,)), [Shard(0)])
-        for each in (x, whole):
+        full = _t(8, 2)
+        x = laid_out(full, kept_mesh((RANKS,)), [Shard(0)])
+        for each in (x, full):
             each[part].mul_(-2)
             each[part] += 1
         assert x.placements == (Shard(0),)
-        assert x.full_tensor().tolist() == whole.tolist()
+        assert x.full_tensor().tolist() == full.tolist()
 
     run_threads(body, RANKS)
 

@@ -47,7 +47,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], int, bool]] = {
     "cummin": (lambda x: x.cummin(0), VALUE + PLACE, True),
 }
 # Of all columns together.
-WHOLE: dict[str, tuple[Callable[[Any], Any], int]] = {
+REPLICATED: dict[str, tuple[Callable[[Any], Any], int]] = {
     "argmax of all": (lambda x: x.argmax(), VALUE + PLACE),
     "aminmax of all": (lambda x: torch.aminmax(x), 2 * VALUE),
     "std of all": (lambda x: x.std(), 2 * VALUE),
@@ -55,16 +55,16 @@ WHOLE: dict[str, tuple[Callable[[Any], Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*CALLS, *WHOLE])
+@pytest.mark.parametrize("name", [*CALLS, *REPLICATED])
 def test_a_rank_sends_a_row_and_no_more(name: str) -> None:
-    call, said, stays = CALLS.get(name) or (*WHOLE[name], False)
+    call, summary_bytes, stays = CALLS.get(name) or (*REPLICATED[name], False)
     columns = WIDTH if name in CALLS else 1
     with fake_world(RANKS):
         x = laid_out(_t(256, WIDTH), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
         plan = explain(call, x)
         found = call(x)
     assert plan.counts() == {"all_gather": 1}
-    assert plan.total_bytes == RANKS * columns * said
+    assert plan.total_bytes == RANKS * columns * summary_bytes
     for result in found if isinstance(found, tuple) else [found]:
         assert result.placements == ((Shard(0) if stays else Replicate()),)
 
@@ -73,7 +73,7 @@ LAYOUTS = {
     "one axis": ((4,), [Shard(0)]),
     "two axes": ((2, 2), [Shard(0), Shard(0)]),
     "another dim by the other axis": ((2, 2), [Shard(1), Shard(0)]),
-    "addends along the other axis": ((4, 2), [Partial(), Shard(0)]),
+    "partial sums along the other axis": ((4, 2), [Partial(), Shard(0)]),
     "in blocks": ((2, 2), [_StridedShard(0, split_factor=2), Shard(0)]),
 }
 
@@ -86,9 +86,9 @@ def _merged_if_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_merged_if_it_can_be")
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", [*CALLS, *WHOLE])
+@pytest.mark.parametrize("name", [*CALLS, *REPLICATED])
 def test_results_and_gradients_are_those_of_one_device(name: str, layout: str) -> None:
-    call = (CALLS.get(name) or WHOLE[name])[0]
+    call = (CALLS.get(name) or REPLICATED[name])[0]
     mesh_shape, placements = LAYOUTS[layout]
     for size in (3, 5, 8):
         x = _t(size, WIDTH).requires_grad_()
@@ -108,15 +108,15 @@ EQUALS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.uint8])
 @pytest.mark.parametrize("name", EQUALS)
 def test_of_equal_elements_that_of_one_device_is_found(name: str, dtype: torch.dtype) -> None:
-    whole = torch.tensor([[2, 0], [1, 1], [2, 0], [0, 1], [2, 1], [0, 0]]).to(dtype)
+    full = torch.tensor([[2, 0], [1, 1], [2, 0], [0, 1], [2, 1], [0, 0]]).to(dtype)
     lows = torch.full((6, 2), -torch.inf) if dtype.is_floating_point else torch.zeros(6, 2)
-    nans = whole.clone()
+    nans = full.clone()
     if dtype.is_floating_point:
         nans[3] = nans[5] = torch.nan
 
     def body() -> None:
         for mesh, layout in ((kept_mesh((4,)), [Shard(0)]), (kept_mesh((2, 2)), [Shard(0)] * 2)):
-            for each in (whole, lows.to(dtype), nans):
+            for each in (full, lows.to(dtype), nans):
                 found = EQUALS[name](laid_out(each, mesh, layout))
                 wanted = EQUALS[name](each)
                 if isinstance(found, torch.Tensor):
@@ -137,7 +137,7 @@ def test_the_gradient_of_a_softmax_sends_one_number_a_row() -> None:
         assert plan.total_bytes == RANKS * WIDTH * VALUE
 
 
-def test_addends_pass_a_cumulative_sum() -> None:
+def test_partial_sums_pass_a_cumulative_sum() -> None:
     @on_threads(RANKS)
     def body() -> None:
         x = laid_out(_t(5, WIDTH), kept_mesh((RANKS,)), [Partial()])
@@ -171,11 +171,11 @@ def test_a_scan_in_place_stays_where_it_is() -> None:
 
 
 def test_what_is_announced_is_what_is_sent() -> None:
-    heard: list[observe.Announcement] = []
-    with fake_world(RANKS), observe.listening(heard.append):
+    announced: list[observe.Announcement] = []
+    with fake_world(RANKS), observe.listening(announced.append):
         x = laid_out(_t(256), init_device_mesh("cpu", (RANKS,)), [Shard(0)])
         x.argmax()
-    (news,) = heard
+    (news,) = announced
     assert (news.operator, news.argument, news.step) == (
         "aten.argmax.default",
         "self",

@@ -40,8 +40,8 @@ GONE = {"cholesky"}  # operators of 2.13 that 2.14 no longer has
 ROWS -= {name for name in GONE if not hasattr(torch.ops.aten, name)}
 SAMPLES_FILE = "tests/dtensor_core/operators/samples.py"
 # Operators that need all elements, or whose result's shape or number of draws depends on data.
-WHOLE = {name for name, row in table.TABLE.items() if row.build is replicated_rule}
-WHOLE |= {
+REPLICATED = {name for name, row in table.TABLE.items() if row.build is replicated_rule}
+REPLICATED |= {
     "as_strided_copy",
     "as_strided_scatter",
     "poisson",
@@ -61,17 +61,17 @@ def samples_of(name: str) -> list[Sample]:
 def test_every_candidate_of_a_row_gives_the_full_run(name: str) -> None:
     samples = samples_of(name)
     assert samples, f"nothing calls {name}: write a sample into {SAMPLES_FILE}"
-    cut, passed = False, set[str]()
+    sharded, passed = False, set[str]()
     for sample in samples:
         for offer in offers(sample):
             passed |= passing(offer)
-            cut |= any(sharded_dim(each) is not None for each in offer.candidate.inputs)
+            sharded |= any(sharded_dim(each) is not None for each in offer.candidate.inputs)
             try:
                 communicates = check(sample, offer)
             except Exception as error:
                 raise AssertionError(f"{sample.op} on {sample.ranks}: {offer.candidate}") from error
             assert not communicates or name in EXCHANGING | SUMMING
-    assert cut is (name not in WHOLE), "a row is tried in parts"
+    assert sharded is (name not in REPLICATED), "a row is tried in parts"
     assert passed == declared(table.TABLE[name]), "what passes is what the row declares"
 
 
@@ -103,12 +103,12 @@ def wrong(monkeypatch: pytest.MonkeyPatch, name: str, row: Row) -> list[Candidat
     return found
 
 
-def test_a_cut_of_what_must_be_whole_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sharding_of_what_must_be_replicated_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     found = wrong(monkeypatch, "cumsum", OPAQUE)
     assert any(sharded_dim(each.inputs[0]) is not None for each in found)
 
 
-def test_a_result_cut_along_another_dim_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_sharded_along_another_dim_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     found = wrong(monkeypatch, "mm", notation("m k, k n -> n m"))
     assert {each.outputs for each in found} >= {(Shard(0),), (Shard(1),)}
 

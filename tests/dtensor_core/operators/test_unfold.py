@@ -52,7 +52,7 @@ SENT: dict[str, tuple[Callable[[Any], Any], int, int, int, int]] = {
 
 
 @pytest.mark.parametrize("name", SENT)
-def test_patches_of_rows_that_are_cut_send_the_rows_around(name: str) -> None:
+def test_patches_of_rows_that_are_sharded_send_the_rows_around(name: str) -> None:
     call, given, made, there, back = SENT[name]
     shape = (4, 72, SIZE * SIZE) if "columns" in name else (4, 8, SIZE, SIZE)
     with fake_world(RANKS, rank=1):
@@ -83,13 +83,13 @@ def test_patches_of_rows_that_are_cut_send_the_rows_around(name: str) -> None:
     ],
     ids=str,
 )
-def test_patches_of_rows_that_are_cut_agree_and_so_do_their_gradients(options: Any) -> None:
+def test_patches_of_rows_that_are_sharded_agree_and_so_do_their_gradients(options: Any) -> None:
     def columns(x: Any) -> Any:
         return F.unfold(x, **options)
 
     for height in (5, 8, 11):
         x = _t(2, 3, height, 5)
-        whole = columns(x).detach().requires_grad_()
+        full = columns(x).detach().requires_grad_()
         assert_agrees(columns, [x], [[Shard(2)]])
         assert_agrees(columns, [x[0].detach().requires_grad_()], [[Shard(1)]])
         for other in (0, 1):  # some ranks have no part of a single sample, nor of a single channel
@@ -97,12 +97,12 @@ def test_patches_of_rows_that_are_cut_agree_and_so_do_their_gradients(options: A
             assert_agrees(columns, [x], [[Shard(other), Shard(2)]], mesh_shape=(2, 2))
             assert_agrees(columns, [few], [[Shard(2), Shard(other)]], mesh_shape=(2, 2))
         for layout in ([Shard(2)], [Partial()]):
-            assert_agrees(lambda c: F.fold(c, (height, 5), **options), [whole], [layout])  # noqa: B023
+            assert_agrees(lambda c: F.fold(c, (height, 5), **options), [full], [layout])  # noqa: B023
 
 
 @pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize("window", [(3, 1), (2, 2), (2, 3), (1, 4)], ids=str)
-def test_windows_of_a_dim_that_is_cut_agree_and_so_do_their_gradients(
+def test_windows_of_a_dim_that_is_sharded_agree_and_so_do_their_gradients(
     window: tuple[int, int],
 ) -> None:
     for size in (3, 8, 11):
