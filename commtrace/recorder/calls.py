@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
+from commtrace.collective_table import wire_bytes
 from commtrace.recorder.groups import Group
 from commtrace.recorder.library_frames import Attribution
 from commtrace.recorder.locator import Location
@@ -24,7 +25,6 @@ from commtrace.recorder.modules import Place
 from commtrace.recorder.signatures import RECEIVED, RESULT, SENT, Signature
 from commtrace.recorder.stack_frames import line_of, text_of_stack
 from commtrace.recorder.thread_state import Stack, ThreadState
-from commtrace.units import wire_bytes
 
 _UNKNOWN = -1
 _RESUMED = "torch_dynamo_resume_in_"

@@ -191,6 +191,32 @@ def test_what_rounding_of_a_result_decides_is_unstable():
     assert not is_unstable(program.without({"v2"}))
 
 
+def documented() -> list[tuple[str, Program]]:
+    matrix = Given("a0", (3, 3), torch.float64, 5, 0, False, placements_of("S0"))
+    hidden = (
+        Statement(("v0",), "a0.flatten()"),
+        Statement(("v1",), "a0.data.mul_(2)", in_place=True),
+    )
+    special = Given("a0", (5, 10), torch.float64, 5, 941687181, True, placements_of("R"), "special")
+    return [
+        ("copies of what is written through .data", Program((2,), (matrix,), hidden, ())),
+        (
+            "gradients of products that are not finite",
+            Program((2,), (special,), (Statement(("v0",), "a0.prod()"),), ("v0",)),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("reason", "program"), documented(), ids=("data", "prod"))
+def test_a_value_that_is_documented_to_differ_is_left_out(monkeypatch, reason, program):
+    compared, left_out = check(program)
+    assert left_out == [reason]
+    assert compared.targets() == {"v0"}
+    monkeypatch.setattr(run, "without_documented_values", lambda _: None)
+    with pytest.raises(Mismatch):
+        check(program)
+
+
 def refusing(code: str) -> Program:
     program = a_program("a0 + a1")
     statements = (*program.statements, Statement(("e1",), code, raises=True))

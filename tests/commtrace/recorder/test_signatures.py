@@ -9,9 +9,9 @@ import torch.distributed._symmetric_memory
 import torch.distributed.fsdp
 import torch.distributed.tensor
 
+from commtrace.collective_table import KINDS
 from commtrace.recorder.signatures import RESULT, SIGNATURES, SILENT
 from commtrace.recorder.untried_torch import communication_operators
-from commtrace.units import KINDS
 
 NEW = {
     "c10d::gather_into_tensor_": (2, 14),
