@@ -30,6 +30,6 @@ _ALGEBRA = {"cumsum": "linear"} | dict.fromkeys(
     ("cumprod", "logcumsumexp", "cummax", "cummin"), "opaque"
 )
 ROWS = {
-    name: Row(_scanned, "along a sharded dim a row of each rank", algebra)
+    name: Row(_scanned, "sharded dim: the last row of each rank", algebra)
     for name, algebra in _ALGEBRA.items()
 }

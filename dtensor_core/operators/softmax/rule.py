@@ -39,9 +39,9 @@ def _softmax(call: Call) -> ShardingRule:
 
 
 ROWS = {
-    "logsumexp": Row(_log_of_sum, "along a sharded dim one of each rank"),
+    "logsumexp": Row(_log_of_sum, "sharded dim: one of each rank"),
     **alike(
         "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data",
-        Row(_softmax, "along a sharded dim a sum of each rank"),
+        Row(_softmax, "sharded dim: a sum of each rank"),
     ),
 }

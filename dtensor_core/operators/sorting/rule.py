@@ -85,11 +85,9 @@ def _is_in(call: Call) -> ShardingRule:
 ROWS = {
     **alike("searchsorted bucketize", Row(_sorted_and_sought, "sorted dim: sum of shards")),
     "isin": Row(_is_in, "test elements: max or min of shards"),
-    **alike(
-        "max.dim min.dim argmax argmin", Row(_extreme, "along a sharded dim a best of each rank")
-    ),
-    "aminmax": Row(_both_extremes, "along a sharded dim both of each rank"),
-    "topk": Row(_top, "along a sharded dim k of each rank"),
+    **alike("max.dim min.dim argmax argmin", Row(_extreme, "sharded dim: the best of each rank")),
+    "aminmax": Row(_both_extremes, "sharded dim: both of each rank"),
+    "topk": Row(_top, "sharded dim: the best k of each rank"),
     **alike("sort", Row(replicated_dim, "dim replicated")),
     **alike(
         "median nanmedian kthvalue mode", Row(replicated_reduced_dims, "dim replicated, reduced")

@@ -22,6 +22,4 @@ def _variance(call: Call) -> ShardingRule:
     return merged(replicated_reduced_dims(call), call, dims, summary_bytes, moments(dims))
 
 
-ROWS = alike(
-    "var std var_mean std_mean", Row(_variance, "along a sharded dim moments of each rank")
-)
+ROWS = alike("var std var_mean std_mean", Row(_variance, "sharded dim: the moments of each rank"))
