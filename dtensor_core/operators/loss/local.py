@@ -60,11 +60,9 @@ def gradient_of_mean(count: int) -> LocalMaker:
             return op
 
         def widened(value: Any) -> Any:
-            is_half = (
-                isinstance(value, torch.Tensor)
-                and accumulation_dtype(value.dtype) is not value.dtype
-            )
-            return value.float() if is_half else value
+            if not isinstance(value, torch.Tensor):
+                return value
+            return value.to(accumulation_dtype(value.dtype))
 
         def gradient(*args: Any, **kwargs: Any) -> torch.Tensor:
             named = {name: widened(value) for name, value in kwargs.items()}
@@ -94,7 +92,7 @@ def nll(dim: int, reduction: int) -> LocalMaker:
         def loss(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             given = by_name(op, args, kwargs)
             how = NONE if reduction == MEAN else reduction
-            found, weight = of_local_classes(op, args, kwargs, positions, how)
+            found, weight = on_local_classes(op, args, kwargs, positions, how)
             if reduction != MEAN:
                 return found, weight
             counted = (given["target"] != given["ignore_index"]).to(width)
@@ -108,7 +106,7 @@ def nll(dim: int, reduction: int) -> LocalMaker:
     return maker
 
 
-def of_local_classes(
+def on_local_classes(
     op: Local, args: Sequence[Any], kwargs: Any, positions: LocalPositions, reduction: int
 ) -> Any:
     """Run the operator on this rank's classes; samples of other classes are ignored."""

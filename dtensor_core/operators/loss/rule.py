@@ -25,7 +25,7 @@ from dtensor_core.operators.loss.local import (
     gradient_of_mean,
     mean_by_global_count,
     nll,
-    of_local_classes,
+    on_local_classes,
 )
 from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.row import Row
@@ -95,7 +95,7 @@ def _nll_backward(call: Call) -> ShardingRule:
             return op
 
         def backward(*args: Any, **kwargs: Any) -> torch.Tensor:
-            found = of_local_classes(op, args, kwargs, positions, reduction)
+            found = on_local_classes(op, args, kwargs, positions, reduction)
             return found.narrow(dim, 0, positions.count)
 
         return backward
