@@ -7,9 +7,11 @@ pass; monotone operators pass max and min.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.row import Row
+from dtensor_core.operators.rule_builders import elementwise_rule
 from dtensor_core.operators.sharding_rule import ShardingRule
 
 
@@ -18,7 +20,6 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
     wanted = [[int(position) for position in term.split("*")] for term in terms.split("+") if term]
 
     def build(call: Call) -> ShardingRule:
-        shape = call.outputs[0].shape
         numbers = [
             tuple(n for position in term if (n := call.number_at(position)) is not None)
             for term in wanted
@@ -30,16 +31,7 @@ def pointwise(terms: str = "", algebra: str = "opaque") -> Row:
             words = words.replace("structural", "linear").replace("increasing", "")
         elif _subtracts(call):
             words = words.replace("increasing", "")
-        return ShardingRule(
-            inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
-            outputs=tuple(
-                full_operand(shape) if meta.shape == shape else ((),) * len(meta.shape)
-                for meta in call.outputs
-            ),
-            sizes=factor_sizes(shape),
-            terms=tuple(filter(None, numbers)),
-            algebra=words,
-        )
+        return replace(elementwise_rule(call), terms=tuple(filter(None, numbers)), algebra=words)
 
     return Row(build, "elementwise", algebra, tuple(map(tuple, wanted)))
 

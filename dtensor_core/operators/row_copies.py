@@ -19,7 +19,7 @@ from dtensor_core.operators.halo import chunks, sharding_axis
 from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import structural
+from dtensor_core.operators.rule_builders import structural_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.operators.windows import meeting
 from dtensor_core.placement import Shard
@@ -92,7 +92,7 @@ def changing_rows(
         kept = tuple(() if dim in change.lines else names for dim, names in enumerate(full))
         blocked = [f"d{dim}" for dim in change.lines]
         out = (*((),) * change.added, *kept)
-        rule = structural(call, (full,), (out,), factor_sizes(shape), blocked)
+        rule = structural_rule((full,), (out,), factor_sizes(shape), blocked)
         return _exchanging(replace(rule, algebra=change.algebra), call, change)
 
     return Row(build, text, algebra)

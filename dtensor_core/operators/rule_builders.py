@@ -8,9 +8,9 @@ import torch
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.local_operator import LocalMaker
-from dtensor_core.operators.operands import factor_sizes, full_operand
+from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.sharding_rule import Operand, ShardingRule
-from dtensor_core.spec import Spec
+from dtensor_core.spec import Spec, TensorMeta
 
 
 def reduced_dims(call: Call, ndim: int) -> tuple[int, ...]:
@@ -61,8 +61,7 @@ def replicated_rule(call: Call) -> ShardingRule:
     )
 
 
-def structural(
-    call: Call,
+def structural_rule(
     inputs: tuple[Operand, ...],
     outputs: tuple[Operand, ...],
     sizes: dict[str, int],
@@ -81,6 +80,19 @@ def structural(
     )
 
 
-def reduction_with_zeros(spec: Spec) -> str:
+def elementwise_rule(call: Call) -> ShardingRule:
+    """Build the rule of elementwise results, through which no Partial passes."""
+    shape = call.outputs[0].shape
+    return ShardingRule(
+        inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
+        outputs=tuple(
+            full_operand(shape) if meta.shape == shape else ((),) * len(meta.shape)
+            for meta in call.outputs
+        ),
+        sizes=factor_sizes(shape),
+    )
+
+
+def reduction_with_zeros(spec: Spec | TensorMeta) -> str:
     """Return the reduction that combines zeros with the values read on other ranks."""
     return "max" if spec.dtype is torch.bool else "sum"

@@ -9,6 +9,7 @@ its edges.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,12 @@ def meeting(one: Extent, other: Extent) -> Extent:
     """Return the intersection of two extents."""
     low = max(one.offset, other.offset)
     return extent(low, min(one.offset + one.size, other.offset + other.size))
+
+
+def per_dim(values: int | Sequence[int], number: int) -> list[int]:
+    """Return the setting of each of `number` dims; a single one is that of all."""
+    given = [values] if isinstance(values, int) else [*values]
+    return given * (number // len(given))
 
 
 @dataclass(frozen=True, slots=True)

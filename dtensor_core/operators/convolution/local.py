@@ -13,7 +13,7 @@ import torch
 
 from dtensor_core.layout import Cut, local_extent
 from dtensor_core.operators.local_operator import Local, argument_names
-from dtensor_core.operators.windows import Part, Windows, fitted
+from dtensor_core.operators.windows import Part, Windows, fitted, per_dim
 from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
@@ -66,11 +66,6 @@ def _gradients_of_nothing(
     return [*nothing, grad.sum([dim for dim in range(grad.ndim) if dim != channels])]
 
 
-def each_dim(values: Sequence[int], number: int) -> list[int]:
-    """Repeat a setting that is given once for all dims."""
-    return [*values] * (number // len(values))
-
-
 @dataclass(frozen=True)
 class Spatial:
     """Spatial dims of a convolution: windows are on x, or on the result if transposed."""
@@ -93,7 +88,7 @@ class Spatial:
         """
         changed = list(args)
         for position in (at + 1, at + 4):
-            values = each_dim(args[position], len(self.windows))
+            values = per_dim(args[position], len(self.windows))
             changed[position] = [
                 0 if self.first + n in dims else value for n, value in enumerate(values)
             ]

@@ -14,7 +14,6 @@ from dtensor_core.layout import Extent
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.convolution.local import (
     Spatial,
-    each_dim,
     gradients_on_rows,
     local_groups,
     on_rows,
@@ -22,7 +21,7 @@ from dtensor_core.operators.convolution.local import (
 from dtensor_core.operators.halo import exchanging_rows
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, ShardingRule
-from dtensor_core.operators.windows import Part, Windows
+from dtensor_core.operators.windows import Part, Windows, per_dim
 from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.spec import Spec
 
@@ -101,7 +100,7 @@ def _spatial(call: Call, x: Spec, weight: Spec, out: Sequence[int]) -> Spatial:
     number, transposed = weight.ndim - 2, bool(call.argument("transposed"))
     first = x.ndim - number
     settings = zip(
-        *(each_dim(call.argument(name), number) for name in ("stride", "padding", "dilation")),
+        *(per_dim(call.argument(name), number) for name in ("stride", "padding", "dilation")),
         strict=True,
     )
     windows: dict[int, Windows] = {}

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.copy.local import fill_partial, filled_partial, masked_fill_partial
 from dtensor_core.operators.elementwise import pointwise
-from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
-from dtensor_core.operators.row import Row
+from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.rule_builders import elementwise_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate
 
 
 def _to_copy(call: Call) -> ShardingRule:
     """Conversion between floating-point and complex dtypes is linear, any other is not."""
-    shape = call.specs[0].shape
     kinds = [dtype.is_floating_point + 2 * dtype.is_complex for dtype in _dtypes(call)]
     algebra = "opaque" if 0 in kinds else "linear" if 2 in kinds else "linear increasing"
-    return ShardingRule(
-        inputs=(full_operand(shape),),
-        outputs=(full_operand(shape),),
-        sizes=factor_sizes(shape),
+    return replace(
+        elementwise_rule(call),
         terms=((0,),),
         algebra="structural" if len(_dtypes(call)) == 1 else algebra,
     )
@@ -35,25 +34,17 @@ def _copy(call: Call) -> ShardingRule:
     """The source takes the layout of the destination, Partial included."""
     if len(call.specs) == 1:  # a number
         return _fill(call)
-    shape = call.specs[0].shape
     partials = {p for p in call.specs[0].placements if isinstance(p, Partial)}
-    return ShardingRule(
-        inputs=(full_operand(shape), operand_of(call.specs[1].shape, shape)),
-        outputs=(full_operand(shape),),
-        sizes=factor_sizes(shape),
-        extra=tuple(Candidate((partial, partial), (partial,)) for partial in partials),
-    )
+    extra = tuple(Candidate((partial, partial), (partial,)) for partial in partials)
+    return replace(elementwise_rule(call), extra=extra)
 
 
 def _fill(call: Call) -> ShardingRule:
     """Fill a partial value: one rank gets the constant, the others the neutral element."""
-    shape = call.specs[0].shape
     partials = {p for p in call.specs[0].placements if isinstance(p, Partial)}
     rest = call.specs[1:]
-    return ShardingRule(
-        inputs=(full_operand(shape), *(() for _ in rest)),
-        outputs=(full_operand(shape),),
-        sizes=factor_sizes(shape),
+    return replace(
+        elementwise_rule(call),
         extra=tuple(
             Candidate((partial, *(partial for _ in rest)), (partial,))
             for partial in partials
@@ -65,13 +56,10 @@ def _fill(call: Call) -> ShardingRule:
 
 def _masked_fill(call: Call) -> ShardingRule:
     """x, mask, value: a partial value is filled on one rank; the others hold zeros there."""
-    shape = call.outputs[0].shape
     sums = [p for p in call.specs[0].placements if p.is_partial("sum")]
     scalar = len(call.specs) == 2
-    return ShardingRule(
-        inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
-        outputs=(full_operand(shape),),
-        sizes=factor_sizes(shape),
+    return replace(
+        elementwise_rule(call),
         extra=(Candidate((sums[0], Replicate()), (sums[0],)),) if sums and scalar else (),
         terms=((0,),),
         algebra="affine increasing",
@@ -79,15 +67,12 @@ def _masked_fill(call: Call) -> ShardingRule:
     )
 
 
-_STRUCTURAL = pointwise("0", "structural")
-
 ROWS = {
     "_to_copy": Row(_to_copy, "elementwise; between floating types", "linear increasing"),
     "copy": Row(_copy, "source takes the layout of the destination"),
-    "fill": Row(_fill, "elementwise"),
-    "zero": Row(_fill, "elementwise"),
+    **alike("fill zero", Row(_fill, "elementwise")),
     "masked_fill": Row(
         _masked_fill, "elementwise; of partial sums one is filled", "affine increasing"
     ),
-    **{name: _STRUCTURAL for name in ["clone", "detach", "alias", "lift_fresh"]},
+    **alike("clone detach alias lift_fresh", pointwise("0", "structural")),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.diagonal.local import (
@@ -14,6 +14,7 @@ from dtensor_core.operators.diagonal.local import (
 from dtensor_core.operators.local_operator import LocalMaker
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.rule_builders import reduction_with_zeros, structural_rule
 from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 
 
@@ -29,15 +30,8 @@ def _matrix(call: Call) -> tuple[Operand, Operand, tuple[int, int], int]:
 def _rule(
     call: Call, inputs: tuple[Operand, ...], output: Operand, algebra: str, local: LocalMaker
 ) -> ShardingRule:
-    return ShardingRule(
-        inputs=inputs,
-        outputs=(output,),
-        sizes=factor_sizes(call.specs[0].shape),
-        reduce="max" if call.outputs[0].dtype is torch.bool else "sum",
-        terms=tuple((number,) for number in range(len(inputs))),
-        algebra=algebra,
-        local=local,
-    )
+    rule = structural_rule(inputs, (output,), factor_sizes(call.specs[0].shape), local=local)
+    return replace(rule, reduce=reduction_with_zeros(call.outputs[0]), algebra=algebra)
 
 
 def _diagonal(call: Call) -> ShardingRule:

@@ -6,27 +6,22 @@ sharded where it is sharded. The argument's values are not read, so nothing is c
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.factory.local import unchanged
 from dtensor_core.operators.local_operator import with_local_size
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
+from dtensor_core.operators.rule_builders import elementwise_rule, structural_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate, sharded_dim
 
 
 def _like(call: Call) -> ShardingRule:
-    shape = call.specs[0].shape
-    return ShardingRule(
-        inputs=(full_operand(shape),),
-        outputs=(full_operand(shape),),
-        sizes=factor_sizes(shape),
-        extra=tuple(
-            Candidate((partial,), (Replicate(),))
-            for partial in dict.fromkeys(call.specs[0].placements)
-            if isinstance(partial, Partial)
-        ),
-    )
+    partials = dict.fromkeys(p for p in call.specs[0].placements if isinstance(p, Partial))
+    extra = tuple(Candidate((partial,), (Replicate(),)) for partial in partials)
+    return replace(elementwise_rule(call), extra=extra)
 
 
 def _new(call: Call) -> ShardingRule:
@@ -60,25 +55,14 @@ def _tangent(call: Call) -> ShardingRule | None:
         return None
     both = zip(tensor.placements, other.placements, strict=True)
     partial = dict.fromkeys(pair for pair in both if any(p.is_partial() for p in pair))
-    return ShardingRule(
-        inputs=(full_operand(other.shape),) * 2,
-        outputs=(full_operand(other.shape),),
-        sizes=factor_sizes(other.shape),
-        extra=tuple(Candidate(pair, (Replicate(),)) for pair in partial),
-    )
+    extra = tuple(Candidate(pair, (Replicate(),)) for pair in partial)
+    return replace(elementwise_rule(call), extra=extra)
 
 
 def _resize(call: Call) -> ShardingRule:
     """Resize to the shape that the tensor has, as `torch.randn(..., out=x)` does: no effect."""
-    shape = call.specs[0].shape
-    return ShardingRule(
-        inputs=(full_operand(shape),),
-        outputs=(full_operand(shape),),
-        sizes=factor_sizes(shape),
-        algebra="structural",
-        terms=((0,),),
-        local=unchanged,
-    )
+    full = full_operand(call.specs[0].shape)
+    return structural_rule((full,), (full,), factor_sizes(call.specs[0].shape), local=unchanged)
 
 
 _LIKE = "ones_like zeros_like empty_like full_like"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from dtensor_core.operators.batched import batched, operand_in
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.row import Row, alike
+from dtensor_core.operators.rule_builders import elementwise_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Replicate, Shard
 
@@ -45,12 +45,9 @@ def _vectors(call: Call) -> ShardingRule:
 
 def _cross(call: Call) -> ShardingRule:
     """Bilinear; the dim of size three is replicated."""
-    shape = call.outputs[0].shape
-    dim = int(call.argument("dim", -1)) % len(shape)
-    return ShardingRule(
-        inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
-        outputs=(full_operand(shape),),
-        sizes=factor_sizes(shape),
+    dim = int(call.argument("dim", -1)) % len(call.outputs[0].shape)
+    return replace(
+        elementwise_rule(call),
         blocked=frozenset([f"d{dim}"]),
         terms=((0, 1),),
         algebra="linear",

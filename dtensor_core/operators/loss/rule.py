@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from dtensor_core.operators.loss.local import (
 )
 from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.row import Row
+from dtensor_core.operators.rule_builders import elementwise_rule
 from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.spec import Spec
 
@@ -51,14 +53,13 @@ def _elementwise(call: Call) -> ShardingRule:
 
 def _elementwise_backward(call: Call) -> ShardingRule:
     """grad, x, target, weights.. -> grad of x; linear in the gradient."""
-    shape = call.outputs[0].shape
-    return ShardingRule(
-        inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
-        outputs=(full_operand(shape),),
-        sizes=factor_sizes(shape),
+    return replace(
+        elementwise_rule(call),
         terms=((0,),),
         algebra="linear",
-        local=gradient_of_mean(math.prod(shape)) if _reduction(call) == MEAN else None,
+        local=gradient_of_mean(math.prod(call.outputs[0].shape))
+        if _reduction(call) == MEAN
+        else None,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import structural
+from dtensor_core.operators.rule_builders import structural_rule
 from dtensor_core.operators.sharding_rule import ShardingRule
 
 
@@ -23,7 +23,7 @@ def _pixels(call: Call) -> ShardingRule:
         (*leading, ("c",), ("h", "u"), ("w", "v")),
     )
     inputs, outputs = operands if forth else operands[::-1]
-    return structural(call, (inputs,), (outputs,), sizes, "uv")
+    return structural_rule((inputs,), (outputs,), sizes, "uv")
 
 
 def _channel_shuffle(call: Call) -> ShardingRule:
@@ -33,7 +33,7 @@ def _channel_shuffle(call: Call) -> ShardingRule:
     sizes = {**factor_sizes(shape), "g": groups, "c": shape[1] // groups}
     del sizes["d1"]
     inputs, outputs = ((full[0], each, *full[2:]) for each in (("g", "c"), ("c", "g")))
-    return structural(call, (inputs,), (outputs,), sizes, "g")
+    return structural_rule((inputs,), (outputs,), sizes, "g")
 
 
 ROWS = {

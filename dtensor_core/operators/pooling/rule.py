@@ -25,7 +25,7 @@ from dtensor_core.operators.pooling.local import (
 )
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.sharding_rule import ShardingRule
-from dtensor_core.operators.windows import Shares, Windows
+from dtensor_core.operators.windows import Shares, Windows, per_dim
 from dtensor_core.placement import Shard
 
 
@@ -35,9 +35,9 @@ def _fixed(call: Call, own: int) -> Pool:
     if call.op._schema.name.endswith("_backward"):
         out = call.argument("grad_output")
     first = x.ndim - own
-    kernel = _each(call.argument("kernel_size"), own)
-    stride = _each(call.argument("stride") or kernel, own)
-    pads, dilation = (_each(call.argument(*it), own) for it in (("padding", 0), ("dilation", 1)))
+    kernel = per_dim(call.argument("kernel_size"), own)
+    stride = per_dim(call.argument("stride") or kernel, own)
+    pads, dilation = (per_dim(call.argument(*it), own) for it in (("padding", 0), ("dilation", 1)))
     windows = {
         first + n: Windows(
             x.shape[first + n],
@@ -49,11 +49,6 @@ def _fixed(call: Call, own: int) -> Pool:
         for n in range(own)
     }
     return Pool(windows, first, x.shape[first:], bool(call.argument("ceil_mode")))
-
-
-def _each(values: Any, number: int) -> list[int]:
-    given = [values] if isinstance(values, int) else [*values]
-    return given * (number // len(given))
 
 
 def _adaptive(call: Call, own: int) -> Pool:

@@ -5,12 +5,13 @@ Operators whose number of draws depends on values of their argument run on repli
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.elementwise import OPAQUE
 from dtensor_core.operators.local_operator import LocalMaker
-from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
 from dtensor_core.operators.random.local import (
     SAMPLERS,
     comparing,
@@ -21,7 +22,7 @@ from dtensor_core.operators.random.local import (
     writes_first,
 )
 from dtensor_core.operators.row import Row, alike
-from dtensor_core.operators.rule_builders import replicated_rule
+from dtensor_core.operators.rule_builders import elementwise_rule, replicated_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate
 
@@ -32,16 +33,10 @@ def _elementwise(local: LocalMaker, text: str = "elementwise, drawn for the full
     """Make an elementwise row; a Partial argument of which only the shape is used stays."""
 
     def build(call: Call) -> ShardingRule:
-        shape = call.outputs[0].shape
         like = call.op._schema.name.endswith("_like") and len(call.specs) == 1
         partials = dict.fromkeys(p for p in call.specs[0].placements if isinstance(p, Partial))
-        return ShardingRule(
-            inputs=tuple(operand_of(spec.shape, shape) for spec in call.specs),
-            outputs=(full_operand(shape),) * len(call.outputs),
-            sizes=factor_sizes(shape),
-            extra=tuple(Candidate((p,), (Replicate(),)) for p in partials) if like else (),
-            local=local,
-        )
+        extra = tuple(Candidate((p,), (Replicate(),)) for p in partials) if like else ()
+        return replace(elementwise_rule(call), extra=extra, local=local)
 
     return Row(build, text)
 

@@ -13,7 +13,7 @@ from dtensor_core.operators.call import Call
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.row_copies import RowChange, RowCopy, RowLine, changing_rows
-from dtensor_core.operators.rule_builders import structural
+from dtensor_core.operators.rule_builders import structural_rule
 from dtensor_core.operators.sharding_rule import ShardingRule
 
 
@@ -77,7 +77,7 @@ def _rot90(call: Call) -> ShardingRule:
     if turns % 2:
         out[one], out[other] = out[other], out[one]
     flipped = ((), (f"d{other}",), (f"d{one}", f"d{other}"), (f"d{one}",))[turns]
-    return structural(call, (full,), (tuple(out),), factor_sizes(shape), flipped)
+    return structural_rule((full,), (tuple(out),), factor_sizes(shape), flipped)
 
 
 ROWS = {

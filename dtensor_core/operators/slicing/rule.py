@@ -19,7 +19,7 @@ from dtensor_core.operators.halo import chunks, sharding_axis
 from dtensor_core.operators.local_operator import Local, with_local_size
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import replicated_rule, structural
+from dtensor_core.operators.rule_builders import replicated_rule, structural_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
 from dtensor_core.operators.slicing.local import selecting, writing_selection, writing_slice
 from dtensor_core.placement import Placement, Shard
@@ -42,12 +42,8 @@ def _replicated_dim(
     if added:
         out = (*full[:dim], (), *full[dim:])
     blocked = () if added else (f"d{dim}",)
-    return structural(
-        call,
-        (full,) * len(call.specs),
-        (out,) * len(call.outputs),
-        factor_sizes(shape),
-        blocked,
+    return structural_rule(
+        (full,) * len(call.specs), (out,) * len(call.outputs), factor_sizes(shape), blocked
     )
 
 
@@ -108,7 +104,7 @@ def _slice(call: Call) -> ShardingRule:
     dim = int(call.argument("dim", 0)) % spec.ndim
     if call.outputs[0].shape == spec.shape:
         full = full_operand(spec.shape)
-        return structural(call, (full,), (full,), factor_sizes(spec.shape))
+        return structural_rule((full,), (full,), factor_sizes(spec.shape))
     rule, axis = _replicated_dim(call, dim=dim), sharding_axis(call.specs, dim)
     if axis is None:
         return rule
@@ -128,8 +124,7 @@ def _select(call: Call) -> ShardingRule:
     spec, dim = call.specs[0], call.args[1] % call.specs[0].ndim
     full = full_operand(spec.shape)
     truth = spec.dtype is torch.bool
-    return structural(
-        call,
+    return structural_rule(
         (full,),
         (full[:dim] + full[dim + 1 :],),
         factor_sizes(spec.shape),
@@ -198,8 +193,8 @@ def _inserted(call: Call) -> ShardingRule:
     dim = int(call.argument("dim")) % len(shape)
     full = full_operand(shape)
     operand = full if call.specs[0].ndim == len(shape) else full[:dim] + full[dim + 1 :]
-    return structural(
-        call, (operand,), (full,), factor_sizes(shape), (f"d{dim}",), with_local_size(1)
+    return structural_rule(
+        (operand,), (full,), factor_sizes(shape), (f"d{dim}",), with_local_size(1)
     )
 
 

@@ -19,7 +19,7 @@ from dtensor_core.operators.local_operator import Local
 from dtensor_core.operators.memory_layout import strided
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import replicated_rule, structural
+from dtensor_core.operators.rule_builders import replicated_rule, structural_rule
 from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.operators.unfold.local import Columns, with_local_sizes
 from dtensor_core.operators.windows import Windows, fitted
@@ -34,7 +34,7 @@ def _unfold(call: Call) -> ShardingRule:
     """x, dim, size, step -> windows of dim, whose elements are a new last dim."""
     shape = call.specs[0].shape
     if not shape:
-        return structural(call, ((),), (((),),), {})
+        return structural_rule(((),), (((),),), {})
     dim = int(call.args[1]) % len(shape)
     count = call.outputs[0].shape[dim]
     return _windowed(call, dim, Windows(shape[dim], count, call.args[3], call.args[2]))
@@ -116,7 +116,7 @@ def _windowed(call: Call, dim: int, windows: Windows) -> ShardingRule:
         return lambda x, *_, **__: take(rows([x])[0])
 
     local = unfolded(windows.count)
-    rule = structural(call, (full,), (out,), factor_sizes(shape), (f"d{dim}",), lambda *_: local)
+    rule = structural_rule((full,), (out,), factor_sizes(shape), (f"d{dim}",), lambda *_: local)
     return exchanging_rows(rule, call, dim, {0: wanted}, [Shard(dim)], run)
 
 
@@ -125,11 +125,11 @@ def _unfold_backward(call: Call) -> ShardingRule:
     shape, dim = call.outputs[0].shape, int(call.args[2]) % max(len(call.outputs[0].shape), 1)
     full = full_operand(shape)
     if not shape:
-        return structural(call, (((),) * call.specs[0].ndim,), ((),), {})
+        return structural_rule((((),) * call.specs[0].ndim,), ((),), {})
     given = (*full[:dim], (), *full[dim + 1 :], ())
     out = (*full[:dim], (), *full[dim + 1 :])
     sizes = {name: size for name, size in factor_sizes(shape).items() if name != f"d{dim}"}
-    rule = structural(call, (given,), (out,), sizes, local=with_local_sizes)
+    rule = structural_rule((given,), (out,), sizes, local=with_local_sizes)
     windows = Windows(shape[dim], call.specs[0].shape[dim], call.args[4], call.args[3])
 
     def owned(shard: Cut) -> Extent:

@@ -16,7 +16,7 @@ from dtensor_core.operators.local_operator import with_local_size
 from dtensor_core.operators.memory_layout import as_complex, reshaped, resolved, viewed_as
 from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import structural
+from dtensor_core.operators.rule_builders import structural_rule
 from dtensor_core.operators.sharding_rule import Operand, ShardingRule
 from dtensor_core.operators.views.local import squeezing
 
@@ -113,7 +113,7 @@ def _as_operand(dims: list[list[str]]) -> Operand:
 
 def _view(call: Call) -> ShardingRule:
     before, after, sizes, blocked = reshape_factors(call.specs[0].shape, call.outputs[0].shape)
-    return structural(call, (before,), (after,), sizes, blocked, reshaped)
+    return structural_rule((before,), (after,), sizes, blocked, reshaped)
 
 
 def _view_as(call: Call) -> ShardingRule:
@@ -144,7 +144,7 @@ def _permuted(call: Call, order: Sequence[int]) -> ShardingRule:
     shape = call.specs[0].shape
     full = full_operand(shape)
     permuted = tuple(full[dim] for dim in order)
-    return structural(call, (full,), (permuted,), factor_sizes(shape))
+    return structural_rule((full,), (permuted,), factor_sizes(shape))
 
 
 def _permute(call: Call) -> ShardingRule:
@@ -169,8 +169,8 @@ def _unsqueeze(call: Call) -> ShardingRule:
     shape = call.specs[0].shape
     full = list(full_operand(shape))
     at = call.args[1] % (len(shape) + 1)
-    return structural(
-        call, (tuple(full),), (tuple([*full[:at], (), *full[at:]]),), factor_sizes(shape)
+    return structural_rule(
+        (tuple(full),), (tuple([*full[:at], (), *full[at:]]),), factor_sizes(shape)
     )
 
 
@@ -182,13 +182,8 @@ def _squeeze(call: Call) -> ShardingRule:
     gone = {dim for dim in dims if shape and shape[dim] == 1}
     full = full_operand(shape)
     kept = tuple(names for dim, names in enumerate(full) if dim not in gone)
-    return structural(
-        call,
-        (full,),
-        (kept,),
-        factor_sizes(shape),
-        [f"d{dim}" for dim in gone],
-        squeezing(sorted(gone)),
+    return structural_rule(
+        (full,), (kept,), factor_sizes(shape), [f"d{dim}" for dim in gone], squeezing(sorted(gone))
     )
 
 
@@ -200,7 +195,7 @@ def _expand(call: Call) -> ShardingRule:
     operand = tuple(
         () if size != out[first + dim] else full[first + dim] for dim, size in enumerate(shape)
     )
-    return structural(call, (operand,), (full,), factor_sizes(out), local=with_local_size(1))
+    return structural_rule((operand,), (full,), factor_sizes(out), local=with_local_size(1))
 
 
 def _diag_embed(call: Call) -> ShardingRule:
@@ -210,7 +205,7 @@ def _diag_embed(call: Call) -> ShardingRule:
     out = list(full[:-1])
     for dim in dims:
         out.insert(dim, ())
-    return structural(call, (full,), (tuple(out),), factor_sizes(shape), [f"d{len(shape) - 1}"])
+    return structural_rule((full,), (tuple(out),), factor_sizes(shape), [f"d{len(shape) - 1}"])
 
 
 def _as_real(call: Call) -> ShardingRule:
@@ -230,7 +225,7 @@ def _conjugate(call: Call) -> ShardingRule:
 
 def _linear(call: Call, before: Operand, after: Operand) -> ShardingRule:
     """A view that changes the meaning of elements: sums pass, extremes don't."""
-    rule = structural(call, (before,), (after,), factor_sizes(call.specs[0].shape))
+    rule = structural_rule((before,), (after,), factor_sizes(call.specs[0].shape))
     return replace(rule, algebra="linear")
 
 
