@@ -1,4 +1,4 @@
-"""Write docs/operators.md: the table of operators, from the rows of `dtensor_core.rules`.
+"""Write docs/operators.md: the table of operators, from the rows of `dtensor_core.operators`.
 
 Run by `make docs`; a test compares the file with the output of this module.
 """
@@ -7,56 +7,56 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dtensor_core.rules.listing import markdown
+from dtensor_core.rules import markdown
 
 TARGET = Path(__file__).with_name("operators.md")
 
 ABOUT = """\
 # Operators
 
-Written by `make docs` from the rows in `dtensor_core/rules/families/`: change the rows, not this
+Written by `make docs` from the rows in `dtensor_core/operators/`: change the rows, not this
 file. `python -m dtensor_core.rules` prints the same table as text.
 
 A rule says how the results of an operator lie for each way in which its arguments may, one mesh
 axis at a time; `dtensor_core` takes the way for which the least has to be moved. In the notation a
 letter is a size, shared wherever it stands:
 
-- `m k, k n -> m n`: each letter may be cut, and cuts every dimension it is in. A letter that the
-  result lacks leaves addends, `Partial`.
-- `d!` must be whole; `(g i)` is one dimension of two letters, the outer one first; `s..` are any
-  number of dimensions; what stands behind a `+` is added to what stands before.
+- `m k, k n -> m n`: each letter may be sharded, which shards every dimension it is in. A letter
+  that the result lacks leaves partial sums, `Partial`.
+- `d!` must be replicated; `(g i)` is one dimension of two letters, the outer one first; `s..` are
+  any number of dimensions; what stands behind a `+` is added to what stands before.
 
 "Partials that pass" need not be reduced before the operator runs: `sum, avg: 0 + 1 * 2` means that
 argument 0 and one of 1 and 2 may both be a Partial of one of these reductions, all others being
-whole, and that the result is one then too. Arguments are tensors, counted from 0. What passes
+replicated, and that the result is one then too. Arguments are tensors, counted from 0. What passes
 follows from the row's algebra: sums pass what is linear, extremes what is increasing, and all pass
 what only moves elements. A test over the whole table splits the arguments of each operator in
-every way that its row offers, runs the operator on the parts, and compares with the whole.
+every way that its row offers, runs the operator on the parts, and compares with the full result.
 """
 
 NOT_FINITE = """\
 ## Sums that are pending, and what is not finite
 
-A sum that passes an operator is scaled addend by addend: `(a + b) * c` is `a * c + b * c`. With
+A sum that passes an operator is scaled term by term: `(a + b) * c` is `a * c + b * c`. With
 infinities, and where halves overflow, that does not hold: `(3 - 5) * inf` is -inf, and
 `3 * inf - 5 * inf` is nan. What is promised of Partial(sum) and Partial(avg):
 
 - **Numbers** (`p * inf`, `p / 0`, `alpha=`, `value=`): as on one device. Every rank knows them, so
   sums are reduced before they meet an infinity, nan, or 0 as a divisor; and those of float16 before
-  they meet any factor, for their addends may overflow where they do not.
+  they meet any factor, for their terms may overflow where they do not.
 - **Tensors** (`p * x`, `p / x`, `p @ w`, `addr`): an element of the result is finite if and only if
   it is on one device, and then has the same value. Which of inf, -inf and nan it is otherwise may
   differ: mostly it is nan. The values are not known without communication, and `p @ w` does
-  without. `p.redistribute(placements=[Replicate()])` before the operator is exact. An addend of
+  without. `p.redistribute(placements=[Replicate()])` before the operator is exact. A term of
   float16 may overflow where the sum would not; bfloat16 has the range of float32.
-- **Along a dimension that is cut**, reductions, scans, searches, softmax and norms are as on one
+- **Along a sharded dimension**, reductions, scans, searches, softmax and norms are as on one
   device, nan and infinities included; and extremes of no elements raise as there.
-- **Averages** of any floating type fit where their addends do: they are divided by a power of two
+- **Averages** of any floating type fit where their terms do: they are divided by a power of two
   before they are sent. Norms of half types are added up in float32. A nan is the maximum, and the
   minimum, whatever the backend makes of it: extremes of floating numbers are sent as integers,
   those of half types in four bytes. Means of half types are float32 until they are divided.
 
-`tests/dtensor_core/rules/test_not_finite.py` tries the second over the whole table.
+`tests/dtensor_core/operators/test_not_finite_rows.py` tries the second over the whole table.
 
 """
 
@@ -68,10 +68,10 @@ A row serves all overloads of its operator, and a row such as `max.dim` one of t
 - **In place** (`add_`) and with **`out=`**: by the row of the operator. What is written keeps its
   layout; where the rule does not offer that it is written in another one and brought back.
 - **Lists** (`_foreach_add`, fused optimizers): one decision an element, one call for all.
-- **Elementwise operators** that torch tags as such: any dim may be cut, and no Partial passes.
+- **Elementwise operators** that torch tags as such: any dim may be sharded, and no Partial passes.
 - **Composed operators** (`linear`, `tensordot`): torch decomposes them into those above.
 - **Everything else** is put together from torch's own decomposition where that sends less. What
-  remains runs on whole tensors, and says so once: `MissingRuleWarning`, an event with the reason
+  remains runs on full tensors, and says so once: `MissingRuleWarning`, an event with the reason
   `no rule` and its bytes. `dtensor_core.missing_rule` chooses "replicate", "warn" or "error".
 """
 
@@ -86,14 +86,14 @@ RAISING = (
     (
         "p.relu_()",
         "RuleError",
-        "its value needs the sum of addends that the caller gave, and keeps",
+        "its value needs the sum of partial values that the caller gave, and keeps",
     ),
 )
 
 REFUSED = """\
 ## What raises
 
-On every rank alike, before anything is sent. `x` is cut or whole; `p` is Partial, given to
+On every rank alike, before anything is sent. `x` is sharded or replicated; `p` is Partial, given to
 `DTensor.from_local`.
 
 | call | error | why |

@@ -18,14 +18,20 @@ from torch._ops import OpOverload
 
 from dtensor_core.errors import MeshError, RuleError, four_parts
 from dtensor_core.mesh import axis_name
+from dtensor_core.operators.call import Call
+from dtensor_core.operators.rule_builders import replicated_rule
+from dtensor_core.operators.sharding_rule import (
+    Candidate,
+    Form,
+    ShardingRule,
+    candidates,
+    remaining_sizes,
+)
+from dtensor_core.operators.table import rule_of
 from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, sharded_dim
 from dtensor_core.redistribute.halo_exchange import Exchange
 from dtensor_core.redistribute.partial_combine import Merge
 from dtensor_core.redistribute.plan import EMPTY, Plan, plan_between, plan_placements
-from dtensor_core.rules.call import Call
-from dtensor_core.rules.row import whole_rule
-from dtensor_core.rules.rule import Candidate, Form, Rule, candidates, remaining_sizes
-from dtensor_core.rules.table import rule_of
 from dtensor_core.spec import Spec
 
 Placements = tuple[Placement, ...]
@@ -61,7 +67,7 @@ class Decision:
         sizeless: True if the decision is the same for all sizes with a rule of the same form.
     """
 
-    rule: Rule | None
+    rule: ShardingRule | None
     inputs: tuple[Spec, ...]
     plans: tuple[Plan, ...]
     outputs: tuple[Spec, ...]
@@ -94,7 +100,7 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     rule = rule_of(call)
     if rule is not None and rule.sizes and not call.outputs and _returns_tensors(call.op):
         rule = None  # the shapes hold for full tensors only: they depend on data, or on the kernel
-    whole = rule or whole_rule(call)
+    whole = rule or replicated_rule(call)
     placements = tuple([spec.placements for spec in call.specs])
     exchanges = any(each.exchange is not None for each in whole.extra)
     unmoved = None if exchanges else _unmoved(whole.form, placements, tuple(fixed))
@@ -110,7 +116,7 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
         chosen.append(candidate)
         prefix = f"{axis_name(mesh, axis)}: " if mesh.ndim > 1 else ""
         considered.extend((prefix + text, seconds) for text, seconds in ranked)
-        sizes = remaining_sizes(whole, sizes, candidate.cutting, ranks)
+        sizes = remaining_sizes(whole, sizes, candidate.sharding, ranks)
     inputs = tuple(
         _laid_out(spec, [candidate.inputs[number] for candidate in chosen])
         for number, spec in enumerate(call.specs)
@@ -140,7 +146,7 @@ def _unmoved(
     Returns None if one has to move, or if sizes matter. Most calls of a program have one of a few
     forms, which are decided here once for all shapes.
     """
-    rule = Rule.sizeless(form)
+    rule = ShardingRule.sizeless(form)
     if rule is None or any(isinstance(p, _StridedShard) for each in placements for p in each):
         return None
     chosen: list[Candidate] = []
@@ -180,7 +186,7 @@ def _common_mesh(call: Call):
 
 def _choose(
     call: Call,
-    rule: Rule,
+    rule: ShardingRule,
     sizes: Mapping[str, int],
     axis: int,
     ranks: int,
@@ -225,7 +231,7 @@ def _choose(
 
 
 def _offered(
-    rule: Rule,
+    rule: ShardingRule,
     sizes: Mapping[str, int],
     ranks: int,
     present: Sequence[Placement],
@@ -347,7 +353,7 @@ def _text(candidate: Candidate) -> str:
 
 def _cannot_keep(
     call: Call,
-    rule: Rule,
+    rule: ShardingRule,
     axis: int,
     ranks: int,
     sizes: Mapping[str, int],

@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dtensor_core.dispatch.arguments import converted, flattened
 from dtensor_core.dispatch.metadata import as_meta
 from dtensor_core.mesh import DeviceMesh
+from dtensor_core.operators.call import Call
+from dtensor_core.operators.table import row_of
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, decide
-from dtensor_core.rules.call import Call
-from dtensor_core.rules.table import row_of
 from dtensor_core.spec import Spec, TensorMeta
 
 Function = Callable[..., Any]

@@ -35,12 +35,12 @@ from dtensor_core.dispatch.materialized_views import (
 )
 from dtensor_core.dispatch.mixed_tensors import is_whole, refuse_mixed
 from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
-from dtensor_core.local.memory_layout import ways_of
-from dtensor_core.local.operator import argument_names
 from dtensor_core.mesh import DeviceMesh, on_change
+from dtensor_core.operators.call import is_value
+from dtensor_core.operators.local_operator import argument_names
+from dtensor_core.operators.memory_layout import ways_of
+from dtensor_core.operators.table import row_of
 from dtensor_core.redistribute.execute import execute
-from dtensor_core.rules.call import is_value
-from dtensor_core.rules.table import row_of
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
 

@@ -28,15 +28,15 @@ from dtensor_core.dispatch.lists import (
 )
 from dtensor_core.dispatch.metadata import copies_sizes, output_metadata
 from dtensor_core.errors import RuleError, four_parts
-from dtensor_core.local.memory_layout import MAY_COPY
-from dtensor_core.local.operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.mesh import DeviceMesh
+from dtensor_core.operators.call import Call
+from dtensor_core.operators.local_operator import argument_names, local_operator, with_lazy_bits
+from dtensor_core.operators.memory_layout import MAY_COPY
 from dtensor_core.placement import Replicate, sharded_dim
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.partial_combine import within
 from dtensor_core.redistribute.plan import Plan, plan_between
-from dtensor_core.rules.call import Call
 from dtensor_core.spec import Spec, TensorMeta
 
 # In-place views: the tensor changes its shape, and its placements change with it.

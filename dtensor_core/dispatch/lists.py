@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dtensor_core.dispatch.arguments import converted
 from dtensor_core.dispatch.metadata import as_meta, output_metadata
-from dtensor_core.local.operator import local_operator
+from dtensor_core.operators.call import Call, tensors
+from dtensor_core.operators.local_operator import local_operator
 from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.plan import Plan
-from dtensor_core.rules.call import Call, tensors
 from dtensor_core.spec import Spec
 
 _FOREACH = "aten::_foreach_"

@@ -16,7 +16,7 @@ import torch
 from torch._ops import OpOverload
 
 from dtensor_core.errors import RuleError, StaleViewError, four_parts
-from dtensor_core.local.memory_layout import Ways
+from dtensor_core.operators.memory_layout import Ways
 from dtensor_core.spec import Spec, TensorMeta
 
 aten = torch.ops.aten

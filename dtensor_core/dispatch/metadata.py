@@ -21,7 +21,7 @@ from torch._ops import OpOverload
 
 from dtensor_core.dispatch.arguments import converted, flattened
 from dtensor_core.layout import contiguous_stride
-from dtensor_core.rules.call import argument_names
+from dtensor_core.operators.call import argument_names
 from dtensor_core.spec import Spec, TensorMeta
 
 Metas = tuple[TensorMeta, ...]

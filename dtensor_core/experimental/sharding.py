@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from torch._ops import OpOverload
 
 from dtensor_core.dispatch.dispatcher import forget
+from dtensor_core.operators.call import Call
+from dtensor_core.operators.row import Row
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
+from dtensor_core.operators.table import replace_row
 from dtensor_core.placement import Placement
-from dtensor_core.rules.call import Call
-from dtensor_core.rules.row import Row
-from dtensor_core.rules.rule import Candidate, Rule
-from dtensor_core.rules.table import replace_row
 
 Acceptable = Sequence[tuple[Sequence[Placement | None], Sequence[Placement | None]]]
 Sharding = Callable[..., Acceptable]
@@ -36,7 +36,7 @@ def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[Sharding],
     return register
 
 
-def _rule(call: Call, function: Sharding) -> Rule:
+def _rule(call: Call, function: Sharding) -> ShardingRule:
     call.read.update(argument.name for argument in call.op._schema.arguments)
     offered = tuple(
         Candidate(
@@ -45,10 +45,10 @@ def _rule(call: Call, function: Sharding) -> Rule:
         )
         for outputs, inputs in function(*call.args, **call.kwargs)
     )
-    return Rule(
+    return ShardingRule(
         inputs=tuple(() for _ in call.specs),
         outputs=tuple(() for _ in call.outputs),
         sizes={},
         extra=offered,
-        offers_whole=False,
+        offers_replicated=False,
     )

@@ -4,7 +4,7 @@ Tensors sharded along one mesh axis become others, sharded along the same axis. 
 common line of rows, of which every rank of the axis holds one extent of each tensor. A rank needs
 from another the intersection of the extent it wants with the one that the other holds. All rows
 travel in one all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
-`rules.families.slices` and `rules.windows` make the exchanges; they pass through `propagate` to
+`operators.slicing` and `operators.halo` make the exchanges; they pass through `propagate` to
 `entry`, which calls `exchanging`.
 """
 

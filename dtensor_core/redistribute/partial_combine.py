@@ -2,8 +2,8 @@
 
 Each rank along the sharding axes summarises its shard in a few tensors, whose shapes are the same
 on all ranks. One all-gather per axis gives every rank all summaries, from which it computes the
-result or its own part of it. Made by `rules.families`; passes through `propagate` to `entry`, like
-the rows of an `Exchange`.
+result or its own part of it. Made by the rules of `operators`; passes through `propagate` to
+`entry`, like the rows of an `Exchange`.
 """
 
 from __future__ import annotations

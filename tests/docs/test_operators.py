@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from dtensor_core import DTensor, Partial, Shard, distribute_tensor
+from dtensor_core import DTensor, Partial, Shard, distribute_tensor, rules
 from dtensor_core.errors import DTensorError
-from dtensor_core.rules import listing, table
+from dtensor_core.operators import table
 from dtensor_core.testing import kept_mesh, run_threads
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,9 +31,7 @@ def test_a_changed_row_changes_the_document(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_row_is_listed_once() -> None:
-    listed = [
-        name for _, _, lines in listing.families() for line in lines for name in line.operators
-    ]
+    listed = [name for _, _, lines in rules.families() for line in lines for name in line.operators]
     assert sorted(listed) == sorted(table.TABLE)
 
 
@@ -47,7 +45,7 @@ def test_the_command_prints_operator_rule_and_what_passes() -> None:
     marked = subprocess.run(
         [*command, "--markdown"], capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    assert marked.strip() == listing.markdown().strip()
+    assert marked.strip() == rules.markdown().strip()
 
 
 @pytest.mark.parametrize(("call", "error", "why"), GENERATOR["RAISING"])

@@ -14,10 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dtensor_core import Placement, Replicate, Shard, _StridedShard, sharded_rng
 from dtensor_core.layout import stride_like
-from dtensor_core.rules.families import random
+from dtensor_core.operators.random import local as random
 from dtensor_core.spec import Spec, TensorMeta
 
-IN_BLOCKS = {name: each for name, each in random._SAMPLERS.items() if each.grain is not None}
+IN_BLOCKS = {name: each for name, each in random.SAMPLERS.items() if each.grain is not None}
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "geometric": (0.3,),
     "bernoulli.float": (0.3,),
@@ -91,7 +91,7 @@ def test_blocks_give_what_one_draw_gives(name: str, spec: Spec, dtype: torch.dty
 
 def test_samplers_are_tried_out_with_data_where_tensors_are_fake():
     with FakeTensorMode():
-        found = random._by_one(torch.ops.aten.bernoulli_.float, 0.5)
+        found = random._one_by_one(torch.ops.aten.bernoulli_.float, 0.5)
     assert found == random._BERNOULLI
 
 

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from dtensor_core.dispatch import dispatcher
-from dtensor_core.rules import table
-from dtensor_core.rules.families import pointwise
-from dtensor_core.rules.row import Row
+from dtensor_core.operators import table
+from dtensor_core.operators.elementwise import OPAQUE
+from dtensor_core.operators.row import Row
 from tests.opdb import __main__ as command
 from tests.opdb.__main__ import line
 from tests.opdb.cases import Case, cases
@@ -75,7 +75,7 @@ def test_an_operator_is_right_in_every_variant(name: str, run: str) -> None:
 
 @pytest.mark.parametrize("run", ["uneven", "bfloat16", "complex64"])
 def test_a_wrong_rule_is_found(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table.TABLE, "cumsum", pointwise.OPAQUE)
+    monkeypatch.setitem(table.TABLE, "cumsum", OPAQUE)
     dispatcher.forget(torch.ops.aten.cumsum.default)
     tally = scan(INFOS["cumsum"], RUNS[run], samples=6, combinations=4)
     dispatcher.forget(torch.ops.aten.cumsum.default)

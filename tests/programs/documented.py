@@ -18,7 +18,7 @@ _KNOWN = (
     ("a copy, .* of an expanded tensor needed communication", "copies of expanded tensors"),
     ("a copy, .*aten.unfold.default needed communication", "copies of windows"),
     ("op_.'addbmm'.*output with shape .* doesn't match the broadcast shape", "addbmm_"),
-    ("it takes elements of memory that are not the tensor's", "as_strided beyond a tensor"),
+    ("it selects memory outside of the tensor's elements", "as_strided beyond a tensor"),
     # torch's Python code creates plain tensors there.
     ("the gradients.*aten.mm.out: got mixed", "linear_cross_entropy in chunks, backward"),
     ("unravel_index.*got mixed torch.Tensor and DTensor", "unravel_index"),

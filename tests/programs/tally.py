@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dtensor_core.rules import table
+from dtensor_core.operators import table
 from tests.programs.generate import generate
 from tests.programs.given import text_of
 from tests.programs.program import Program

@@ -20,8 +20,8 @@ import torch
 
 from dtensor_core import DTensor
 from dtensor_core.dispatch.dispatcher import forget
-from dtensor_core.rules import table
-from dtensor_core.rules.row import Row
+from dtensor_core.operators import table
+from dtensor_core.operators.row import Row
 from dtensor_core.testing import kept_mesh, run_threads
 from tests.programs import __main__ as command
 from tests.programs import parts, run

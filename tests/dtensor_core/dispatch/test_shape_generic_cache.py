@@ -23,7 +23,7 @@ from dtensor_core.dispatch.entry import Entry, make_entry
 from dtensor_core.experimental import register_sharding
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.mesh import forget_decisions
-from dtensor_core.rules import table
+from dtensor_core.operators import table
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.testing.fake import fake_world
 

@@ -7,7 +7,7 @@ import torch
 
 from dtensor_core import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
 from dtensor_core.experimental import register_sharding
-from dtensor_core.rules import table
+from dtensor_core.operators import table
 from dtensor_core.testing.fake import fake_world
 
 aten = torch.ops.aten

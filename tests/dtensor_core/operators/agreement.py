@@ -16,8 +16,8 @@ _SHARES = (2.0, -1.5, 0.75, -0.25)
 
 def laid_out(tensor: torch.Tensor, mesh: Any, placements: Sequence[Placement]) -> DTensor:
     """Distribute a tensor; along a Partial(sum) axis the ranks hold different partial sums."""
-    whole = [Replicate() if isinstance(p, Partial) else p for p in placements]
-    made = distribute_tensor(tensor.detach().clone(), mesh, whole, src_data_rank=None)
+    replicated = [Replicate() if isinstance(p, Partial) else p for p in placements]
+    made = distribute_tensor(tensor.detach().clone(), mesh, replicated, src_data_rank=None)
     local = made.to_local()
     for axis, placement in enumerate(placements):
         if isinstance(placement, Partial):
@@ -48,8 +48,8 @@ def assert_agrees(
         mesh = kept_mesh(mesh_shape)
         mine = [laid_out(t, mesh, p) for t, p in zip(tensors, layouts, strict=True)]
         results = _several(function(*mine))
-        found = [_whole(result).detach() for result in results]
-        found += [_whole(gradient) for gradient in _gradients(results, mine)]
+        found = [_full(result).detach() for result in results]
+        found += [_full(gradient) for gradient in _gradients(results, mine)]
         for got, wanted in zip(found, expected, strict=True):
             assert got.shape == wanted.shape
             torch.testing.assert_close(
@@ -63,7 +63,7 @@ def _several(result: Any) -> list[Any]:
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
-def _whole(tensor: Any) -> torch.Tensor:
+def _full(tensor: Any) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 

@@ -97,9 +97,11 @@ def test_rotary_embeddings_are_those_of_one_device(layout: Any) -> None:
 
     angles = torch.outer(torch.arange(5.0).double(), torch.arange(4.0).double())
     turn = torch.view_as_real(torch.polar(torch.ones(5, 4).double(), angles)).contiguous()
-    whole = [Replicate()]
+    replicated = [Replicate()]
     assert_agrees(
-        rotate, [_t(4, 5, 8, 8).requires_grad_(), angles.cos(), turn], [[layout], whole, whole]
+        rotate,
+        [_t(4, 5, 8, 8).requires_grad_(), angles.cos(), turn],
+        [[layout], replicated, replicated],
     )
 
 

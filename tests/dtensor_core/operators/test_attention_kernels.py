@@ -10,13 +10,13 @@ import torch
 from dtensor_core import DTensor, Partial, Placement, Replicate, Shard
 from dtensor_core.testing.threads import kept_mesh, on_threads, run_threads
 from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.operators import kernels
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
-from tests.dtensor_core.rules import kernels
 
 assert kernels.__doc__  # imported for the kernels that it registers
 
 aten = torch.ops.aten
-BATCH, HEADS, SEQUENCE, FEATURES, WHOLE = Shard(0), Shard(1), Shard(2), Shard(3), Replicate()
+BATCH, HEADS, SEQUENCE, FEATURES, REPLICATED = Shard(0), Shard(1), Shard(2), Shard(3), Replicate()
 
 
 def _t(*shape: int) -> torch.Tensor:
@@ -65,11 +65,11 @@ def _heads(queries: int = 128) -> list[torch.Tensor]:
 def test_a_kernel_and_its_gradients_are_those_of_one_device(kernel: Any, queries: int) -> None:
     heads = [(each.double() if "cpu" in kernel.__name__ else each) for each in _heads(queries)]
     heads = [each.detach().requires_grad_() for each in heads]
-    for layout in (BATCH, HEADS, SEQUENCE, FEATURES, WHOLE, Partial()):
+    for layout in (BATCH, HEADS, SEQUENCE, FEATURES, REPLICATED, Partial()):
         assert_agrees(kernel, heads, [[layout]] * 3, tolerance=1e-4)
-    assert_agrees(kernel, heads, [[SEQUENCE], [WHOLE], [WHOLE]], tolerance=1e-4)
-    assert_agrees(kernel, heads, [[WHOLE], [SEQUENCE], [SEQUENCE]], tolerance=1e-4)
-    both = [[SEQUENCE, WHOLE], [WHOLE, SEQUENCE], [WHOLE, SEQUENCE]]
+    assert_agrees(kernel, heads, [[SEQUENCE], [REPLICATED], [REPLICATED]], tolerance=1e-4)
+    assert_agrees(kernel, heads, [[REPLICATED], [SEQUENCE], [SEQUENCE]], tolerance=1e-4)
+    both = [[SEQUENCE, REPLICATED], [REPLICATED, SEQUENCE], [REPLICATED, SEQUENCE]]
     assert_agrees(kernel, heads, both, mesh_shape=(2, 2), tolerance=1e-4)
     assert_agrees(kernel, heads, [[BATCH, HEADS]] * 3, mesh_shape=(2, 2), tolerance=1e-4)
 
@@ -105,32 +105,32 @@ def test_batch_and_heads_send_nothing(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", [each for each in KERNELS if each is not _causal])
-def test_queries_that_are_cut_meet_whole_keys_and_values(kernel: Any) -> None:
+def test_queries_that_are_sharded_meet_replicated_keys_and_values(kernel: Any) -> None:
     # Every query needs all keys and values: nothing is sent where they are replicated, otherwise
     # each of them is gathered once. Their gradients are sums over queries, so partial sums.
-    whole = [[SEQUENCE], [WHOLE], [WHOLE]]
-    addends: tuple[Placement, ...] = (Partial(),)
-    gradients = [(SEQUENCE,), addends, addends]
-    assert _counted(kernel, whole) == ({}, {}, (SEQUENCE,), gradients)
+    layouts = [[SEQUENCE], [REPLICATED], [REPLICATED]]
+    partial: tuple[Placement, ...] = (Partial(),)
+    gradients = [(SEQUENCE,), partial, partial]
+    assert _counted(kernel, layouts) == ({}, {}, (SEQUENCE,), gradients)
 
 
 @pytest.mark.parametrize("kernel", [e for e in KERNELS if e not in (_causal, _overrideable)])
-def test_keys_that_are_cut_send_results_and_not_keys(kernel: Any) -> None:
+def test_keys_that_are_sharded_send_results_and_not_keys(kernel: Any) -> None:
     # Each rank attends to its keys and weights its result by its share of the sum of exponentials:
     # their logarithms are gathered, one number per query, and the results are summed. In backward
     # all is known, and a query's gradient is a sum over keys.
     gradients = [(Partial(),), (SEQUENCE,), (SEQUENCE,)]
-    expected = ({"all_gather_into_tensor": 1, "all_reduce": 1}, {}, (WHOLE,), gradients)
-    assert _counted(kernel, [[WHOLE], [SEQUENCE], [SEQUENCE]]) == expected
+    expected = ({"all_gather_into_tensor": 1, "all_reduce": 1}, {}, (REPLICATED,), gradients)
+    assert _counted(kernel, [[REPLICATED], [SEQUENCE], [SEQUENCE]]) == expected
 
 
 def test_one_key_that_one_rank_holds_is_everybody_s() -> None:
     heads = [_t(4, 8, size, 6).double().requires_grad_() for size in (5, 1, 1)]
     for kernel in (_on_cpu, _causal_on_cpu):
-        assert_agrees(kernel, heads, [[WHOLE], [SEQUENCE], [SEQUENCE]])
+        assert_agrees(kernel, heads, [[REPLICATED], [SEQUENCE], [SEQUENCE]])
 
 
-def test_masks_of_keys_that_are_cut_may_hide_all_that_a_rank_holds() -> None:
+def test_masks_of_keys_that_are_sharded_may_hide_all_that_a_rank_holds() -> None:
     heads = [each.detach().double().requires_grad_() for each in _heads(5)]
     mask = torch.zeros(5, 7).double()
     mask[0, 2:], mask[1, :], mask[2, :5] = -torch.inf, -torch.inf, -torch.inf
@@ -139,22 +139,22 @@ def test_masks_of_keys_that_are_cut_may_hide_all_that_a_rank_holds() -> None:
         kernel = aten._scaled_dot_product_flash_attention_for_cpu
         return kernel(query, key, value, attn_mask=mask)[0]
 
-    for of_mask in (Shard(1), WHOLE):
-        layouts = [[WHOLE], [SEQUENCE], [SEQUENCE], [of_mask]]
+    for of_mask in (Shard(1), REPLICATED):
+        layouts = [[REPLICATED], [SEQUENCE], [SEQUENCE], [of_mask]]
         assert_agrees(attend, [*heads, mask], layouts)
 
 
-def test_causal_queries_of_kernels_that_take_no_mask_are_cut_otherwise() -> None:
+def test_causal_queries_of_kernels_that_take_no_mask_are_sharded_otherwise() -> None:
     # The keys that a query sees depend on its position, which this kernel counts from its first
     # row. So the queries are resharded to another dim, for 1/4 of what gathering them would send,
     # and keys and values follow without communication.
-    forward, _, layout, _ = _counted(_causal, [[SEQUENCE], [WHOLE], [WHOLE]])
+    forward, _, layout, _ = _counted(_causal, [[SEQUENCE], [REPLICATED], [REPLICATED]])
     assert forward == {"all_to_all_single": 1}
     assert layout in ((BATCH,), (HEADS,))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_features_move_their_cut_to_batch_or_heads(kernel: Any) -> None:
+def test_features_move_their_sharding_to_batch_or_heads(kernel: Any) -> None:
     # Scores are sums over features: each of three tensors sends 3/4 of its shard, once.
     forward, _, layout, _ = _counted(kernel, [[FEATURES]] * 3)
     assert forward == {"all_to_all_single": 3}
@@ -174,7 +174,7 @@ def test_shards_drop_out_differently_and_replicas_alike() -> None:
         mesh = kept_mesh((2, 2))
         torch.manual_seed(0)
         query, key, value = (
-            laid_out(torch.ones(4, 2, 8, 6), mesh, [BATCH, WHOLE]) for _ in range(3)
+            laid_out(torch.ones(4, 2, 8, 6), mesh, [BATCH, REPLICATED]) for _ in range(3)
         )
         out = aten._scaled_dot_product_flash_attention(query, key, value, 0.5)[0]
         again = aten._scaled_dot_product_flash_attention(query, key, value, 0.5)[0]

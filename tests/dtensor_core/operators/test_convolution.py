@@ -43,7 +43,7 @@ def reverse(seen: Seen, size: int) -> Seen:
     return lambda row: {o for o in range(size) if row in seen(o)}
 
 
-def held(size: int, rank: int) -> range:
+def rows_of(size: int, rank: int) -> range:
     own = local_extent(size, RANKS, rank)
     return range(own.offset, own.offset + own.size)
 
@@ -55,9 +55,9 @@ def sent_rows(rank: int, size: int, result: int, seen: Seen) -> int:
     """
     total = 0
     for other in range(RANKS):
-        rows = set().union(*(seen(o) for o in held(result, other)))
+        rows = set().union(*(seen(o) for o in rows_of(result, other)))
         if rows and other != rank:
-            total += len(set(held(size, rank)) & set(range(min(rows), max(rows) + 1)))
+            total += len(set(rows_of(size, rank)) & set(range(min(rows), max(rows) + 1)))
     return total
 
 
@@ -174,15 +174,15 @@ FREE = {
     "samples": ([Shard(0), R, R], Shard(0)),
     "output channels": ([R, Shard(0), Shard(0)], Shard(1)),
     "input channels": ([Shard(1), Shard(1), R], P),
-    "input channels, a bias of addends": ([Shard(1), Shard(1), P], P),
-    "addends": ([P, R, P], P),
-    "addends of the weight": ([R, P, P], P),
+    "input channels, a partial bias": ([Shard(1), Shard(1), P], P),
+    "partial sums": ([P, R, P], P),
+    "partial weights": ([R, P, P], P),
 }
 
 
 @pytest.mark.parametrize("name", FREE)
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_samples_channels_and_addends_need_no_communication(name: str, dims: int) -> None:
+def test_samples_channels_and_partial_sums_need_no_communication(name: str, dims: int) -> None:
     layouts, expected = FREE[name]
     convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
 
@@ -199,7 +199,7 @@ def test_samples_channels_and_addends_need_no_communication(name: str, dims: int
     body()
 
 
-def test_groups_are_cut_like_channels() -> None:
+def test_groups_are_sharded_like_channels() -> None:
     @on_threads(RANKS)
     def body() -> None:
         mesh = kept_mesh((RANKS,))
@@ -218,7 +218,7 @@ def test_groups_are_cut_like_channels() -> None:
     body()
 
 
-def test_gradients_where_input_channels_are_cut_need_no_communication() -> None:
+def test_gradients_where_input_channels_are_sharded_need_no_communication() -> None:
     @on_threads(RANKS)
     def body() -> None:
         mesh = kept_mesh((RANKS,))
@@ -277,7 +277,7 @@ def test_on_two_axes_results_and_gradients_are_those_of_one_device(
         )
 
 
-def test_addends_whose_rows_are_cut_stay_addends() -> None:
+def test_partial_sums_whose_rows_are_sharded_stay_partial_sums() -> None:
     assert_agrees(
         lambda x, w, b: F.conv2d(x, w, b, padding=1),
         [_t(1, 2, 5, 4), _t(3, 2, 3, 3), _t(3)],
@@ -287,7 +287,7 @@ def test_addends_whose_rows_are_cut_stay_addends() -> None:
 
 
 @pytest.mark.parametrize("dim", [2, 3, 4])
-def test_every_spatial_dim_of_three_may_be_cut(dim: int) -> None:
+def test_every_spatial_dim_of_three_may_be_sharded(dim: int) -> None:
     assert_agrees(
         lambda x, w: F.conv3d(x, w, stride=2, padding=1, dilation=(1, 2, 1)),
         [_t(1, 2, 6, 6, 5), _t(2, 2, 3, 2, 3)],
@@ -329,7 +329,7 @@ def test_a_window_over_everything_still_agrees() -> None:
         )
 
 
-def test_gradients_of_gradients_pass_a_convolution_whose_rows_are_cut() -> None:
+def test_gradients_of_gradients_pass_a_convolution_whose_rows_are_sharded() -> None:
     def second(x: Any, weight: Any) -> Any:
         y = F.conv1d(x, weight, stride=2, padding=1).pow(3)
         (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)

@@ -45,7 +45,7 @@ def _placement(term: str, letter: str, absent: Replicate | Partial) -> Shard | R
 
 
 @pytest.mark.parametrize("equation", EQUATIONS)
-def test_every_letter_may_be_cut_and_nothing_is_sent(equation: str) -> None:
+def test_every_letter_may_be_sharded_and_nothing_is_sent(equation: str) -> None:
     left, result = equation.split("->")
     terms = left.split(",")
     tensors = _operands(equation)
@@ -71,7 +71,7 @@ def test_every_letter_may_be_cut_and_nothing_is_sent(equation: str) -> None:
 @pytest.mark.parametrize(
     "equation", ["bhqd,bhkd->bhqk", "bhqk,bkhd->bqhd", "bld,dhk->blhk", "ij,jk->ik"]
 )
-def test_two_letters_may_be_cut_by_two_axes(equation: str) -> None:
+def test_two_letters_may_be_sharded_by_two_axes(equation: str) -> None:
     left, result = equation.split("->")
     terms = left.split(",")
     tensors = _operands(equation)
@@ -94,7 +94,7 @@ def test_two_letters_may_be_cut_by_two_axes(equation: str) -> None:
     body()
 
 
-def test_an_ellipsis_stands_for_dims_that_may_be_cut() -> None:
+def test_an_ellipsis_stands_for_dims_that_may_be_sharded() -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))

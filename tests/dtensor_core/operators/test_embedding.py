@@ -12,9 +12,9 @@ from dtensor_core import DTensor, Replicate, Shard, distribute_tensor
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.operators.agreement import assert_agrees
 
-ROWS, COLUMNS, WHOLE = Shard(0), Shard(1), Replicate()
-TABLES = [(ROWS, COLUMNS), (COLUMNS, ROWS), (ROWS, ROWS), (ROWS, WHOLE), (COLUMNS, COLUMNS)]
-INDICES = [(WHOLE, WHOLE), (Shard(0), WHOLE), (Shard(0), Shard(1))]
+ROWS, COLUMNS, REPLICATED = Shard(0), Shard(1), Replicate()
+TABLES = [(ROWS, COLUMNS), (COLUMNS, ROWS), (ROWS, ROWS), (ROWS, REPLICATED), (COLUMNS, COLUMNS)]
+INDICES = [(REPLICATED, REPLICATED), (Shard(0), REPLICATED), (Shard(0), Shard(1))]
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "a row without gradient": {"padding_idx": 3},
@@ -58,7 +58,7 @@ def test_rows_are_made_shorter_in_place_as_on_one_device(table: Any) -> None:
         weight = torch.nn.Parameter(
             distribute_tensor(_table().detach(), mesh, table, src_data_rank=None)
         )
-        index = distribute_tensor(_indices(), mesh, [WHOLE, WHOLE], src_data_rank=None)
+        index = distribute_tensor(_indices(), mesh, [REPLICATED, REPLICATED], src_data_rank=None)
         rows: Any = F.embedding(index, weight, max_norm=1.0)
         torch.testing.assert_close(rows.full_tensor(), expected)
         assert isinstance(weight, DTensor)

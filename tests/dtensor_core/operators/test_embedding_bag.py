@@ -13,7 +13,7 @@ from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
-ROWS, COLUMNS, WHOLE, ADDENDS = Shard(0), Shard(1), Replicate(), Partial()
+ROWS, COLUMNS, REPLICATED, PARTIAL = Shard(0), Shard(1), Replicate(), Partial()
 INDICES = torch.tensor([0, 3, 10, 3, 5, 1, 2, 4, 6, 7, 8, 9, 3])
 OFFSETS = torch.tensor([0, 2, 2, 7, 9])  # the second bag is empty
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -41,31 +41,39 @@ def test_bags_and_gradients_are_those_of_one_device(options: dict[str, Any]) -> 
     if options.get("include_last_offset"):
         offsets = torch.cat([OFFSETS, torch.tensor([len(INDICES)])])
     tensors = [_table(), INDICES, offsets]
-    for table, indices in ((ROWS, ROWS), (ROWS, WHOLE), (COLUMNS, ROWS), (WHOLE, ROWS)):
-        assert_agrees(bags, tensors, [[table], [indices], [WHOLE]])
-    assert_agrees(bags, tensors, [[ROWS, COLUMNS], [WHOLE] * 2, [WHOLE] * 2], mesh_shape=(2, 2))
-    assert_agrees(bags, tensors, [[ROWS, ROWS], [WHOLE, ROWS], [WHOLE] * 2], mesh_shape=(2, 2))
+    for table, indices in ((ROWS, ROWS), (ROWS, REPLICATED), (COLUMNS, ROWS), (REPLICATED, ROWS)):
+        assert_agrees(bags, tensors, [[table], [indices], [REPLICATED]])
+    assert_agrees(
+        bags, tensors, [[ROWS, COLUMNS], [REPLICATED] * 2, [REPLICATED] * 2], mesh_shape=(2, 2)
+    )
+    assert_agrees(
+        bags, tensors, [[ROWS, ROWS], [REPLICATED, ROWS], [REPLICATED] * 2], mesh_shape=(2, 2)
+    )
 
 
-@pytest.mark.parametrize("table", [ROWS, COLUMNS, WHOLE, ADDENDS], ids=str)
+@pytest.mark.parametrize("table", [ROWS, COLUMNS, REPLICATED, PARTIAL], ids=str)
 def test_weighted_bags_and_gradients_of_weights_are_those_of_one_device(table: Any) -> None:
     def bags(weight: Any, scale: Any, indices: Any, offsets: Any) -> Any:
         made = F.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=scale)
         return made.sin()
 
     scale = torch.linspace(-1, 2, len(INDICES), dtype=torch.float64).requires_grad_()
-    for cut in (ROWS, WHOLE, ADDENDS):
-        assert_agrees(bags, [_table(), scale, INDICES, OFFSETS], [[table], [cut], [WHOLE], [WHOLE]])
+    for sharding in (ROWS, REPLICATED, PARTIAL):
+        assert_agrees(
+            bags,
+            [_table(), scale, INDICES, OFFSETS],
+            [[table], [sharding], [REPLICATED], [REPLICATED]],
+        )
 
 
-def test_rows_that_are_not_held_do_not_count_whatever_the_first_one_is() -> None:
+def test_rows_that_are_not_local_do_not_count_whatever_the_first_one_is() -> None:
     table = _table().detach()
     table[0], table[6] = torch.inf, torch.nan  # the first row of each of two ranks
     inner = torch.tensor([1, 2, 7, 8])
     assert_agrees(
         lambda weight, indices: F.embedding_bag(indices, weight, torch.tensor([0, 2]), mode="sum"),
         [table, inner],
-        [[ROWS], [WHOLE]],
+        [[ROWS], [REPLICATED]],
         mesh_shape=(2,),
     )
 
@@ -74,10 +82,10 @@ def test_rows_that_are_not_held_do_not_count_whatever_the_first_one_is() -> None
     ("table", "indices", "result", "gradient"),
     [
         # Columns are independent of each other.
-        (COLUMNS, WHOLE, COLUMNS, COLUMNS),
+        (COLUMNS, REPLICATED, COLUMNS, COLUMNS),
         # Every rank sums the rows, or the indices, that it holds.
-        (ROWS, WHOLE, ADDENDS, WHOLE),
-        (WHOLE, ROWS, ADDENDS, ADDENDS),
+        (ROWS, REPLICATED, PARTIAL, REPLICATED),
+        (REPLICATED, ROWS, PARTIAL, PARTIAL),
     ],
     ids=str,
 )
@@ -97,7 +105,7 @@ def test_looking_bags_up_sends_nothing(
         grad = DTensor.from_local(
             torch.ones(4, bags.to_local().shape[1]).double(),
             mesh,
-            [COLUMNS if result == COLUMNS else WHOLE],
+            [COLUMNS if result == COLUMNS else REPLICATED],
             shape=torch.Size((4, 6)),
             stride=(6, 1),
         )
@@ -113,7 +121,7 @@ def test_a_maximum_gathers_rows_and_keeps_columns() -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))
-        index = laid_out(INDICES, mesh, [WHOLE])
+        index = laid_out(INDICES, mesh, [REPLICATED])
         for table, expected in ((COLUMNS, {}), (ROWS, {"all_to_all_single": 1})):
             weight = laid_out(_table().detach(), mesh, [table])
             with Collectives() as issued:

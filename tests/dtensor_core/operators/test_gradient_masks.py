@@ -14,7 +14,7 @@ from dtensor_core import Partial, Replicate, Shard
 from dtensor_core.testing.threads import kept_mesh, run_threads
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
 
-WHOLE = Replicate()
+REPLICATED = Replicate()
 aten = torch.ops.aten
 
 
@@ -81,15 +81,15 @@ def _needs(number: int) -> Iterator[tuple[bool, ...]]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_are_right_whichever_tensors_need_one(name: str) -> None:
     layer, shapes = LAYERS[name]
-    rest = [[WHOLE]] * (len(shapes) - 1)
+    rest = [[REPLICATED]] * (len(shapes) - 1)
     for needed in _needs(len(shapes)):
         tensors = [
             (_t(*shape) + 2 * (len(shape) == 1)).requires_grad_(need)
             for shape, need in zip(shapes, needed, strict=True)
         ]
-        for cut in (Shard(0), Shard(1), Partial(), WHOLE):
-            assert_agrees(layer, tensors, [[cut], *rest])
-        assert_agrees(layer, tensors, [[WHOLE], [Shard(0)], *rest[1:]])
+        for sharding in (Shard(0), Shard(1), Partial(), REPLICATED):
+            assert_agrees(layer, tensors, [[sharding], *rest])
+        assert_agrees(layer, tensors, [[REPLICATED], [Shard(0)], *rest[1:]])
 
 
 X, GRAD, W = _t(5, 6, 3, 4), _t(5, 6, 3, 4) * 2, _t(6) + 2
@@ -164,10 +164,10 @@ def test_every_mask_gives_the_results_of_one_device(name: str) -> None:
 
         def body(args: Any = args, mask: Any = mask, expected: Any = expected) -> None:
             mesh = kept_mesh((4,))
-            for cut in (Shard(0), Shard(1), Shard(2), WHOLE):
-                cuts = [cut, cut] + [WHOLE] * len(args)
+            for sharding in (Shard(0), Shard(1), Shard(2), REPLICATED):
+                shardings = [sharding, sharding] + [REPLICATED] * len(args)
                 mine = [
-                    laid_out(each, mesh, [cuts[n]]) if isinstance(each, torch.Tensor) else each
+                    laid_out(each, mesh, [shardings[n]]) if isinstance(each, torch.Tensor) else each
                     for n, each in enumerate(args)
                 ]
                 for found, wanted, asked in zip(op(*mine), expected, mask, strict=True):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from dtensor_core import Partial, Replicate, Shard, distribute_tensor
 from dtensor_core.errors import OutOfRangeError
-from dtensor_core.local import sharded_indexing
+from dtensor_core.operators import local_positions
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.operators.agreement import assert_agrees
@@ -115,7 +115,7 @@ ACCUMULATING: dict[str, tuple[Callable[..., Any], str]] = {
 
 @pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")  # it is in beta
 @pytest.mark.parametrize("name", ACCUMULATING)
-def test_what_a_cut_index_adds_is_left_pending(name: str) -> None:
+def test_what_a_sharded_index_adds_is_left_pending(name: str) -> None:
     call, reduce_op = ACCUMULATING[name]
     index = torch.tensor([4, 0, 2, 4, 1])
 
@@ -145,7 +145,7 @@ def test_what_replaces_or_counts_is_not_left_pending() -> None:
         )
 
 
-def test_the_gradient_of_reading_by_a_cut_index_is_left_pending() -> None:
+def test_the_gradient_of_reading_by_a_sharded_index_is_left_pending() -> None:
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))
@@ -178,7 +178,7 @@ FLAT: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_several_indexed_dims_may_be_cut(name: str) -> None:
+def test_several_indexed_dims_may_be_sharded(name: str) -> None:
     index, y = torch.tensor([4, 0, 2, 4, 1]), _t(5, 4)
     if "put" in name or "= y" in name:
         index = torch.tensor([4, 0, 2, 3])
@@ -188,9 +188,9 @@ def test_several_indexed_dims_may_be_cut(name: str) -> None:
         ([Shard(1), Shard(0)], (2, 2)),
         ([Shard(0), Shard(0)], (2, 2)),
     ):
-        whole = [Replicate()] * len(layout)
+        replicated = [Replicate()] * len(layout)
         tensors = [_t(5, 4).requires_grad_("mask" not in name), index, y]
-        assert_agrees(FLAT[name], tensors, [layout, whole, whole], mesh_shape=mesh_shape)
+        assert_agrees(FLAT[name], tensors, [layout, replicated, replicated], mesh_shape=mesh_shape)
 
 
 MASKED: dict[str, Callable[..., Any]] = {
@@ -236,9 +236,11 @@ def test_what_a_mask_takes_one_after_the_other_is_found_where_it_lies() -> None:
         lambda x, m, y: x.clone().masked_scatter_(m, y.detach()),
     ]
     for layout, mesh_shape in (([Shard(0)], (4,)), ([Shard(1)], (4,)), ([Shard(1)] * 2, (2, 2))):
-        whole = [Replicate()] * len(layout)
+        replicated = [Replicate()] * len(layout)
         for call in calls:
-            assert_agrees(call, [x, mask, y], [layout, whole, whole], mesh_shape=mesh_shape)
+            assert_agrees(
+                call, [x, mask, y], [layout, replicated, replicated], mesh_shape=mesh_shape
+            )
 
     @on_threads(4)
     def body() -> None:
@@ -346,7 +348,7 @@ def test_an_index_that_no_rank_holds_is_refused_by_all(
     if not at_hand:
         if "renorm" in name:
             return  # the look-up that follows refuses it
-        monkeypatch.setattr(sharded_indexing, "is_at_hand", lambda _: False)
+        monkeypatch.setattr(local_positions, "is_at_hand", lambda _: False)
 
     @on_threads(4)
     def body() -> None:
@@ -354,22 +356,22 @@ def test_an_index_that_no_rank_holds_is_refused_by_all(
         for at in (-1, -11, 12) if at_hand else (-1, 12):
             index = torch.tensor([0, at])
             indices = index, index[:, None].expand(2, 3).contiguous()
-            cut = distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None)
+            sharded = distribute_tensor(x, mesh, [Shard(0)], src_data_rank=None)
             given = [distribute_tensor(each, mesh, src_data_rank=None) for each in indices]
             if at == -1 and "signed" in name:
-                wanted, found = call(x, *indices), call(cut, *given)
+                wanted, found = call(x, *indices), call(sharded, *given)
                 torch.testing.assert_close(found.full_tensor(), wanted)
                 continue
             with pytest.raises((IndexError, RuntimeError)) as alone:
                 call(x, *indices)
             kind = type(alone.value) if at_hand else (IndexError, RuntimeError)
             with pytest.raises(kind) as error:
-                call(cut, *given)
+                call(sharded, *given)
             if at_hand:
                 dim, size = (0, 30) if name[:4] in ("take", "put,") else (name == "nll_loss", 10)
                 at = at * 3 if size == 30 else at
-                told = f"index {at} is out of bounds for dimension {int(dim)} with size {size}"
-                assert told in str(error.value)
+                message = f"index {at} is out of bounds for dimension {int(dim)} with size {size}"
+                assert message in str(error.value)
 
     body()
 
@@ -396,8 +398,8 @@ def test_a_class_that_there_is_not_is_refused_by_one_hot() -> None:
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))
-        for at, told in ((3, "smaller than num_classes"), (-1, "non-negative")):
-            with pytest.raises(RuntimeError, match=f"Class values must be {told}"):
+        for at, message in ((3, "smaller than num_classes"), (-1, "non-negative")):
+            with pytest.raises(RuntimeError, match=f"Class values must be {message}"):
                 F.one_hot(distribute_tensor(torch.tensor([0, at]), mesh, src_data_rank=None), 3)
 
     body()

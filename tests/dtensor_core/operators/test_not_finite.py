@@ -18,7 +18,7 @@ from tests.dtensor_core.operators.agreement import assert_agrees
 INF, NAN = math.inf, math.nan
 
 # Of both signs, so that partial sums scaled by infinity sum to nan.
-ADDENDS = torch.tensor([[3.0, -1.0, 2.0, 0.0], [-5.0, 4.0, 1.0, 0.0]], dtype=torch.float64)
+PARTIALS = torch.tensor([[3.0, -1.0, 2.0, 0.0], [-5.0, 4.0, 1.0, 0.0]], dtype=torch.float64)
 SCALINGS: dict[str, Callable[[Any], Any]] = {
     "mul": lambda p: p * INF,
     "mul from the left": lambda p: -INF * p,
@@ -52,10 +52,10 @@ def test_a_number_that_is_not_finite_scales_the_sum(name: str) -> None:
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))
-        for reduce_op, whole in (("sum", ADDENDS.sum(0)), ("avg", ADDENDS.mean(0))):
-            local = ADDENDS[mesh.get_local_rank()].clone()
+        for reduce_op, full in (("sum", PARTIALS.sum(0)), ("avg", PARTIALS.mean(0))):
+            local = PARTIALS[mesh.get_local_rank()].clone()
             pending = DTensor.from_local(local, mesh, [Partial(reduce_op)])
-            found, wanted = scaled(pending).full_tensor(), scaled(whole)
+            found, wanted = scaled(pending).full_tensor(), scaled(full)
             torch.testing.assert_close(found, wanted, equal_nan=True)
 
     body()
@@ -70,17 +70,17 @@ def test_what_is_summed_up_is_scaled_by_infinity_afterwards() -> None:
     @on_threads(2)
     def body() -> None:
         mesh = kept_mesh((2,))
-        cut = [distribute_tensor(t, mesh, [Shard(d)]) for t, d in ((a, 1), (b, 0))]
-        whole = distribute_tensor(zeros, mesh, [Replicate()])
-        found = torch.addmm(whole, *cut, alpha=INF).full_tensor()
+        sharded = [distribute_tensor(t, mesh, [Shard(d)]) for t, d in ((a, 1), (b, 0))]
+        full = distribute_tensor(zeros, mesh, [Replicate()])
+        found = torch.addmm(full, *sharded, alpha=INF).full_tensor()
         torch.testing.assert_close(found, wanted, equal_nan=True)
-        assert torch.addmm(whole, *cut, alpha=2.0).placements == (Partial(),)
+        assert torch.addmm(full, *sharded, alpha=2.0).placements == (Partial(),)
 
     body()
 
 
 @on_threads(2)
-def test_finite_numbers_and_tensors_scale_addends_without_communication() -> None:
+def test_finite_numbers_and_tensors_scale_partial_sums_without_communication() -> None:
     mesh = kept_mesh((2,))
     pending = DTensor.from_local(torch.ones(4, 4), mesh, [Partial()])
     weight = distribute_tensor(torch.ones(4, 4), mesh, [Replicate()])
@@ -93,13 +93,13 @@ def test_finite_numbers_and_tensors_scale_addends_without_communication() -> Non
 
 
 @on_threads(2)
-def test_a_sum_of_halves_is_scaled_where_its_addends_would_overflow() -> None:
+def test_a_sum_of_halves_is_scaled_where_its_partial_sums_would_overflow() -> None:
     mesh = kept_mesh((2,))
     rows = torch.tensor([[60000.0, -59000.0], [-59000.0, 60000.0]], dtype=torch.float16)
     for reduce_op in ("sum", "avg"):
         local = rows[mesh.get_local_rank()].clone()
         pending = DTensor.from_local(local, mesh, [Partial(reduce_op)])
-        whole = pending.full_tensor()
+        full = pending.full_tensor()
         for scaled in (
             lambda p: p * 3,
             lambda p: p / 0.25,
@@ -107,7 +107,7 @@ def test_a_sum_of_halves_is_scaled_where_its_addends_would_overflow() -> None:
             lambda p: (p * 1).mul_(3.0),
             lambda p: torch._foreach_mul([p], 3.0)[0],
         ):
-            assert torch.equal(scaled(pending).full_tensor(), scaled(whole))
+            assert torch.equal(scaled(pending).full_tensor(), scaled(full))
 
 
 def _t(*shape: int) -> torch.Tensor:
@@ -153,7 +153,7 @@ ALONG: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize("name", ALONG)
-def test_what_is_not_finite_along_a_cut_dim_is_as_on_one_device(name: str) -> None:
+def test_what_is_not_finite_along_a_sharded_dim_is_as_on_one_device(name: str) -> None:
     for values in SINGULAR.values():
         x = _t(9, 6)
         for place, value in values.items():
@@ -162,7 +162,7 @@ def test_what_is_not_finite_along_a_cut_dim_is_as_on_one_device(name: str) -> No
 
 
 @pytest.mark.usefixtures("rows_move")
-def test_cross_entropy_along_cut_classes_does_not_hide_an_overflow() -> None:
+def test_cross_entropy_along_sharded_classes_does_not_hide_an_overflow() -> None:
     target = torch.arange(6) % 9
 
     def loss(x: Any) -> Any:
@@ -209,10 +209,10 @@ def test_nothing_has_no_extreme_on_any_rank(shape: tuple[int, ...], name: str) -
     for dtype in (torch.float32, torch.int64):
         x = torch.empty(shape, dtype=dtype)
         wanted = _said(EMPTY[name], x)
-        for cut in (Replicate(), *map(Shard, range(len(shape)))):
+        for sharding in (Replicate(), *map(Shard, range(len(shape)))):
 
-            def body(x: Any = x, cut: Any = cut) -> tuple[str, str] | None:
-                mine = distribute_tensor(x, kept_mesh((2,)), [cut], src_data_rank=None)
+            def body(x: Any = x, sharding: Any = sharding) -> tuple[str, str] | None:
+                mine = distribute_tensor(x, kept_mesh((2,)), [sharding], src_data_rank=None)
                 return _said(EMPTY[name], mine)
 
             assert set(run_threads(body, 2)) == {wanted}
@@ -247,8 +247,8 @@ def test_averages_of_halves_fit_forward_and_backward(name: str, scale: float) ->
 
     @on_threads(4)
     def body() -> None:
-        for cut in (Shard(0), Shard(1)):
-            mine = distribute_tensor(x, kept_mesh((4,)), [cut], src_data_rank=None)
+        for sharding in (Shard(0), Shard(1)):
+            mine = distribute_tensor(x, kept_mesh((4,)), [sharding], src_data_rank=None)
             for found, wanted in zip(run(mine), expected, strict=True):
                 finite = wanted.isfinite()
                 got = found.full_tensor()[finite]
@@ -265,9 +265,9 @@ def test_a_mean_of_many_samples_fits_and_counts_them(dtype: torch.dtype) -> None
     @on_threads(4)
     def body() -> None:
         mesh = kept_mesh((4,))
-        whole = distribute_tensor(target, mesh, [Replicate()], src_data_rank=None)
-        for cut in (Shard(0), Shard(1)):
-            loss = F.nll_loss(distribute_tensor(x, mesh, [cut], src_data_rank=None), whole)
+        full = distribute_tensor(target, mesh, [Replicate()], src_data_rank=None)
+        for sharding in (Shard(0), Shard(1)):
+            loss = F.nll_loss(distribute_tensor(x, mesh, [sharding], src_data_rank=None), full)
             assert loss.full_tensor().item() == 80.0
 
     body()

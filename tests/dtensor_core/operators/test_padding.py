@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from dtensor_core import Shard, init_device_mesh
-from dtensor_core.local.padding import Padded
-from dtensor_core.local.windows import extent
+from dtensor_core.operators.padding.local import Padded
+from dtensor_core.operators.windows import extent
 from dtensor_core.testing.fake import fake_world
 from tests.dtensor_core.counting import Messages
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
@@ -40,7 +40,7 @@ def _t(*shape: int) -> torch.Tensor:
         (2, 66, 1),
     ],
 )
-def test_the_gradient_sends_the_rows_by_which_cuts_differ(
+def test_the_gradient_sends_the_rows_by_which_shards_differ(
     mode: str, rank: int, size: int, rows: int
 ) -> None:
     with fake_world(4, rank=rank):
@@ -57,7 +57,7 @@ def test_the_gradient_sends_the_rows_by_which_cuts_differ(
 @pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("size", [3, 8, 9])
-def test_gradients_agree_where_padded_dims_are_cut(mode: str, size: int) -> None:
+def test_gradients_agree_where_padded_dims_are_sharded(mode: str, size: int) -> None:
     for pads in ((2, 1, 1, 2), (0, 2, 2, 0), (1, 0, 0, 0), (0, 0, 2, 1)):
 
         def padded(x: Any, pads: Any = pads) -> Any:

@@ -36,7 +36,7 @@ SETTINGS = [
 
 @pytest.mark.usefixtures("rows_move")
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_pools_of_rows_that_are_cut_agree_and_so_do_their_gradients(setting: Any) -> None:
+def test_pools_of_rows_that_are_sharded_agree_and_so_do_their_gradients(setting: Any) -> None:
     kernel, stride, pad, ceil, sizes = setting
     window = ((kernel, 2), (stride, 2), (pad, 0))
 
@@ -59,7 +59,7 @@ def test_pools_of_rows_that_are_cut_agree_and_so_do_their_gradients(setting: Any
 @pytest.mark.parametrize(
     "sizes", [(8, 4), (9, 3), (6, 6), (12, 1), (7, 3), (5, 8), (9, 7)], ids=str
 )
-def test_adaptive_pools_of_rows_that_are_cut_agree(sizes: tuple[int, int]) -> None:
+def test_adaptive_pools_of_rows_that_are_sharded_agree(sizes: tuple[int, int]) -> None:
     size, out = sizes
 
     def pools(x: Any) -> Any:
@@ -75,7 +75,7 @@ def test_adaptive_pools_of_rows_that_are_cut_agree(sizes: tuple[int, int]) -> No
     [[Shard(2), Shard(3)], [Shard(3), Shard(2)], [Shard(1), Shard(3)], [Shard(2)] * 2],
     ids=str,
 )
-def test_pools_agree_where_two_axes_cut(layout: list[Any]) -> None:
+def test_pools_agree_where_two_axes_shard(layout: list[Any]) -> None:
     def pools(x: Any) -> Any:
         highest, indices = F.max_pool2d(x, 3, 2, 1, return_indices=True)
         return highest, indices, F.avg_pool2d(x, 3, 2, 1, True, False)
@@ -125,7 +125,7 @@ def test_an_adaptive_pool_sends_the_rows_that_its_windows_see(
 
 
 @pytest.mark.usefixtures("rows_move")
-def test_adaptive_pools_agree_where_two_axes_cut() -> None:
+def test_adaptive_pools_agree_where_two_axes_shard() -> None:
     def pools(x: Any) -> Any:
         highest, indices = F.adaptive_max_pool2d(x, (5, 3), return_indices=True)
         return highest, indices, F.adaptive_avg_pool2d(x, (3, 5))
@@ -208,7 +208,7 @@ def test_samples_and_channels_need_no_communication(layout: Shard) -> None:
     body()
 
 
-def test_addends_pass_an_average_and_no_maximum() -> None:
+def test_partial_sums_pass_an_average_and_no_maximum() -> None:
     @on_threads(RANKS)
     def body() -> None:
         x = laid_out(_t(2, 2, 4, 4), kept_mesh((RANKS,)), [P])

@@ -56,7 +56,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_uneven_and_empty_shards_and_addends_agree(name: str, size: int) -> None:
+def test_uneven_and_empty_shards_and_partial_sums_agree(name: str, size: int) -> None:
     differentiable = name not in ("histc", "any", "all")
     if size == 1 and name in ("var", "std"):
         pytest.skip("the variance of one element is not a number, and neither is its gradient")
@@ -84,8 +84,11 @@ def test_a_convolution_on_samples_and_on_output_channels_sends_nothing() -> None
     def body() -> None:
         mesh = kept_mesh((4,))
         x, weight, bias = _t(4, 4, 7, 6), _t(8, 4, 3, 3), _t(8)
-        whole, cut = [Replicate()], [Shard(0)]
-        for layouts, out in (((cut, whole, whole), Shard(0)), ((whole, cut, cut), Shard(1))):
+        replicated, sharded = [Replicate()], [Shard(0)]
+        for layouts, out in (
+            ((sharded, replicated, replicated), Shard(0)),
+            ((replicated, sharded, sharded), Shard(1)),
+        ):
             given = [laid_out(t, mesh, p) for t, p in zip((x, weight, bias), layouts, strict=True)]
             with Collectives() as issued:
                 result = F.conv2d(*given, padding=1)
@@ -133,7 +136,7 @@ def test_a_number_on_a_sub_mesh_hangs_nobody() -> None:
     body()
 
 
-def test_what_is_made_like_addends_has_the_value_that_it_is_filled_with() -> None:
+def test_what_is_made_like_partial_sums_has_the_value_that_it_is_filled_with() -> None:
     @on_threads(4)
     def body() -> None:
         x = laid_out(_t(4, 3), kept_mesh((4,)), [Partial()])

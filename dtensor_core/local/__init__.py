@@ -1,1 +1,0 @@
-"""Operators as ranks run them on local tensors, and their replacements on shards."""

@@ -1,0 +1,1 @@
+"""Copies, conversions and fills."""

@@ -1,0 +1,1 @@
+"""Diagonals and triangles of matrices."""

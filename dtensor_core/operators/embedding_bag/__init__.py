@@ -1,0 +1,1 @@
+"""Sums, means and maxima of embeddings by bag."""

@@ -1,0 +1,1 @@
+"""Tensors made like another one."""

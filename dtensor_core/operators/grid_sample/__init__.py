@@ -1,0 +1,1 @@
+"""Affine grids, and samples of images at grids."""

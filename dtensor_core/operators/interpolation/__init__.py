@@ -1,0 +1,1 @@
+"""Interpolation (`upsample_*`)."""

@@ -1,0 +1,148 @@
+"""Positions of a sharded dimension: those that a rank holds, and writes at them.
+
+A rank that writes does so into a tensor that is longer by one; writes to positions of other ranks
+land in the extra position and are dropped. A position that no rank has is an error on every rank
+that sees it, without communication. On a CPU `range_of` checks for it; where that would require
+waiting for a device, the position is replaced by one that the kernel itself refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dtensor_core.errors import OutOfRangeError, four_parts
+from dtensor_core.layout import Extent
+from dtensor_core.operators.local_operator import Local
+from dtensor_core.spec import Spec
+from dtensor_core.tracing import depending, is_at_hand, no_modes
+
+aten = torch.ops.aten
+
+
+# Operators that count negative positions from the end; all others refuse them.
+_FROM_THE_END = frozenset(
+    {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"}
+    | {"index_fill", "take", "put", "embedding_renorm"}
+)
+# torch's error messages, where they differ from that of most kernels.
+_FLAT = "out of range: tried to access index {at} on a tensor of {size} elements."
+_TARGET = "Target {at} is out of bounds."
+_MESSAGES = {"take": _FLAT, "put": _FLAT}
+_MESSAGES |= dict.fromkeys(["nll_loss_forward", "nll_loss2d_forward"], _TARGET)
+
+
+def _name(op: Local) -> str:
+    return op._schema.name.removeprefix("aten::").removesuffix("_")  # pyright: ignore
+
+
+def first_of(op: Local, size: int) -> int:
+    """Return the least position that an operator accepts in a dimension of this size."""
+    return -size if _name(op) in _FROM_THE_END else 0
+
+
+def range_of(op: Local, index: torch.Tensor, dim: int, size: int) -> tuple[int, int] | None:
+    """Return the least and the largest position; None if unknown without waiting for a device.
+
+    Raises:
+        OutOfRangeError: The operator does not accept a position in a dimension of this size.
+    """
+    if not index.numel():
+        return 0, 0
+    if not is_at_hand(index):
+        return None
+    with no_modes():
+        least, most = map(int, index.aminmax())
+        first = first_of(op, size)
+        if first <= least and most < size:
+            return least, most
+        at = int(index[(index < first) | (index >= size)][0])
+    message = _MESSAGES.get(_name(op), "index out of range in self")
+    raise OutOfRangeError(
+        four_parts(
+            asked=f"{op}: {message.format(at=at, size=size)}",
+            found=f"index {at} is out of bounds for dimension {dim} with size {size}",
+            why="no rank holds it",
+            hint=f"positions from {first} to {size - 1}",
+        )
+    )
+
+
+class LocalPositions:
+    """Positions of dimension `dim` of an argument of `op` that this rank holds, in local order."""
+
+    def __init__(self, op: Local, spec: Spec, dim: int) -> None:
+        self.dim, self.size, self._op = dim, spec.shape[dim] if spec.ndim else 1, op
+        self.pieces = (spec.held(dim) if spec.ndim else ()) or (Extent(0, 0),)
+        self.count = sum(piece.size for piece in self.pieces) if spec.ndim else 1
+        self.all = self.count == self.size
+
+    def local(self, index: torch.Tensor, instead: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return local positions, `instead` where the rank has none, and a mask of these cases.
+
+        Positions that no rank has are replaced by one that no local tensor has, if checking them
+        would require waiting for a device.
+
+        Raises:
+            OutOfRangeError: No rank has a position.
+        """
+        known = range_of(self._op, index, self.dim, self.size)
+        if first_of(self._op, 1) < 0 and (known is None or known[0] < 0):
+            index = torch.where(index < 0, index + self.size, index)
+        found, elsewhere = _within(index, self.pieces[0])
+        start = self.pieces[0].size
+        for piece in self.pieces[1:]:
+            here, outside = _within(index, piece)
+            found = torch.where(outside, found, here + start)
+            elsewhere &= outside
+            start += piece.size
+        if known is not None:
+            return found.masked_fill_(elsewhere, instead), elsewhere
+        beyond = (index - index.remainder(self.size)).abs() + instead
+        return torch.where(elsewhere, beyond, found), elsewhere
+
+    def or_padding(self, index: torch.Tensor) -> torch.Tensor:
+        """Return local positions; those of other ranks map to the one behind the last."""
+        return self.local(index, self.count)[0]
+
+    def padded(self, x: torch.Tensor) -> torch.Tensor:
+        """Append a position to the local tensor that receives the writes for other ranks."""
+        shape = list(x.shape)
+        shape[self.dim] = 1
+        return torch.cat([x, x.new_zeros(shape)], self.dim)
+
+    def unpadded(self, x: torch.Tensor) -> torch.Tensor:
+        """Remove the position that `padded` appended."""
+        return x.narrow(self.dim, 0, self.count)
+
+    def not_empty(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the local tensor, or zeros to read from if the rank holds nothing."""
+        if self.count:
+            return x
+        shape = [1 if dim == self.dim else size for dim, size in enumerate(x.shape)]
+        return depending(x.new_zeros(shape), x)
+
+
+def _within(index: torch.Tensor, piece: Extent) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return positions relative to a piece, and a mask of those outside of it."""
+    shifted = index - piece.offset
+    return shifted, (shifted < 0) | (shifted >= piece.size)
+
+
+def writing(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Write by the index at position 2 along the dimension at position 1."""
+    in_place = op._schema.is_mutable  # pyright: ignore[reportFunctionMemberAccess]
+    functional = getattr(aten, op._schema.name.removeprefix("aten::").removesuffix("_"))  # pyright: ignore
+
+    def write(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        positions = LocalPositions(op, inputs[0], dim % max(x.ndim, 1))
+        if positions.all:
+            return op(x, dim, index, *args, **kwargs)
+        made = positions.unpadded(
+            functional(positions.padded(x), dim, positions.or_padding(index), *args, **kwargs)
+        )
+        return x.copy_(made) if in_place else made.contiguous()
+
+    return write

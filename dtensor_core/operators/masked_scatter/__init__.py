@@ -1,0 +1,1 @@
+"""Writes of successive elements where a mask is true."""

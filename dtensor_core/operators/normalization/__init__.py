@@ -1,0 +1,1 @@
+"""Layer, RMS, group, batch and weight norm."""

@@ -1,0 +1,1 @@
+"""Pixel and channel shuffles."""

@@ -1,0 +1,1 @@
+"""Random operators and dropout."""

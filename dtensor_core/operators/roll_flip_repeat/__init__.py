@@ -1,0 +1,1 @@
+"""Rolls, flips, rotations and repetitions of rows."""

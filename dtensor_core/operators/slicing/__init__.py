@@ -1,0 +1,1 @@
+"""Slices, splits and joins."""

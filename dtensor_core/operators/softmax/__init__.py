@@ -1,0 +1,1 @@
+"""Softmax, logsumexp and their gradients."""

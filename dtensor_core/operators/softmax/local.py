@@ -1,0 +1,59 @@
+"""Softmax and logsumexp along a sharded dimension, from per-rank sums of exponentials.
+
+Half-precision values are accumulated in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from dtensor_core.operators.local_operator import Local, accumulation_dtype
+from dtensor_core.redistribute.partial_combine import Line
+
+aten = torch.ops.aten
+
+
+def logs(op: Local, line: Line) -> Local:
+    """Make logsumexp."""
+
+    def log_of_sum(x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
+        (ranks,) = line.gather(op(line.filled(x), dim, keepdim))
+        return op(ranks, [0])
+
+    return log_of_sum
+
+
+def normed(op: Local, line: Line) -> Local:
+    """Make softmax or its logarithm; rows with an infinity become nan, as on one device."""
+    name = op._schema.name.removeprefix("aten::")  # pyright: ignore
+
+    def softmax(x: torch.Tensor, dim: int, to: Any = None, **kwargs: Any) -> torch.Tensor:
+        result = to if isinstance(to, torch.dtype) else torch.float32 if to else x.dtype
+        values = x.to(accumulation_dtype(result))
+        (ranks,) = line.gather(line.filled(values).logsumexp(dim, keepdim=True))
+        total = ranks.logsumexp(0)
+        total = total.masked_fill(total == math.inf, math.nan)
+        made = values - total if name == "_log_softmax" else (values - total).exp()
+        if name == "_safe_softmax":
+            made = made.masked_fill(total == -math.inf, 0)
+        return made.to(result)
+
+    return softmax
+
+
+def normed_backward(op: Local, line: Line) -> Local:
+    """Make the gradient of a softmax, or of its logarithm."""
+    is_log = "log" in op._schema.name  # pyright: ignore[reportFunctionMemberAccess]
+
+    def backward(
+        grad: torch.Tensor, output: torch.Tensor, dim: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        slope, out = (each.to(accumulation_dtype(output.dtype)) for each in (grad, output))
+        (ranks,) = line.gather((slope if is_log else slope * out).sum(dim, keepdim=True))
+        total = ranks.sum(0)
+        return (slope - out.exp() * total if is_log else (slope - total) * out).to(dtype)
+
+    return backward

@@ -1,0 +1,1 @@
+"""Sorting, top-k, arg-extremes and searches."""

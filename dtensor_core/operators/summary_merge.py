@@ -1,0 +1,67 @@
+"""Candidate of a rule for a sharded dimension whose ranks combine summaries of it.
+
+Families that need a replicated dimension offer it as an alternative: see
+`redistribute.partial_combine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dtensor_core.operators.call import Call
+from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
+from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
+from dtensor_core.redistribute.partial_combine import Line, Merge
+
+Run = Callable[[Callable[..., Any], Line], Callable[..., Any]]
+
+
+def merged(
+    rule: ShardingRule,
+    call: Call,
+    dims: Sequence[int],
+    bytes_each: int,
+    run: Run,
+    *,
+    stays: bool = False,
+) -> ShardingRule:
+    """Add to a rule a merge of the ranks' summaries, for every axis that shards one of `dims`.
+
+    The results are sharded like the arguments if the dimension `stays`, and otherwise replicated.
+
+    Args:
+        rule: The rule to extend.
+        call: Its call.
+        dims: The dimensions that are summarised.
+        bytes_each: The summary bytes of a rank per element of the other dims.
+        run: See `Merge.run`.
+        stays: True if the results have the dimension.
+    """
+    extra: list[Candidate] = []
+    for axis, dim in sharded_axes(call, dims).items():
+        sharded = Shard(dim)
+        result: Placement = sharded if stays else Replicate()
+        exchange = Merge((axis,), tuple(dims), bytes_each, run)
+        inputs = (sharded,) * len(call.specs)
+        extra.append(Candidate(inputs, (result,) * len(call.outputs), exchange=exchange))
+    return replace(rule, extra=(*rule.extra, *extra)) if extra else rule
+
+
+def sharded_axes(call: Call, dims: Sequence[int]) -> dict[int, int]:
+    """Return the axes that shard one of the dimensions, and which one; none if any is strided."""
+    found: dict[int, int] = {}
+    for spec in call.specs:
+        for axis, placement in enumerate(spec.placements):
+            dim = sharded_dim(placement)
+            if (
+                dim is not None
+                and dim in dims
+                and spec.mesh_shape[axis] > 1
+                and 0 not in spec.shape
+            ):
+                if type(placement) is not Shard:
+                    return {}
+                found.setdefault(axis, dim)
+    return found

@@ -1,1 +1,0 @@
-"""Sharding rules: notation, the table of operators, and the families that build rules by shape."""
