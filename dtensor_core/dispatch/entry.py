@@ -31,7 +31,7 @@ from dtensor_core.errors import RuleError, four_parts
 from dtensor_core.local.memory_layout import MAY_COPY
 from dtensor_core.local.operator import argument_names, local_operator, with_lazy_bits
 from dtensor_core.mesh import DeviceMesh
-from dtensor_core.placement import Replicate, sharded_dim
+from dtensor_core.placement import Replicate
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.partial_combine import within
@@ -204,7 +204,7 @@ def _exchanging(
     causes: list[Cause] = []
     for exchange in decision.exchanges:
         moved = next(
-            n for n, s in enumerate(inputs) if sharded_dim(s.placements[exchange.axis]) is not None
+            n for n, s in enumerate(inputs) if s.placements[exchange.axis].sharded_dim is not None
         )
         causes.append(Cause(str(op), names[moved], decision.considered))
     return within(decision.exchanges, op, run, inputs, decision.outputs[0], causes)

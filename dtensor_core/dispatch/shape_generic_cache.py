@@ -16,7 +16,7 @@ import torch
 from dtensor_core.dispatch.entry import Entry
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.mesh import Identity, on_change
-from dtensor_core.placement import Placement, sharded_dim
+from dtensor_core.placement import Placement
 from dtensor_core.spec import Spec, TensorMeta
 
 _LIMIT = 4096
@@ -132,7 +132,7 @@ def _result(spec: Spec, key: Key, letters: dict[int, int]) -> Result:
     place = next((place for place, each in enumerate(key) if each is spec), None)
     counts = [1] * spec.ndim
     for placement, ranks in zip(spec.placements, spec.mesh_shape, strict=True):
-        if (dim := sharded_dim(placement)) is not None:
+        if (dim := placement.sharded_dim) is not None:
             counts[dim] *= ranks
     cuts = tuple((dim, count) for dim, count in enumerate(counts) if count > 1)
     named = tuple(letters[size] for size in spec.shape)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
+from dtensor_core.placement import Placement, Replicate, Shard
 from dtensor_core.redistribute.partial_combine import Line, Merge
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.rule import Candidate, Rule
@@ -54,7 +54,7 @@ def cuts(call: Call, dims: Sequence[int]) -> dict[int, int]:
     found: dict[int, int] = {}
     for spec in call.specs:
         for axis, placement in enumerate(spec.placements):
-            dim = sharded_dim(placement)
+            dim = placement.sharded_dim
             if (
                 dim is not None
                 and dim in dims

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from dtensor_core.local.operator import LocalMaker
@@ -21,10 +22,9 @@ from dtensor_core.placement import (
     Partial,
     Placement,
     Replicate,
-    Shard,
     _StridedShard,
     norm_exponent,
-    sharded_dim,
+    shard_in_blocks,
 )
 from dtensor_core.redistribute.halo_exchange import Exchange
 from dtensor_core.redistribute.partial_combine import Merge
@@ -51,6 +51,7 @@ PASSING: dict[str, tuple[str, ...]] = {
 # Extremes pass an operator that is monotone in one argument while all others are replicated; a
 # decreasing one swaps them.
 MONOTONE = ("increasing", "decreasing")
+_REPLICATE = Replicate()
 _TURNED = {"max": "min", "min": "max"}
 
 
@@ -118,23 +119,26 @@ class Rule:
             self.algebra, self.extra, self.offers_whole, self.settled, self.unread,
         )  # fmt: skip
 
-    @staticmethod
-    def sizeless(form: Form) -> Rule | None:
-        """Return a rule of this form that offers what all of them do; None if sizes matter.
+    @property
+    def has_sizeless_form(self) -> bool:
+        """True if all rules of this form offer the same candidates.
 
-        They matter if dimensions have several factors, which must be sharded evenly.
+        Sizes matter if dimensions have several factors, which must be sharded evenly.
         """
+        return all([len(dim) < 2 for operand in (*self.inputs, *self.outputs) for dim in operand])
+
+    @staticmethod
+    def of_form(form: Form, sizes: Sequence[int] = ()) -> Rule:
+        """Return a rule of this form, with these sizes of its factors or with 1 for each."""
         inputs, outputs, factors, blocked, reduce, terms, algebra, extra, *rest = form
-        if any(len(dim) > 1 for operand in (*inputs, *outputs) for dim in operand):
-            return None
-        sizes = dict.fromkeys(factors, 1)
-        return Rule(inputs, outputs, sizes, blocked, reduce, terms, algebra, None, extra, *rest)
+        named = dict(zip(factors, sizes or (1,) * len(factors), strict=True))
+        return Rule(inputs, outputs, named, blocked, reduce, terms, algebra, None, extra, *rest)
 
 
 def candidates(
     rule: Rule, sizes: Mapping[str, int], ranks: int, present: Sequence[Placement]
-) -> Iterator[Candidate]:
-    """Yield the candidates of a rule for one axis.
+) -> Sequence[Candidate]:
+    """Return the candidates of a rule for one axis, in order of preference.
 
     Args:
         rule: The rule.
@@ -142,16 +146,35 @@ def candidates(
         ranks: The size of the axis.
         present: The arguments' placements on the axis.
     """
-    replicate = Replicate()
+    if any([each.exchange is not None for each in rule.extra]):
+        return tuple(_candidates(rule, sizes, ranks, present))
+    if rule.has_sizeless_form:
+        return _candidates_of_form(rule.form, (), 1, tuple(present))
+    return _candidates_of_form(rule.form, tuple(sizes.values()), ranks, tuple(present))
+
+
+@lru_cache(maxsize=16384)
+def _candidates_of_form(
+    form: Form, sizes: tuple[int, ...], ranks: int, present: Sequence[Placement]
+) -> Sequence[Candidate]:
+    """Return the candidates of every rule of a form, with `sizes` if they matter."""
+    rule = Rule.of_form(form, sizes)
+    return tuple(_candidates(rule, rule.sizes, ranks, present))
+
+
+def _candidates(
+    rule: Rule, sizes: Mapping[str, int], ranks: int, present: Sequence[Placement]
+) -> Iterator[Candidate]:
     if rule.offers_whole:
-        yield Candidate((replicate,) * len(rule.inputs), (replicate,) * len(rule.outputs))
+        yield Candidate((_REPLICATE,) * len(rule.inputs), (_REPLICATE,) * len(rule.outputs))
     yield from rule.extra
     operands = (*rule.inputs, *rule.outputs)
     shared = {name for operand in operands for dim in operand if len(dim) > 1 for name in dim}
+    partial = Partial(rule.reduce)
     for cutting in _cuttings(rule, sizes, present):
         if _fits(cutting, shared, sizes, ranks):
-            yield from _cut(rule, cutting, sizes, present)
-    waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
+            yield from _cut(rule, cutting, sizes, present, partial)
+    waiting = dict.fromkeys([p.reduce_op for p in present if isinstance(p, Partial)])
     for reduce_op in waiting if rule.terms else ():
         for word in rule.algebra.split():
             if {reduce_op, "all"}.intersection(PASSING.get(word, (word,))):
@@ -169,7 +192,7 @@ def _cuttings(
         return plain
     found = dict.fromkeys(plain)
     for operand, placement in zip(rule.inputs, present, strict=True):
-        dim = sharded_dim(placement)
+        dim = placement.sharded_dim
         if isinstance(placement, _StridedShard) and dim is not None:
             cutting = _resolve(operand[dim], placement.split_factor, sizes)
             if cutting is not None and cutting.factor not in rule.blocked:
@@ -205,29 +228,34 @@ def _cut_placement(
             prefix = cutting.style
             for name in dim[: dim.index(cutting.factor)]:
                 prefix *= sizes[name]
-            return Shard(number) if prefix == 1 else _StridedShard(number, split_factor=prefix)
+            return shard_in_blocks(number, prefix)
     return None
 
 
 def _cut(
-    rule: Rule, cutting: Cutting, sizes: Mapping[str, int], present: Sequence[Placement]
+    rule: Rule,
+    cutting: Cutting,
+    sizes: Mapping[str, int],
+    present: Sequence[Placement],
+    partial: Partial,
 ) -> Iterator[Candidate]:
     """Shard one factor; arguments without it are replicated, or partial if their term lacks it."""
     outputs = [_cut_placement(operand, cutting, sizes) for operand in rule.outputs]
     inputs = [_cut_placement(operand, cutting, sizes) for operand in rule.inputs]
-    if all(placement is None for placement in inputs):
+    if not any(inputs):
         return
-    addends = Partial(rule.reduce)
-    if all(placement is None for placement in outputs):
+    if not any(outputs):
         for term in rule.terms:
-            if all(inputs[number] is None for number in term):
-                inputs[term[0]] = addends
+            if not any([inputs[number] for number in term]):
+                inputs[term[0]] = partial
     as_it_is = {number: present[number] for number in rule.unread}
     yield Candidate(
-        tuple(p or as_it_is.get(number, Replicate()) for number, p in enumerate(inputs)),
+        tuple([p or as_it_is.get(number, _REPLICATE) for number, p in enumerate(inputs)]),
         tuple(
-            placement or (Replicate() if number in rule.settled else addends)
-            for number, placement in enumerate(outputs)
+            [
+                placement or (_REPLICATE if number in rule.settled else partial)
+                for number, placement in enumerate(outputs)
+            ]
         ),
         cutting,
     )
@@ -252,7 +280,7 @@ def _passing(
         if norm_exponent(reduce_op) is not None and not given.issuperset(chosen):
             continue
         inputs = tuple(
-            partial if number in chosen else Replicate() for number in range(len(rule.inputs))
+            [partial if number in chosen else _REPLICATE for number in range(len(rule.inputs))]
         )
         yield Candidate(inputs, (result,) * len(rule.outputs))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dtensor_core.local.operator import Local, with_local_size
-from dtensor_core.placement import Partial, Replicate, sharded_dim
+from dtensor_core.placement import Partial, Replicate
 from dtensor_core.rules.call import Call
 from dtensor_core.rules.families.pointwise import factor_sizes, full_operand
 from dtensor_core.rules.row import Row
@@ -45,7 +45,7 @@ def _new(call: Call) -> Rule:
     same = {dim for dim in range(len(shape)) if comparable and out[dim] == shape[dim]}
     stays = name == "aten::new_empty_strided" and out == shape
     others = dict.fromkeys(
-        p for p in call.specs[0].placements if p.is_partial() or sharded_dim(p) not in {*same, None}
+        p for p in call.specs[0].placements if p.is_partial() or p.sharded_dim not in {*same, None}
     )
     return Rule(
         inputs=(tuple((f"d{dim}",) if dim in same else () for dim in range(len(shape))),),

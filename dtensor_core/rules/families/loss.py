@@ -16,7 +16,7 @@ import torch
 from dtensor_core.local.moments import wide
 from dtensor_core.local.operator import Local, LocalMaker, by_name, called_with, zeros
 from dtensor_core.local.sharded_indexing import Held
-from dtensor_core.placement import Partial, Replicate, sharded_dim
+from dtensor_core.placement import Partial, Replicate
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.rules.call import Call
@@ -58,7 +58,7 @@ def _elementwise_backward(call: Call) -> Rule:
 
 
 def _is_cut(specs: Sequence[Spec]) -> bool:
-    return any(sharded_dim(p) is not None for spec in specs for p in spec.placements)
+    return any(p.sharded_dim is not None for spec in specs for p in spec.placements)
 
 
 def _mean_of_all(count: int) -> LocalMaker:
@@ -136,7 +136,7 @@ def _nll_local(dim: int, reduction: int) -> LocalMaker:
             return op
         held, width = Held(op, inputs[0], dim), wide(whole.dtype)
         whole = Spec(whole.mesh, whole.placements, whole.tensor_meta._replace(dtype=width))
-        cut = [sharded_dim(each) for each in inputs[0].placements]
+        cut = [each.sharded_dim for each in inputs[0].placements]
         addends = [Replicate() if each in (None, dim) else Partial() for each in cut]
         total = whole.with_placements(addends)
         plan, cause = plan_between(total, whole), Cause(str(op), "total_weight")

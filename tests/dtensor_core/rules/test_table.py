@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dtensor_core.errors import NotationError
-from dtensor_core.placement import Partial, Shard, sharded_dim
+from dtensor_core.placement import Partial, Shard
 from dtensor_core.rules import table
 from dtensor_core.rules.families import (
     attention,
@@ -72,7 +72,7 @@ def test_every_candidate_of_a_row_gives_the_full_run(name: str) -> None:
     for sample in samples:
         for offer in offers(sample):
             passed |= passing(offer)
-            cut |= any(sharded_dim(each) is not None for each in offer.candidate.inputs)
+            cut |= any(each.sharded_dim is not None for each in offer.candidate.inputs)
             try:
                 communicates = check(sample, offer)
             except Exception as error:
@@ -112,7 +112,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, name: str, row: Row) -> list[Candidat
 
 def test_a_cut_of_what_must_be_whole_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     found = wrong(monkeypatch, "cumsum", pointwise.OPAQUE)
-    assert any(sharded_dim(each.inputs[0]) is not None for each in found)
+    assert any(each.inputs[0].sharded_dim is not None for each in found)
 
 
 def test_a_result_cut_along_another_dim_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_a_local_operator_that_ignores_where_it_is_is_caught(
 ) -> None:
     found = wrong(monkeypatch, "triu", pointwise.OPAQUE)
     assert found
-    assert {sharded_dim(each.inputs[0]) for each in found} >= {0, 1}
+    assert {each.inputs[0].sharded_dim for each in found} >= {0, 1}
 
 
 def test_a_row_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
