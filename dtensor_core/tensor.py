@@ -17,7 +17,14 @@ import torch
 from torch.autograd import forward_ad
 
 from dtensor_core import tensor_methods
-from dtensor_core.dispatch import autograd_zeros, composites, dispatcher, inplace, list_indexing
+from dtensor_core.dispatch import (
+    autograd_zeros,
+    composites,
+    dispatcher,
+    inplace,
+    list_indexing,
+    results,
+)
 from dtensor_core.dispatch.materialized_views import Copied, LocalCopy
 from dtensor_core.errors import (
     MixedTensorError,
@@ -94,7 +101,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         cls, local_tensor: torch.Tensor, spec: Spec, *, requires_grad: bool = False
     ) -> DTensor:
         """Wrap a local tensor with the layout of `spec`, without checks."""
-        return dispatcher.from_first(cls, local_tensor, spec, requires_grad)
+        return results.from_first(cls, local_tensor, spec, requires_grad)
 
     @staticmethod
     @outside_transforms
@@ -184,7 +191,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if torch.is_grad_enabled() and local_tensor.requires_grad:
             made = _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
         else:
-            made = dispatcher.from_first(DTensor, local_tensor.detach(), spec)
+            made = results.from_first(DTensor, local_tensor.detach(), spec)
         if spec.sums:
             made._given_addends = True
         return made
@@ -471,7 +478,7 @@ class _FromLocal(torch.autograd.Function):
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
         ctx.placements = grads or gradient_placements(spec.placements)
         ctx.is_leaf = local.is_leaf
-        return dispatcher.from_first(DTensor, local.detach(), spec)
+        return results.from_first(DTensor, local.detach(), spec)
 
     @staticmethod
     @untraced

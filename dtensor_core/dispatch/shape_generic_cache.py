@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.dispatch.entry import Entry
+from dtensor_core.dispatch.entry import PlainEntry, ViewEntry
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.mesh import Identity, on_change
 from dtensor_core.placement import Placement
@@ -47,13 +47,13 @@ class Result:
     cuts: tuple[tuple[int, int], ...]
 
 
-_kept: dict[Key, tuple[Entry, tuple[Result, ...]]] = {}
+_kept: dict[Key, tuple[PlainEntry | ViewEntry, tuple[Result, ...]]] = {}
 _operators: set[int] = set()
 _views: set[int] = set()
 on_change(_kept.clear)
 
 
-def entry_of(key: Key) -> Entry | None:
+def entry_of(key: Key) -> PlainEntry | ViewEntry | None:
     """Return the entry of a call with this key, or None if none of its pattern was kept."""
     if key[0] not in _operators:
         return None
@@ -79,17 +79,13 @@ def entry_of(key: Key) -> Entry | None:
             if spec.shape[dim] % count and 0 in spec.local_shape:
                 return None  # an empty rank runs another local operator
         specs.append(spec)
-    single = None if entry.single is None else specs[0]
-    return Entry(
-        entry.run, (), tuple(specs), single, (), None, False, entry.view, False, entry.read,
-        sizeless=True,
-    )  # fmt: skip
+    return entry.with_outputs(tuple(specs))
 
 
-def keep(key: Key, entry: Entry) -> None:
+def keep(key: Key, entry: PlainEntry | ViewEntry) -> None:
     """Keep a sizeless entry for all calls of the pattern of this key."""
     letters: dict[int, int] = {0: 0, 1: 1}
-    if entry.view:
+    if isinstance(entry, ViewEntry):
         _views.add(key[0])
     pattern = _pattern(key, letters)
     results = tuple([_result(spec, key, letters) for spec in entry.outputs or () if spec])
