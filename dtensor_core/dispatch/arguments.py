@@ -56,3 +56,9 @@ def first_mesh(args: Sequence[Any], kwargs: Mapping[str, Any]) -> DeviceMesh:
         if isinstance(spec, Spec):
             return spec.mesh
     raise AssertionError("dispatched without a DTensor")
+
+
+def plain_numbers(args: Any, kwargs: Mapping[str, Any]) -> frozenset[int]:
+    """Return the numbers of the plain tensors among the arguments."""
+    found = [each for each in flattened(args, kwargs) if isinstance(each, torch.Tensor)]
+    return frozenset(n for n, each in enumerate(found) if not hasattr(each, "_spec"))

@@ -3,8 +3,7 @@
 A call is looked up by a key of its operator, the interned specs of its tensors and its static
 arguments. Scalars count by type only, so that a scalar that changes every step does not grow the
 cache. Zero and non-finite scalars count by value, since partial sums don't pass them. A miss asks
-`propagate` once. `dispatch` is the `__torch_dispatch__` of DTensors. The code that makes a key and
-the code that reads it share the state below; a cached call runs `dispatch` alone.
+`make_entry` once. `dispatch` is the `__torch_dispatch__` of DTensors; a cached call runs it alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dtensor_core import observe
 from dtensor_core.dispatch import results, shape_generic_cache
 from dtensor_core.dispatch.arguments import first_mesh, spec_on
 from dtensor_core.dispatch.coalescing import reduced_together
-from dtensor_core.dispatch.entry import DecomposedEntry, Entry, PlainEntry, ViewEntry
+from dtensor_core.dispatch.entry import DecomposedCall, Entry, PlainCall, ViewCall
 from dtensor_core.dispatch.fallback import meet, refuse_collective
 from dtensor_core.dispatch.inplace_writeback import check_given
 from dtensor_core.dispatch.make_entry import make_entry
@@ -40,7 +39,6 @@ from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, unt
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
-
 
 # The cache, and the functions that replace operators; `inplace` reads both too.
 entries: dict[tuple[Any, ...], Entry] = {}
@@ -117,9 +115,8 @@ def dispatch(
             return dispatch(op, types, args, kwargs)
         if op_id in _instead:
             return seen(op, _instead[op_id], args, kwargs or {})
-        known = _derived.get(tuple(key))
-        entry = known or _miss(op, args, kwargs or {}, tuple(key))
-        if type(entry) is DecomposedEntry:
+        entry = _derived.get(tuple(key)) or _miss(op, args, kwargs or {}, tuple(key))
+        if type(entry.kind) is DecomposedCall:
             with implicit_replication():  # for the tensors that it makes
                 return seen(op, entry.run, args, kwargs or {})
     single, place, copied = entry.single, None, None
@@ -128,7 +125,7 @@ def dispatch(
         copied = None if place is None else args[place]._copied
         if copied is not None:
             check_writable(copied)
-    if entry.moves or entry.backs:
+    if entry.is_moved:
         seen(op, _redistribute, (op, entry, args, kwargs or {}, local, local_kwargs), {})
     runner = observe.runner
     if runner is not None:
@@ -141,7 +138,8 @@ def dispatch(
         if copied is not None:
             write_through(copied, op, args)
         return args[place]
-    return FINISH[type(entry)](op, entry, result, args, kwargs or {}, local, local_kwargs)
+    kind = entry.kind
+    return FINISH[type(kind)](op, kind, result, args, kwargs or {}, local, local_kwargs)
 
 
 def _settled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
@@ -325,9 +323,9 @@ def _miss(
                 key = ()
         if not key:
             return entry
-        if isinstance(entry, (PlainEntry, ViewEntry)) and entry.is_sizeless:
+        if isinstance(entry.kind, (PlainCall, ViewCall)) and entry.kind.is_sizeless:
             shape_generic_cache.keep(key, entry)
-    kept = _derived if type(entry) is DecomposedEntry else entries
+    kept = _derived if type(entry.kind) is DecomposedCall else entries
     if len(kept) >= _CACHE_LIMIT:
         del kept[next(iter(kept))]
     kept[key] = entry
@@ -343,7 +341,7 @@ def _redistribute(
     local_kwargs: dict[str, Any],
 ) -> None:
     """Bring the local arguments to their decided layouts; a tensor given twice moves once."""
-    check_given(op, entry.backs, args, kwargs)
+    check_given(op, entry.kind.backs, args, kwargs)
     if entry.missing is not None:
         meet(entry.missing)
     moves = {number: (plan, cause) for number, plan, cause in entry.moves}
@@ -377,13 +375,13 @@ def _redistribute(
     for position, given in enumerate(args):
         local[position] = moved(given, local[position])
     for name, given in kwargs.items():
-        if name not in entry.written:
+        if name not in entry.kind.written:
             local_kwargs[name] = moved(given, local_kwargs[name])
 
 
 def _inputs(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Return the tensors that are read, in the order in which moves number them."""
-    inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.written})
+    inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.kind.written})
     return [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
 
 
@@ -396,5 +394,7 @@ def _as_moves(
         observe.Move(cause.argument, spec_on(mesh, tensors[number]), plan.steps, cause.candidates)
         for number, plan, cause in entry.moves
     ]
-    back = [observe.Move(observe.WRITTEN, each.spec, each.plan.steps, ()) for each in entry.backs]
+    back = [
+        observe.Move(observe.WRITTEN, each.spec, each.plan.steps, ()) for each in entry.kind.backs
+    ]
     return there + back

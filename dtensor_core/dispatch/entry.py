@@ -1,4 +1,4 @@
-"""Entries: decided calls in the form that `dispatch` can run repeatedly, one class per kind.
+"""Entries: decided calls in the form that `dispatch` can run repeatedly, and the kinds of calls.
 
 `make_entry` makes one from the decision of a call not seen before. `dispatch` runs it, and
 `results` makes the call's results of the local ones.
@@ -20,58 +20,34 @@ Moves = tuple[tuple[int, Plan, Cause], ...]
 Outputs = tuple[Spec | None, ...] | None
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A cached decision, ready to run; a subclass per kind of call.
+class CallKind:
+    """Base of the kinds of calls, with what those lack that have none of their own."""
 
-    Not frozen, although it is never modified: setting frozen fields takes a fifth of a first call.
-
-    Attributes:
-        run: The function to run on local tensors.
-        moves: The redistributions of tensor arguments, by number.
-        read: The names of the arguments whose values the decision depends on.
-        missing: Describes the data that is gathered for lack of a rule.
-    """
-
-    run: Callable[..., Any]
-    moves: Moves = ()
-    read: frozenset[str] = frozenset()
-    missing: Missing | None = None
-
-    # Of the kinds that have none of their own; `dispatch` reads these on every call.
-    single: ClassVar[Any] = None
-    place: ClassVar[Any] = None
+    __slots__ = ()
     backs: ClassVar[Any] = ()
     written: ClassVar[Any] = ()
-    is_bare: ClassVar[Any] = False
-    is_sizeless: ClassVar[Any] = False
 
 
 @dataclass(slots=True, eq=False)
-class PlainEntry(Entry):
+class PlainCall(CallKind):
     """A call that only returns new tensors.
 
     Attributes:
         outputs: The specs of the results to wrap. None: all are replicated; an element None: plain.
-        single: The spec of the only result, if there is one to wrap.
         is_sizeless: True if the entry only runs the operator and moves nothing, for all sizes of
             one pattern (see `shape_generic_cache`).
     """
 
-    outputs: Outputs = None
-    single: Spec | None = None
+    outputs: Outputs
     is_sizeless: bool = False
 
-    def with_outputs(self, outputs: tuple[Spec, ...]) -> PlainEntry:
-        """Return the entry of the same call at other sizes."""
-        single = None if self.single is None else outputs[0]
-        return PlainEntry(
-            self.run, read=self.read, outputs=outputs, single=single, is_sizeless=True
-        )
+    def at(self, outputs: tuple[Spec, ...]) -> PlainCall:
+        """Return the same call at other sizes."""
+        return PlainCall(outputs, is_sizeless=True)
 
 
 @dataclass(slots=True, eq=False)
-class ViewEntry(Entry):
+class ViewCall(CallKind):
     """A call that returns a view of its first argument.
 
     Attributes:
@@ -79,68 +55,57 @@ class ViewEntry(Entry):
         copied: True if they had to be made as copies, because that needed communication.
         may_copy: True if they are copies on ranks whose part can't be viewed (see
             `local.memory_layout`).
-        is_sizeless: As in a `PlainEntry`.
+        is_sizeless: As in a `PlainCall`.
     """
 
-    outputs: Outputs = None
+    outputs: Outputs
     copied: bool = False
     may_copy: bool = False
     is_sizeless: bool = False
 
-    def with_outputs(self, outputs: tuple[Spec, ...]) -> ViewEntry:
-        """Return the entry of the same call at other sizes."""
-        return type(self)(self.run, read=self.read, outputs=outputs, is_sizeless=True)
+    def at(self, outputs: tuple[Spec, ...]) -> ViewCall:
+        """Return the same call at other sizes."""
+        return type(self)(outputs, is_sizeless=True)
 
 
 @dataclass(slots=True, eq=False)
-class ViewsEntry(ViewEntry):
+class ViewsCall(ViewCall):
     """A call that returns a list of views of its first argument."""
 
 
 @dataclass(slots=True, eq=False)
-class InPlaceEntry(Entry):
+class InPlaceCall(CallKind):
     """A call that writes to its arguments.
 
     Attributes:
-        outputs: The specs of results that are new tensors.
         written: The written arguments that are returned.
+        outputs: The specs of results that are new tensors.
         aside: The written arguments that are not returned.
-        place: The position of the only written argument, if it is returned and nothing else is
-            to do.
         backs: Redistributions of written copies to the arguments that they belong to.
-        is_bare: True if the entry only runs the operator in place on local tensors.
         returns_nothing: True if the operator has no results.
     """
 
+    written: tuple[int | str, ...]
     outputs: Outputs = None
-    written: tuple[int | str, ...] = ()
     aside: tuple[int | str, ...] = ()
-    place: int | None = None
     backs: tuple[Back, ...] = ()
-    is_bare: bool = False
     returns_nothing: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class ListEntry(InPlaceEntry):
+class ListCall(InPlaceCall):
     """A call on lists of tensors, each element of which is decided by itself."""
 
 
 @dataclass(slots=True, eq=False)
-class ReshapingEntry(Entry):
-    """A view in place: the first argument takes the result and its spec.
+class ReshapingCall(CallKind):
+    """A view in place: the first argument takes the result and its spec."""
 
-    Attributes:
-        spec: The spec of the result.
-        backs: As in an `InPlaceEntry`.
-    """
-
-    spec: Spec | None = None
-    backs: tuple[Back, ...] = ()
+    spec: Spec
 
 
 @dataclass(slots=True, eq=False)
-class OutEntry(Entry):
+class OutCall(CallKind):
     """A call whose results the caller has given tensors for.
 
     Attributes:
@@ -148,10 +113,42 @@ class OutEntry(Entry):
         written: The names of the arguments that hold them.
     """
 
-    outs: tuple[Out, ...] = ()
-    written: tuple[str, ...] = ()
+    outs: tuple[Out, ...]
+    written: tuple[str, ...]
+
+
+class DecomposedCall(CallKind):
+    """A call that other operators do; `run` takes the DTensors, with these argument values only."""
+
+    __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
-class DecomposedEntry(Entry):
-    """A call that other operators do: `run` takes the DTensors, with these argument values only."""
+class Entry:
+    """A cached decision, ready to run.
+
+    One class for every kind of call: attributes of objects that all have one type are read fastest.
+    Not frozen, although it is never modified: setting frozen fields takes a fifth of a first call.
+
+    Attributes:
+        run: The function to run on local tensors.
+        kind: The kind of call, with what makes its results.
+        moves: The redistributions of tensor arguments, by number.
+        is_moved: True if there are any, or redistributions of what is written.
+        single: The spec of the only result, if that is a new tensor.
+        place: The position of the only written argument, if it is returned and nothing else is
+            to do.
+        is_bare: True if the entry only runs the operator in place on local tensors.
+        read: The names of the arguments whose values the decision depends on.
+        missing: Describes the data that is gathered for lack of a rule.
+    """
+
+    run: Callable[..., Any]
+    kind: CallKind
+    moves: Moves = ()
+    is_moved: bool = False
+    single: Spec | None = None
+    place: int | None = None
+    is_bare: bool = False
+    read: frozenset[str] = frozenset()
+    missing: Missing | None = None

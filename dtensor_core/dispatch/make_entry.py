@@ -13,18 +13,25 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from dtensor_core.dispatch.arguments import converted, first_mesh, flattened, spec_on
+from dtensor_core.dispatch.arguments import (
+    converted,
+    first_mesh,
+    flattened,
+    plain_numbers,
+    spec_on,
+)
 from dtensor_core.dispatch.decomposition import derivation
 from dtensor_core.dispatch.entry import (
-    DecomposedEntry,
+    CallKind,
+    DecomposedCall,
     Entry,
-    InPlaceEntry,
-    ListEntry,
-    OutEntry,
-    PlainEntry,
-    ReshapingEntry,
-    ViewEntry,
-    ViewsEntry,
+    InPlaceCall,
+    ListCall,
+    OutCall,
+    PlainCall,
+    ReshapingCall,
+    ViewCall,
+    ViewsCall,
 )
 from dtensor_core.dispatch.fallback import NO_RULE, missing
 from dtensor_core.dispatch.grad_scaler import UNSCALE, unscaling
@@ -38,6 +45,7 @@ from dtensor_core.dispatch.lists import (
 from dtensor_core.dispatch.metadata import copies_sizes, output_metadata
 from dtensor_core.dispatch.written_arguments import (
     fixed_arguments,
+    functional_form,
     only_place,
     returned,
     written_arguments,
@@ -93,7 +101,7 @@ def make_entry(
     outs = {name for name in written if isinstance(name, str)}
     names, specs = _numbered(op, spec_args, {k: v for k, v in spec_kwargs.items() if k not in outs})
     if is_list_operator(op):
-        plain = _plain_numbers(tuple(args), dict(kwargs))
+        plain = plain_numbers(tuple(args), dict(kwargs))
         return _list_entry(op, spec_args, spec_kwargs, names, written, plain)
     if not specs:
         return _factory_entry(op, spec_args, spec_kwargs, written)
@@ -106,7 +114,7 @@ def make_entry(
     decision = decide(call, fixed)
     instead = derivation(call, decision) if derives and decision.lacks_rule else None
     if instead is not None:
-        return DecomposedEntry(instead, read=frozenset(argument_names(op)))
+        return Entry(instead, DecomposedCall(), read=frozenset(argument_names(op)))
     made = _Made(op, args, kwargs, call, decision, names, outputs is not None)
     if reshapes:
         return made.reshaping()
@@ -156,64 +164,64 @@ class _Made:
             run is self.op
             and self.decision.sizeless
             and self.maker is None
-            and not _plain_numbers(tuple(self.args), self.kwargs)
+            and not plain_numbers(tuple(self.args), self.kwargs)
             and copies_sizes(self.op, self.call.args, self.call.kwargs)
         )
 
-    def plain(self) -> PlainEntry:
+    def _entry(
+        self,
+        run: Callable[..., Any],
+        kind: CallKind,
+        *,
+        single: Spec | None = None,
+        place: int | None = None,
+    ) -> Entry:
+        return Entry(
+            self._ready(run),
+            kind,
+            self.moves,
+            bool(self.moves or kind.backs),
+            single,
+            place,
+            run is self.op and place == 0 and not self.moves,
+            frozenset(self.call.read),
+            self.missing,
+        )
+
+    def plain(self) -> Entry:
         """Return the entry of a call that writes nothing."""
         run = self._run(self.op)
         is_single = self.outputs is not None and _returns_one_tensor(self.op)
-        return PlainEntry(
-            self._ready(run),
-            self.moves,
-            frozenset(self.call.read),
-            self.missing,
-            outputs=self.outputs,
-            single=self.decision.outputs[0] if is_single else None,
-            is_sizeless=self._is_sizeless(run),
-        )
+        single = self.decision.outputs[0] if is_single else None
+        return self._entry(run, PlainCall(self.outputs, self._is_sizeless(run)), single=single)
 
-    def view(self) -> ViewEntry:
+    def view(self) -> Entry:
         """Return the entry of a call that returns a view, or several."""
         run = self._run(self.op)
-        kind = ViewEntry if _returns_one_tensor(self.op) else ViewsEntry
-        return kind(
-            self._ready(run),
-            self.moves,
-            frozenset(self.call.read),
-            self.missing,
-            outputs=self.outputs,
-            copied=bool(self.moves) or _is_copy(self.decision),
-            may_copy=self.maker in MAY_COPY,
-            is_sizeless=self._is_sizeless(run),
-        )
+        kind = ViewCall if _returns_one_tensor(self.op) else ViewsCall
+        copied = bool(self.moves) or _is_copy(self.decision)
+        may_copy = self.maker in MAY_COPY
+        return self._entry(run, kind(self.outputs, copied, may_copy, self._is_sizeless(run)))
 
-    def reshaping(self) -> ReshapingEntry:
+    def reshaping(self) -> Entry:
         """Return the entry of an in-place view."""
-        run = self._ready(self._run(_functional(self.op)))
-        spec = self.decision.outputs[0]
-        return ReshapingEntry(run, self.moves, frozenset(self.call.read), self.missing, spec=spec)
+        run = self._run(functional_form(self.op))
+        return self._entry(run, ReshapingCall(self.decision.outputs[0]))
 
-    def in_place(self, written: tuple[int | str, ...], backs: tuple[Back, ...]) -> InPlaceEntry:
+    def in_place(self, written: tuple[int | str, ...], backs: tuple[Back, ...]) -> Entry:
         """Return the entry of a call that writes to arguments."""
         run = self._run(self.op)
         results = returned(self.op, written)
         aside = written_aside(self.op, written, results)
         place = None if backs or aside else only_place(self.op, results, self.args)
-        return InPlaceEntry(
-            self._ready(run),
-            self.moves,
-            frozenset(self.call.read),
-            self.missing,
-            outputs=self.outputs,
-            written=results,
-            aside=aside,
-            place=place,
-            backs=backs,
-            is_bare=run is self.op and place == 0 and not self.moves,
+        kind = InPlaceCall(
+            results,
+            self.outputs,
+            aside,
+            backs,
             returns_nothing=not self.op._schema.returns,
         )
+        return self._entry(run, kind, place=place)
 
 
 def _note(decision: Decision) -> str:
@@ -257,17 +265,6 @@ def _is_copy(decision: Decision) -> bool:
     return any(b.is_partial() and not a.is_partial() for a, b in zip(before, after, strict=True))
 
 
-def _functional(op: OpOverload) -> OpOverload:
-    """Return the out-of-place form of an in-place operator."""
-    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"))
-    wanted = [str(argument.type) for argument in op._schema.arguments]
-    for name in packet.overloads():
-        found = getattr(packet, name)
-        if [str(argument.type) for argument in found._schema.arguments] == wanted:
-            return found
-    raise RuleError(f"{op} changes a shape in place and has no form that does not")
-
-
 @lru_cache(maxsize=4096)
 def _is_view(op: OpOverload) -> bool:
     """True if a result shares its elements with an argument that is not written."""
@@ -282,7 +279,7 @@ def _list_entry(
     names: Sequence[str],
     written: tuple[int | str, ...],
     plain: frozenset[int],
-) -> ListEntry:
+) -> Entry:
     """Make the entry of a list operator from the decisions of its elements."""
     elements = decide_elements(op, args, kwargs, written, plain)
     moves = tuple(
@@ -296,22 +293,26 @@ def _list_entry(
         for e in elements
         for back in _backs(op, e.fixed, e.decision, e.call.specs)
     )
-    return ListEntry(
+    kind = ListCall(
+        written,
+        tuple([None if e.is_plain else e.decision.outputs[0] for e in elements]),
+        written_aside(op, written, ()),
+        backs,
+        returns_nothing=not op._schema.returns,
+    )
+    return Entry(
         run=unscaling(elements) if op is UNSCALE else local_list_operator(op, elements),
+        kind=kind,
         moves=moves,
+        is_moved=bool(moves or backs),
         read=frozenset().union(*[element.call.read for element in elements]),
         missing=missing(op, names, specs, lacking) if lacking else None,
-        outputs=tuple([None if e.is_plain else e.decision.outputs[0] for e in elements]),
-        written=written,
-        aside=written_aside(op, written, ()),
-        backs=backs,
-        returns_nothing=not op._schema.returns,
     )
 
 
 def _out_entry(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], names: set[str]
-) -> OutEntry:
+) -> Entry:
     """Make the entry of a call with `out=`: that of the call without it, plus the destinations."""
     rest = {name: arg for name, arg in kwargs.items() if name not in names}
     functional = without_out(op, names)
@@ -324,8 +325,15 @@ def _out_entry(
     def local(*args: Any, **kwargs: Any) -> Any:
         return run(*args, **{name: arg for name, arg in kwargs.items() if name not in names})
 
-    outs = outs_of(op, getattr(entry, "outputs", None), kwargs, names)
-    return OutEntry(local, entry.moves, entry.read, entry.missing, outs=outs, written=tuple(names))
+    outs = outs_of(op, getattr(entry.kind, "outputs", None), kwargs, names)
+    return Entry(
+        local,
+        OutCall(outs, tuple(names)),
+        entry.moves,
+        bool(entry.moves),
+        read=entry.read,
+        missing=entry.missing,
+    )
 
 
 def _factory_entry(
@@ -333,7 +341,7 @@ def _factory_entry(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     written: tuple[int | str, ...],
-) -> InPlaceEntry:
+) -> Entry:
     """Make the entry of a call whose only tensor is `out=`.
 
     Every rank computes the full result and keeps its part.
@@ -363,7 +371,7 @@ def _factory_entry(
             out.copy_(spec.part_of(whole))
         return out
 
-    return InPlaceEntry(run, written=written)
+    return Entry(run, InPlaceCall(written))
 
 
 @lru_cache(maxsize=4096)
@@ -388,9 +396,3 @@ def _numbered(
                     names.append(f"{name}[{index}]")
                     specs.append(each)
     return names, tuple(specs)
-
-
-def _plain_numbers(args: Any, kwargs: Mapping[str, Any]) -> frozenset[int]:
-    """Return the numbers of the plain tensors among the arguments."""
-    found = [each for each in flattened(args, kwargs) if isinstance(each, torch.Tensor)]
-    return frozenset(n for n, each in enumerate(found) if not hasattr(each, "_spec"))

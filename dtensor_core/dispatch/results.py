@@ -1,6 +1,6 @@
 """Results of a call from the local ones: wrapped, or written to the tensors that they belong to.
 
-`FINISH` has a function per kind of entry. `dispatch` calls it for every result but a single new
+`FINISH` has a function per kind of call. `dispatch` calls it for every result but a single new
 tensor, which it wraps itself.
 """
 
@@ -16,14 +16,14 @@ from torch.utils._pytree import tree_map_only
 from dtensor_core import observe
 from dtensor_core.dispatch.arguments import first_mesh, spec_on
 from dtensor_core.dispatch.entry import (
-    Entry,
-    InPlaceEntry,
-    ListEntry,
-    OutEntry,
-    PlainEntry,
-    ReshapingEntry,
-    ViewEntry,
-    ViewsEntry,
+    CallKind,
+    InPlaceCall,
+    ListCall,
+    OutCall,
+    PlainCall,
+    ReshapingCall,
+    ViewCall,
+    ViewsCall,
 )
 from dtensor_core.dispatch.inplace_writeback import bring_back, fill_outs
 from dtensor_core.dispatch.materialized_views import (
@@ -61,7 +61,7 @@ def seen(
 
 def _finish_plain(
     op: OpOverload,
-    entry: PlainEntry | InPlaceEntry,
+    call: PlainCall | InPlaceCall,
     result: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -69,10 +69,10 @@ def _finish_plain(
     local_kwargs: Mapping[str, Any],
 ) -> Any:
     """Wrap the local results."""
-    if entry.outputs is None:
+    if call.outputs is None:
         return tree_map_only(torch.Tensor, lambda t: _whole(t, args, kwargs), result)
     several = result if isinstance(result, (list, tuple)) else [result]
-    specs = iter(entry.outputs)
+    specs = iter(call.outputs)
     wrapped: list[Any] = []
     for value in several:
         spec = next(specs) if isinstance(value, torch.Tensor) else None
@@ -84,7 +84,7 @@ def _finish_plain(
 
 def _finish_view(
     op: OpOverload,
-    entry: ViewEntry,
+    call: ViewCall,
     result: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -98,17 +98,17 @@ def _finish_view(
     inference mode shares its version counter.
     """
     base = args[0]
-    spec = entry.outputs[number] if entry.outputs else None
+    spec = call.outputs[number] if call.outputs else None
     assert spec is not None
     copied = getattr(base, "_copied", None)
-    ways = ways_of(result) if entry.may_copy and not entry.copied else None
-    cls = _class_of_copies if entry.copied or copied is not None or ways is not None else _class
+    ways = ways_of(result) if call.may_copy and not call.copied else None
+    cls = _class_of_copies if call.copied or copied is not None or ways is not None else _class
     if torch.is_inference_mode_enabled() and not base.is_inference():
         with torch.inference_mode(False):
             view = from_first(cls, result, spec)
     else:
         view = from_first(cls, result, spec)
-    if entry.copied:
+    if call.copied:
         copied = Copied(
             base, op, number, tuple(args[1:]), dict(kwargs), result, spec, version_of(base)
         )
@@ -121,7 +121,7 @@ def _finish_view(
 
 def _finish_in_place(
     op: OpOverload,
-    entry: InPlaceEntry,
+    call: InPlaceCall,
     result: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -129,18 +129,18 @@ def _finish_in_place(
     local_kwargs: Mapping[str, Any],
 ) -> Any:
     """Bring back what was written elsewhere, and return the written arguments as they are."""
-    if entry.backs:
-        seen(op, bring_back, (entry.backs, (args, kwargs), (local, local_kwargs)), {})
-    for place in entry.aside:
+    if call.backs:
+        seen(op, bring_back, (call.backs, (args, kwargs), (local, local_kwargs)), {})
+    for place in call.aside:
         given = args[place] if isinstance(place, int) else kwargs[place]
         for each in given if isinstance(given, (list, tuple)) else (given,):
             if type(each) is _class_of_copies and each._copied is not None:
                 write_through(each._copied, None, (each,))
-    if entry.returns_nothing:
+    if call.returns_nothing:
         return None
-    if not entry.written:
-        return _finish_plain(op, entry, result, args, kwargs, local, local_kwargs)
-    places = [args[p] if isinstance(p, int) else kwargs[p] for p in entry.written]
+    if not call.written:
+        return _finish_plain(op, call, result, args, kwargs, local, local_kwargs)
+    places = [args[p] if isinstance(p, int) else kwargs[p] for p in call.written]
     for place in places:
         if getattr(place, "_copied", None) is not None:
             write_through(place._copied, op, args)
@@ -149,7 +149,7 @@ def _finish_in_place(
 
 def _finish_views(
     op: OpOverload,
-    entry: ViewEntry,
+    call: ViewCall,
     result: Sequence[torch.Tensor],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -158,7 +158,7 @@ def _finish_views(
 ) -> Any:
     """Wrap several views of the first argument."""
     views = [
-        _finish_view(op, entry, view, args, kwargs, local, local_kwargs, number)
+        _finish_view(op, call, view, args, kwargs, local, local_kwargs, number)
         for number, view in enumerate(result)
     ]
     return views if type(result) is list else tuple(views)
@@ -166,7 +166,7 @@ def _finish_views(
 
 def _finish_reshaping(
     op: OpOverload,
-    entry: ReshapingEntry,
+    call: ReshapingCall,
     result: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -176,13 +176,13 @@ def _finish_reshaping(
     """Give the first argument the result and its spec."""
     with torch._C._DisableTorchDispatch():
         op(*args, **kwargs)
-    args[0]._local_tensor, args[0]._spec = result, entry.spec
+    args[0]._local_tensor, args[0]._spec = result, call.spec
     return args[0]
 
 
 def _finish_out(
     op: OpOverload,
-    entry: OutEntry,
+    call: OutCall,
     result: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -190,7 +190,7 @@ def _finish_out(
     local_kwargs: Mapping[str, Any],
 ) -> Any:
     """Copy the results to the tensors of `out=`."""
-    return seen(op, fill_outs, (entry.outs, op, result, kwargs), {})
+    return seen(op, fill_outs, (call.outs, op, result, kwargs), {})
 
 
 def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False) -> Any:
@@ -215,12 +215,12 @@ def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return _new(_class, local, spec, False)
 
 
-FINISH: dict[type[Entry], Callable[..., Any]] = {
-    PlainEntry: _finish_plain,
-    ViewEntry: _finish_view,
-    ViewsEntry: _finish_views,
-    InPlaceEntry: _finish_in_place,
-    ListEntry: _finish_in_place,
-    ReshapingEntry: _finish_reshaping,
-    OutEntry: _finish_out,
+FINISH: dict[type[CallKind], Callable[..., Any]] = {
+    PlainCall: _finish_plain,
+    ViewCall: _finish_view,
+    ViewsCall: _finish_views,
+    InPlaceCall: _finish_in_place,
+    ListCall: _finish_in_place,
+    ReshapingCall: _finish_reshaping,
+    OutCall: _finish_out,
 }

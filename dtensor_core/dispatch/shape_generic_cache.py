@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.dispatch.entry import PlainEntry, ViewEntry
+from dtensor_core.dispatch.entry import Entry, PlainCall, ViewCall
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.mesh import Identity, on_change
 from dtensor_core.placement import Placement
@@ -47,13 +47,13 @@ class Result:
     cuts: tuple[tuple[int, int], ...]
 
 
-_kept: dict[Key, tuple[PlainEntry | ViewEntry, tuple[Result, ...]]] = {}
+_kept: dict[Key, tuple[Entry, tuple[Result, ...]]] = {}
 _operators: set[int] = set()
 _views: set[int] = set()
 on_change(_kept.clear)
 
 
-def entry_of(key: Key) -> PlainEntry | ViewEntry | None:
+def entry_of(key: Key) -> Entry | None:
     """Return the entry of a call with this key, or None if none of its pattern was kept."""
     if key[0] not in _operators:
         return None
@@ -79,16 +79,20 @@ def entry_of(key: Key) -> PlainEntry | ViewEntry | None:
             if spec.shape[dim] % count and 0 in spec.local_shape:
                 return None  # an empty rank runs another local operator
         specs.append(spec)
-    return entry.with_outputs(tuple(specs))
+    single = None if entry.single is None else specs[0]
+    assert isinstance(entry.kind, (PlainCall, ViewCall))
+    return Entry(entry.run, entry.kind.at(tuple(specs)), single=single, read=entry.read)
 
 
-def keep(key: Key, entry: PlainEntry | ViewEntry) -> None:
+def keep(key: Key, entry: Entry) -> None:
     """Keep a sizeless entry for all calls of the pattern of this key."""
     letters: dict[int, int] = {0: 0, 1: 1}
-    if isinstance(entry, ViewEntry):
+    assert isinstance(entry.kind, (PlainCall, ViewCall))
+    outputs = entry.kind.outputs
+    if isinstance(entry.kind, ViewCall):
         _views.add(key[0])
     pattern = _pattern(key, letters)
-    results = tuple([_result(spec, key, letters) for spec in entry.outputs or () if spec])
+    results = tuple([_result(spec, key, letters) for spec in outputs or () if spec])
     if len(_kept) >= _LIMIT:
         _kept.pop(next(iter(_kept)), None)
     _kept[pattern] = entry, results

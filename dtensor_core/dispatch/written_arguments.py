@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch._ops import OpOverload
 
 from dtensor_core.dispatch.inplace_writeback import does_not_fit
+from dtensor_core.errors import RuleError
 from dtensor_core.propagate import Fixed
 from dtensor_core.rules.call import Call
 from dtensor_core.spec import Spec
@@ -82,3 +84,14 @@ def fixed_arguments(call: Call, written: Sequence[int | str]) -> list[Fixed]:
         if whose is not None:
             fixed.append(Fixed(whose, spec.placements, result))
     return fixed
+
+
+def functional_form(op: OpOverload) -> OpOverload:
+    """Return the out-of-place form of an in-place operator."""
+    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"))
+    wanted = [str(argument.type) for argument in op._schema.arguments]
+    for name in packet.overloads():
+        found = getattr(packet, name)
+        if [str(argument.type) for argument in found._schema.arguments] == wanted:
+            return found
+    raise RuleError(f"{op} changes a shape in place and has no form that does not")

@@ -170,9 +170,10 @@ def test_an_entry_of_a_pattern_is_what_the_long_way_makes(
         if entry is not None:
             served.append(now[0])
             made = make_entry(*now)
-            assert type(entry) is type(made), now
-            for each in fields(made):
-                assert getattr(entry, each.name) == getattr(made, each.name), (each.name, now)
+            assert type(entry.kind) is type(made.kind), now
+            for one, other in ((entry, made), (entry.kind, made.kind)):
+                for name in {each.name for each in fields(other)} - {"kind"}:
+                    assert getattr(one, name) == getattr(other, name), (name, now)
         return entry
 
     monkeypatch.setattr(shape_generic_cache, "entry_of", compared)
