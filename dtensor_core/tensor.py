@@ -25,7 +25,7 @@ from dtensor_core.dispatch import (
     list_indexing,
     results,
 )
-from dtensor_core.dispatch.materialized_views import Copied, LocalCopy
+from dtensor_core.dispatch.materialized_views import LocalCopy, MaterializedView
 from dtensor_core.errors import (
     MixedTensorError,
     PlacementError,
@@ -85,7 +85,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     _spec: Spec
     __slots__ = ("_local_tensor", "_spec")
     # The base of a view that had to be copied; set by `dispatch`.
-    _copied: Copied | LocalCopy | None = None
+    _copied: MaterializedView | LocalCopy | None = None
     # True for partial sums given by the user, which are not reduced in place.
     _given_addends: bool = False
     # Set by `nn.Parameter`.

@@ -27,8 +27,8 @@ from dtensor_core.dispatch.entry import (
 )
 from dtensor_core.dispatch.inplace_writeback import bring_back, fill_outs
 from dtensor_core.dispatch.materialized_views import (
-    Copied,
     LocalCopy,
+    MaterializedView,
     class_of_copies,
     version_of,
     write_through,
@@ -109,7 +109,7 @@ def _finish_view(
     else:
         view = from_first(cls, result, spec)
     if call.copied:
-        copied = Copied(
+        copied = MaterializedView(
             base, op, number, tuple(args[1:]), dict(kwargs), result, spec, version_of(base)
         )
     elif ways is not None:

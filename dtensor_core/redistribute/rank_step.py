@@ -14,7 +14,7 @@ from dtensor_core.mesh import channel
 from dtensor_core.placement import Partial, Placement, reduction
 from dtensor_core.redistribute.reduction_values import addends_of
 from dtensor_core.redistribute.shard_overlap import Part, Runs, common, part
-from dtensor_core.redistribute.steps import CARRIERS, Site
+from dtensor_core.redistribute.steps import CARRIERS, RankStep
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
@@ -24,8 +24,8 @@ _JOINING = ("all_gather", "all_to_all")
 _REDUCING = ("all_reduce", "reduce_scatter")
 
 
-def site_of(step: Step, spec: Spec) -> Site:
-    """Return the site of a step for this rank; the placements of `spec` are ignored."""
+def rank_step(step: Step, spec: Spec) -> RankStep:
+    """Return a step as this rank runs it; the placements of `spec` are ignored."""
     me = spec.coords
     assert me is not None
     group, places = "", (tuple(me[axis] for axis in step.axes),)
@@ -44,7 +44,7 @@ def site_of(step: Step, spec: Spec) -> Site:
     carrier = CARRIERS.get(spec.dtype)
     width = spec.dtype.itemsize // carrier.itemsize if carrier is not None else 1
     reduce_op, factor = _reduction(step, spec.mesh_shape)
-    return Site(
+    return RankStep(
         group=group,
         ranks=len(places),
         number=places.index(tuple(me[axis] for axis in step.axes)),
