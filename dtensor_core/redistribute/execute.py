@@ -138,6 +138,10 @@ def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcem
         return None
     assert spec.coords is not None
     itemsize = step.sent_itemsize(spec.dtype)
+    if len(plan.steps) == 1 and itemsize == spec.dtype.itemsize:
+        seconds = plan.seconds
+    else:
+        seconds = step_seconds(step, spec.shape, itemsize, topology_of(spec.mesh))
     return observe.Announcement(
         operator=cause.operator,
         argument=cause.argument,
@@ -147,6 +151,6 @@ def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcem
         axis=axes_name(spec.mesh, step.axes),
         payload_bytes=step.payload_bytes(spec.shape, itemsize, spec.mesh_shape, spec.coords),
         candidates=cause.candidates,
-        seconds=step_seconds(step, spec.shape, itemsize, topology_of(spec.mesh)),
+        seconds=seconds,
         note=cause.note,
     )

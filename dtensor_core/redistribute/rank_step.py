@@ -53,8 +53,8 @@ def rank_step(step: Step, spec: Spec) -> RankStep:
         after=after,
         sent=sent,
         received=received,
-        sent_sizes=[each.numel * width for each in sent],
-        received_sizes=[each.numel * width for each in received],
+        sent_sizes=_sizes(sent, width),
+        received_sizes=_sizes(received, width),
         cut_dim=_sliced_dim(sent),
         joined_dim=_sliced_dim(received),
         longest=max((math.prod(shape) for shape in pieces), default=0),
@@ -101,6 +101,13 @@ def _parts(
                 known[which] = common(mine, _held(spec, there, coords, dim))
             found.append((dim, known[which]))
     return tuple(part(shape, each) for each in runs)
+
+
+def _sizes(parts: Sequence[Part], width: int) -> list[int]:
+    """Return the numbers of elements of parts, in units of which an element takes `width`."""
+    if len({each.shape for each in parts}) == 1:
+        return [parts[0].numel * width] * len(parts)
+    return [each.numel * width for each in parts]
 
 
 def _evenly_sliced_dim(

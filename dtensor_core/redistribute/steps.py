@@ -45,9 +45,11 @@ CARRIERS: dict[torch.dtype, torch.dtype] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class RankStep:
     """Rank-specific parameters of a step.
+
+    Not frozen, although it is never modified: setting frozen fields is slow, and there are many.
 
     Attributes:
         group: The name of the process group.
