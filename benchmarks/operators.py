@@ -32,7 +32,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 from benchmarks.counting import Counter, Sent, counter
 from benchmarks.kit import OURS, RANKS, TORCHS, Kit, kits
-from dtensor_core.placement import Placement, sharded_dim
+from dtensor_core.placement import Placement
 from dtensor_core.testing import RankFailure, kept_mesh, run_threads
 from tests.opdb.cases import Case, cases
 from tests.opdb.layouts import laid_out, layouts_of
@@ -145,7 +145,7 @@ def pairs(
         shapes = [tuple(tensor.shape) for tensor in case.tensors]
         for layouts in layouts_of(case.tensors, run, chooser, combinations):
             text = " ".join(f"{s}{list(map(str, p))}" for s, p in zip(shapes, layouts, strict=True))
-            cut = any(sharded_dim(each) is not None for layout in layouts for each in layout)
+            cut = any(each.sharded_dim is not None for layout in layouts for each in layout)
             ours, torchs = (outcome(case, run, layouts, both[k], count) for k in (OURS, TORCHS))
             yield Pair(name, f"{text} {case.text}", cut, ours, torchs)
 

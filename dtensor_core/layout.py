@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dtensor_core.errors import LayoutError
-from dtensor_core.placement import Placement, sharded_dim, split_factor
+from dtensor_core.placement import Placement
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,9 +60,9 @@ def cuts_of(
 ) -> tuple[Cut, ...]:
     """Return the shardings of one dimension by some placements, first mesh axis first."""
     return tuple(
-        Cut(mesh_shape[axis], coords[axis], split_factor(placement))
+        Cut(mesh_shape[axis], coords[axis], placement.num_blocks)
         for axis, placement in enumerate(placements)
-        if sharded_dim(placement) == dim
+        if placement.sharded_dim == dim
     )
 
 
@@ -130,17 +130,25 @@ def united(extents: Iterable[Extent]) -> list[Extent]:
     return joined
 
 
+def shard_size(size: int, num_shards: int, coord: int, num_blocks: int = 1) -> int:
+    """Return the number of elements of a dimension that one coordinate holds.
+
+    They are its chunk of each of `num_blocks` equal blocks.
+    """
+    block = chunk_size(size, num_blocks) if num_blocks != 1 else size
+    chunk = -(-block // num_shards)
+    held = min(chunk, block - min(chunk * coord, block))
+    if block == size:
+        return held
+    blocks, rest = divmod(size, block)
+    return blocks * held + (shard_size(rest, num_shards, coord) if rest else 0)
+
+
 def held_size(global_size: int, cuts: Sequence[Cut]) -> int:
     """Return the number of elements of a dimension that are held after `cuts`."""
     size = global_size
     for cut in cuts:
-        block = chunk_size(size, cut.split_factor)
-        blocks, rest = divmod(size, block) if block else (0, 0)
-        size = sum(
-            count * local_extent(each, cut.num_shards, cut.coord).size
-            for count, each in ((blocks, block), (1, rest))
-            if count and each
-        )
+        size = shard_size(size, cut.num_shards, cut.coord, cut.split_factor)
     return size
 
 
@@ -157,9 +165,10 @@ def local_shape(
     if coords is None:
         return (0,) if shape else ()
     local = list(shape)
-    for dim in {sharded_dim(placement) for placement in placements} - {None}:
-        assert dim is not None
-        local[dim] = held_size(shape[dim], cuts_of(placements, mesh_shape, coords, dim))
+    for placement, ranks, coord in zip(placements, mesh_shape, coords, strict=True):
+        dim = placement.sharded_dim
+        if dim is not None:
+            local[dim] = shard_size(local[dim], ranks, coord, placement.num_blocks)
     return tuple(local)
 
 
@@ -169,9 +178,9 @@ def is_even(
     """True if every coordinate of the mesh holds a shard of the same shape."""
     divisors = [1] * len(shape)
     for axis, placement in enumerate(placements):
-        dim = sharded_dim(placement)
+        dim = placement.sharded_dim
         if dim is not None:
-            divisors[dim] *= mesh_shape[axis] * split_factor(placement)
+            divisors[dim] *= mesh_shape[axis] * placement.num_blocks
     return all(size % divisor == 0 for size, divisor in zip(shape, divisors, strict=True))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -107,18 +107,25 @@ class Channel:
     coords: tuple[tuple[int, ...], ...]
 
 
-def channel(mesh: DeviceMesh, axes: Sequence[int]) -> Channel:
+def channel(mesh: DeviceMesh, axes: tuple[int, ...]) -> Channel:
     """Return the channel along one axis, or along several that were flattened into one.
 
     Raises:
         MeshError: This rank is outside of the mesh, or no group joins the axes.
     """
+    channels = identity(mesh).channels
+    if axes not in channels:
+        channels[axes] = _channel(mesh, axes)
+    return channels[axes]
+
+
+def _channel(mesh: DeviceMesh, axes: tuple[int, ...]) -> Channel:
     coords = mesh.get_coordinate()
     if coords is None:
         raise MeshError(f"this rank is not part of {mesh}")
-    joined = mesh if len(axes) == 1 else flattened(mesh).get(tuple(axes))
+    joined = mesh if len(axes) == 1 else flattened(mesh).get(axes)
     if joined is None:
-        raise MeshError(f"no process group joins the axes {tuple(axes)} of {mesh}")
+        raise MeshError(f"no process group joins the axes {axes} of {mesh}")
     group = joined.get_group(axes[0] if joined is mesh else 0)
     place = tuple(slice(None) if a in axes else coord for a, coord in enumerate(coords))
     with _disable_current_modes():  # the ranks must be readable even if tensors are fake
@@ -181,13 +188,14 @@ def forget_decisions() -> None:
 class Identity:
     """Identity shared by equal meshes with the same process groups, as seen from one rank.
 
-    Also caches the mesh's shape and this rank's coordinates (None outside of the mesh), which the
-    mesh recomputes on every access.
+    Also caches the mesh's shape, this rank's coordinates (None outside of the mesh) and the
+    channels by their axes, which the mesh recomputes on every access.
     """
 
     mesh: DeviceMesh
     shape: tuple[int, ...]
     coords: tuple[int, ...] | None
+    channels: dict[tuple[int, ...], Channel] = field(default_factory=dict)
 
 
 # In both, the entry of a mesh is dropped once no spec on it is left.

@@ -10,6 +10,7 @@ interned: equal means identical, so they hash and compare at pointer speed. Shar
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -40,7 +41,16 @@ class Placement:
     """Base class of the placements. Instances are frozen; equal instances are the same object."""
 
     # The slots of a subclass are the arguments of its constructor, in order.
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "num_blocks", "sharded_dim", "text")
+
+    sharded_dim: int | None
+    """The dimension that the placement shards, strided or not; None if it shards none."""
+    num_blocks: int
+    """The number of blocks of a sharded dimension: 1 but for a strided shard."""
+    text: str
+    """The short form, such as `S(0)`."""
+    letter: ClassVar[str]
+    """S for a shard of any kind, R or P; the row and column in the table of transitions."""
 
     _interned: ClassVar[dict[tuple[Any, ...], Placement]] = {}
 
@@ -52,6 +62,9 @@ class Placement:
             made = object.__new__(cls)
             for name, argument in zip(cls.__slots__, arguments, strict=True):
                 object.__setattr__(made, name, argument)
+            object.__setattr__(made, "sharded_dim", getattr(made, "dim", None))
+            object.__setattr__(made, "num_blocks", getattr(made, "split_factor", 1))
+            object.__setattr__(made, "text", made._short())
             known = Placement._interned.setdefault(key, made)
         return known
 
@@ -79,6 +92,12 @@ class Placement:
     def __deepcopy__(self, memo: dict[int, Any]) -> Placement:
         return self
 
+    def __str__(self) -> str:
+        return self.text
+
+    def _short(self) -> str:
+        return self.letter
+
     def is_shard(self, dim: int | None = None) -> bool:
         """True for `Shard`, of that dimension if one is given."""
         return False
@@ -96,6 +115,7 @@ class Shard(Placement):
     """Dimension `dim` is split into `torch.chunk` pieces over the axis."""
 
     __slots__ = ("dim",)
+    letter = "S"
 
     dim: int
     """The sharded tensor dimension; may be negative until it is applied to a tensor."""
@@ -146,7 +166,7 @@ class Shard(Placement):
     def __repr__(self) -> str:
         return f"Shard(dim={self.dim})"
 
-    def __str__(self) -> str:
+    def _short(self) -> str:
         return f"S({self.dim})"
 
 
@@ -158,6 +178,7 @@ class _StridedShard(Placement):
     """
 
     __slots__ = ("dim", "split_factor")
+    letter = "S"
 
     dim: int
     """The sharded tensor dimension."""
@@ -175,7 +196,7 @@ class _StridedShard(Placement):
     def __repr__(self) -> str:
         return f"_StridedShard(dim={self.dim}, sf={self.split_factor})"
 
-    def __str__(self) -> str:
+    def _short(self) -> str:
         return f"_S({self.dim}, {self.split_factor})"
 
 
@@ -184,10 +205,17 @@ def strided_shard(dim: int, split_factor: int) -> _StridedShard:
     return _StridedShard(dim, split_factor=split_factor)
 
 
+@lru_cache(maxsize=1024)
+def shard_in_blocks(dim: int, num_blocks: int) -> Placement:
+    """Return the shard of each of `num_blocks` equal blocks; a plain one of a single block."""
+    return Shard(dim) if num_blocks == 1 else _StridedShard(dim, split_factor=num_blocks)
+
+
 class Replicate(Placement):
     """Every rank of the axis holds the full tensor."""
 
     __slots__ = ()
+    letter = "R"
 
     def __new__(cls) -> Replicate:
         """Return the interned instance."""
@@ -200,14 +228,12 @@ class Replicate(Placement):
     def __repr__(self) -> str:
         return "Replicate()"
 
-    def __str__(self) -> str:
-        return "R"
-
 
 class Partial(Placement):
     """Every rank holds a partial value; `reduce_op` over the axis reduces them to the value."""
 
     __slots__ = ("reduce_op",)
+    letter = "P"
 
     reduce_op: str
     """The name of the pending reduction."""
@@ -228,7 +254,7 @@ class Partial(Placement):
     def __repr__(self) -> str:
         return f"Partial({self.reduce_op})"
 
-    def __str__(self) -> str:
+    def _short(self) -> str:
         return f"P({self.reduce_op})"
 
 
@@ -254,16 +280,6 @@ def as_placement(value: Any) -> Placement:
     if type(value).__name__ == "Partial" and isinstance(value, _torch.Partial):
         return Partial(value.reduce_op)
     raise PlacementError(f"{value!r} is no placement; use Shard(dim), Replicate() or Partial()")
-
-
-def sharded_dim(placement: Placement) -> int | None:
-    """Return the dimension that a placement shards, strided or not; None if it shards none."""
-    return placement.dim if isinstance(placement, (Shard, _StridedShard)) else None
-
-
-def split_factor(placement: Placement) -> int:
-    """Return the number of blocks of a sharded dimension: 1 but for a strided shard."""
-    return placement.split_factor if isinstance(placement, _StridedShard) else 1
 
 
 # torch.compile treats placements as constants, and queries the real ones while it traces.

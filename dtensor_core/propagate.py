@@ -10,7 +10,8 @@ the result saves nothing. `decide` reads global metadata only, so every rank dec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,13 +29,15 @@ from dtensor_core.operators.sharding_rule import (
     remaining_sizes,
 )
 from dtensor_core.operators.table import rule_of
-from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, sharded_dim
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
+from dtensor_core.redistribute.cost import Topology, topology_of
 from dtensor_core.redistribute.halo_exchange import Exchange
 from dtensor_core.redistribute.partial_combine import Merge
-from dtensor_core.redistribute.plan import EMPTY, Plan, plan_between, plan_placements
+from dtensor_core.redistribute.plan import EMPTY, Plan, plan
 from dtensor_core.spec import Spec
 
 Placements = tuple[Placement, ...]
+_REPLICATE = Replicate()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,33 +105,35 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
         rule = None  # the shapes hold for full tensors only: they depend on data, or on the kernel
     whole = rule or replicated_rule(call)
     placements = tuple([spec.placements for spec in call.specs])
-    exchanges = any(each.exchange is not None for each in whole.extra)
+    exchanges = any([each.exchange is not None for each in whole.extra])
     unmoved = None if exchanges else _unmoved(whole.form, placements, tuple(fixed))
     if unmoved is not None:
         outputs = tuple([Spec(mesh, unmoved[n], meta) for n, meta in enumerate(call.outputs)])
         plans = (EMPTY,) * len(call.specs)
         return Decision(rule, call.specs, plans, outputs, (), sizeless=not whole.extra)
+    costs = _Costs(call, topology_of(mesh))
     chosen: list[Candidate] = []
     considered: list[tuple[str, float]] = []
     sizes = whole.sizes
-    for axis, ranks in enumerate(mesh.shape):
-        candidate, ranked = _choose(call, whole, sizes, axis, ranks, fixed, chosen)
+    for axis, ranks in enumerate(costs.mesh.shape):
+        candidate, ranked = _choose(costs, whole, sizes, axis, ranks, fixed, chosen)
         chosen.append(candidate)
-        prefix = f"{axis_name(mesh, axis)}: " if mesh.ndim > 1 else ""
-        considered.extend((prefix + text, seconds) for text, seconds in ranked)
+        prefix = f"{axis_name(mesh, axis)}: " if ranked and mesh.ndim > 1 else ""
+        considered += [(prefix + text, seconds) for text, seconds in ranked]
         sizes = remaining_sizes(whole, sizes, candidate.sharding, ranks)
-    inputs = tuple(
-        _laid_out(spec, [candidate.inputs[number] for candidate in chosen])
-        for number, spec in enumerate(call.specs)
-    )
+    layouts = [
+        tuple([candidate.inputs[number] for candidate in chosen])
+        for number in range(len(call.specs))
+    ]
+    plans = tuple([costs.plan_of(number, layout) for number, layout in enumerate(layouts)])
+    inputs = tuple([_laid_out(*each) for each in zip(call.specs, layouts, strict=True)])
     outputs = tuple(
-        Spec(mesh, tuple(candidate.outputs[number] for candidate in chosen), meta)
-        for number, meta in enumerate(call.outputs)
+        [
+            Spec(mesh, tuple([candidate.outputs[number] for candidate in chosen]), meta)
+            for number, meta in enumerate(call.outputs)
+        ]
     )
-    plans = tuple(
-        plan_between(source, target) for source, target in zip(call.specs, inputs, strict=True)
-    )
-    exchanges = tuple(each.exchange for each in chosen if each.exchange is not None)
+    exchanges = tuple([each.exchange for each in chosen if each.exchange is not None])
     return Decision(rule, inputs, plans, outputs, tuple(considered), exchanges)
 
 
@@ -146,25 +151,31 @@ def _unmoved(
     Returns None if one has to move, or if sizes matter. Most calls of a program have one of a few
     forms, which are decided here once for all shapes.
     """
-    rule = ShardingRule.sizeless(form)
-    if rule is None or any(isinstance(p, _StridedShard) for each in placements for p in each):
+    rule = ShardingRule.of_form(form)
+    strided = any([isinstance(p, _StridedShard) for each in placements for p in each])
+    if strided or not rule.has_sizeless_form:
         return None
     chosen: list[Candidate] = []
     for axis, present in enumerate(zip(*placements, strict=True)):
         staying = [
             each
             for each in _offered(rule, rule.sizes, 1, present, chosen)
-            if each.inputs == present and all(_keeps(each, written, axis) for written in fixed)
+            if _same(each.inputs, present)
+            and all([_keeps(each, written, axis) for written in fixed])
         ]
         if not staying:
             return None
         chosen.append(staying[0])
-    return tuple(zip(*(each.outputs for each in chosen), strict=True))
+    return tuple(zip(*[each.outputs for each in chosen], strict=True))
 
 
-def _laid_out(spec: Spec, placements: list[Placement]) -> Spec:
+def _same(some: Sequence[Placement], others: Sequence[Placement]) -> bool:
+    return all(map(operator.is_, some, others))
+
+
+def _laid_out(spec: Spec, placements: Placements) -> Spec:
     """Return the spec with these placements; usually it has them already."""
-    if all(now is wanted for now, wanted in zip(spec.placements, placements, strict=True)):
+    if _same(spec.placements, placements):
         return spec
     return spec.with_placements(placements)
 
@@ -184,8 +195,54 @@ def _common_mesh(call: Call):
     return mesh
 
 
+class _Costs:
+    """The costs of one call: each is asked of the planner once, however many candidates have it."""
+
+    def __init__(self, call: Call, mesh: Topology) -> None:
+        self.call, self.mesh = call, mesh
+        self._plans: dict[tuple[int, int, Placement], Plan] = {}
+
+    def plan_of(self, number: int, target: Placements) -> Plan:
+        """Return the plan of an argument to other placements."""
+        spec = self.call.specs[number]
+        if _same(spec.placements, target):
+            return EMPTY
+        return plan(spec.placements, target, spec.shape, spec.dtype.itemsize, self.mesh)
+
+    def moves(self, axis: int, inputs: Placements) -> list[Plan]:
+        """Return the plans of the arguments that a candidate redistributes along an axis."""
+        found: list[Plan] = []
+        for number, placement in enumerate(inputs):
+            placements = self.call.specs[number].placements
+            if placement is placements[axis]:
+                continue
+            key = axis, number, placement
+            if key not in self._plans:
+                target = (*placements[:axis], placement, *placements[axis + 1 :])
+                self._plans[key] = self.plan_of(number, target)
+            found.append(self._plans[key])
+        return found
+
+    def pending_seconds(self, axis: int, outputs: Placements, *, whole: bool) -> float:
+        """Return the cost of reducing Partial results.
+
+        They are reduced to replicas if `whole`, and otherwise to shards. A scalar can't be sharded;
+        it is charged half of an all-reduce, the share of a reduce-scatter.
+        """
+        total = 0.0
+        uncut = (_REPLICATE,) * len(self.mesh.shape)
+        for placement, meta in zip(outputs, self.call.outputs, strict=True):
+            if placement.letter == "P":
+                ended = _REPLICATE if whole or not meta.shape else Shard(_longest_dim(meta.shape))
+                source = (*uncut[:axis], placement, *uncut[axis + 1 :])
+                target = (*uncut[:axis], ended, *uncut[axis + 1 :])
+                found = plan(source, target, meta.shape, meta.dtype.itemsize, self.mesh)
+                total += found.seconds / 2 if not meta.shape else found.seconds
+        return total
+
+
 def _choose(
-    call: Call,
+    costs: _Costs,
     rule: ShardingRule,
     sizes: Mapping[str, int],
     axis: int,
@@ -197,7 +254,8 @@ def _choose(
 
     `chosen` are the candidates of the axes before.
     """
-    present = tuple(spec.placements[axis] for spec in call.specs)
+    specs = costs.call.specs
+    present = tuple([spec.placements[axis] for spec in specs])
     offered = [
         each
         for each in _offered(rule, sizes, ranks, present, chosen)
@@ -205,29 +263,39 @@ def _choose(
     ]
     allowed: list[Candidate] = []
     for candidate in offered:
-        if all(_keeps(candidate, each, axis) for each in fixed):
-            if candidate.inputs == present and not _exchange_seconds(call.specs, candidate):
+        if all([_keeps(candidate, each, axis) for each in fixed]):
+            if _same(candidate.inputs, present) and not _exchange_seconds(specs, candidate):
                 return candidate, []
             allowed.append(candidate)
     if not allowed:
         allowed = [
             candidate
             for candidate in offered
-            if all(_comes_back(candidate, each, axis) for each in fixed)
+            if all([_comes_back(candidate, each, axis) for each in fixed])
         ]
     if not allowed:
-        raise _cannot_keep(call, rule, axis, ranks, sizes, fixed)
-    uncut = not any(sharded_dim(placement) is not None for placement in present)
+        raise _cannot_keep(costs.call, rule, axis, ranks, sizes, fixed)
+    uncut = all([placement.sharded_dim is None for placement in present])
     if uncut:
         allowed = _without_new_cuts(allowed)
-    costs = [_seconds(call.specs, axis, candidate) for candidate in allowed]
-    if all(_sends(call.specs, axis, candidate) for candidate in allowed):
-        costs = [
-            cost + _pending_seconds(call, axis, candidate, whole=uncut)
-            for cost, candidate in zip(costs, allowed, strict=True)
+    moves = [costs.moves(axis, candidate.inputs) for candidate in allowed]
+    within = [_exchange_seconds(specs, candidate) for candidate in allowed]
+    seconds = [
+        sum([plan.seconds for plan in plans]) + own
+        for plans, own in zip(moves, within, strict=True)
+    ]
+    sends = [  # slicing a replica is local
+        own > 0 or any([plan.communicates for plan in plans])
+        for plans, own in zip(moves, within, strict=True)
+    ]
+    if all(sends):
+        seconds = [
+            moved + costs.pending_seconds(axis, candidate.outputs, whole=uncut)
+            for moved, candidate in zip(seconds, allowed, strict=True)
         ]
-    ranked = sorted(range(len(allowed)), key=costs.__getitem__)
-    return allowed[ranked[0]], [(_text(allowed[index]), costs[index]) for index in ranked]
+    ranked = sorted(range(len(allowed)), key=seconds.__getitem__)
+    texts = [_text(each.inputs, each.outputs) for each in allowed]
+    return allowed[ranked[0]], [(texts[index], seconds[index]) for index in ranked]
 
 
 def _offered(
@@ -241,7 +309,7 @@ def _offered(
     return [
         candidate
         for candidate in candidates(rule, sizes, ranks, present)
-        if all(_reduces_alike(candidate, before) for before in chosen)
+        if all([_reduces_alike(candidate, before) for before in chosen])
     ]
 
 
@@ -257,17 +325,19 @@ def _reduces_alike(candidate: Candidate, before: Candidate) -> bool:
         (*candidate.inputs, *candidate.outputs), (*before.inputs, *before.outputs), strict=True
     )
     return all(
-        one is other
-        or not (isinstance(one, Partial) and isinstance(other, Partial))
-        or {one.reduce_op, other.reduce_op} == {"sum", "avg"}
-        for one, other in pairs
+        [
+            one is other
+            or not (isinstance(one, Partial) and isinstance(other, Partial))
+            or {one.reduce_op, other.reduce_op} == {"sum", "avg"}
+            for one, other in pairs
+        ]
     )
 
 
 def _keeps(candidate: Candidate, each: Fixed, axis: int) -> bool:
     """True if a written argument keeps its placement on this axis."""
     placement = each.placements[axis]
-    return all(now is placement for now in _placements_of(candidate, each))
+    return all([now is placement for now in _placements_of(candidate, each)])
 
 
 def _comes_back(candidate: Candidate, each: Fixed, axis: int) -> bool:
@@ -287,27 +357,6 @@ def _placements_of(candidate: Candidate, each: Fixed) -> list[Placement]:
     return found if each.result is None else [*found, candidate.outputs[each.result]]
 
 
-def _seconds(specs: Sequence[Spec], axis: int, candidate: Candidate) -> float:
-    """Return the cost of redistributing every argument to a candidate's placements on one axis."""
-    moved = sum(plan.seconds for plan in _plans(specs, axis, candidate))
-    return moved + _exchange_seconds(specs, candidate)
-
-
-def _sends(specs: Sequence[Spec], axis: int, candidate: Candidate) -> bool:
-    """True if an argument has to be communicated; slicing a replica is local."""
-    return _exchange_seconds(specs, candidate) > 0 or any(
-        plan.communicates for plan in _plans(specs, axis, candidate)
-    )
-
-
-def _plans(specs: Sequence[Spec], axis: int, candidate: Candidate) -> Iterator[Plan]:
-    """Yield the plans of the arguments to a candidate's placements on one axis."""
-    for spec, placement in zip(specs, candidate.inputs, strict=True):
-        if placement is not spec.placements[axis]:
-            target = (*spec.placements[:axis], placement, *spec.placements[axis + 1 :])
-            yield plan_placements(spec, target)
-
-
 def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
     """Return the candidates that shard no result, replicated results first.
 
@@ -316,39 +365,23 @@ def _without_new_cuts(allowed: list[Candidate]) -> list[Candidate]:
     uncut = [
         candidate
         for candidate in allowed
-        if all(sharded_dim(placement) is None for placement in candidate.outputs)
+        if all([placement.sharded_dim is None for placement in candidate.outputs])
     ]
-    return (
-        sorted(uncut, key=lambda each: sum(p is not Replicate() for p in each.outputs)) or allowed
-    )
+    return sorted(uncut, key=_num_partial) or allowed
 
 
-def _pending_seconds(call: Call, axis: int, candidate: Candidate, *, whole: bool) -> float:
-    """Return the cost of reducing a candidate's Partial results.
-
-    They are reduced to replicas if `whole`, and otherwise to shards. A scalar can't be sharded; it
-    is charged half of an all-reduce, the share of a reduce-scatter.
-    """
-    mesh = call.specs[0].mesh
-    total = 0.0
-    for placement, meta in zip(candidate.outputs, call.outputs, strict=True):
-        if placement.is_partial():
-            ended = Replicate() if whole or not meta.shape else Shard(_longest_dim(meta.shape))
-            uncut = (Replicate(),) * mesh.ndim
-            result = Spec(mesh, (*uncut[:axis], placement, *uncut[axis + 1 :]), meta)
-            plan = plan_placements(result, (*uncut[:axis], ended, *uncut[axis + 1 :]))
-            total += plan.seconds / 2 if not meta.shape else plan.seconds
-    return total
+def _num_partial(candidate: Candidate) -> int:
+    return sum([placement is not _REPLICATE for placement in candidate.outputs])
 
 
 def _longest_dim(shape: Sequence[int]) -> int:
     return max(range(len(shape)), key=shape.__getitem__)
 
 
-def _text(candidate: Candidate) -> str:
-    inputs = ", ".join(str(placement) for placement in candidate.inputs)
-    outputs = ", ".join(str(placement) for placement in candidate.outputs)
-    return f"{inputs} -> {outputs}"
+@lru_cache(maxsize=16384)
+def _text(inputs: Placements, outputs: Placements) -> str:
+    before, after = (", ".join([each.text for each in side]) for side in (inputs, outputs))
+    return f"{before} -> {after}"
 
 
 def _cannot_keep(
@@ -360,7 +393,9 @@ def _cannot_keep(
     fixed: Sequence[Fixed],
 ) -> RuleError:
     present = tuple(spec.placements[axis] for spec in call.specs)
-    offered = "; ".join(_text(each) for each in candidates(rule, sizes, ranks, present))
+    offered = "; ".join(
+        _text(each.inputs, each.outputs) for each in candidates(rule, sizes, ranks, present)
+    )
     kept = ", ".join(str(each.placements[axis]) for each in fixed)
     return RuleError(
         four_parts(

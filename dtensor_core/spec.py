@@ -19,7 +19,7 @@ import torch
 
 from dtensor_core import layout
 from dtensor_core.mesh import DeviceMesh, Identity, axis_name, identity
-from dtensor_core.placement import Placement, Replicate, sharded_dim
+from dtensor_core.placement import Placement, Replicate
 
 _SHORT_DTYPES = {
     "float16": "f16",
@@ -68,12 +68,21 @@ class Spec:
     Attributes:
         mesh: The device mesh.
         placements: One placement per mesh axis, with non-negative dims.
-        tensor_meta: The global shape, stride and dtype.
+        tensor_meta: The global shape, stride (in elements) and dtype, which are attributes too.
+        ndim: The number of tensor dimensions.
+        mesh_shape: The number of ranks on each mesh axis.
+        coords: This rank's coordinate on each axis; None if it is not part of the mesh.
     """
 
     mesh: DeviceMesh
     placements: tuple[Placement, ...]
     tensor_meta: TensorMeta
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    ndim: int
+    mesh_shape: tuple[int, ...]
+    coords: tuple[int, ...] | None
     _whose: Identity
 
     _interned: ClassVar[weakref.WeakValueDictionary[Any, Spec]] = weakref.WeakValueDictionary()
@@ -97,7 +106,10 @@ class Spec:
             return known
         made = object.__new__(Spec)
         made._whose, made.mesh = whose, whose.mesh
+        made.mesh_shape, made.coords = whose.shape, whose.coords
         made.placements, made.tensor_meta = placements, tensor_meta
+        made.shape, made.stride, made.dtype = tensor_meta
+        made.ndim = len(made.shape)
         with Spec._lock:
             return Spec._interned.setdefault(key, made)
 
@@ -115,32 +127,12 @@ class Spec:
         """The mesh."""
         return self.mesh
 
-    @property
-    def shape(self) -> torch.Size:
-        """The global shape."""
-        return self.tensor_meta.shape
-
-    @property
-    def stride(self) -> tuple[int, ...]:
-        """The global stride, in elements."""
-        return self.tensor_meta.stride
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The element type."""
-        return self.tensor_meta.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of tensor dimensions."""
-        return len(self.tensor_meta.shape)
-
     @cached_property
     def num_shards(self) -> int:
         """The number of shards of the tensor, over all axes."""
         total = 1
         for size, placement in zip(self.mesh.shape, self.placements, strict=True):
-            if sharded_dim(placement) is not None:
+            if placement.sharded_dim is not None:
                 total *= size
         return total
 
@@ -149,7 +141,7 @@ class Spec:
         """The number of shards of each tensor dimension."""
         counts = [1] * self.ndim
         for size, placement in zip(self.mesh.shape, self.placements, strict=True):
-            dim = sharded_dim(placement)
+            dim = placement.sharded_dim
             if dim is not None:
                 counts[dim] *= size
         return counts
@@ -159,7 +151,7 @@ class Spec:
         """For each tensor dimension, the last mesh axis that shards it, or -1."""
         axes = [-1] * self.ndim
         for axis, placement in enumerate(self.placements):
-            dim = sharded_dim(placement)
+            dim = placement.sharded_dim
             if dim is not None:
                 axes[dim] = axis
         return axes
@@ -175,17 +167,7 @@ class Spec:
 
     def is_sharded(self) -> bool:
         """True if any axis shards the tensor."""
-        return any(sharded_dim(placement) is not None for placement in self.placements)
-
-    @property
-    def mesh_shape(self) -> tuple[int, ...]:
-        """The number of ranks on each mesh axis."""
-        return self._whose.shape
-
-    @property
-    def coords(self) -> tuple[int, ...] | None:
-        """This rank's coordinate on each axis; None if it is not part of the mesh."""
-        return self._whose.coords
+        return any(placement.sharded_dim is not None for placement in self.placements)
 
     @cached_property
     def local_shape(self) -> tuple[int, ...]:
@@ -218,7 +200,7 @@ class Spec:
 
     def with_placements(self, placements: Sequence[Placement]) -> Spec:
         """Return the spec of the same tensor in another layout."""
-        return Spec(self.mesh, placements, self.tensor_meta)
+        return Spec.on(self._whose, tuple(placements), self.tensor_meta)
 
     def replicated(self) -> Spec:
         """Return the spec of the same tensor, replicated on every rank."""
@@ -228,7 +210,7 @@ class Spec:
     def layout_text(self) -> str:
         """The placements by axis name: `dp:S(0) tp:P(sum)`."""
         return " ".join(
-            f"{axis_name(self.mesh, axis)}:{placement}"
+            f"{axis_name(self.mesh, axis)}:{placement.text}"
             for axis, placement in enumerate(self.placements)
         )
 
@@ -236,7 +218,7 @@ class Spec:
     def text(self) -> str:
         """The spec as text: `f32[8,16] dp:S(0) tp:P(sum)`."""
         name = str(self.dtype).removeprefix("torch.")
-        shape = ",".join(str(size) for size in self.shape)
+        shape = ",".join(map(str, self.shape))
         return f"{_SHORT_DTYPES.get(name, name)}[{shape}] {self.layout_text}"
 
     def __repr__(self) -> str:

@@ -17,8 +17,15 @@ import torch
 from torch.autograd import forward_ad
 
 from dtensor_core import tensor_methods
-from dtensor_core.dispatch import autograd_zeros, composites, dispatcher, inplace, list_indexing
-from dtensor_core.dispatch.materialized_views import Copied, LocalCopy
+from dtensor_core.dispatch import (
+    autograd_zeros,
+    composites,
+    dispatcher,
+    inplace,
+    list_indexing,
+    results,
+)
+from dtensor_core.dispatch.materialized_views import LocalCopy, MaterializedView
 from dtensor_core.errors import (
     MixedTensorError,
     PlacementError,
@@ -78,7 +85,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     _spec: Spec
     __slots__ = ("_local_tensor", "_spec")
     # The base of a view that had to be copied; set by `dispatch`.
-    _copied: Copied | LocalCopy | None = None
+    _copied: MaterializedView | LocalCopy | None = None
     # True for partial sums given by the user, which are not reduced in place.
     _given_addends: bool = False
     # Set by `nn.Parameter`.
@@ -94,7 +101,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         cls, local_tensor: torch.Tensor, spec: Spec, *, requires_grad: bool = False
     ) -> DTensor:
         """Wrap a local tensor with the layout of `spec`, without checks."""
-        return dispatcher.from_first(cls, local_tensor, spec, requires_grad)
+        return results.from_first(cls, local_tensor, spec, requires_grad)
 
     @staticmethod
     @outside_transforms
@@ -184,7 +191,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         if torch.is_grad_enabled() and local_tensor.requires_grad:
             made = _FromLocal.apply(local_tensor, spec, grads)  # pyright: ignore
         else:
-            made = dispatcher.from_first(DTensor, local_tensor.detach(), spec)
+            made = results.from_first(DTensor, local_tensor.detach(), spec)
         if spec.sums:
             made._given_addends = True
         return made
@@ -471,7 +478,7 @@ class _FromLocal(torch.autograd.Function):
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
         ctx.placements = grads or gradient_placements(spec.placements)
         ctx.is_leaf = local.is_leaf
-        return dispatcher.from_first(DTensor, local.detach(), spec)
+        return results.from_first(DTensor, local.detach(), spec)
 
     @staticmethod
     @untraced

@@ -21,7 +21,6 @@ from dtensor_core.placement import (
     Shard,
     _StridedShard,
     as_placement,
-    sharded_dim,
 )
 from dtensor_core.spec import TensorMeta
 
@@ -68,7 +67,7 @@ def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement
 
 def _normalize(placement: Placement, ndim: int) -> Placement:
     placement = as_placement(placement)
-    dim = sharded_dim(placement)
+    dim = placement.sharded_dim
     if dim is None:
         return placement
     if not -ndim <= dim < ndim:
@@ -112,7 +111,7 @@ def global_meta(
         return TensorMeta(torch.Size(shape), tuple(stride), local.dtype)
     sizes, strides = list(local.shape), list(local.stride())
     for axis, placement in enumerate(placements):
-        dim = sharded_dim(placement)
+        dim = placement.sharded_dim
         if dim is None or not sizes:
             continue
         for other in range(len(strides)):

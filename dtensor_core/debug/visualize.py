@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dtensor_core.layout import Extent, cuts_of, held_extents
-from dtensor_core.placement import sharded_dim
 from dtensor_core.spec import Spec
 
 _COLOURS = (
@@ -127,7 +126,7 @@ def _draw(spec: Spec) -> _Drawing:
         for cell in itertools.product(*held):
             holders.setdefault(cell, []).append(rank)
     cut = [
-        dim for dim in range(len(spec.shape)) if any(sharded_dim(p) == dim for p in spec.placements)
+        dim for dim in range(len(spec.shape)) if any(p.sharded_dim == dim for p in spec.placements)
     ]
     ndim = len(spec.shape)
     shown = sorted(

@@ -1,13 +1,19 @@
-"""Traversal of an operator's arguments: values and lists of values, never deeper.
+"""Traversal of an operator's arguments: values and lists of values, never deeper; and their specs.
 
 `torch.utils._pytree` does this for any structure but takes ten times as long, and deciding a call
-traverses its arguments several times. Used by `entry`, `lists` and `metadata`.
+traverses its arguments several times. Used by `make_entry`, `lists` and `metadata`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import torch
+
+from dtensor_core.mesh import DeviceMesh
+from dtensor_core.placement import Replicate
+from dtensor_core.spec import Spec, TensorMeta
 
 
 def flattened(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
@@ -32,3 +38,27 @@ def converted(
         return value
 
     return tuple(one(value) for value in args), {name: one(v) for name, v in kwargs.items()}
+
+
+def spec_on(mesh: DeviceMesh, tensor: torch.Tensor) -> Spec:
+    """Return the spec of an argument; a plain tensor counts as replicated on `mesh`."""
+    spec = getattr(tensor, "_spec", None)
+    if spec is not None:
+        return spec
+    meta = TensorMeta(tensor.shape, tensor.stride(), tensor.dtype)
+    return Spec(mesh, (Replicate(),) * mesh.ndim, meta)
+
+
+def first_mesh(args: Sequence[Any], kwargs: Mapping[str, Any]) -> DeviceMesh:
+    """Return the mesh of the first DTensor among the arguments."""
+    for arg in flattened(args, kwargs):
+        spec = getattr(arg, "_spec", None)
+        if isinstance(spec, Spec):
+            return spec.mesh
+    raise AssertionError("dispatched without a DTensor")
+
+
+def plain_numbers(args: Any, kwargs: Mapping[str, Any]) -> frozenset[int]:
+    """Return the numbers of the plain tensors among the arguments."""
+    found = [each for each in flattened(args, kwargs) if isinstance(each, torch.Tensor)]
+    return frozenset(n for n, each in enumerate(found) if not hasattr(each, "_spec"))

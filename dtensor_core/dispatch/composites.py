@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from dtensor_core.dispatch.inplace_writeback import does_not_fit, without_out
 from dtensor_core.dispatch.recurrent import cell, layer
 from dtensor_core.errors import OutOfRangeError, RuleError, four_parts
-from dtensor_core.placement import Replicate, sharded_dim
+from dtensor_core.placement import Replicate
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.tracing import is_at_hand, no_modes
 
@@ -232,9 +232,7 @@ def _rms_norm(
     """
     dims = range(x.ndim - len(shape), x.ndim)
     spec = getattr(x, "_spec", None)
-    cuts = (
-        [axis for axis, p in enumerate(spec.placements) if sharded_dim(p) in dims] if spec else ()
-    )
+    cuts = [axis for axis, p in enumerate(spec.placements) if p.sharded_dim in dims] if spec else ()
     device = torch._C._dispatch_key_for_device(x.device.type)  # pyright: ignore
     fused = torch._C._dispatch_has_kernel_for_dispatch_key  # pyright: ignore
     fits = x.is_floating_point() and tuple(x.shape[-len(shape) :]) == tuple(shape)

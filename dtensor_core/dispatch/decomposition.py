@@ -3,7 +3,7 @@
 The decomposition is traced on meta tensors of the global shapes, and each operator in it is decided
 as in a real call. Nothing is executed, and all ranks reach the same result. Decompositions that
 write, draw random numbers, read data, or change the result's metadata are excluded. Called by
-`entry` for a call that would gather full tensors for lack of a rule.
+`make_entry` for a call that would gather full tensors for lack of a rule.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 A call is looked up by a key of its operator, the interned specs of its tensors and its static
 arguments. Scalars count by type only, so that a scalar that changes every step does not grow the
 cache. Zero and non-finite scalars count by value, since partial sums don't pass them. A miss asks
-`propagate` once. `dispatch` is the `__torch_dispatch__` of DTensors. The file is long because the
-code that makes a key and the code that reads it share the state below; a cached call runs
-`dispatch` alone.
+`make_entry` once. `dispatch` is the `__torch_dispatch__` of DTensors; a cached call runs it alone.
 """
 
 from __future__ import annotations
@@ -17,39 +15,30 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from dtensor_core import observe
-from dtensor_core.dispatch import shape_generic_cache
+from dtensor_core.dispatch import results, shape_generic_cache
+from dtensor_core.dispatch.arguments import first_mesh, spec_on
 from dtensor_core.dispatch.coalescing import reduced_together
-from dtensor_core.dispatch.entry import Entry, first_mesh, make_entry, spec_on
+from dtensor_core.dispatch.entry import DecomposedCall, Entry, PlainCall, ViewCall
 from dtensor_core.dispatch.fallback import meet, refuse_collective
-from dtensor_core.dispatch.inplace_writeback import bring_back, check_given, fill_outs
-from dtensor_core.dispatch.materialized_views import (
-    Copied,
-    LocalCopy,
-    check_writable,
-    class_of_copies,
-    version_of,
-    write_through,
-)
+from dtensor_core.dispatch.inplace_writeback import check_given
+from dtensor_core.dispatch.make_entry import make_entry
+from dtensor_core.dispatch.materialized_views import check_writable, write_through
 from dtensor_core.dispatch.mixed_tensors import is_whole, refuse_mixed
+from dtensor_core.dispatch.results import FINISH, seen
 from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
 from dtensor_core.mesh import DeviceMesh, on_change
 from dtensor_core.operators.call import is_value
 from dtensor_core.operators.local_operator import argument_names
-from dtensor_core.operators.memory_layout import ways_of
 from dtensor_core.operators.table import row_of
 from dtensor_core.redistribute.execute import execute
-from dtensor_core.spec import Spec
 from dtensor_core.tracing import no_modes, numbers, outside_graphs, settled, untraced
 
 _CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
 _new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
-# An empty tensor of each dtype and device, with storage offset 0.
-_first: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
-
 
 # The cache, and the functions that replace operators; `inplace` reads both too.
 entries: dict[tuple[Any, ...], Entry] = {}
@@ -64,18 +53,17 @@ _rewriting: list[int] = []
 _plain_is_whole: list[int] = []
 on_change(entries.clear)
 on_change(_derived.clear)
-# The DTensor class and that of views which are copies, set by `install`, which `tensor` calls.
+# The DTensor class, set by `install`, which `tensor` calls.
 _class: type[Any] = torch.Tensor
-_class_of_copies: type[Any] = torch.Tensor
 
 
 def install(cls: type[torch.Tensor], stand_ins: Mapping[str, Callable[..., Any]]) -> None:
     """Route operators on tensors of class `cls` here; `stand_ins` replace some of them."""
-    global _class, _class_of_copies
+    global _class
     _class = cls
+    results.install(cls)
     _stand_ins.update(stand_ins)
     cls.__torch_dispatch__ = staticmethod(dispatch)  # pyright: ignore
-    _class_of_copies = class_of_copies(cls)
 
 
 @untraced
@@ -96,7 +84,7 @@ def dispatch(
     """
     op_id = id(op)
     if rewrites and op_id in rewrites and _applies(_rewriting):
-        result = _seen(op, rewrites[op_id], args, kwargs or {})
+        result = seen(op, rewrites[op_id], args, kwargs or {})
         if result is not NotImplemented:
             return result
     key: list[Any] = [op_id]
@@ -126,46 +114,37 @@ def dispatch(
             _learn(op)
             return dispatch(op, types, args, kwargs)
         if op_id in _instead:
-            return _seen(op, _instead[op_id], args, kwargs or {})
-        known = _derived.get(tuple(key))
-        entry = known or _miss(op, args, kwargs or {}, tuple(key))
-        if entry.is_derived:
+            return seen(op, _instead[op_id], args, kwargs or {})
+        entry = _derived.get(tuple(key)) or _miss(op, args, kwargs or {}, tuple(key))
+        if type(entry.kind) is DecomposedCall:
             with implicit_replication():  # for the tensors that it makes
-                return _seen(op, entry.run, args, kwargs or {})
-    place = entry.place
-    copied = None if place is None else args[place]._copied
-    if copied is not None:
-        check_writable(copied)
-    if entry.moves or entry.backs:
-        _seen(op, _redistribute, (op, entry, args, kwargs or {}, local, local_kwargs), {})
+                return seen(op, entry.run, args, kwargs or {})
+    single, place, copied = entry.single, None, None
+    if single is None:
+        place = entry.place
+        copied = None if place is None else args[place]._copied
+        if copied is not None:
+            check_writable(copied)
+    if entry.is_moved:
+        seen(op, _redistribute, (op, entry, args, kwargs or {}, local, local_kwargs), {})
     runner = observe.runner
     if runner is not None:
         result = runner(op, entry.run, local, local_kwargs)
     else:
         result = entry.run(*local, **local_kwargs) if kwargs else entry.run(*local)
-    single = entry.single
     if single is not None:
-        if entry.view:
-            return _view(op, entry, result, 0, args, kwargs or {})
         return _new(_class, result, single, False)
     if place is not None:
         if copied is not None:
             write_through(copied, op, args)
         return args[place]
-    return _finish(op, entry, result, args, kwargs or {}, local, local_kwargs)
+    kind = entry.kind
+    return FINISH[type(kind)](op, kind, result, args, kwargs or {}, local, local_kwargs)
 
 
 def _settled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
     """Make arguments hashable: adopt torch's DTensors, and settle symbolic numbers."""
     return adopted_arguments(args, kwargs, _class) or numbers(args, kwargs)
-
-
-def _seen(
-    op: OpOverload, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """Run a function that runs operators in place of `op`, through the observer if there is one."""
-    runner = observe.runner
-    return function(*args, **kwargs) if runner is None else runner(op, function, args, kwargs)
 
 
 @outside_graphs("what changes operators goes around the call of a compiled function")
@@ -344,9 +323,9 @@ def _miss(
                 key = ()
         if not key:
             return entry
-        if entry.sizeless:
+        if isinstance(entry.kind, (PlainCall, ViewCall)) and entry.kind.is_sizeless:
             shape_generic_cache.keep(key, entry)
-    kept = _derived if entry.is_derived else entries
+    kept = _derived if type(entry.kind) is DecomposedCall else entries
     if len(kept) >= _CACHE_LIMIT:
         del kept[next(iter(kept))]
     kept[key] = entry
@@ -362,7 +341,7 @@ def _redistribute(
     local_kwargs: dict[str, Any],
 ) -> None:
     """Bring the local arguments to their decided layouts; a tensor given twice moves once."""
-    check_given(op, entry.backs, args, kwargs)
+    check_given(op, entry.kind.backs, args, kwargs)
     if entry.missing is not None:
         meet(entry.missing)
     moves = {number: (plan, cause) for number, plan, cause in entry.moves}
@@ -396,13 +375,13 @@ def _redistribute(
     for position, given in enumerate(args):
         local[position] = moved(given, local[position])
     for name, given in kwargs.items():
-        if name not in entry.written:
+        if name not in entry.kind.written:
             local_kwargs[name] = moved(given, local_kwargs[name])
 
 
 def _inputs(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """Return the tensors that are read, in the order in which moves number them."""
-    inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.written})
+    inputs = (args, {name: arg for name, arg in kwargs.items() if name not in entry.kind.written})
     return [each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor)]
 
 
@@ -415,112 +394,7 @@ def _as_moves(
         observe.Move(cause.argument, spec_on(mesh, tensors[number]), plan.steps, cause.candidates)
         for number, plan, cause in entry.moves
     ]
-    back = [observe.Move(observe.WRITTEN, each.spec, each.plan.steps, ()) for each in entry.backs]
+    back = [
+        observe.Move(observe.WRITTEN, each.spec, each.plan.steps, ()) for each in entry.kind.backs
+    ]
     return there + back
-
-
-def _finish(
-    op: OpOverload,
-    entry: Entry,
-    result: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    local: Sequence[Any],
-    local_kwargs: Mapping[str, Any],
-) -> Any:
-    """Wrap the local results; an argument written in place is returned as it is."""
-    if entry.outs:
-        return _seen(op, fill_outs, (entry.outs, op, result, kwargs), {})
-    if entry.backs:
-        _seen(op, bring_back, (entry.backs, (args, kwargs), (local, local_kwargs)), {})
-    for place in entry.aside:
-        given = args[place] if isinstance(place, int) else kwargs[place]
-        for each in given if isinstance(given, (list, tuple)) else (given,):
-            if type(each) is _class_of_copies and each._copied is not None:
-                write_through(each._copied, None, (each,))
-    if entry.reshapes:
-        with torch._C._DisableTorchDispatch():
-            op(*args, **kwargs)
-        assert entry.outputs is not None
-        args[0]._local_tensor, args[0]._spec = result, entry.outputs[0]
-        return args[0]
-    if entry.returns_nothing:
-        return None
-    if entry.written:
-        places = [args[p] if isinstance(p, int) else kwargs[p] for p in entry.written]
-        for place in places:
-            if getattr(place, "_copied", None) is not None:
-                write_through(place._copied, op, args)
-        return places[0] if len(places) == 1 else tuple(places)
-    if entry.outputs is None:
-        return tree_map_only(torch.Tensor, lambda t: _whole(t, args, kwargs), result)
-    several = result if isinstance(result, (list, tuple)) else [result]
-    specs = iter(entry.outputs)
-    wrapped: list[Any] = []
-    for number, value in enumerate(several):
-        spec = next(specs) if isinstance(value, torch.Tensor) else None
-        if spec is None:
-            wrapped.append(value)
-        elif entry.view:
-            wrapped.append(_view(op, entry, value, number, args, kwargs))
-        else:
-            wrapped.append(_new(_class, value, spec, False))
-    if several is not result:
-        return wrapped[0]
-    return wrapped if type(result) is list else tuple(wrapped)
-
-
-def _view(
-    op: OpOverload,
-    entry: Entry,
-    local: torch.Tensor,
-    number: int,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Any:
-    """Wrap a result that is a view; if it had to be a copy, or views one, it records its base.
-
-    A view of a tensor made outside of inference mode shares its version counter.
-    """
-    base = args[0]
-    spec = entry.outputs[number] if entry.outputs else None
-    assert spec is not None
-    copied = getattr(base, "_copied", None)
-    ways = ways_of(local) if entry.may_copy and not entry.copied else None
-    cls = _class_of_copies if entry.copied or copied is not None or ways is not None else _class
-    if torch.is_inference_mode_enabled() and not base.is_inference():
-        with torch.inference_mode(False):
-            view = from_first(cls, local, spec)
-    else:
-        view = from_first(cls, local, spec)
-    if entry.copied:
-        copied = Copied(
-            base, op, number, tuple(args[1:]), dict(kwargs), local, spec, version_of(base)
-        )
-    elif ways is not None:
-        copied = LocalCopy(base, ways, local, version_of(base))
-    if copied is not None:
-        view._copied = copied
-    return view
-
-
-def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False) -> Any:
-    """Make a DTensor whose storage offset is 0 on every rank.
-
-    The local tensor may be part of a larger one, at an offset that differs between ranks. Composite
-    kernels read the offset of the DTensor, which must therefore agree on all ranks.
-    """
-    if type(local) is not torch.Tensor or not local.storage_offset():
-        return _new(cls, local, spec, requires_grad)
-    kind = local.dtype, local.device
-    if kind not in _first:
-        _first[kind] = local.new_empty(0)
-    made = _new(cls, _first[kind], spec, requires_grad)
-    made._local_tensor = local
-    return made
-
-
-def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """Wrap a result whose shape depends on data: it is replicated."""
-    spec = spec_on(first_mesh(args, kwargs), local)
-    return _new(_class, local, spec, False)

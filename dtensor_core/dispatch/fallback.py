@@ -1,8 +1,8 @@
 """Fallback for operators without a sharding rule: set by `missing_rule`, applied by `meet`.
 
 Such an operator runs on full tensors. The gathers that this takes are announced to listeners like
-all communication, with `NO_RULE` in their reason. Used by `entry` and `dispatcher`; nothing here
-runs if no argument has to be communicated.
+all communication, with `NO_RULE` in their reason. Used by `make_entry` and `dispatcher`; nothing
+here runs if no argument has to be communicated.
 """
 
 from __future__ import annotations

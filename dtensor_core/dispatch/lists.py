@@ -2,7 +2,8 @@
 
 Each element is decided as a call of its own, of the plain operator that `_foreach_` stands for, or
 of the fused one. Elements may therefore differ in layout and mesh, and tensors written in place
-keep their layouts. The local lists then go through the list operator in one call. Used by `entry`.
+keep their layouts. The local lists then go through the list operator in one call. Used by
+`make_entry`.
 """
 
 from __future__ import annotations

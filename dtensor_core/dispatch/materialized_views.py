@@ -1,9 +1,10 @@
 """View operators whose result required communication; writes propagate back to the base.
 
 A write to such a copy is scattered into its base by `write_through`. A write to the base is fetched
-by the next operator on the copy (`Copied.renew`). Autograd counts the versions of a tensor and of
-its views together, so the copy records the version it is valid for. Reading the local part alone
-raises, since ranks may do so independently and nothing can be fetched then. Called by `dispatch`.
+by the next operator on the copy (`MaterializedView.renew`). Autograd counts the versions of a
+tensor and of its views together, so the copy records the version it is valid for. Reading the local
+part alone raises, since ranks may do so independently and nothing can be fetched then. Called by
+`dispatch`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _below_autograd = torch._C._AutoDispatchBelowADInplaceOrView  # pyright: ignore
 
 
 @dataclass(slots=True)
-class Copied:
+class MaterializedView:
     """Result `number` of the view `op` of `base`, held as the copy `local`, laid out as `spec`.
 
     `version` is the version of `base` that the copy is valid for; None in inference mode, where
@@ -104,7 +105,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
         @property
         def _local_tensor(self) -> torch.Tensor:
             if self._copied is not None and self._copied.is_stale:
-                if type(self._copied) is Copied:
+                if type(self._copied) is MaterializedView:
                     raise _stale(self)
                 self._copied.renew()
             return stored.__get__(self)
@@ -134,7 +135,7 @@ def class_of_copies(cls: type[Any]) -> type[Any]:
             return cls(self._local_tensor, self._spec, requires_grad=self.requires_grad)
 
         def __repr__(self, **kwargs: Any) -> str:
-            if type(self._copied) is Copied and self._copied.is_stale:
+            if type(self._copied) is MaterializedView and self._copied.is_stale:
                 return f"DTensor({self._spec.text}, a copy of what was written since)"
             return super().__repr__(**kwargs)
 
@@ -172,7 +173,7 @@ def version_of(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def check_writable(copied: Copied | LocalCopy) -> None:
+def check_writable(copied: MaterializedView | LocalCopy) -> None:
     """Raise RuleError if a write to the copy could not be propagated to its base."""
     if isinstance(copied, LocalCopy):
         if copied.base._copied is not None:
@@ -201,7 +202,9 @@ def check_writable(copied: Copied | LocalCopy) -> None:
         )
 
 
-def write_through(copied: Copied | LocalCopy, op: OpOverload | None, args: Sequence[Any]) -> None:
+def write_through(
+    copied: MaterializedView | LocalCopy, op: OpOverload | None, args: Sequence[Any]
+) -> None:
     """Write the copy, which `op` has written, into its base.
 
     An operator that overwrites the whole copy is replayed from its argument, so the copy need not
@@ -221,7 +224,7 @@ def write_through(copied: Copied | LocalCopy, op: OpOverload | None, args: Seque
         copied.version = copied.base._version + 1  # set by autograd after the operator
 
 
-def _constant(copied: Copied, args: Sequence[Any]) -> Any:
+def _constant(copied: MaterializedView, args: Sequence[Any]) -> Any:
     """Return the value that `fill_` writes, replicated; None if it is a DTensor."""
     value = args[1] if len(args) > 1 else 0
     if hasattr(value, "_spec"):
@@ -230,7 +233,7 @@ def _constant(copied: Copied, args: Sequence[Any]) -> Any:
     return _whole(copied, copied.local.new_full((), 0, dtype=dtype).fill_(value).expand(shape))
 
 
-def _source(copied: Copied, args: Sequence[Any]) -> Any:
+def _source(copied: MaterializedView, args: Sequence[Any]) -> Any:
     """Return the value that `copy_` writes, in the layout of its source."""
     shape, dtype = list(copied.spec.shape), copied.spec.dtype
     if hasattr(args[1], "_spec"):
@@ -238,14 +241,14 @@ def _source(copied: Copied, args: Sequence[Any]) -> Any:
     return _whole(copied, args[1].to(dtype).expand(shape))
 
 
-def _whole(copied: Copied, value: torch.Tensor) -> Any:
+def _whole(copied: MaterializedView, value: torch.Tensor) -> Any:
     meta = TensorMeta(value.shape, value.stride(), value.dtype)
     return type(copied.base)(
         value, Spec(copied.spec.mesh, copied.spec.placements, meta).replicated()
     )
 
 
-_OVERWRITING: dict[Any, Callable[[Copied, Sequence[Any]], Any]] = {
+_OVERWRITING: dict[Any, Callable[[MaterializedView, Sequence[Any]], Any]] = {
     aten.zero_.default: _constant,
     aten.fill_.Scalar: _constant,
     aten.fill_.Tensor: _constant,
@@ -253,41 +256,41 @@ _OVERWRITING: dict[Any, Callable[[Copied, Sequence[Any]], Any]] = {
 }
 
 
-def _name(copied: Copied) -> str:
+def _name(copied: MaterializedView) -> str:
     return copied.op._schema.name.removeprefix("aten::")
 
 
-def _scattered(operator: Callable[..., Any]) -> Callable[[Copied, Any], Any]:
+def _scattered(operator: Callable[..., Any]) -> Callable[[MaterializedView, Any], Any]:
     """Make the inverse from torch's scatter operator, which takes the view's own arguments."""
     return lambda copied, part: operator(copied.base, part, *copied.args, **copied.kwargs)
 
 
-def _reshaped(copied: Copied, part: Any) -> Any:
+def _reshaped(copied: MaterializedView, part: Any) -> Any:
     return aten.reshape.default(part, list(copied.base.shape))
 
 
-def _transposed(copied: Copied, part: Any) -> Any:
+def _transposed(copied: MaterializedView, part: Any) -> Any:
     return aten.transpose.int(part, *copied.args)
 
 
-def _permuted(copied: Copied, part: Any) -> Any:
+def _permuted(copied: MaterializedView, part: Any) -> Any:
     order = [dim % part.ndim for dim in copied.args[0]]
     return aten.permute.default(part, sorted(range(part.ndim), key=order.__getitem__))
 
 
-def _split(copied: Copied, part: Any) -> Any:
+def _split(copied: MaterializedView, part: Any) -> Any:
     """Scatter the piece of this number, for equal pieces or given sizes."""
     sizes, dim = copied.args[0], (*copied.args[1:], copied.kwargs.get("dim", 0))[0]
     start = copied.number * sizes if isinstance(sizes, int) else sum(sizes[: copied.number])
     return aten.slice_scatter.default(copied.base, part, dim, start, start + part.shape[dim])
 
 
-def _unbound(copied: Copied, part: Any) -> Any:
+def _unbound(copied: MaterializedView, part: Any) -> Any:
     dim = (*copied.args, copied.kwargs.get("dim", 0))[0]
     return aten.select_scatter.default(copied.base, part, dim, copied.number)
 
 
-_SCATTERS: dict[str, Callable[[Copied, Any], Any]] = {
+_SCATTERS: dict[str, Callable[[MaterializedView, Any], Any]] = {
     "slice": _scattered(aten.slice_scatter.default),
     "select": _scattered(aten.select_scatter.default),
     "diagonal": _scattered(aten.diagonal_scatter.default),

@@ -3,7 +3,7 @@
 torch's meta kernels cover all operators. But many are written in Python, take up to a millisecond,
 and load torch._dynamo, which takes seconds. The operators that models consist of are therefore
 handled here if their arguments are contiguous and of one floating-point dtype; for everything else
-the meta kernel is called. Law: both agree. Used by `entry` and `lists`, for a call not seen before.
+the meta kernel is called. Law: both agree. Used by `make_entry` and `lists`, for a new call.
 The file is long because it is one table of shortcuts with its functions.
 """
 

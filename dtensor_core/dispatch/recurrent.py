@@ -23,8 +23,6 @@ from dtensor_core.placement import (
     Replicate,
     Shard,
     _StridedShard,
-    sharded_dim,
-    split_factor,
 )
 from dtensor_core.tracing import is_transforming
 
@@ -43,7 +41,7 @@ def layer(op: OpOverload, x: Any, states: Any, weights: Any, *options: Any) -> A
     if dropout and train:
         return _one_by_one(op, x, states, weights, *options)
     cuts = [
-        Shard(0) if cut is None and sharded_dim(placement) is not None else cut
+        Shard(0) if cut is None and placement.sharded_dim is not None else cut
         for cut, placement in zip(_cuts(x, states, batch, 1), x.placements, strict=True)
     ]
     x = _placed(x, cuts, batch)
@@ -110,14 +108,14 @@ def _cuts(x: Any, states: Any, batch: int, batch_of_states: int) -> list[Placeme
     """Return the batch's sharding on each axis, as one of dim 0; None if no tensor has one."""
     dims = [(x, batch), *((state, batch_of_states) for state in tree_leaves(states))]
     return [
-        next((_of(t.placements[n], 0) for t, d in dims if sharded_dim(t.placements[n]) == d), None)
+        next((_of(t.placements[n], 0) for t, d in dims if t.placements[n].sharded_dim == d), None)
         for n in range(len(x.placements))
     ]
 
 
 def _of(cut: Placement, dim: int) -> Placement:
     """Return the same sharding of another dim."""
-    factor = split_factor(cut)
+    factor = cut.num_blocks
     return Shard(dim) if factor == 1 else _StridedShard(dim, split_factor=factor)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from dtensor_core.dispatch.entry import Entry
+from dtensor_core.dispatch.entry import Entry, PlainCall, ViewCall
 from dtensor_core.layout import contiguous_stride
 from dtensor_core.mesh import Identity, on_change
-from dtensor_core.placement import Placement, sharded_dim
+from dtensor_core.placement import Placement
 from dtensor_core.spec import Spec, TensorMeta
 
 _LIMIT = 4096
@@ -80,19 +80,19 @@ def entry_of(key: Key) -> Entry | None:
                 return None  # an empty rank runs another local operator
         specs.append(spec)
     single = None if entry.single is None else specs[0]
-    return Entry(
-        entry.run, (), tuple(specs), single, (), None, False, entry.view, False, entry.read,
-        sizeless=True,
-    )  # fmt: skip
+    assert isinstance(entry.kind, (PlainCall, ViewCall))
+    return Entry(entry.run, entry.kind.at(tuple(specs)), single=single, read=entry.read)
 
 
 def keep(key: Key, entry: Entry) -> None:
     """Keep a sizeless entry for all calls of the pattern of this key."""
     letters: dict[int, int] = {0: 0, 1: 1}
-    if entry.view:
+    assert isinstance(entry.kind, (PlainCall, ViewCall))
+    outputs = entry.kind.outputs
+    if isinstance(entry.kind, ViewCall):
         _views.add(key[0])
     pattern = _pattern(key, letters)
-    results = tuple([_result(spec, key, letters) for spec in entry.outputs or () if spec])
+    results = tuple([_result(spec, key, letters) for spec in outputs or () if spec])
     if len(_kept) >= _LIMIT:
         _kept.pop(next(iter(_kept)), None)
     _kept[pattern] = entry, results
@@ -132,7 +132,7 @@ def _result(spec: Spec, key: Key, letters: dict[int, int]) -> Result:
     place = next((place for place, each in enumerate(key) if each is spec), None)
     counts = [1] * spec.ndim
     for placement, ranks in zip(spec.placements, spec.mesh_shape, strict=True):
-        if (dim := sharded_dim(placement)) is not None:
+        if (dim := placement.sharded_dim) is not None:
             counts[dim] *= ranks
     cuts = tuple((dim, count) for dim, count in enumerate(counts) if count > 1)
     named = tuple(letters[size] for size in spec.shape)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from dtensor_core.layout import Cut, Extent, local_extent
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
-from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
+from dtensor_core.placement import Placement, Replicate, Shard
 from dtensor_core.redistribute.halo_exchange import Exchange, Extents, Run
 from dtensor_core.spec import Spec
 
@@ -31,13 +31,13 @@ def sharding_axis(specs: Sequence[Spec], dim: int) -> int | None:
         axis: placement
         for spec in specs
         for axis, placement in enumerate(spec.placements)
-        if spec.mesh_shape[axis] > 1 and sharded_dim(placement) == dim
+        if spec.mesh_shape[axis] > 1 and placement.sharded_dim == dim
     }
     strided = any(
         type(each.placements[axis]) is not Shard
         for each in specs
         for axis in found
-        if sharded_dim(each.placements[axis]) == dim
+        if each.placements[axis].sharded_dim == dim
     )
     return None if len(found) != 1 or strided else next(iter(found))
 

@@ -82,6 +82,8 @@ def bind(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
 def broadcast(operand: Operand, shape: Sequence[int], sizes: dict[str, int]) -> Operand:
     """Return the operand of an argument of this shape, right-aligned; `()` for broadcast dims."""
     aligned = operand[len(operand) - len(shape) :]
+    if 1 not in shape:
+        return aligned
     return tuple(
         () if size == 1 and any(sizes[name] != 1 for name in dim) else dim
         for dim, size in zip(aligned, shape, strict=True)

@@ -51,12 +51,11 @@ def notation(text: str, *, algebra: str = "linear", local: LocalMaker | None = N
     parsed = parse(text)
 
     def build(call: Call) -> ShardingRule:
-        sizes = bind(parsed, call.shapes)
+        shapes = call.shapes
+        sizes = bind(parsed, shapes)
+        operands = zip(parsed.inputs, shapes, strict=True)
         return ShardingRule(
-            inputs=tuple(
-                broadcast(operand, shape, sizes)
-                for operand, shape in zip(parsed.inputs, call.shapes, strict=True)
-            ),
+            inputs=tuple([broadcast(operand, shape, sizes) for operand, shape in operands]),
             outputs=parsed.outputs,
             sizes=sizes,
             blocked=parsed.blocked,

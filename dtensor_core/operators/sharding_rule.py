@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from dtensor_core.operators.local_operator import LocalMaker
@@ -21,10 +22,9 @@ from dtensor_core.placement import (
     Partial,
     Placement,
     Replicate,
-    Shard,
     _StridedShard,
     norm_exponent,
-    sharded_dim,
+    shard_in_blocks,
 )
 from dtensor_core.redistribute.halo_exchange import Exchange
 from dtensor_core.redistribute.partial_combine import Merge
@@ -51,6 +51,7 @@ PASSING: dict[str, tuple[str, ...]] = {
 # Extremes pass an operator that is monotone in one argument while all others are replicated; a
 # decreasing one swaps them.
 MONOTONE = ("increasing", "decreasing")
+_REPLICATE = Replicate()
 _TURNED = {"max": "min", "min": "max"}
 
 
@@ -118,25 +119,28 @@ class ShardingRule:
             self.algebra, self.extra, self.offers_replicated, self.settled, self.unread,
         )  # fmt: skip
 
-    @staticmethod
-    def sizeless(form: Form) -> ShardingRule | None:
-        """Return a rule of this form that offers what all of them do; None if sizes matter.
+    @property
+    def has_sizeless_form(self) -> bool:
+        """True if all rules of this form offer the same candidates.
 
-        They matter if dimensions have several factors, which must be sharded evenly.
+        Sizes matter if dimensions have several factors, which must be sharded evenly.
         """
+        return all([len(dim) < 2 for operand in (*self.inputs, *self.outputs) for dim in operand])
+
+    @staticmethod
+    def of_form(form: Form, sizes: Sequence[int] = ()) -> ShardingRule:
+        """Return a rule of this form, with these sizes of its factors or with 1 for each."""
         inputs, outputs, factors, blocked, reduce, terms, algebra, extra, *rest = form
-        if any(len(dim) > 1 for operand in (*inputs, *outputs) for dim in operand):
-            return None
-        sizes = dict.fromkeys(factors, 1)
+        named = dict(zip(factors, sizes or (1,) * len(factors), strict=True))
         return ShardingRule(
-            inputs, outputs, sizes, blocked, reduce, terms, algebra, None, extra, *rest
+            inputs, outputs, named, blocked, reduce, terms, algebra, None, extra, *rest
         )
 
 
 def candidates(
     rule: ShardingRule, sizes: Mapping[str, int], ranks: int, present: Sequence[Placement]
-) -> Iterator[Candidate]:
-    """Yield the candidates of a rule for one axis.
+) -> Sequence[Candidate]:
+    """Return the candidates of a rule for one axis, in order of preference.
 
     Args:
         rule: The rule.
@@ -144,16 +148,35 @@ def candidates(
         ranks: The size of the axis.
         present: The arguments' placements on the axis.
     """
-    replicate = Replicate()
+    if any([each.exchange is not None for each in rule.extra]):
+        return tuple(_candidates(rule, sizes, ranks, present))
+    if rule.has_sizeless_form:
+        return _candidates_of_form(rule.form, (), 1, tuple(present))
+    return _candidates_of_form(rule.form, tuple(sizes.values()), ranks, tuple(present))
+
+
+@lru_cache(maxsize=16384)
+def _candidates_of_form(
+    form: Form, sizes: tuple[int, ...], ranks: int, present: Sequence[Placement]
+) -> Sequence[Candidate]:
+    """Return the candidates of every rule of a form, with `sizes` if they matter."""
+    rule = ShardingRule.of_form(form, sizes)
+    return tuple(_candidates(rule, rule.sizes, ranks, present))
+
+
+def _candidates(
+    rule: ShardingRule, sizes: Mapping[str, int], ranks: int, present: Sequence[Placement]
+) -> Iterator[Candidate]:
     if rule.offers_replicated:
-        yield Candidate((replicate,) * len(rule.inputs), (replicate,) * len(rule.outputs))
+        yield Candidate((_REPLICATE,) * len(rule.inputs), (_REPLICATE,) * len(rule.outputs))
     yield from rule.extra
     operands = (*rule.inputs, *rule.outputs)
     shared = {name for operand in operands for dim in operand if len(dim) > 1 for name in dim}
+    partial = Partial(rule.reduce)
     for sharding in _factor_shardings(rule, sizes, present):
         if _fits(sharding, shared, sizes, ranks):
-            yield from _sharded(rule, sharding, sizes, present)
-    waiting = dict.fromkeys(p.reduce_op for p in present if isinstance(p, Partial))
+            yield from _sharded(rule, sharding, sizes, present, partial)
+    waiting = dict.fromkeys([p.reduce_op for p in present if isinstance(p, Partial)])
     for reduce_op in waiting if rule.terms else ():
         for word in rule.algebra.split():
             if {reduce_op, "all"}.intersection(PASSING.get(word, (word,))):
@@ -171,7 +194,7 @@ def _factor_shardings(
         return plain
     found = dict.fromkeys(plain)
     for operand, placement in zip(rule.inputs, present, strict=True):
-        dim = sharded_dim(placement)
+        dim = placement.sharded_dim
         if isinstance(placement, _StridedShard) and dim is not None:
             sharding = _resolve(operand[dim], placement.split_factor, sizes)
             if sharding is not None and sharding.factor not in rule.blocked:
@@ -207,7 +230,7 @@ def _sharded_placement(
             prefix = sharding.num_blocks
             for name in dim[: dim.index(sharding.factor)]:
                 prefix *= sizes[name]
-            return Shard(number) if prefix == 1 else _StridedShard(number, split_factor=prefix)
+            return shard_in_blocks(number, prefix)
     return None
 
 
@@ -216,23 +239,25 @@ def _sharded(
     sharding: FactorSharding,
     sizes: Mapping[str, int],
     present: Sequence[Placement],
+    partial: Partial,
 ) -> Iterator[Candidate]:
     """Shard one factor; arguments without it are replicated, or partial if their term lacks it."""
     outputs = [_sharded_placement(operand, sharding, sizes) for operand in rule.outputs]
     inputs = [_sharded_placement(operand, sharding, sizes) for operand in rule.inputs]
-    if all(placement is None for placement in inputs):
+    if not any(inputs):
         return
-    partial = Partial(rule.reduce)
-    if all(placement is None for placement in outputs):
+    if not any(outputs):
         for term in rule.terms:
-            if all(inputs[number] is None for number in term):
+            if not any([inputs[number] for number in term]):
                 inputs[term[0]] = partial
     as_it_is = {number: present[number] for number in rule.unread}
     yield Candidate(
-        tuple(p or as_it_is.get(number, Replicate()) for number, p in enumerate(inputs)),
+        tuple([p or as_it_is.get(number, _REPLICATE) for number, p in enumerate(inputs)]),
         tuple(
-            placement or (Replicate() if number in rule.settled else partial)
-            for number, placement in enumerate(outputs)
+            [
+                placement or (_REPLICATE if number in rule.settled else partial)
+                for number, placement in enumerate(outputs)
+            ]
         ),
         sharding,
     )
@@ -257,7 +282,7 @@ def _passing(
         if norm_exponent(reduce_op) is not None and not given.issuperset(chosen):
             continue
         inputs = tuple(
-            partial if number in chosen else Replicate() for number in range(len(rule.inputs))
+            [partial if number in chosen else _REPLICATE for number in range(len(rule.inputs))]
         )
         yield Candidate(inputs, (result,) * len(rule.outputs))
 

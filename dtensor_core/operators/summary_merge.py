@@ -12,7 +12,7 @@ from typing import Any
 
 from dtensor_core.operators.call import Call
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
-from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
+from dtensor_core.placement import Placement, Replicate, Shard
 from dtensor_core.redistribute.partial_combine import Line, Merge
 
 Run = Callable[[Callable[..., Any], Line], Callable[..., Any]]
@@ -54,7 +54,7 @@ def sharded_axes(call: Call, dims: Sequence[int]) -> dict[int, int]:
     found: dict[int, int] = {}
     for spec in call.specs:
         for axis, placement in enumerate(spec.placements):
-            dim = sharded_dim(placement)
+            dim = placement.sharded_dim
             if (
                 dim is not None
                 and dim in dims

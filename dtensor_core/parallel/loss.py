@@ -19,7 +19,7 @@ import torch
 from dtensor_core.dispatch.dispatcher import implicit_replication, rewriting
 from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.factories import full
-from dtensor_core.placement import Placement, Replicate, Shard, sharded_dim
+from dtensor_core.placement import Placement, Replicate, Shard
 from dtensor_core.tensor import DTensor
 
 aten = torch.ops.aten
@@ -142,7 +142,7 @@ def _class_dim(log_probabilities: torch.Tensor) -> int:
 def _is_cut(x: Any, dim: int) -> bool:
     """True if an axis of the mesh shards this dimension."""
     dim %= max(x.ndim, 1)
-    return any(sharded_dim(placement) == dim for placement in x.placements)
+    return any(placement.sharded_dim == dim for placement in x.placements)
 
 
 def _whole(x: Any) -> Any:
@@ -155,7 +155,7 @@ def _whole_over_classes(loss: Any, log_probabilities: Any) -> Any:
     """Reduce a loss along the axes that shard classes; it stays partial over batches."""
     dim = _class_dim(log_probabilities)
     placements = [
-        Replicate() if sharded_dim(cut) == dim else placement
+        Replicate() if cut.sharded_dim == dim else placement
         for placement, cut in zip(loss.placements, log_probabilities.placements, strict=True)
     ]
     return loss.redistribute(placements=placements)
@@ -173,7 +173,7 @@ def _selection(
     target = _as_dtensor(target, log_probabilities, dim)
     shape = [classes if d == dim else 1 for d in range(log_probabilities.ndim)]
     numbers = torch.arange(classes, device=target._local_tensor.device).view(shape)
-    kept = [p if sharded_dim(p) == dim else Replicate() for p in log_probabilities.placements]
+    kept = [p if p.sharded_dim == dim else Replicate() for p in log_probabilities.placements]
     every = DTensor.from_local(numbers, mesh).redistribute(placements=kept)
     is_class = target.unsqueeze(dim) == every
     is_ignored = target == ignore_index

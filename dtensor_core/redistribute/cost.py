@@ -12,6 +12,7 @@ import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -30,7 +31,8 @@ from dtensor_core.mesh import (
     num_flattened,
     on_change,
 )
-from dtensor_core.redistribute.transitions import Step
+from dtensor_core.placement import Placement
+from dtensor_core.redistribute.transitions import Step, step_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +203,60 @@ def message_seconds(num_bytes: float, link: Link) -> float:
     return _STEP_SECONDS + link.latency_s + num_bytes / link.bytes_per_s
 
 
+@dataclass(frozen=True, slots=True)
+class PricedStep:
+    """A step with the numbers that its time is made of, for sizes of one class.
+
+    Attributes:
+        step: The step.
+        fixed_s: The time that no byte takes.
+        num_bytes: Bytes on the wire, times the number of ranks, per byte of scale; for a local step
+            those of the tensor.
+        ranks: The number of ranks of the group.
+        bytes_per_s: The bandwidth; None for a local step.
+    """
+
+    step: Step
+    fixed_s: float
+    num_bytes: int
+    ranks: int = 1
+    bytes_per_s: float | None = None
+
+    def seconds(self, scale: int) -> float:
+        """Return the estimated time of the step on the rank that sends most."""
+        if self.bytes_per_s is None:
+            return self.fixed_s + self.num_bytes * scale * _LOCAL_SECONDS_PER_BYTE
+        return self.fixed_s + self.num_bytes * scale / self.ranks / self.bytes_per_s
+
+
+@lru_cache(maxsize=65536)
+def priced_step(
+    source: tuple[Placement, ...],
+    target: tuple[Placement, ...],
+    axes: tuple[int, ...],
+    shape: tuple[int, ...],
+    mesh: Topology,
+) -> PricedStep | None:
+    """Return the single step between two layouts with its price, or None if there is none.
+
+    This is the table of costs: a step between two layouts is priced once for all shapes that are
+    `shape` times a scale.
+    """
+    step = step_between(source, target, axes, shape, mesh.shape)
+    return None if step is None else _priced(step, shape, mesh)
+
+
+def _priced(step: Step, shape: Sequence[int], mesh: Topology) -> PricedStep:
+    if not step.communicates:
+        return PricedStep(step, _STEP_SECONDS, math.prod(shape))
+    ranks = math.prod([mesh.shape[axis] for axis in step.axes])
+    payload = step.payload_bytes(shape, 1, mesh.shape, (0,) * len(mesh.shape))
+    wire_factor, latencies, weight = _RING[step.kind]
+    link = mesh.link(step.axes)
+    fixed_s = _STEP_SECONDS * weight + link.latency_s * latencies
+    return PricedStep(step, fixed_s, payload * wire_factor * (ranks - 1), ranks, link.bytes_per_s)
+
+
 def step_seconds(step: Step, shape: Sequence[int], itemsize: int, mesh: Topology) -> float:
     """Return the estimated time of a step on the rank that sends most."""
-    if not step.communicates:
-        return _STEP_SECONDS + math.prod(shape) * itemsize * _LOCAL_SECONDS_PER_BYTE
-    ranks = math.prod(mesh.shape[axis] for axis in step.axes)
-    payload = step.payload_bytes(shape, itemsize, mesh.shape, (0,) * len(mesh.shape))
-    wire_factor, latencies, weight = _RING[step.kind]
-    wire_bytes = payload * wire_factor * (ranks - 1) / ranks
-    link = mesh.link(step.axes)
-    return _STEP_SECONDS * weight + link.latency_s * latencies + wire_bytes / link.bytes_per_s
+    return _priced(step, shape, mesh).seconds(itemsize)

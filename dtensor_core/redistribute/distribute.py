@@ -12,7 +12,7 @@ import torch
 
 from dtensor_core import collectives, layout, observe
 from dtensor_core.mesh import DeviceMesh, axis_name, channel
-from dtensor_core.placement import Placement, Replicate, sharded_dim, split_factor
+from dtensor_core.placement import Placement, Replicate
 from dtensor_core.redistribute.execute import cause_of, execute
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.redistribute.shard_overlap import common, part, take
@@ -28,7 +28,7 @@ def share(whole: torch.Tensor, spec: Spec, source: int, operator: str) -> torch.
     for axis, placement in enumerate(spec.placements):
         if spec.mesh_shape[axis] == 1:
             continue
-        if sharded_dim(placement) is None:
+        if placement.sharded_dim is None:
             local = broadcast(local, spec.mesh, axis, source, operator)
         else:
             local = _scatter(local, placement, spec, axis, source, operator)
@@ -65,7 +65,7 @@ def _scatter(
     local: torch.Tensor, placement: Placement, spec: Spec, axis: int, source: int, operator: str
 ) -> torch.Tensor:
     """Return the shard of this coordinate; shards travel padded to the longest."""
-    dim = sharded_dim(placement)
+    dim = placement.sharded_dim
     assert dim is not None
     assert spec.coords is not None
     coord, ranks = spec.coords[axis], spec.mesh_shape[axis]
@@ -85,10 +85,10 @@ def _scatter(
 
 def split(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[torch.Tensor]:
     """Return the shard of every coordinate, along the dimension that `placement` shards."""
-    dim = sharded_dim(placement)
+    dim = placement.sharded_dim
     assert dim is not None
     whole = (layout.Extent(0, tensor.shape[dim]),)
-    blocks = split_factor(placement)
+    blocks = placement.num_blocks
     pieces: list[torch.Tensor] = []
     for coord in range(ranks):
         held = layout.held_extents(tensor.shape[dim], (layout.Cut(ranks, coord, blocks),))

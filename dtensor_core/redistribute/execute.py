@@ -1,6 +1,6 @@
 """The executor: runs a plan's steps on a local tensor and announces each one that communicates.
 
-The rank-specific form of a plan (sites, payloads, announcements) is computed once and cached, so a
+The rank-specific form of a plan (steps, payloads, announcements) is computed once and cached, so a
 repeated redistribution costs little more than its collectives. Called by `dispatch` and by
 `DTensor.redistribute`.
 """
@@ -19,8 +19,8 @@ from dtensor_core.mesh import axes_name, forget_decisions, num_flattened
 from dtensor_core.redistribute.async_tensor import Arrival, Pending
 from dtensor_core.redistribute.cost import step_seconds, topology_of
 from dtensor_core.redistribute.plan import Plan, plan_placements
-from dtensor_core.redistribute.rank_step import site_of
-from dtensor_core.redistribute.steps import STEPS, Act, Site, arrives_finished
+from dtensor_core.redistribute.rank_step import rank_step
+from dtensor_core.redistribute.steps import STEPS, Act, RankStep, arrives_finished
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
@@ -47,7 +47,7 @@ class _Leg:
 
     begin: Act
     finish: Act | None
-    site: Site
+    step: RankStep
     news: observe.Announcement | None
 
 
@@ -69,10 +69,10 @@ def execute(
         return local
     for leg in _legs(spec, _in_force(plan, spec), cause)[:most]:
         if leg.news is None:
-            local = leg.begin(local, leg.site)
+            local = leg.begin(local, leg.step)
         else:
             with observe.announced(leg.news):
-                local = _arrived(collectives.wait(leg.begin(local, leg.site)), leg)
+                local = _arrived(collectives.wait(leg.begin(local, leg.step)), leg)
     return local
 
 
@@ -90,11 +90,11 @@ def execute_async(local: torch.Tensor, spec: Spec, plan: Plan, cause: Cause) -> 
     leg, end = legs[last], legs[len(legs) - 1]
     assert leg.news is not None
     with observe.announced(leg.news), collectives.functional():
-        issued = leg.begin(local, leg.site)
+        issued = leg.begin(local, leg.step)
     if leg is end and leg.finish is None:
         return AsyncCollectiveTensor(issued)
     arrival = Arrival(issued, partial(_finish, legs[last:]))
-    return Pending(arrival, end.site.after, local)
+    return Pending(arrival, end.step.after, local)
 
 
 def _in_force(plan: Plan, spec: Spec) -> Plan:
@@ -106,14 +106,14 @@ def _in_force(plan: Plan, spec: Spec) -> Plan:
 
 
 def _arrived(arrived: torch.Tensor, leg: _Leg) -> torch.Tensor:
-    return arrived if leg.finish is None else leg.finish(arrived, leg.site)
+    return arrived if leg.finish is None else leg.finish(arrived, leg.step)
 
 
 def _finish(legs: Sequence[_Leg], arrived: torch.Tensor) -> torch.Tensor:
     """Run the steps that remain after the last collective."""
     local = _arrived(arrived, legs[0])
     for leg in legs[1:]:
-        local = leg.begin(local, leg.site)
+        local = leg.begin(local, leg.step)
     return local
 
 
@@ -127,10 +127,10 @@ def _legs(spec: Spec, plan: Plan, cause: Cause) -> tuple[_Leg, ...]:
 
 def _leg(step: Step, spec: Spec, plan: Plan, cause: Cause) -> _Leg:
     begin, finish = STEPS[step.kind]
-    site = site_of(step, spec)
-    if arrives_finished(step.kind, site):
+    here = rank_step(step, spec)
+    if arrives_finished(step.kind, here):
         finish = None
-    return _Leg(begin, finish, site, _news(step, spec, plan, cause))
+    return _Leg(begin, finish, here, _news(step, spec, plan, cause))
 
 
 def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcement | None:
@@ -138,6 +138,10 @@ def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcem
         return None
     assert spec.coords is not None
     itemsize = step.sent_itemsize(spec.dtype)
+    if len(plan.steps) == 1 and itemsize == spec.dtype.itemsize:
+        seconds = plan.seconds
+    else:
+        seconds = step_seconds(step, spec.shape, itemsize, topology_of(spec.mesh))
     return observe.Announcement(
         operator=cause.operator,
         argument=cause.argument,
@@ -147,6 +151,6 @@ def _news(step: Step, spec: Spec, plan: Plan, cause: Cause) -> observe.Announcem
         axis=axes_name(spec.mesh, step.axes),
         payload_bytes=step.payload_bytes(spec.shape, itemsize, spec.mesh_shape, spec.coords),
         candidates=cause.candidates,
-        seconds=step_seconds(step, spec.shape, itemsize, topology_of(spec.mesh)),
+        seconds=seconds,
         note=cause.note,
     )

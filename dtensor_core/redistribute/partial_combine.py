@@ -18,7 +18,6 @@ import torch
 
 from dtensor_core import collectives, layout, observe
 from dtensor_core.mesh import axis_name, channel
-from dtensor_core.placement import sharded_dim
 from dtensor_core.redistribute.cost import message_seconds, topology_of
 from dtensor_core.redistribute.execute import Cause
 from dtensor_core.redistribute.halo_exchange import Exchange, ExchangeStep, exchanging
@@ -133,7 +132,7 @@ class Line:
 
         Axes in `but` are left out. For use in local operators.
         """
-        cut = [axis for axis, each in enumerate(spec.placements) if sharded_dim(each) in dims]
+        cut = [axis for axis, each in enumerate(spec.placements) if each.sharded_dim in dims]
         axes = tuple(axis for axis in cut if spec.mesh_shape[axis] > 1 and axis not in but)
         if not axes or 0 in spec.shape:
             return None

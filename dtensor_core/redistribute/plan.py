@@ -4,6 +4,9 @@ A state is a tuple of placements. An edge is a row of the transition table on on
 that one group joins; its weight comes from `cost`. The plan is the shortest path. Pure and cached:
 integers, placements and a topology in, a frozen `Plan` out, the same on every rank.
 
+All shapes of a class share the prices of their steps (`cost.priced_step`): a dimension that every
+axis can shard evenly counts as the smallest such size, and the rest of it as a scale.
+
 Axes that shard the same dimension nest from the first to the last. An axis that has to shard inside
 of later ones becomes a strided shard, with as many blocks as the later axes make: on axes (2, 4),
 `[_StridedShard(0, split_factor=4), Shard(0)]` has the second axis outermost.
@@ -14,25 +17,19 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dtensor_core.placement import (
-    Partial,
-    Placement,
-    Replicate,
-    Shard,
-    _StridedShard,
-    sharded_dim,
-)
-from dtensor_core.redistribute.cost import Topology, step_seconds, topology_of
-from dtensor_core.redistribute.transitions import SCALED, Step, closed, transition
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, shard_in_blocks
+from dtensor_core.redistribute.cost import Topology, priced_step, topology_of
+from dtensor_core.redistribute.transitions import Step, commute
 from dtensor_core.spec import Spec
 
 Placements = tuple[Placement, ...]
 # Limit on the layouts of joined axes to search; beyond it only the destination is tried.
 _LOOKED_AT = 64
+_REPLICATE = Replicate()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,17 +41,14 @@ class Plan:
         seconds: Their estimated time.
         target: The placements after the last step.
         num_flattened: That of the topology it was planned for; a newer one may have a better plan.
+        communicates: True if any step communicates.
     """
 
     steps: tuple[Step, ...]
     seconds: float
     target: Placements = ()
     num_flattened: int = 0
-
-    @property
-    def communicates(self) -> bool:
-        """True if any step communicates."""
-        return any(step.communicates for step in self.steps)
+    communicates: bool = False
 
 
 EMPTY = Plan((), 0.0)
@@ -70,7 +64,7 @@ def plan_placements(source: Spec, target: Placements) -> Plan:
     if source.placements == target:
         return EMPTY
     mesh = topology_of(source.mesh)
-    return plan(source.placements, target, tuple(source.shape), source.dtype.itemsize, mesh)
+    return plan(source.placements, target, source.shape, source.dtype.itemsize, mesh)
 
 
 @lru_cache(maxsize=16384)
@@ -81,159 +75,25 @@ def plan(
 
     Axes of a single rank need no steps.
     """
-    start = tuple(
-        before if ranks > 1 else after
-        for before, after, ranks in zip(source, target, mesh.shape, strict=True)
-    )
-    if start == target:
+    search = _search(source, target, mesh)
+    if search is None:
         return EMPTY
-    changing = tuple(axis for axis in range(len(start)) if start[axis] is not target[axis])
-    steps, seconds = _cheapest(start, target, changing, shape, itemsize, mesh)
-    return Plan(steps, seconds, target, mesh.num_flattened)
+    unit, scale = search.shape_class(shape)
+    steps, seconds = search.cheapest(unit, scale * itemsize)
+    communicates = any([step.communicates for step in steps])
+    return Plan(steps, seconds, target, mesh.num_flattened, communicates)
 
 
-def _cheapest(
-    source: Placements,
-    target: Placements,
-    changing: tuple[int, ...],
-    shape: tuple[int, ...],
-    itemsize: int,
-    mesh: Topology,
-) -> tuple[tuple[Step, ...], float]:
-    """Find the shortest path by A*, bounded by the cost of the obvious plans.
-
-    A path is abandoned once it would exceed the bound even if only one latency were left to pay.
-    """
-    known = [_at_once(source, target, changing, shape, mesh)]
-    if known[0] is None or len(changing) > 1:
-        known.append(_by_way_of_whole(source, target, shape, mesh))
-    priced = [
-        (sum(step_seconds(step, shape, itemsize, mesh) for step in steps), number, steps)
-        for number, steps in enumerate(known)
-        if steps is not None
-    ]
-    bound, _, steps = min(priced)
-    if len(steps) == 1:
-        return steps, bound
-    latency = min(link.latency_s for link in (*mesh.links, *mesh.joined.values()))
-    stops = _Stops(source, target, mesh)
-    order = itertools.count()
-    frontier = [(0.0, next(order), source)]
-    best: dict[Placements, float] = {source: 0.0}
-    arrived_by: dict[Placements, Step] = {}
-    while frontier:
-        _, _, state = heapq.heappop(frontier)
-        seconds = best[state]
-        if state == target:
-            return _path(arrived_by, source, target), seconds
-        for axes, reached in stops.after(state):
-            left = latency if _must_send(reached, target) else 0.0
-            least = seconds + (latency if _must_send(state, reached) else 0.0)
-            if least + left >= bound or least >= best.get(reached, math.inf):
-                continue
-            step = _step(state, reached, axes, shape, mesh)
-            if step is None:
-                continue
-            total = seconds + step_seconds(step, shape, itemsize, mesh)
-            if total + left < bound and total < best.get(reached, math.inf):
-                best[reached] = total
-                arrived_by[reached] = step
-                heapq.heappush(frontier, (total + left, next(order), reached))
-    return steps, bound
+@lru_cache(maxsize=16384)
+def _search(source: Placements, target: Placements, mesh: Topology) -> _Search | None:
+    """Return the search between two layouts, or None if they differ on axes of one rank only."""
+    ends = zip(source, target, mesh.shape, strict=True)
+    start = tuple([before if ranks > 1 else after for before, after, ranks in ends])
+    return None if start == target else _Search(start, target, mesh)
 
 
-def _at_once(
-    source: Placements,
-    target: Placements,
-    changing: tuple[int, ...],
-    shape: tuple[int, ...],
-    mesh: Topology,
-) -> tuple[Step, ...] | None:
-    """Return the single step that does it all, on the only axis that changes or on joined axes."""
-    if len(changing) == 1:
-        step = _step(source, target, changing, shape, mesh)
-        return None if step is None else (step,)
-    for axes in mesh.joined:
-        if set(changing) <= set(axes):
-            step = _step(source, target, axes, shape, mesh)
-            if step is not None:
-                return (step,)
-    return None
-
-
-def _by_way_of_whole(
-    source: Placements, target: Placements, shape: tuple[int, ...], mesh: Topology
-) -> tuple[Step, ...]:
-    """Replicate every axis from last to first, then shard from first to last: always possible."""
-    live = [axis for axis, ranks in enumerate(mesh.shape) if ranks > 1]
-    steps: list[Step] = []
-    state = source
-    for axis, end in (*((a, Replicate()) for a in reversed(live)), *((a, target[a]) for a in live)):
-        kept = source[axis] is target[axis] and source[axis].is_partial()
-        if state[axis] is not end and not kept:
-            reached = (*state[:axis], end, *state[axis + 1 :])
-            step = _step(state, reached, (axis,), shape, mesh)
-            assert step is not None
-            steps.append(step)
-            state = reached
-    return tuple(steps)
-
-
-def _must_send(state: Placements, target: Placements) -> bool:
-    """True if some axis can't reach its target without communication."""
-    return any(
-        here is not there
-        and not here.is_replicate()
-        and not (here.is_partial() and there.is_partial())
-        for here, there in zip(state, target, strict=True)
-    )
-
-
-def _path(arrived_by: dict[Placements, Step], source: Placements, target: Placements):
-    steps: list[Step] = []
-    state = target
-    while state != source:
-        steps.append(arrived_by[state])
-        state = steps[-1].source
-    return tuple(reversed(steps))
-
-
-def _step(
-    state: Placements,
-    reached: Placements,
-    axes: tuple[int, ...],
-    shape: tuple[int, ...],
-    mesh: Topology,
-) -> Step | None:
-    """Return the single step between two states on some axes, or None."""
-    rows = [_row(state[axis], reached[axis]) for axis in axes]
-    kinds = {row for row in rows if row is not None}
-    if len(kinds) != 1 or None in rows:
-        return None
-    kind, communicates = kinds.pop()
-    if len(axes) > 1 and not (communicates and _reduce_together(state[axis] for axis in axes)):
-        return None  # local steps are taken axis by axis
-    if not closed(state, reached, axes, shape, mesh.shape):
-        return None
-    return Step(kind, axes, state, reached, communicates)
-
-
-def _row(source: Placement, target: Placement) -> tuple[str, bool] | None:
-    """Return the step kind and whether it communicates; joined axes may keep their shard."""
-    if source is target:
-        return ("all_to_all", True) if sharded_dim(source) is not None else None
-    row = transition(source, target)
-    return None if row is None else (row.kind, row.communicates)
-
-
-def _reduce_together(placements: Iterable[Placement]) -> bool:
-    """True unless the placements have partial values of reductions that do not commute."""
-    reductions = {each.reduce_op for each in placements if isinstance(each, Partial)}
-    return len(reductions) < 2 or reductions <= SCALED
-
-
-class _Stops:
-    """Successors of a layout on the way from a source to a target.
+class _Search:
+    """The search for the cheapest path between two layouts, for tensors of any shape.
 
     On its own, an axis may stop at its two ends, at Replicate, and at the shardings in play.
     Shardings nested inside of later axes are tried if axes nest in an end, or may be joined.
@@ -241,25 +101,127 @@ class _Stops:
 
     def __init__(self, source: Placements, target: Placements, mesh: Topology) -> None:
         self.source, self.target, self.mesh = source, target, mesh
-        cuts = [sharded_dim(placement) for placement in (*source, *target)]
-        self.dims = tuple(dict.fromkeys(dim for dim in cuts if dim is not None))
-        self.plain = tuple(
-            dict.fromkeys(each for each in (*source, *target) if isinstance(each, Shard))
-        )
+        self.live = [axis for axis, ranks in enumerate(mesh.shape) if ranks > 1]
+        self.changing = tuple([axis for axis in self.live if source[axis] is not target[axis]])
+        cuts = [placement.sharded_dim for placement in (*source, *target)]
+        self.dims = tuple(dict.fromkeys([dim for dim in cuts if dim is not None]))
+        self.plain = [each for each in (*source, *target) if isinstance(each, Shard)]
         half = len(source)
-        self.nested = tuple(
+        self.nested = [
             dim
             for dim in self.dims
             if mesh.joined or max(cuts[:half].count(dim), cuts[half:].count(dim)) > 1
-        )
+        ]
+        blocks = [placement.num_blocks for placement in (*source, *target)]
+        self.divisor = math.prod((*mesh.shape, *blocks))
+        self.latency = min([link.latency_s for link in (*mesh.links, *mesh.joined.values())])
+        several = mesh.joined if len(self.changing) > 1 else ()
+        self.joining = [axes for axes in several if set(self.changing) <= set(axes)]
+        self._known_edges: dict[Placements, list[_Edge]] = {}
 
-    def after(self, state: Placements) -> Iterator[tuple[tuple[int, ...], Placements]]:
+    def shape_class(self, shape: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """Return the smallest shape whose steps cost the same but for a scale, and that scale."""
+        unit, scale = [1] * len(shape), 1
+        for dim, size in enumerate(shape):
+            if dim in self.dims:
+                is_even = size > 0 and size % self.divisor == 0
+                unit[dim] = self.divisor if is_even else size
+                size = size // self.divisor if is_even else 1
+            scale *= size
+        return tuple(unit), scale
+
+    def cheapest(self, unit: tuple[int, ...], scale: int) -> tuple[tuple[Step, ...], float]:
+        """Find the shortest path by A*, bounded by the cost of the obvious plans.
+
+        A path is abandoned once it would exceed the bound even if only one latency were left to
+        pay.
+        """
+        if len(self.changing) == 1:
+            at_once = priced_step(self.source, self.target, self.changing, unit, self.mesh)
+            if at_once is not None:
+                return (at_once.step,), at_once.seconds(scale)
+        bound, steps = self._obvious(unit, scale)
+        if len(steps) == 1:
+            return steps, bound
+        order = itertools.count()
+        frontier = [(0.0, next(order), self.source)]
+        best: dict[Placements, float] = {self.source: 0.0}
+        arrived_by: dict[Placements, Step] = {}
+        while frontier:
+            _, _, state = heapq.heappop(frontier)
+            seconds = best[state]
+            if state == self.target:
+                return self._path(arrived_by), seconds
+            for edge in self._edges(state):
+                least, reached = seconds + edge.least_s, edge.reached
+                if least + edge.left_s >= bound or least >= best.get(reached, math.inf):
+                    continue
+                found = priced_step(state, reached, edge.axes, unit, self.mesh)
+                if found is None:
+                    continue
+                total = seconds + found.seconds(scale)
+                if total + edge.left_s < bound and total < best.get(reached, math.inf):
+                    best[reached] = total
+                    arrived_by[reached] = found.step
+                    heapq.heappush(frontier, (total + edge.left_s, next(order), reached))
+        return steps, bound
+
+    def _obvious(self, unit: tuple[int, ...], scale: int) -> tuple[float, tuple[Step, ...]]:
+        """Return the cheaper of the single step that does it all and the way through Replicate."""
+        joined = (
+            priced_step(self.source, self.target, axes, unit, self.mesh) for axes in self.joining
+        )
+        known = [[step] for step in joined if step is not None][:1]
+        way = [priced_step(*edge, unit, self.mesh) for edge in self._by_way_of_whole()]
+        known.append([step for step in way if step is not None])
+        costs = [sum([step.seconds(scale) for step in steps]) for steps in known]
+        number = costs.index(min(costs))
+        return costs[number], tuple([each.step for each in known[number]])
+
+    def _by_way_of_whole(self) -> list[tuple[Placements, Placements, tuple[int, ...]]]:
+        """Replicate every axis from last to first, then shard from first to last: always possible.
+
+        Returns the layouts before and after each step, and its axis.
+        """
+        steps: list[tuple[Placements, Placements, tuple[int, ...]]] = []
+        state = self.source
+        ends = [(axis, _REPLICATE) for axis in reversed(self.live)]
+        for axis, end in (*ends, *[(axis, self.target[axis]) for axis in self.live]):
+            kept = self.source[axis] is self.target[axis] and self.source[axis].letter == "P"
+            if state[axis] is not end and not kept:
+                reached = (*state[:axis], end, *state[axis + 1 :])
+                steps.append((state, reached, (axis,)))
+                state = reached
+        return steps
+
+    def _path(self, arrived_by: dict[Placements, Step]) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        state = self.target
+        while state != self.source:
+            steps.append(arrived_by[state])
+            state = steps[-1].source
+        return tuple(reversed(steps))
+
+    def _edges(self, state: Placements) -> list[_Edge]:
+        """Return the edges that may leave a layout."""
+        if state not in self._known_edges:
+            self._known_edges[state] = [
+                _Edge(
+                    axes,
+                    reached,
+                    self.latency if _must_send(state, reached) else 0.0,
+                    self.latency if _must_send(reached, self.target) else 0.0,
+                )
+                for axes, reached in self._after(state)
+            ]
+        return self._known_edges[state]
+
+    def _after(self, state: Placements) -> Iterator[tuple[tuple[int, ...], Placements]]:
         """Yield the axes to step on and the layouts to step to."""
-        for axis, placement in enumerate(state):
-            if self.mesh.shape[axis] > 1:
-                for other in self._alone(axis, state):
-                    if other is not placement:
-                        yield (axis,), (*state[:axis], other, *state[axis + 1 :])
+        for axis in self.live:
+            for other in self._alone(axis, state):
+                if other is not state[axis]:
+                    yield (axis,), (*state[:axis], other, *state[axis + 1 :])
         for axes in self.mesh.joined:
             for chosen in self._together(axes, state):
                 reached = list(state)
@@ -268,31 +230,31 @@ class _Stops:
                 if tuple(reached) != state:
                     yield axes, tuple(reached)
 
-    def _alone(self, axis: int, state: Placements) -> tuple[Placement, ...]:
+    def _alone(self, axis: int, state: Placements) -> list[Placement]:
         end = self.target[axis]
-        stops = {end: None, Replicate(): None, **dict.fromkeys(self.plain)}
+        stops = dict.fromkeys((end, _REPLICATE, *self.plain))
         for dim in self.nested:
-            stops[_inside(dim, self._blocks(dim, axis, state))] = None
+            stops[shard_in_blocks(dim, self._blocks(dim, axis, state))] = None
         if isinstance(end, Partial) and end is not state[axis]:
             reduced = end is self.source[axis]  # partial values that were reduced stay reduced
             # The neutral element of one reduction is an ordinary value to another that comes later.
-            if reduced or not _reduce_together((*state[:axis], end, *state[axis + 1 :])):
+            if reduced or not commute((*state[:axis], end, *state[axis + 1 :])):
                 del stops[end]
-        return tuple(stops)
+        return list(stops)
 
     def _blocks(self, dim: int, axis: int, placements: Sequence[Placement]) -> int:
         """Return the number of pieces that later axes make of a dimension."""
         later = range(axis + 1, len(placements))
-        sizes = (self.mesh.shape[each] for each in later if sharded_dim(placements[each]) == dim)
-        return math.prod(sizes)
+        return math.prod(
+            [self.mesh.shape[each] for each in later if placements[each].sharded_dim == dim]
+        )
 
     def _together(self, axes: tuple[int, ...], state: Placements) -> Iterator[Placements]:
         """Yield the placements that joined axes may step to: all replicated, or all sharded."""
-        now = [state[axis] for axis in axes]
-        if any(placement.is_replicate() for placement in now):
+        if any([state[axis] is _REPLICATE for axis in axes]):
             return
-        yield tuple(Replicate() for _ in axes)
-        ends = tuple(self.target[axis] for axis in axes)
+        yield (_REPLICATE,) * len(axes)
+        ends = tuple([self.target[axis] for axis in axes])
         yield ends
         choices = [
             [
@@ -302,18 +264,43 @@ class _Stops:
             ]
             for axis in axes
         ]
-        if math.prod(len(each) for each in choices) > _LOOKED_AT:
+        if math.prod([len(each) for each in choices]) > _LOOKED_AT:
             return
         seen = {ends}
         for picked in itertools.product(*choices):
             cut = list(state)
             for axis, (dim, inside) in reversed(list(zip(axes, picked, strict=True))):
-                cut[axis] = _inside(dim, self._blocks(dim, axis, cut) if inside else 1)
-            chosen = tuple(cut[axis] for axis in axes)
+                cut[axis] = shard_in_blocks(dim, self._blocks(dim, axis, cut) if inside else 1)
+            chosen = tuple([cut[axis] for axis in axes])
             if chosen not in seen:
                 seen.add(chosen)
                 yield chosen
 
 
-def _inside(dim: int, blocks: int) -> Placement:
-    return Shard(dim) if blocks == 1 else _StridedShard(dim, split_factor=blocks)
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """A change of layout that may be a step.
+
+    Attributes:
+        axes: The axes to step on.
+        reached: The layout to step to.
+        least_s: A lower bound of its time.
+        left_s: A lower bound of the time from there to the target.
+    """
+
+    axes: tuple[int, ...]
+    reached: Placements
+    least_s: float
+    left_s: float
+
+
+def _must_send(state: Placements, target: Placements) -> bool:
+    """True if some axis can't reach its target without communication."""
+    return any(
+        [
+            here is not there
+            and here is not _REPLICATE
+            and not (here.letter == "P" and there.letter == "P")
+            for here, there in zip(state, target, strict=True)
+        ]
+    )

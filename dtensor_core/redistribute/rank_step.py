@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from dtensor_core import layout
 from dtensor_core.mesh import channel
-from dtensor_core.placement import Partial, Placement, reduction, sharded_dim
+from dtensor_core.placement import Partial, Placement, reduction
 from dtensor_core.redistribute.reduction_values import addends_of
 from dtensor_core.redistribute.shard_overlap import Part, Runs, common, part
-from dtensor_core.redistribute.steps import CARRIERS, Site
+from dtensor_core.redistribute.steps import CARRIERS, RankStep
 from dtensor_core.redistribute.transitions import Step
 from dtensor_core.spec import Spec
 
@@ -24,8 +24,8 @@ _JOINING = ("all_gather", "all_to_all")
 _REDUCING = ("all_reduce", "reduce_scatter")
 
 
-def site_of(step: Step, spec: Spec) -> Site:
-    """Return the site of a step for this rank; the placements of `spec` are ignored."""
+def rank_step(step: Step, spec: Spec) -> RankStep:
+    """Return a step as this rank runs it; the placements of `spec` are ignored."""
     me = spec.coords
     assert me is not None
     group, places = "", (tuple(me[axis] for axis in step.axes),)
@@ -44,7 +44,7 @@ def site_of(step: Step, spec: Spec) -> Site:
     carrier = CARRIERS.get(spec.dtype)
     width = spec.dtype.itemsize // carrier.itemsize if carrier is not None else 1
     reduce_op, factor = _reduction(step, spec.mesh_shape)
-    return Site(
+    return RankStep(
         group=group,
         ranks=len(places),
         number=places.index(tuple(me[axis] for axis in step.axes)),
@@ -53,8 +53,8 @@ def site_of(step: Step, spec: Spec) -> Site:
         after=after,
         sent=sent,
         received=received,
-        sent_sizes=[each.numel * width for each in sent],
-        received_sizes=[each.numel * width for each in received],
+        sent_sizes=_sizes(sent, width),
+        received_sizes=_sizes(received, width),
         cut_dim=_sliced_dim(sent),
         joined_dim=_sliced_dim(received),
         longest=max((math.prod(shape) for shape in pieces), default=0),
@@ -82,10 +82,15 @@ def _parts(
     """
     me = spec.coords
     assert me is not None
+    dim = _evenly_sliced_dim(step, spec, shape, here, there)
+    if dim is not None:
+        size = shape[dim] // spec.mesh_shape[step.axis]
+        piece = (*shape[:dim], size, *shape[dim + 1 :])
+        return tuple([Part(piece, ((dim, ((place * size, size),)),)) for (place,) in places])
     runs: list[list[tuple[int, Runs]]] = [[] for _ in places]
     for dim in _touched(step):
         mine = _held(spec, here, me, dim)
-        cutting = [n for n, axis in enumerate(step.axes) if sharded_dim(there[axis]) == dim]
+        cutting = [n for n, axis in enumerate(step.axes) if there[axis].sharded_dim == dim]
         known: dict[tuple[int, ...], Runs] = {}
         for place, found in zip(places, runs, strict=True):
             which = tuple(place[n] for n in cutting)
@@ -98,6 +103,31 @@ def _parts(
     return tuple(part(shape, each) for each in runs)
 
 
+def _sizes(parts: Sequence[Part], width: int) -> list[int]:
+    """Return the numbers of elements of parts, in units of which an element takes `width`."""
+    if len({each.shape for each in parts}) == 1:
+        return [parts[0].numel * width] * len(parts)
+    return [each.numel * width for each in parts]
+
+
+def _evenly_sliced_dim(
+    step: Step,
+    spec: Spec,
+    shape: tuple[int, ...],
+    here: Sequence[Placement],
+    there: Sequence[Placement],
+) -> int | None:
+    """Return the dimension of which the ranks hold equal slices in order, where that is plain."""
+    (axis, *more), mesh_shape = step.axes, spec.mesh_shape
+    before, after = here[axis].sharded_dim, there[axis].sharded_dim
+    inner = {each.sharded_dim for each in (*here[axis + 1 :], *there[axis + 1 :])} - {None}
+    if more or after is None or after == before or after in inner or before in inner:
+        return None
+    if shape[after] % mesh_shape[axis] or 0 in shape:
+        return None
+    return after if all([each.num_blocks == 1 for each in (*here, *there)]) else None
+
+
 def _shape(spec: Spec, placements: Sequence[Placement], coords: Sequence[int]) -> tuple[int, ...]:
     return layout.local_shape(spec.shape, placements, spec.mesh_shape, coords)
 
@@ -105,7 +135,7 @@ def _shape(spec: Spec, placements: Sequence[Placement], coords: Sequence[int]) -
 def _touched(step: Step) -> list[int]:
     """Return the dimensions whose sharding the step changes."""
     ends = (step.source, step.target)
-    dims = {sharded_dim(placements[axis]) for placements in ends for axis in step.axes}
+    dims = {placements[axis].sharded_dim for placements in ends for axis in step.axes}
     return sorted(dim for dim in dims if dim is not None)
 
 

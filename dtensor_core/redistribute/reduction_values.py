@@ -9,8 +9,8 @@ Backends accumulate in the dtype that they are sent, and may ignore a nan in a m
                   others; half-precision dtypes as those of float32, since backends reduce no
                   integers of their width
 
-`site` asks once per step; `steps` encodes and decodes. Values that travel in another width count
-with that width in the announced bytes (`sent_itemsize`).
+`rank_step` asks once per step; `steps` encodes and decodes. Values that travel in another width
+count with that width in the announced bytes (`sent_itemsize`).
 """
 
 from __future__ import annotations

@@ -45,9 +45,11 @@ CARRIERS: dict[torch.dtype, torch.dtype] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Site:
+@dataclass(slots=True, eq=False)
+class RankStep:
     """Rank-specific parameters of a step.
+
+    Not frozen, although it is never modified: setting frozen fields is slow, and there are many.
 
     Attributes:
         group: The name of the process group.
@@ -92,21 +94,21 @@ class Site:
     carrier: torch.dtype | None
 
 
-def _slice(local: torch.Tensor, site: Site) -> torch.Tensor:
-    return take(local, site.sent[0]).clone(memory_format=torch.contiguous_format)
+def _slice(local: torch.Tensor, step: RankStep) -> torch.Tensor:
+    return take(local, step.sent[0]).clone(memory_format=torch.contiguous_format)
 
 
-def _one_addend(local: torch.Tensor, site: Site) -> torch.Tensor:
+def _one_addend(local: torch.Tensor, step: RankStep) -> torch.Tensor:
     """Keep the value on the first rank and the neutral element on the others; exact."""
-    neutral = _NEUTRAL.get(site.reduce_op, 0)  # of norms, 0
-    if neutral is None or site.first:
+    neutral = _NEUTRAL.get(step.reduce_op, 0)  # of norms, 0
+    if neutral is None or step.first:
         return local
     return depending(torch.full_like(local, neutral), local)
 
 
-def _rescale(local: torch.Tensor, site: Site) -> torch.Tensor:
+def _rescale(local: torch.Tensor, step: RankStep) -> torch.Tensor:
     """Convert partial sums to partial averages, or back."""
-    return local * site.factor if site.reduce_op == "sum" else divided(local, site.factor)
+    return local * step.factor if step.reduce_op == "sum" else divided(local, step.factor)
 
 
 def carried(sent: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
@@ -125,104 +127,104 @@ def _delivered(arrived: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return arrived.new_empty((*arrived.shape[:-1], last), dtype=dtype)
 
 
-def _gather(local: torch.Tensor, site: Site) -> Issued:
-    sent = local.contiguous() if site.even else pad(local, site.longest)
-    if site.carrier is not None:
-        sent = carried(sent, site.carrier)
-    return collectives.all_gather(sent, site.ranks, site.group)
+def _gather(local: torch.Tensor, step: RankStep) -> Issued:
+    sent = local.contiguous() if step.even else pad(local, step.longest)
+    if step.carrier is not None:
+        sent = carried(sent, step.carrier)
+    return collectives.all_gather(sent, step.ranks, step.group)
 
 
-def _gathered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
-    if site.carrier is not None:
-        arrived = _delivered(arrived, site.dtype)
-    if site.joined_dim == 0:
+def _gathered(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
+    if step.carrier is not None:
+        arrived = _delivered(arrived, step.dtype)
+    if step.joined_dim == 0:
         return arrived
-    if site.joined_dim is not None:
-        return _side_by_side(arrived, site.before, site)
-    if site.even:
-        blocks = arrived.view(site.ranks, *site.before).unbind(0)
+    if step.joined_dim is not None:
+        return _side_by_side(arrived, step.before, step)
+    if step.even:
+        blocks = arrived.view(step.ranks, *step.before).unbind(0)
     else:
-        rows = arrived.view(site.ranks, site.longest).unbind(0)
+        rows = arrived.view(step.ranks, step.longest).unbind(0)
         blocks = [
             row[: each.numel].view(each.shape)
-            for row, each in zip(rows, site.received, strict=True)
+            for row, each in zip(rows, step.received, strict=True)
         ]
-    return join(blocks, site.received, site.after)
+    return join(blocks, step.received, step.after)
 
 
-def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], site: Site) -> torch.Tensor:
+def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], step: RankStep) -> torch.Tensor:
     """Join equal blocks of one `shape` along one dimension with a single copy."""
-    assert site.joined_dim is not None
-    blocks = arrived.view(site.ranks, *shape)
-    return blocks.movedim(0, site.joined_dim).reshape(site.after).contiguous()
+    assert step.joined_dim is not None
+    blocks = arrived.view(step.ranks, *shape)
+    return blocks.movedim(0, step.joined_dim).reshape(step.after).contiguous()
 
 
-def _one_by_one(local: torch.Tensor, site: Site) -> torch.Tensor:
+def _one_by_one(local: torch.Tensor, step: RankStep) -> torch.Tensor:
     """Lay out equal slices of one dimension one after the other, with at most a single copy."""
-    dim = site.cut_dim
+    dim = step.cut_dim
     assert dim is not None
-    size = local.shape[dim] // site.ranks
-    slices = local.unflatten(dim, (site.ranks, size)) if size else local
+    size = local.shape[dim] // step.ranks
+    slices = local.unflatten(dim, (step.ranks, size)) if size else local
     return slices.movedim(dim, 0).reshape(-1)
 
 
-def _reduce(local: torch.Tensor, site: Site) -> Issued:
-    sent = _as_sent(local.contiguous(), site)
-    return collectives.all_reduce(sent, _reduce_op(site), site.group)
+def _reduce(local: torch.Tensor, step: RankStep) -> Issued:
+    sent = _as_sent(local.contiguous(), step)
+    return collectives.all_reduce(sent, _reduce_op(step), step.group)
 
 
-def _as_sent(local: torch.Tensor, site: Site) -> torch.Tensor:
-    return local if site.addends is None else site.addends.encoded(local)
+def _as_sent(local: torch.Tensor, step: RankStep) -> torch.Tensor:
+    return local if step.addends is None else step.addends.encoded(local)
 
 
-def _reduce_op(site: Site) -> str:
-    return site.reduce_op if site.addends is None else site.addends.reduce_op
+def _reduce_op(step: RankStep) -> str:
+    return step.reduce_op if step.addends is None else step.addends.reduce_op
 
 
-def _reduced(arrived: torch.Tensor, site: Site) -> torch.Tensor:
-    return arrived if site.addends is None else site.addends.decoded(arrived, site.dtype)
+def _reduced(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
+    return arrived if step.addends is None else step.addends.decoded(arrived, step.dtype)
 
 
-def _scatter(local: torch.Tensor, site: Site) -> Issued:
-    if site.cut_dim == 0:
+def _scatter(local: torch.Tensor, step: RankStep) -> Issued:
+    if step.cut_dim == 0:
         sent = local.contiguous()
-    elif site.cut_dim is not None:
-        sent = _one_by_one(local, site)
+    elif step.cut_dim is not None:
+        sent = _one_by_one(local, step)
     else:
-        sent = torch.cat([pad(take(local, each), site.longest) for each in site.sent])
-    sent = _as_sent(sent, site)
-    return collectives.reduce_scatter(sent, _reduce_op(site), site.ranks, site.group)
+        sent = torch.cat([pad(take(local, each), step.longest) for each in step.sent])
+    sent = _as_sent(sent, step)
+    return collectives.reduce_scatter(sent, _reduce_op(step), step.ranks, step.group)
 
 
-def _scattered(arrived: torch.Tensor, site: Site) -> torch.Tensor:
-    arrived = _reduced(arrived, site)
-    if site.cut_dim == 0:
+def _scattered(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
+    arrived = _reduced(arrived, step)
+    if step.cut_dim == 0:
         return arrived
-    mine = site.sent[site.number]
+    mine = step.sent[step.number]
     return arrived[: mine.numel].view(mine.shape)
 
 
-def _exchange(local: torch.Tensor, site: Site) -> Issued:
-    if site.cut_dim is not None:
-        sent = _one_by_one(local, site)
+def _exchange(local: torch.Tensor, step: RankStep) -> Issued:
+    if step.cut_dim is not None:
+        sent = _one_by_one(local, step)
     else:
-        sent = torch.cat([take(local, each).reshape(-1) for each in site.sent])
-    if site.carrier is not None:
-        sent = carried(sent, site.carrier)
-    return collectives.all_to_all(sent, site.received_sizes, site.sent_sizes, site.group)
+        sent = torch.cat([take(local, each).reshape(-1) for each in step.sent])
+    if step.carrier is not None:
+        sent = carried(sent, step.carrier)
+    return collectives.all_to_all(sent, step.received_sizes, step.sent_sizes, step.group)
 
 
-def _exchanged(arrived: torch.Tensor, site: Site) -> torch.Tensor:
-    if site.carrier is not None:
-        arrived = _delivered(arrived, site.dtype)
-    if site.joined_dim is not None:
-        return _side_by_side(arrived, site.received[0].shape, site)
-    rows = arrived.split([each.numel for each in site.received])
-    blocks = [row.view(each.shape) for row, each in zip(rows, site.received, strict=True)]
-    return join(blocks, site.received, site.after)
+def _exchanged(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
+    if step.carrier is not None:
+        arrived = _delivered(arrived, step.dtype)
+    if step.joined_dim is not None:
+        return _side_by_side(arrived, step.received[0].shape, step)
+    rows = arrived.split([each.numel for each in step.received])
+    blocks = [row.view(each.shape) for row, each in zip(rows, step.received, strict=True)]
+    return join(blocks, step.received, step.after)
 
 
-Act = Callable[[torch.Tensor, Site], Any]
+Act = Callable[[torch.Tensor, RankStep], Any]
 
 # Kind -> (begin, finish).
 STEPS: dict[str, tuple[Act, Act | None]] = {
@@ -236,10 +238,10 @@ STEPS: dict[str, tuple[Act, Act | None]] = {
 }
 
 
-def arrives_finished(kind: str, site: Site) -> bool:
+def arrives_finished(kind: str, step: RankStep) -> bool:
     """True if the arrived data is the result without further work."""
     if kind == "all_gather":
-        return site.carrier is None and site.joined_dim == 0
+        return step.carrier is None and step.joined_dim == 0
     if kind not in ("all_reduce", "reduce_scatter"):
         return False
-    return site.addends is None and (kind == "all_reduce" or site.cut_dim == 0)
+    return step.addends is None and (kind == "all_reduce" or step.cut_dim == 0)

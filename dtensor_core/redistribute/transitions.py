@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,8 +35,6 @@ from dtensor_core.placement import (
     Placement,
     Replicate,
     _StridedShard,
-    sharded_dim,
-    split_factor,
 )
 from dtensor_core.redistribute.reduction_values import sent_itemsize
 
@@ -59,22 +57,16 @@ _ROWS: dict[tuple[str, str], Transition] = {
     ("P", "P"): Transition("rescale", False),
 }
 # Reductions that differ only by a factor.
-SCALED = frozenset(("sum", "avg"))
+_SCALED = frozenset(("sum", "avg"))
 # Limit on the coordinates `is_closed` compares where it can't reason; beyond it, it returns False.
 _COMPARED = 512
-
-
-def _letter(placement: Placement) -> str:
-    if sharded_dim(placement) is not None:
-        return "S"
-    return "P" if placement.is_partial() else "R"
 
 
 def transition(source: Placement, target: Placement) -> Transition | None:
     """Return the row for a pair of different placements, or None if no single step does it."""
     if isinstance(source, Partial) and isinstance(target, Partial):
-        return _ROWS["P", "P"] if {source.reduce_op, target.reduce_op} <= SCALED else None
-    return _ROWS.get((_letter(source), _letter(target)))
+        return _ROWS["P", "P"] if {source.reduce_op, target.reduce_op} <= _SCALED else None
+    return _ROWS.get((source.letter, target.letter))
 
 
 def gradient_placement(placement: Placement) -> Placement:
@@ -135,17 +127,22 @@ class Step:
         mesh_shape: Sequence[int],
         coords: Sequence[int],
     ) -> int:
-        """Return the largest number of elements of a rank in the group of `coords`, in a layout."""
+        """Return the largest number of elements of a rank in the group of `coords`, in a layout.
+
+        Coordinate 0 holds it, unless a shard is strided.
+        """
+        strided = any(isinstance(each, _StridedShard) for each in placements)
+        if not strided:
+            first = [0 if axis in self.axes else coord for axis, coord in enumerate(coords)]
+            return math.prod(layout.local_shape(shape, placements, mesh_shape, first))
         numel = 1
         for dim, size in enumerate(shape):
-            cutting = [axis for axis in self.axes if sharded_dim(placements[axis]) == dim]
-            strided = any(isinstance(each, _StridedShard) for each in placements)
-            choices = (range(mesh_shape[axis]) if strided else (0,) for axis in cutting)
+            cutting = [axis for axis in self.axes if placements[axis].sharded_dim == dim]
             numel *= max(
                 layout.held_size(
                     size, layout.cuts_of(placements, mesh_shape, _at(coords, cutting, there), dim)
                 )
-                for there in itertools.product(*choices)
+                for there in itertools.product(*(range(mesh_shape[axis]) for axis in cutting))
             )
         return numel
 
@@ -155,6 +152,41 @@ def _at(coords: Sequence[int], axes: Sequence[int], there: Sequence[int]) -> lis
     for axis, coord in zip(axes, there, strict=True):
         moved[axis] = coord
     return moved
+
+
+def step_between(
+    source: tuple[Placement, ...],
+    target: tuple[Placement, ...],
+    axes: tuple[int, ...],
+    shape: Sequence[int],
+    mesh_shape: Sequence[int],
+) -> Step | None:
+    """Return the single step between two layouts that differ on some axes only, or None.
+
+    Joined axes take the same row; one that keeps its shard joins an all-to-all. Local steps are
+    taken axis by axis.
+    """
+    rows = {_joined_row(source[axis], target[axis]) for axis in axes}
+    row = rows.pop()
+    if rows or row is None:
+        return None
+    if len(axes) > 1 and not (row.communicates and commute(source[axis] for axis in axes)):
+        return None
+    if not closed(source, target, axes, shape, mesh_shape):
+        return None
+    return Step(row.kind, axes, source, target, row.communicates)
+
+
+def _joined_row(source: Placement, target: Placement) -> Transition | None:
+    if source is target and source.letter != "S":
+        return None
+    return transition(source, target)
+
+
+def commute(placements: Iterable[Placement]) -> bool:
+    """True unless the placements have partial values of reductions that do not commute."""
+    reductions = {each.reduce_op for each in placements if isinstance(each, Partial)}
+    return len(reductions) < 2 or reductions <= _SCALED
 
 
 # A sharding of a dimension as `is_closed` sees it: ranks, blocks, and whether its axis takes the
@@ -170,7 +202,7 @@ def closed(
     mesh_shape: Sequence[int],
 ) -> bool:
     """True if a step on `axes` between two layouts needs no data from outside of its group."""
-    dims = {sharded_dim(placements[axis]) for placements in (source, target) for axis in axes}
+    dims = {placements[axis].sharded_dim for placements in (source, target) for axis in axes}
     return all(
         is_closed(
             shape[dim],
@@ -186,9 +218,9 @@ def _cuts(
     placements: Sequence[Placement], dim: int, axes: Sequence[int], mesh_shape: Sequence[int]
 ) -> tuple[_Cut, ...]:
     return tuple(
-        (mesh_shape[axis], split_factor(placement), axis in axes)
+        (mesh_shape[axis], placement.num_blocks, axis in axes)
         for axis, placement in enumerate(placements)
-        if mesh_shape[axis] > 1 and sharded_dim(placement) == dim
+        if mesh_shape[axis] > 1 and placement.sharded_dim == dim
     )
 
 

@@ -17,8 +17,6 @@ from dtensor_core.placement import (
     Shard,
     _StridedShard,
     as_placement,
-    sharded_dim,
-    split_factor,
 )
 
 ALL = (
@@ -71,8 +69,8 @@ def test_texts_are_the_usual_ones() -> None:
 
 
 def test_what_a_placement_cuts() -> None:
-    assert [sharded_dim(each) for each in ALL] == [0, -1, None, None, None, 1]
-    assert [split_factor(each) for each in ALL] == [1, 1, 1, 1, 1, 2]
+    assert [each.sharded_dim for each in ALL] == [0, -1, None, None, None, 1]
+    assert [each.num_blocks for each in ALL] == [1, 1, 1, 1, 1, 2]
 
 
 def test_an_unknown_reduction_is_refused_with_the_known_ones() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import dtensor_core
-from dtensor_core.placement import Partial, Placement, Replicate, Shard, sharded_dim
+from dtensor_core.placement import Partial, Placement, Replicate, Shard
 from tests.opdb.runs import Run
 
 Layouts = tuple[tuple[Placement, ...], ...]
@@ -78,7 +78,7 @@ def _placement_of(kit: Any, placement: Placement | None) -> Any:
     """Convert a placement to that of another kit; None is Replicate."""
     if isinstance(placement, Partial):
         return kit.Partial(placement.reduce_op)
-    dim = None if placement is None else sharded_dim(placement)
+    dim = None if placement is None else placement.sharded_dim
     return kit.Replicate() if dim is None else kit.Shard(dim)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dtensor_core import DTensor, Partial, Placement, Replicate, Shard, _StridedShard
-from dtensor_core.placement import norm_exponent, sharded_dim, split_factor
+from dtensor_core.placement import norm_exponent
 from tests.programs.given import Given, placements_of
 
 
@@ -152,7 +152,7 @@ def _sizes(held: Held, mesh_shape: Sequence[int]) -> list[list[tuple[int, ...]]]
 
 def _pieces(shape: tuple[int, ...], placement: Placement, ranks: int) -> list[tuple[int, ...]]:
     """Local shapes on the coordinates of one axis, for a tensor of this shape."""
-    dim = sharded_dim(placement)
+    dim = placement.sharded_dim
     if dim is None:
         return [shape] * ranks
     if isinstance(placement, Shard):
@@ -164,9 +164,7 @@ def _pieces(shape: tuple[int, ...], placement: Placement, ranks: int) -> list[tu
 
 def _numbers(size: int, placement: Placement, ranks: int) -> list[torch.Tensor]:
     """Indices of a dim that each coordinate holds: its chunk of each block."""
-    blocks = [
-        _chunks(block, ranks) for block in _chunks(torch.arange(size), split_factor(placement))
-    ]
+    blocks = [_chunks(block, ranks) for block in _chunks(torch.arange(size), placement.num_blocks)]
     return [torch.cat([block[coord] for block in blocks]) for coord in range(ranks)]
 
 
@@ -201,7 +199,7 @@ def _joined(
     expected, found = _pieces(shape, placement, len(parts)), [tuple(p.shape) for p in parts]
     if found != expected:
         raise Mismatch(f"{placement} holds pieces of {found}, not of {expected}")
-    dim = sharded_dim(placement)
+    dim = placement.sharded_dim
     assert dim is not None
     whole = parts[0].new_empty(shape)
     for part, numbers in zip(parts, _numbers(shape[dim], placement, len(parts)), strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dtensor_core.operators.local_operator import Local, LocalMaker, by_name, called_with, zeros
-from dtensor_core.placement import Partial, sharded_dim
+from dtensor_core.placement import Partial
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.partial_combine import Line
 from dtensor_core.redistribute.plan import plan_between
@@ -23,7 +23,7 @@ def drawn_apart(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None
     """Draw from a random state per shard, since kernels draw by position in the local tensor."""
     query = inputs[0]
     assert query.coords is not None
-    axes = [axis for axis, each in enumerate(query.placements) if sharded_dim(each) is not None]
+    axes = [axis for axis, each in enumerate(query.placements) if each.sharded_dim is not None]
     if not axes or 0 in query.local_shape:
         return op
     place = 0
@@ -50,12 +50,12 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
         queries, keys = inputs[number : number + 2]
         line = Line.along(op, keys, (2,), outputs[0], 4) if forward else None
-        is_sharded = any(sharded_dim(p) == 2 for each in (queries, keys) for p in each.placements)
+        is_sharded = any(p.sharded_dim == 2 for each in (queries, keys) for p in each.placements)
         empty = 0 in queries.local_shape or 0 in keys.local_shape
         run = zeros(op, outputs) if is_sharded and empty else op  # pyright: ignore[reportArgumentType]
         if not is_sharded or (line is None and not causal):
             return run
-        full, of_keys = outputs[0], [sharded_dim(each) == 2 for each in keys.placements]
+        full, of_keys = outputs[0], [each.sharded_dim == 2 for each in keys.placements]
         merged = zip(of_keys, full.placements, strict=True)
         partial = full.with_placements([Partial() if is_of else p for is_of, p in merged])
         cause = Cause(str(op), "output")

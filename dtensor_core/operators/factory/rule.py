@@ -15,7 +15,7 @@ from dtensor_core.operators.operands import factor_sizes, full_operand
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.rule_builders import elementwise_rule, structural_rule
 from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
-from dtensor_core.placement import Partial, Replicate, sharded_dim
+from dtensor_core.placement import Partial, Replicate
 
 
 def _like(call: Call) -> ShardingRule:
@@ -35,7 +35,7 @@ def _new(call: Call) -> ShardingRule:
     same = {dim for dim in range(len(shape)) if comparable and out[dim] == shape[dim]}
     stays = name == "aten::new_empty_strided" and out == shape
     others = dict.fromkeys(
-        p for p in call.specs[0].placements if p.is_partial() or sharded_dim(p) not in {*same, None}
+        p for p in call.specs[0].placements if p.is_partial() or p.sharded_dim not in {*same, None}
     )
     return ShardingRule(
         inputs=(tuple((f"d{dim}",) if dim in same else () for dim in range(len(shape))),),

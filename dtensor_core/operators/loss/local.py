@@ -15,7 +15,7 @@ from dtensor_core.operators.local_operator import (
     called_with,
 )
 from dtensor_core.operators.local_positions import LocalPositions
-from dtensor_core.placement import Partial, Replicate, sharded_dim
+from dtensor_core.placement import Partial, Replicate
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import plan_between
 from dtensor_core.spec import Spec
@@ -24,7 +24,7 @@ NONE, MEAN, SUM = 0, 1, 2  # the `reduction` of a loss
 
 
 def _is_sharded(specs: Sequence[Spec]) -> bool:
-    return any(sharded_dim(p) is not None for spec in specs for p in spec.placements)
+    return any(p.sharded_dim is not None for spec in specs for p in spec.placements)
 
 
 def mean_by_global_count(count: int) -> LocalMaker:
@@ -83,7 +83,7 @@ def nll(dim: int, reduction: int) -> LocalMaker:
             return op
         positions, width = LocalPositions(op, inputs[0], dim), accumulation_dtype(out.dtype)
         total = Spec(out.mesh, out.placements, out.tensor_meta._replace(dtype=width))
-        dims = [sharded_dim(each) for each in inputs[0].placements]
+        dims = [each.sharded_dim for each in inputs[0].placements]
         partial = total.with_placements(
             [Replicate() if each in (None, dim) else Partial() for each in dims]
         )

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from dtensor_core.operators.local_operator import Local, LocalMaker, by_name, called_with, zeros
-from dtensor_core.placement import sharded_dim
 from dtensor_core.redistribute.partial_combine import Line
 from dtensor_core.spec import Spec
 
@@ -224,7 +223,7 @@ def sharing_groups(way: Callable[[Local, Line, Sequence[Spec], Spec], Local]) ->
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Local:
         spec, moments = (inputs[1], inputs[2]) if backward else (inputs[0], outputs[1])
-        apart = [axis for axis, each in enumerate(moments.placements) if sharded_dim(each) == 1]
+        apart = [axis for axis, each in enumerate(moments.placements) if each.sharded_dim == 1]
         summary_bytes = 2 * max(spec.dtype.itemsize, 4)
         line = Line.along(op, spec, range(1, spec.ndim), outputs[0], summary_bytes, apart)
         if line is not None:

@@ -12,8 +12,7 @@ import torch
 
 from dtensor_core import Replicate, init_device_mesh
 from dtensor_core.dispatch import metadata
-from dtensor_core.dispatch.arguments import converted
-from dtensor_core.dispatch.entry import spec_on
+from dtensor_core.dispatch.arguments import converted, spec_on
 from dtensor_core.dispatch.metadata import output_metadata
 from dtensor_core.spec import Spec, TensorMeta
 from dtensor_core.testing.fake import fake_world

@@ -30,8 +30,6 @@ from dtensor_core.placement import (
     Shard,
     _StridedShard,
     norm_exponent,
-    sharded_dim,
-    split_factor,
 )
 from dtensor_core.redistribute.distribute import split
 from dtensor_core.redistribute.execute import Cause
@@ -179,7 +177,7 @@ def _layouts(
 
 def can_be(tensor: torch.Tensor, placement: Placement) -> bool:
     """Return whether a tensor may have this placement."""
-    dim = sharded_dim(placement)
+    dim = placement.sharded_dim
     if dim is not None:
         return dim < tensor.ndim
     if isinstance(placement, Partial):
@@ -212,7 +210,7 @@ def local_parts(tensor: torch.Tensor, placement: Placement, ranks: int) -> list[
     """Local parts by coordinate; partial values differ and reduce to the tensor."""
     if isinstance(placement, Partial):
         return partials(tensor, placement.reduce_op, ranks)
-    if sharded_dim(placement) is not None:
+    if placement.sharded_dim is not None:
         return [piece.contiguous() for piece in split(tensor, placement, ranks)]
     return [tensor] * ranks
 
@@ -263,7 +261,7 @@ def put_together(
         if exponent is not None:
             return stacked.pow(exponent).sum(0).pow(1 / exponent)
         return _REDUCE[placement.reduce_op](stacked).to(stacked.dtype)
-    dim = sharded_dim(placement)
+    dim = placement.sharded_dim
     if dim is not None:
         return joined(parts, placement, shape)
     for part in parts[1:]:
@@ -282,11 +280,11 @@ _REDUCE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def joined(parts: Sequence[torch.Tensor], placement: Placement, shape: torch.Size) -> torch.Tensor:
     """Reassemble a tensor from its shards."""
-    dim = sharded_dim(placement)
+    dim = placement.sharded_dim
     assert dim is not None
     full = parts[0].new_empty(shape)
     for coord, piece in enumerate(parts):
-        shard = Cut(len(parts), coord, split_factor(placement))
+        shard = Cut(len(parts), coord, placement.num_blocks)
         start = 0
         for extent in held_extents(shape[dim], (shard,)):
             source = piece.narrow(dim, start, extent.size)

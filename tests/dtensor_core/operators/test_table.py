@@ -18,7 +18,7 @@ from dtensor_core.operators.reduction.rule import reduction
 from dtensor_core.operators.row import Row, notation
 from dtensor_core.operators.rule_builders import replicated_rule
 from dtensor_core.operators.sharding_rule import PASSING, Candidate
-from dtensor_core.placement import Partial, Shard, sharded_dim
+from dtensor_core.placement import Partial, Shard
 from tests.dtensor_core.operators.brute_force import REDUCTIONS, Offer, Sample, check, offers
 from tests.dtensor_core.operators.recorded import recorded
 from tests.dtensor_core.operators.samples import SAMPLES
@@ -65,7 +65,7 @@ def test_every_candidate_of_a_row_gives_the_full_run(name: str) -> None:
     for sample in samples:
         for offer in offers(sample):
             passed |= passing(offer)
-            sharded |= any(sharded_dim(each) is not None for each in offer.candidate.inputs)
+            sharded |= any(each.sharded_dim is not None for each in offer.candidate.inputs)
             try:
                 communicates = check(sample, offer)
             except Exception as error:
@@ -105,7 +105,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch, name: str, row: Row) -> list[Candidat
 
 def test_a_sharding_of_what_must_be_replicated_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     found = wrong(monkeypatch, "cumsum", OPAQUE)
-    assert any(sharded_dim(each.inputs[0]) is not None for each in found)
+    assert any(each.inputs[0].sharded_dim is not None for each in found)
 
 
 def test_a_result_sharded_along_another_dim_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_local_operator_that_ignores_where_it_is_is_caught(
 ) -> None:
     found = wrong(monkeypatch, "triu", OPAQUE)
     assert found
-    assert {sharded_dim(each.inputs[0]) for each in found} >= {0, 1}
+    assert {each.inputs[0].sharded_dim for each in found} >= {0, 1}
 
 
 def test_a_row_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

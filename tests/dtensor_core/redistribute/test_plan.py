@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtensor_core.layout import Cut, held_extents, united
-from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard, sharded_dim
+from dtensor_core.placement import Partial, Placement, Replicate, Shard, _StridedShard
 from dtensor_core.redistribute.cost import Link, Topology, step_seconds, topology
 from dtensor_core.redistribute.plan import EMPTY, Placements, plan
 from dtensor_core.redistribute.transitions import (
@@ -130,7 +130,7 @@ def together(placed, place, mesh_shape, dim, size):  # type: ignore[no-untyped-d
         cuts = [
             Cut(mesh_shape[axis], coords[axis], getattr(each, "split_factor", 1))
             for axis, each in enumerate(placed)
-            if sharded_dim(each) == dim
+            if each.sharded_dim == dim
         ]
         held += held_extents(size, cuts)
     return united(held)

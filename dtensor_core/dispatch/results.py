@@ -1,0 +1,226 @@
+"""Results of a call from the local ones: wrapped, or written to the tensors that they belong to.
+
+`FINISH` has a function per kind of call. `dispatch` calls it for every result but a single new
+tensor, which it wraps itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map_only
+
+from dtensor_core import observe
+from dtensor_core.dispatch.arguments import first_mesh, spec_on
+from dtensor_core.dispatch.entry import (
+    CallKind,
+    InPlaceCall,
+    ListCall,
+    OutCall,
+    PlainCall,
+    ReshapingCall,
+    ViewCall,
+    ViewsCall,
+)
+from dtensor_core.dispatch.inplace_writeback import bring_back, fill_outs
+from dtensor_core.dispatch.materialized_views import (
+    LocalCopy,
+    MaterializedView,
+    class_of_copies,
+    version_of,
+    write_through,
+)
+from dtensor_core.operators.memory_layout import ways_of
+from dtensor_core.spec import Spec
+
+_new = torch.Tensor._dtensor__new__  # pyright: ignore[reportAttributeAccessIssue]
+# An empty tensor of each dtype and device, with storage offset 0.
+_first: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+# The DTensor class and that of views which are copies.
+_class: type[Any] = torch.Tensor
+_class_of_copies: type[Any] = torch.Tensor
+
+
+def install(cls: type[torch.Tensor]) -> None:
+    """Wrap results in this class."""
+    global _class, _class_of_copies
+    _class = cls
+    _class_of_copies = class_of_copies(cls)
+
+
+def seen(
+    op: OpOverload, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Run a function that runs operators in place of `op`, through the observer if there is one."""
+    runner = observe.runner
+    return function(*args, **kwargs) if runner is None else runner(op, function, args, kwargs)
+
+
+def _finish_plain(
+    op: OpOverload,
+    call: PlainCall | InPlaceCall,
+    result: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    local: Sequence[Any],
+    local_kwargs: Mapping[str, Any],
+) -> Any:
+    """Wrap the local results."""
+    if call.outputs is None:
+        return tree_map_only(torch.Tensor, lambda t: _whole(t, args, kwargs), result)
+    several = result if isinstance(result, (list, tuple)) else [result]
+    specs = iter(call.outputs)
+    wrapped: list[Any] = []
+    for value in several:
+        spec = next(specs) if isinstance(value, torch.Tensor) else None
+        wrapped.append(value if spec is None else _new(_class, value, spec, False))
+    if several is not result:
+        return wrapped[0]
+    return wrapped if type(result) is list else tuple(wrapped)
+
+
+def _finish_view(
+    op: OpOverload,
+    call: ViewCall,
+    result: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    local: Sequence[Any],
+    local_kwargs: Mapping[str, Any],
+    number: int = 0,
+) -> Any:
+    """Wrap a view of the first argument, the result of this `number`.
+
+    A view that had to be a copy, or views one, records its base. A view of a tensor made outside of
+    inference mode shares its version counter.
+    """
+    base = args[0]
+    spec = call.outputs[number] if call.outputs else None
+    assert spec is not None
+    copied = getattr(base, "_copied", None)
+    ways = ways_of(result) if call.may_copy and not call.copied else None
+    cls = _class_of_copies if call.copied or copied is not None or ways is not None else _class
+    if torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch.inference_mode(False):
+            view = from_first(cls, result, spec)
+    else:
+        view = from_first(cls, result, spec)
+    if call.copied:
+        copied = MaterializedView(
+            base, op, number, tuple(args[1:]), dict(kwargs), result, spec, version_of(base)
+        )
+    elif ways is not None:
+        copied = LocalCopy(base, ways, result, version_of(base))
+    if copied is not None:
+        view._copied = copied
+    return view
+
+
+def _finish_in_place(
+    op: OpOverload,
+    call: InPlaceCall,
+    result: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    local: Sequence[Any],
+    local_kwargs: Mapping[str, Any],
+) -> Any:
+    """Bring back what was written elsewhere, and return the written arguments as they are."""
+    if call.backs:
+        seen(op, bring_back, (call.backs, (args, kwargs), (local, local_kwargs)), {})
+    for place in call.aside:
+        given = args[place] if isinstance(place, int) else kwargs[place]
+        for each in given if isinstance(given, (list, tuple)) else (given,):
+            if type(each) is _class_of_copies and each._copied is not None:
+                write_through(each._copied, None, (each,))
+    if call.returns_nothing:
+        return None
+    if not call.written:
+        return _finish_plain(op, call, result, args, kwargs, local, local_kwargs)
+    places = [args[p] if isinstance(p, int) else kwargs[p] for p in call.written]
+    for place in places:
+        if getattr(place, "_copied", None) is not None:
+            write_through(place._copied, op, args)
+    return places[0] if len(places) == 1 else tuple(places)
+
+
+def _finish_views(
+    op: OpOverload,
+    call: ViewCall,
+    result: Sequence[torch.Tensor],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    local: Sequence[Any],
+    local_kwargs: Mapping[str, Any],
+) -> Any:
+    """Wrap several views of the first argument."""
+    views = [
+        _finish_view(op, call, view, args, kwargs, local, local_kwargs, number)
+        for number, view in enumerate(result)
+    ]
+    return views if type(result) is list else tuple(views)
+
+
+def _finish_reshaping(
+    op: OpOverload,
+    call: ReshapingCall,
+    result: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    local: Sequence[Any],
+    local_kwargs: Mapping[str, Any],
+) -> Any:
+    """Give the first argument the result and its spec."""
+    with torch._C._DisableTorchDispatch():
+        op(*args, **kwargs)
+    args[0]._local_tensor, args[0]._spec = result, call.spec
+    return args[0]
+
+
+def _finish_out(
+    op: OpOverload,
+    call: OutCall,
+    result: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    local: Sequence[Any],
+    local_kwargs: Mapping[str, Any],
+) -> Any:
+    """Copy the results to the tensors of `out=`."""
+    return seen(op, fill_outs, (call.outs, op, result, kwargs), {})
+
+
+def from_first(cls: type[Any], local: torch.Tensor, spec: Spec, requires_grad: bool = False) -> Any:
+    """Make a DTensor whose storage offset is 0 on every rank.
+
+    The local tensor may be part of a larger one, at an offset that differs between ranks. Composite
+    kernels read the offset of the DTensor, which must therefore agree on all ranks.
+    """
+    if type(local) is not torch.Tensor or not local.storage_offset():
+        return _new(cls, local, spec, requires_grad)
+    kind = local.dtype, local.device
+    if kind not in _first:
+        _first[kind] = local.new_empty(0)
+    made = _new(cls, _first[kind], spec, requires_grad)
+    made._local_tensor = local
+    return made
+
+
+def _whole(local: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """Wrap a result whose shape depends on data: it is replicated."""
+    spec = spec_on(first_mesh(args, kwargs), local)
+    return _new(_class, local, spec, False)
+
+
+FINISH: dict[type[CallKind], Callable[..., Any]] = {
+    PlainCall: _finish_plain,
+    ViewCall: _finish_view,
+    ViewsCall: _finish_views,
+    InPlaceCall: _finish_in_place,
+    ListCall: _finish_in_place,
+    ReshapingCall: _finish_reshaping,
+    OutCall: _finish_out,
+}
