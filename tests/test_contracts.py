@@ -18,6 +18,10 @@ FORBIDDEN = {
     "commtrace/units.py": ("import commtrace.schema", "commtrace: one way"),
     "commtrace/tracefile/trace.py": ("import torch", "commtrace: reading and reporting"),
     "commtrace/recorder/clock.py": ("import pandas", "commtrace: recording needs"),
+    "commtrace/recorder/events/call.py": (
+        "import commtrace.recorder.attribution.locator",
+        "commtrace.recorder: interception",
+    ),
     "commtrace/recorder/bridge.py": ("import dtensor_core.spec", "commtrace: dtensor_core"),
     "dtensor_core/layout.py": ("import dtensor_core.spec", "dtensor_core: one way"),
     "dtensor_core/tensor.py": ("import dtensor_core.collectives", "dtensor_core: only what"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commtrace.importers.names import dtype_of, is_library, kind_of, payload_of, wire_of
-from commtrace.recorder.signatures import SIGNATURES
+from commtrace.recorder.interception.signatures import SIGNATURES
 from commtrace.units import KINDS
 
 
