@@ -37,7 +37,7 @@ from commtrace.recorder.events.facts import Facts, process_rank
 from commtrace.recorder.events.sink import NO_RANK
 from commtrace.recorder.failures import Failures
 from commtrace.recorder.interception.pending import await_callbacks
-from commtrace.recorder.terminate_handler import forget_words, say_before_abort
+from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
 from commtrace.settings import DETAILS, settings_of
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, OwnSpool, RunFile, SpoolFolder, Store
@@ -196,7 +196,7 @@ class Recording(Views, Decorator):
             self._listening.record_operators(self._facts.rank)
         self._flusher = _Flusher(self._flush)
         if not isinstance(self._store, Memory):
-            say_before_abort(self._flush)
+            add_terminate_handler(self._flush)
         _open.add(self)
         if self is not _launched:
             self._begin_steps()
@@ -205,7 +205,7 @@ class Recording(Views, Decorator):
         """Write the rest and return the failures, which must not make the program fail."""
         _open.discard(self)
         if not isinstance(self._store, Memory):
-            forget_words(self._flush)
+            remove_terminate_handler(self._flush)
         self._listening.stop()
         failures = Failures()
         failures.extend(RECORDER.failures)
@@ -254,12 +254,12 @@ class Recording(Views, Decorator):
     def _flush(self) -> None:
         RECORDER.pending.drop_dead_works()
         RECORDER.pending.query_devices()
-        self._buffer.flush(self._facts.news(RECORDER.groups, RECORDER.device))
+        self._buffer.flush(self._facts.changes(RECORDER.groups, RECORDER.device))
 
     def _flush_last(self) -> None:
         if self._store.wants_axes:  # otherwise only those who ask for them pay for it
             RECORDER.groups.learn_axes()
-        self._buffer.flush(self._facts.news(RECORDER.groups, RECORDER.device), is_last=True)
+        self._buffer.flush(self._facts.changes(RECORDER.groups, RECORDER.device), is_last=True)
 
     def _flush_end(self) -> None:
         self._buffer.flush(

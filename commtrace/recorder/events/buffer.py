@@ -251,9 +251,9 @@ class Buffer:
             for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
         ]
         self._shown = shown
-        news = self._sources.news(tables[sites_of("comm")], tables[OUTSTANDING])
+        changes = self._sources.changes(tables[sites_of("comm")], tables[OUTSTANDING])
         try:
-            self._writer.write(tables, {**(facts or {}), **news}, numbers)
+            self._writer.write(tables, {**(facts or {}), **changes}, numbers)
         except OSError:  # memory stays bounded even if the disk is full
             self._requeue(tables, numbers)
             raise
@@ -306,16 +306,17 @@ class Buffer:
 
     def _numbers_of(self, entries: list[tuple[Call, int]]) -> list[int]:
         """Return the numbers of each call; columns that alike calls share become a call site."""
-        call_sites = self._call_sites["comm"]
+        call_sites, epoch, numbering = self._call_sites["comm"], self._epoch, self._numbering
+        number_of = call_sites.number_of
         flat: list[int] = []
         for call, step in entries:
             key = call.call_site()
-            number = call_sites.number_of(key)
+            number = number_of(key)
             if number is None:
-                row = call.row(self._epoch, step, self._numbering)
+                row = call.row(epoch, step, numbering)
                 shared = tuple([row[column] for column in _CALL_SITE_COLUMNS])
                 number = call_sites.add(key, shared, call.request)
-            flat += (*call.numbers(self._epoch, step, self._numbering), number)
+            flat += (*call.numbers(epoch, step, numbering), number)
         return flat
 
     def _take_spans(self) -> list[int]:

@@ -74,7 +74,7 @@ class Facts:
         """Number of ranks of the program, as far as is known."""
         return self._run["world_size"]
 
-    def news(self, groups: Groups, device: str) -> dict[str, Any]:
+    def changes(self, groups: Groups, device: str) -> dict[str, Any]:
         """Return the facts changed by the groups and the device seen since the last call."""
         before = (self.rank, self._device, dict(self._run))
         group = groups.newest

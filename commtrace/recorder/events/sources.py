@@ -30,7 +30,7 @@ class Sources:
         self._snippets = Snippets()
         self._seen: set[tuple[str, int]] = set()
 
-    def news(
+    def changes(
         self, call_sites: Iterable[Sequence[Any]], calls: Iterable[Sequence[Any]]
     ) -> dict[str, list[Any]]:
         """Return the fact with all snippets if these call sites or calls add new ones, else {}."""

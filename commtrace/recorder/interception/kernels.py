@@ -68,7 +68,11 @@ def native(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
         if not receiver.buffers:  # in a forked process, or during interpreter shutdown
             return pass_on(BELOW[keyset.raw_repr()], *args)
         state = CURRENT.state
-        call = receiver.issue(name, signature, args, _caller(), state)
+        try:
+            frame = sys._getframe(1)
+        except ValueError:  # a C++ thread such as the autograd engine's
+            frame = None
+        call = receiver.issue(name, signature, args, frame, state)
         if call is None:
             return pass_on(BELOW[keyset.raw_repr()], *args)
         try:

@@ -101,6 +101,6 @@ def test_no_file_is_opened_for_a_line_that_was_seen(monkeypatch: pytest.MonkeyPa
     sources = Sources()
     site = commtrace.recorder.events.sources.SITES["comm"]
     row = ["train.py" if column.name == "source_file" else 4 for column in site]
-    assert sources.news([row, row], []) == {"sources": [["train.py", 1, "\n".join("x" * 7)]]}
-    assert sources.news([row], []) == {}
+    assert sources.changes([row, row], []) == {"sources": [["train.py", 1, "\n".join("x" * 7)]]}
+    assert sources.changes([row], []) == {}
     assert opened == ["train.py"]

@@ -26,12 +26,13 @@ NEW = {
 """Operators of a torch that is newer than the oldest supported one."""
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+COMMUNICATING = communication_operators()
 SCHEMAS = {
     schema.name: schema
     for schema in torch._C._jit_get_all_schemas()
-    if schema.name in communication_operators()
+    if schema.name in COMMUNICATING
 }
-HERE = [name for name in SIGNATURES if NEW.get(name, TORCH) <= TORCH]
+AVAILABLE = [name for name in SIGNATURES if NEW.get(name, TORCH) <= TORCH]
 
 
 def test_every_operator_of_torch_that_communicates_is_in_the_table() -> None:
@@ -67,7 +68,7 @@ _OUTPUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", AVAILABLE)
 @pytest.mark.parametrize("role", [*NAMES, "sent", "received"])
 def test_every_position_holds_what_the_table_says(name: str, role: str) -> None:
     names = NAMES | {"sent": _INPUTS, "received": _OUTPUTS}
@@ -94,7 +95,7 @@ EXPLAINED = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if name.startswith("c10d::")])
+@pytest.mark.parametrize("name", [name for name in AVAILABLE if name.startswith("c10d::")])
 def test_async_operators_are_asynchronous_when_nothing_is_said(name: str) -> None:
     for argument in SCHEMAS[name].arguments:
         if argument.name == "async_op":
