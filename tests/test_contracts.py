@@ -22,6 +22,11 @@ FORBIDDEN = {
         "import commtrace.recorder.attribution.locator",
         "commtrace.recorder: interception",
     ),
+    "commtrace/recorder/thread_state.py": (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import commtrace.recorder.events.call",
+        "commtrace.recorder: interception",
+    ),
     "commtrace/recorder/bridge.py": ("import dtensor_core.spec", "commtrace: dtensor_core"),
     "dtensor_core/layout.py": ("import dtensor_core.spec", "dtensor_core: one way"),
     "dtensor_core/tensor.py": ("import dtensor_core.collectives", "dtensor_core: only what"),
