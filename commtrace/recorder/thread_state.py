@@ -90,14 +90,6 @@ class Collectives:
         self.last_work: Any = None
         self.awaited_in_cpp: list[Any] | None = None
 
-    def functional(self) -> tuple[list[Any] | None, str, str]:
-        """Return the calls, operator and reduction of the functional collective in progress."""
-        return self.functional_calls, self.functional_op, self.reduce_op
-
-    def set_functional(self, outer: tuple[list[Any] | None, str, str]) -> None:
-        """Return to an outer functional collective."""
-        self.functional_calls, self.functional_op, self.reduce_op = outer
-
 
 class Caller(NamedTuple):
     """Code that called a backward pass, and the instruction in it.

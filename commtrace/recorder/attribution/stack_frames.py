@@ -73,17 +73,14 @@ def kind_of(frame: FrameType) -> int:
     """Return the kind of a frame."""
     kind = kinds_of_modules.get(frame.f_globals.get("__name__") or "")
     if kind is None:
-        kind = learn_kind(frame)
-    return kind_of_function(frame) if kind == MIXED else kind
-
-
-def kind_of_function(frame: FrameType) -> int:
-    """Return the kind of a frame of a module whose functions differ in kind."""
+        kind = _learn_kind(frame)
+    if kind != MIXED:
+        return kind
     function = frame.f_globals["__name__"], frame.f_code.co_name
     return _FRAMES_OF_FUNCTIONS.get(function, LIBRARY)
 
 
-def learn_kind(frame: FrameType) -> int:
+def _learn_kind(frame: FrameType) -> int:
     """Return the kind of a frame's module; generated code without one is judged by its file."""
     module = frame.f_globals.get("__name__") or ""
     if not module:
@@ -135,7 +132,7 @@ class StackWalk(NamedTuple):
         attributing: the outermost frame of a function that attributes the calls below it.
         installed: the nearest frame of an installed package.
         outermost: the last frame before the end, other than the recorder's own.
-        kinds: a bit `1 << kind` for each kind of frame seen, other than a library's.
+        kinds: a bit `1 << kind` for each other kind of frame seen.
     """
 
     code: CodeType | None
@@ -147,7 +144,7 @@ class StackWalk(NamedTuple):
 
 
 def walk(frame: FrameType | None, end: int) -> StackWalk:
-    """Walk the stack from `frame` outwards, up to and including the first frame of kind `end`."""
+    """Walk the stack outwards, up to the first frame of kind `end`."""
     kinds = kinds_of_modules
     code, instruction, seen = None, -1, 0
     attributing = installed = outermost = None
@@ -155,22 +152,29 @@ def walk(frame: FrameType | None, end: int) -> StackWalk:
         try:
             kind = kinds[frame.f_globals["__name__"]]
         except KeyError:
-            kind = learn_kind(frame)
+            kind = _learn_kind(frame)
         if kind:  # most frames belong to libraries
             if kind == MIXED:
-                kind = kind_of_function(frame)
-            seen |= 1 << kind
-            if kind == USER and code is None:
-                code, instruction = frame.f_code, frame.f_lasti
+                function = frame.f_globals["__name__"], frame.f_code.co_name
+                kind = _FRAMES_OF_FUNCTIONS.get(function, LIBRARY)
+            if kind == LIBRARY:
+                pass
+            elif kind == USER:
+                if code is None:
+                    code, instruction = frame.f_code, frame.f_lasti
+                if end == USER:
+                    break
             elif kind == ATTRIBUTES:
                 attributing = frame
-            elif kind == INSTALLED and installed is None:
-                installed = frame
-            if kind == end:
-                break
-            if kind == OWN:
+            elif kind == INSTALLED:
+                installed = installed or frame
+            elif kind == OWN:
                 frame = frame.f_back
                 continue
+            else:
+                seen |= 1 << kind
+                if kind == end:
+                    break
         outermost = frame
         frame = frame.f_back
     return _new(StackWalk, (code, instruction, attributing, installed, outermost, seen))

@@ -64,7 +64,7 @@ class Buffer:
         self.rank = rank
         self.step = NO_STEP
         self._num_steps = 0
-        self._num_in_step = 0
+        self._num_before_step = 0
         self._num_marks = 0
         self._found = FoundSteps(now(), epoch)
         self.num_dropped = 0
@@ -108,7 +108,6 @@ class Buffer:
             self.num_dropped += 1
             return
         self._num_kept += 1
-        self._num_in_step += 1
         self._calls.append((call, self.step))
 
     def keep_span(self, span: Span) -> None:
@@ -172,7 +171,7 @@ class Buffer:
     def _set_step(self, step: int, begin: int) -> None:
         self.step = step
         self._step_begin = begin
-        self._num_in_step = 0
+        self._num_before_step = self._num_kept
 
     def end_step(self, rank: int) -> None:
         """End the step in progress at the program's request and begin the next one."""
@@ -189,7 +188,7 @@ class Buffer:
 
     def end_steps(self, rank: int) -> None:
         """End the step in progress; discard a last step in which nothing happened."""
-        if self.step != NO_STEP and (self._num_in_step or not self._num_steps):
+        if self.step != NO_STEP and (self._num_kept > self._num_before_step or not self._num_steps):
             self._end_step(rank)
         self._set_step(NO_STEP, now())
 

@@ -121,7 +121,12 @@ class Request:
 
     def _read_tensors(self, argument: Any, is_payload: bool) -> Shapes:
         """Return the shapes of an argument's tensors; sum their bytes, note dtype and device."""
-        tensors = (argument,) if type(argument) is _Tensor else tensors_of(argument)
+        if type(argument) is _Tensor:
+            tensors = (argument,)
+        elif type(argument) is list and argument and type(argument[0]) is _Tensor:
+            tensors = argument  # the usual case of `tensors_of`, without its cost
+        else:
+            tensors = tensors_of(argument)
         if not tensors:
             return ()
         first = tensors[0]

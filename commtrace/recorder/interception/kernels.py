@@ -122,7 +122,8 @@ def functional(receiver: CallReceiver, name: str, signature: Signature, pass_on:
             return pass_on(BELOW[keyset.raw_repr()], *args, **kwargs)
         state = CURRENT.state
         collectives = state.collectives
-        outer, begin = collectives.functional(), now()
+        begin = now()
+        outer = collectives.functional_calls, collectives.functional_op, collectives.reduce_op
         calls: list[Call] = []
         collectives.functional_calls = calls if has_wait else None
         collectives.functional_op = name
@@ -136,7 +137,7 @@ def functional(receiver: CallReceiver, name: str, signature: Signature, pass_on:
                     call.issued(begin)
                     receiver.pending.returned(call, result, state)
         finally:
-            collectives.set_functional(outer)
+            collectives.functional_calls, collectives.functional_op, collectives.reduce_op = outer
         if calls:
             receiver.pending.returned_functional(calls, result)
         return result
@@ -167,7 +168,7 @@ def direct(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
             native_op = collectives.last_op if collectives.num_issued == before + 1 else ""
             return result
         calls: list[Call] = []
-        outer = collectives.functional()
+        outer = collectives.functional_calls, collectives.functional_op, collectives.reduce_op
         collectives.functional_calls, collectives.functional_op = calls, name
         collectives.reduce_op = "" if reduce_op is None else args[reduce_op]
         call = receiver.issue(native_op, signature, args, _caller(), state)
@@ -186,7 +187,7 @@ def direct(receiver: CallReceiver, name: str, signature: Signature, pass_on: Ker
         finally:
             _exclude(_OUR_KEY, had[0])
             _include(_CPU_KEY, had[1])
-            collectives.set_functional(outer)
+            collectives.functional_calls, collectives.functional_op, collectives.reduce_op = outer
         if calls:
             receiver.pending.returned_functional(calls, result)
         return result

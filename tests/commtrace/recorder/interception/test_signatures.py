@@ -27,6 +27,7 @@ NEW = {
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 COMMUNICATING = communication_operators()
+OPERATORS = communication_operators()
 SCHEMAS = {
     schema.name: schema
     for schema in torch._C._jit_get_all_schemas()
