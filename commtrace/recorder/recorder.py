@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import ScriptObject
 from torch._guards import TracingContext
 
 from commtrace.recorder.attribution.locator import Locator
@@ -24,7 +25,7 @@ from commtrace.recorder.attribution.stack_frames import (
 from commtrace.recorder.bridge import announcement
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
-from commtrace.recorder.events.groups import Groups, resolve
+from commtrace.recorder.events.groups import Groups, resolve, unbox
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.request import Request
 from commtrace.recorder.events.signature import Signature
@@ -150,7 +151,10 @@ class Recorder:
         self, native_op: str, signature: Signature, args: Sequence[Any], reduce_op: str
     ) -> Request:
         """Return the arguments' values; one announcement object is one collective, read once."""
-        announced, process_group = announcement(), resolve(args[signature.group])
+        announced, group_argument = announcement(), args[signature.group]
+        # A call less for the box that c10d's own functions pass.
+        is_boxed = type(group_argument) is ScriptObject
+        process_group = unbox(group_argument) if is_boxed else resolve(group_argument)
         if announced is not None:
             known = self._announced.get((id(announced), native_op))
             if known is not None and known.group.process_group() is process_group:

@@ -261,7 +261,8 @@ def _parameter_of(node: Any) -> Any:
 
 def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
     """Return whether a step is really in progress; one that raised leaves its depth behind."""
-    if walk(frame, IN_OPTIMIZER).kinds & _SEEN_OPTIMIZER:
+    *_, kinds = walk(frame, IN_OPTIMIZER)
+    if kinds & _SEEN_OPTIMIZER:
         return True
     state.optimizer.depth = 0
     return False

@@ -13,7 +13,6 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from types import CodeType, FrameType
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -59,7 +58,6 @@ _FRAMES_OF_MODULES = {
 kinds_of_modules: dict[str, int] = {}
 """Kinds of modules by name; cheaper to get from a frame than its code object."""
 _libraries, _own_packages = _FRAMEWORKS, ()
-_new = tuple.__new__
 
 
 def count_as_libraries(libraries: Sequence[str], own_packages: Sequence[str] = ()) -> None:
@@ -123,28 +121,17 @@ def engine_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-class StackWalk(NamedTuple):
-    """Frames found on the way from a call outwards, up to a frame of the kind asked for.
+def walk(
+    frame: FrameType | None, end: int
+) -> tuple[CodeType | None, int, FrameType | None, FrameType | None, FrameType | None, int]:
+    """Walk the stack outwards, up to the first frame of kind `end`.
 
-    Attributes:
-        code: the nearest code of the user; without one, None.
-        instruction: the instruction in it.
-        attributing: the outermost frame of a function that attributes the calls below it.
-        installed: the nearest frame of an installed package.
-        outermost: the last frame before the end, other than the recorder's own.
-        kinds: a bit `1 << kind` for each other kind of frame seen.
+    Returns:
+        The nearest code of the user, or None, and the instruction in it; the outermost frame of a
+        function that attributes the calls below it; the nearest frame of an installed package; the
+        last frame before the end, other than the recorder's own; and a bit `1 << kind` for each
+        other kind of frame seen.
     """
-
-    code: CodeType | None
-    instruction: int
-    attributing: FrameType | None
-    installed: FrameType | None
-    outermost: FrameType | None
-    kinds: int
-
-
-def walk(frame: FrameType | None, end: int) -> StackWalk:
-    """Walk the stack outwards, up to the first frame of kind `end`."""
     kinds = kinds_of_modules
     code, instruction, seen = None, -1, 0
     attributing = installed = outermost = None
@@ -177,15 +164,15 @@ def walk(frame: FrameType | None, end: int) -> StackWalk:
                     break
         outermost = frame
         frame = frame.f_back
-    return _new(StackWalk, (code, instruction, attributing, installed, outermost, seen))
+    return code, instruction, attributing, installed, outermost, seen
 
 
 def user_code(frame: FrameType | None) -> tuple[CodeType | None, int]:
     """Return the nearest user code, else the nearest installed package's, and its instruction."""
-    found = walk(frame, USER)
-    if found.code is None and found.installed is not None:
-        return found.installed.f_code, found.installed.f_lasti
-    return found.code, found.instruction
+    code, instruction, _, installed, _, _ = walk(frame, USER)
+    if code is None and installed is not None:
+        return installed.f_code, installed.f_lasti
+    return code, instruction
 
 
 def full_stack(frame: FrameType | None, state: ThreadState) -> Stack:

@@ -75,7 +75,7 @@ class Buffer:
         self.wants_contents = wants_spans
         self._num_kept = 0
         self._num_ops_kept = 0
-        self._max_calls = max_calls
+        self._most_calls = sys.maxsize if max_calls is None else max_calls
         self._epoch = epoch
         self._numbering = numbering
         self._calls: deque[tuple[Call, int]] = deque()
@@ -104,7 +104,7 @@ class Buffer:
         """Keep a call from the moment it is issued."""
         if self.rank is not None and call.request.group.rank != self.rank:
             return
-        if self._max_calls is not None and self._num_kept >= self._max_calls:
+        if self._num_kept >= self._most_calls:
             self.num_dropped += 1
             return
         self._num_kept += 1

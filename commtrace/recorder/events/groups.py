@@ -159,13 +159,13 @@ def _backend(process_group: Any) -> str:
         return process_group.name()
 
 
-_unbox = dist.ProcessGroup.unbox
+unbox = dist.ProcessGroup.unbox
 
 
 def resolve(argument: Any) -> Any:
     """Return the `ProcessGroup` passed to an operator: boxed, by name, or as itself."""
     if isinstance(argument, _Box):
-        return _unbox(argument)
+        return unbox(argument)
     if isinstance(argument, str):
         return _resolve_process_group(argument)  # pyright: ignore[reportArgumentType]
     return argument
