@@ -3,6 +3,10 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# A file's tests stay on one worker, since they share what is costly to make. A worker that dies ends
+# the run with the name of its test.
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0
 TORCH ?=
 FUZZ_ARGS ?=
 VENV := .venv$(if $(TORCH),-torch-$(TORCH))
@@ -37,8 +41,8 @@ demo: $(READY) ## train with tensor parallelism on 4 local ranks, recorded; prin
 	$(BIN)/commtrace report $(DEMO)/run.json --force -o $(DEMO)/report.html
 	@echo "open $(CURDIR)/$(DEMO)/report.html and sp.html in a browser"
 
-test: $(READY) ## all tests; PYTEST_ARGS="-k name" for some, TORCH=2.14.1 with another torch
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(READY) ## all tests on all cores; PYTEST_ARGS="-k name" for some, TORCH=2.14.1 with another torch
+	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)
 
 check: format-check lint types contracts docs-site test ## format, lint, types, contracts, site, tests
 
@@ -86,6 +90,7 @@ fuzz: $(READY) ## 10,000 spoiled traces, profiles, dumps and baselines through e
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS) --json build/fuzz.json
 
 docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
+	$(BIN)/python docs/bytes.py
 	$(BIN)/python docs/trace_format.py
 	$(BIN)/python docs/analyses.py
 	$(BIN)/python docs/commands.py

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from commtrace.collective_table import busbw_factor
 from commtrace.event import GroupRow, RankRow
 from commtrace.schema import TABLES, Column
 from commtrace.tracefile import StringColumn, Trace, trace_of_rows, write_trace
-from commtrace.units import busbw_factor
 
 START_NS = 1_700_000_000_000_000_000
 LATENCY_NS = 20_000

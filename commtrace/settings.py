@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -111,12 +112,17 @@ def settings_of(folder: Path | None = None) -> Settings:
     Raises:
         SettingsError: the file cannot be read, or a setting is unknown or invalid.
     """
-    start = (folder or Path.cwd()).resolve()
-    paths = (each / FILE for each in (start, *start.parents))
-    path = next((each for each in paths if each.is_file()), None)
+    path = next((each for each in _candidates(folder) if each.is_file()), None)
     found = DEFAULTS if path is None else _read(path, _state_of(path))
     more = [name.strip() for name in os.environ.get(LIBRARIES_VARIABLE, "").split(",")]
     return replace(found, libraries=(*found.libraries, *filter(None, more)))
+
+
+def _candidates(folder: Path | None) -> Iterator[Path]:
+    """Yield where settings may be; nowhere if the current folder has been removed."""
+    with suppress(FileNotFoundError):
+        start = (folder or Path.cwd()).resolve()
+        yield from (each / FILE for each in (start, *start.parents))
 
 
 def _state_of(path: Path) -> tuple[int, int]:

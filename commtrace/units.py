@@ -1,130 +1,16 @@
-"""Bytes and bandwidth by kind of communication.
-
-A call's *payload* is the size that nccl-tests divides by time. Its *wire bytes* are the bytes that
-one rank must send if ranks form a ring. *busbw* is payload / time times a factor that makes it
-comparable to the speed of a link, whatever the number of ranks. `KINDS` is the table; with S the
-payload and n the number of ranks of the group:
-
-    kind            payload S                   a rank sends                    busbw factor
-    all_reduce      the tensor                  2(n-1)/n S                      2(n-1)/n
-    all_gather      the output of one rank      (n-1)/n S                       (n-1)/n
-    reduce_scatter  the input of one rank       (n-1)/n S                       (n-1)/n
-    all_to_all      the input of one rank       (n-1)/n S, or what it sends     (n-1)/n
-    gather          all inputs together         S/n, the root 0                 (n-1)/n
-    scatter         all outputs together        the root (n-1)/n S, others 0    (n-1)/n
-    broadcast       the tensor                  S, the last in the ring 0       1
-    reduce          the tensor                  S, the root 0                   1
-    send            the tensor                  S                               1
-    recv            the tensor                  0                               1
-    barrier         0                           0                               0
-
-A size that does not divide is rounded up to a whole byte. Source: nccl-tests, doc/PERFORMANCE.md.
-"""
+"""Texts of sizes, durations, counts and ranks for people, and the size that a text gives."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 from commtrace.escaping import visible
 
 NANOSECONDS_PER_SECOND = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Cost of a kind of communication.
-
-    Attributes:
-        busbw_factor: factor of payload / time, by group size.
-        share: part of the payload that a rank sends, by group size n and the rank's distance behind
-            the root in the ring (0 is the root itself).
-    """
-
-    busbw_factor: Callable[[int], Fraction]
-    share: Callable[[int, int], Fraction]
-
-
-def _none(size: int, distance: int = 0) -> Fraction:
-    return Fraction(0)
-
-
-def _whole(size: int, distance: int = 0) -> Fraction:
-    return Fraction(1)
-
-
-def _all_but_one(size: int, distance: int = 0) -> Fraction:
-    return Fraction(size - 1, size)
-
-
-def _all_but_one_twice(size: int, distance: int = 0) -> Fraction:
-    return Fraction(2 * (size - 1), size)
-
-
-def _all_but_the_last(size: int, distance: int) -> Fraction:
-    return Fraction(distance < size - 1)
-
-
-def _all_but_the_root(size: int, distance: int) -> Fraction:
-    return Fraction(distance > 0)
-
-
-def _own_part_but_the_root(size: int, distance: int) -> Fraction:
-    return Fraction(distance > 0, size)
-
-
-def _only_the_root(size: int, distance: int) -> Fraction:
-    return _all_but_one(size) if distance == 0 else Fraction(0)
-
-
-KINDS: dict[str, Kind] = {
-    "all_reduce": Kind(_all_but_one_twice, _all_but_one_twice),
-    "all_gather": Kind(_all_but_one, _all_but_one),
-    "reduce_scatter": Kind(_all_but_one, _all_but_one),
-    "all_to_all": Kind(_all_but_one, _all_but_one),
-    "gather": Kind(_all_but_one, _own_part_but_the_root),
-    "scatter": Kind(_all_but_one, _only_the_root),
-    "broadcast": Kind(_whole, _all_but_the_last),
-    "reduce": Kind(_whole, _all_but_the_root),
-    "send": Kind(_whole, _whole),
-    "recv": Kind(_whole, _none),
-    "barrier": Kind(_none, _none),
-}
-
-
-def wire_bytes(kind: str, payload_bytes: int, size: int, *, distance: int = 0) -> int:
-    """Return the bytes that one rank of a ring must send, rounded up.
-
-    Args:
-        kind: a key of `KINDS`.
-        payload_bytes: payload of the call.
-        size: number of ranks in the group.
-        distance: position of the rank behind the root in the ring, for rooted kinds.
-
-    >>> wire_bytes("all_reduce", 1000, 4)
-    1500
-    """
-    numerator, denominator = _share(kind, size, distance)
-    return -(-payload_bytes * numerator // denominator)
-
-
-@lru_cache(maxsize=4096)
-def _share(kind: str, size: int, distance: int) -> tuple[int, int]:
-    return KINDS[kind].share(size, distance).as_integer_ratio()
-
-
-def busbw_factor(kind: str, size: int) -> float:
-    """Return the factor that makes payload / time comparable to a link's speed.
-
-    >>> busbw_factor("all_reduce", 4)
-    1.5
-    """
-    return float(KINDS[kind].busbw_factor(size))
 
 
 def text_of_bytes(num_bytes: float) -> str:

@@ -34,3 +34,7 @@ __all__ = [
     "randn",
     "zeros",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from commtrace.errors import UsageError
+from commtrace.exporters import FORMATS
 from commtrace_cli import options
 from commtrace_cli.loading import load_events
 from commtrace_cli.terminal import check_output, finish, say, working
@@ -19,20 +20,9 @@ Examples:
 """
 
 
-FOLDERS = (options.ExportFormat.CSV, options.ExportFormat.PARQUET)
-
-SUFFIXES = {
-    options.ExportFormat.PERFETTO: ".perfetto.json.gz",
-    options.ExportFormat.SPEEDSCOPE: ".speedscope.json",
-    options.ExportFormat.CSV: "-csv",
-    options.ExportFormat.PARQUET: "-parquet",
-}
-"""Suffix of the default output name, after the trace's own name."""
-
-
-def default_path(trace: Path, to: options.ExportFormat) -> Path:
+def default_path(trace: Path, to: str) -> Path:
     """Return the default output path of a trace, in the current folder."""
-    return Path(f"{trace.name.removesuffix('.json')}{SUFFIXES[to]}")
+    return Path(f"{trace.name.removesuffix('.json')}{FORMATS[to].suffix}")
 
 
 def export(
@@ -47,8 +37,8 @@ def export(
     belong together, waits and bytes in flight. speedscope: where time and bytes go. csv and
     parquet: a folder with a file of each table, and one that says what each column means.
     """
-    path = output or default_path(trace, to)
-    is_folder = to in FOLDERS
+    path = output or default_path(trace, to.value)
+    is_folder = FORMATS[to.value].is_folder
     if is_folder:
         _check_folder(path, force=force)
     else:
@@ -56,11 +46,10 @@ def export(
     frames = load_events(trace)
     with working(f"writing {path}"):
         from commtrace.analyze import notices_of
-        from commtrace.exporters import export as export_to
 
         for notice in notices_of(frames):
             say(f"note: {notice.text}")
-        export_to(frames, path, to=to.value)
+        FORMATS[to.value].write(frames, path)
     finish(sorted(path.iterdir()) if is_folder else [path], then=["commtrace", "summary", trace])
 
 

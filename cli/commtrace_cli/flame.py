@@ -74,7 +74,6 @@ def flame(
 
 def _print(frames: Frames, value: str, phase: str, rows: int) -> None:
     from commtrace.analyze import notices_of
-    from commtrace.analyze.notices import notices_on
     from commtrace.figures.flame import VALUES, flame_nodes, level_of
     from commtrace_cli.text_flame import Tree, flame_lines, largest, num_cut
 
@@ -85,8 +84,8 @@ def _print(frames: Frames, value: str, phase: str, rows: int) -> None:
     of_phase = f" in {phase}" if phase else ""
     what = f"{VALUES[value]}{of_phase}: what one rank does, the mean over ranks"
     console.print(Text(what, style="dim"))
-    for text in notices_on("flame", notices_of(frames)):
-        console.print(Text(f"note: {text}", style="yellow"))
+    for notice in notices_of(frames, "flame"):
+        console.print(Text(f"note: {notice.text}", style="yellow"))
     if nodes.empty or not nodes[value].iloc[top] > 0:
         console.print(Text(f"nothing to draw: {VALUES[value].lower()} are zero or not known"))
         return

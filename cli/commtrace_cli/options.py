@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commtrace import __version__
 from commtrace.errors import UsageError
+from commtrace.exporters import FORMATS
 from commtrace.schema import TABLES
 from commtrace_cli.terminal import say, write
 
@@ -92,13 +93,10 @@ class Grouping(str, Enum):
     OP = "op"
 
 
-class ExportFormat(str, Enum):
-    """Formats of an export."""
-
-    PERFETTO = "perfetto"
-    SPEEDSCOPE = "speedscope"
-    CSV = "csv"
-    PARQUET = "parquet"
+if TYPE_CHECKING:
+    ExportFormat = Enum
+else:
+    ExportFormat = Enum("ExportFormat", {name.upper(): name for name in FORMATS}, type=str)
 
 
 class Width(str, Enum):

@@ -75,13 +75,12 @@ def _print(frames: Frames, analysis: Analysis, whole: object, rows: int) -> None
     import pandas as pd
 
     from commtrace.analyze import notices_of
-    from commtrace.analyze.notices import notices_on
 
     assert isinstance(whole, pd.DataFrame)
     console = data_console()
     console.print(Text(analysis.question, style="dim"))
-    for text in notices_on(analysis.name, notices_of(frames)):
-        console.print(Text(f"note: {text}", style="yellow"))
+    for notice in notices_of(frames, analysis.name):
+        console.print(Text(f"note: {notice.text}", style="yellow"))
     if whole.empty:
         console.print(Text("no rows"))
         return

@@ -115,10 +115,10 @@ def _has_width(is_terminal: bool) -> bool:
 
 
 def forget_odd_sizes() -> None:
-    """Remove invalid terminal sizes from the environment, which rich cannot parse."""
+    """Remove invalid terminal sizes from the environment: rich prints nothing at a width of 0."""
     for name in ("COLUMNS", "LINES"):
-        if not re.fullmatch(r"\d{0,4}", os.environ.get(name, ""), re.ASCII):
-            del os.environ[name]
+        if not re.fullmatch(r"0*[1-9]\d{0,3}", os.environ.get(name, ""), re.ASCII):
+            os.environ.pop(name, None)
 
 
 def spare_letters(*streams: TextIO) -> None:

@@ -115,7 +115,6 @@ def _within_run(frames: Frames, window_ns: tuple[int, int] | None) -> tuple[int,
 
 def _print(frames: Frames, window_ns: tuple[int, int], chosen: list[int], rows: int) -> None:
     from commtrace.analyze import CATALOG, notices_of
-    from commtrace.analyze.notices import notices_on
     from commtrace_cli.text_timeline import has_room_for_shares, legend, timeline_lines
 
     console = data_console()
@@ -125,8 +124,8 @@ def _print(frames: Frames, window_ns: tuple[int, int], chosen: list[int], rows: 
     parts = "parts of that time" if has_shares else "left out: the terminal is too narrow"
     told = f"{first} to {last} since the run began; blocked and waiting are {parts}"
     console.print(Text(told, style="dim"))
-    for text in notices_on("timeline", notices_of(frames)):
-        console.print(Text(f"note: {text}", style="yellow"))
+    for notice in notices_of(frames, "timeline"):
+        console.print(Text(f"note: {notice.text}", style="yellow"))
     console.print()
     table = CATALOG["activity"].function(frames)
     lines = timeline_lines(frames, table, window_ns, chosen[:rows], console.width)

@@ -24,8 +24,9 @@ import pandas as pd
 from commtrace.analyze.analysis import addable, typed
 from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.frame import Frames
+from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.schema import Column
-from commtrace.units import KINDS, NANOSECONDS_PER_SECOND, busbw_factor
+from commtrace.units import NANOSECONDS_PER_SECOND
 
 MEASURES = (
     Column("num_calls", float, "", "calls; mean over ranks"),

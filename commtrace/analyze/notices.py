@@ -289,12 +289,16 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
 )
 
 
-def notices_of(frames: Frames) -> list[Notice]:
-    """Return every limitation of this trace, the gravest first."""
+def notices_of(frames: Frames, name: str = "") -> list[Notice]:
+    """Return every limitation of this trace, the gravest first.
+
+    With the `name` of an analysis or a picture, only the rules that limit it are evaluated.
+    """
     return [
         Notice(limits, text, is_minor)
         for rules, is_minor in ((RULES, False), (MINOR_RULES, True))
         for limits, rule in rules
+        if not name or name in limits or EVERYTHING in limits
         if (text := rule(frames))
     ]
 

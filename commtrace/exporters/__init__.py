@@ -2,30 +2,52 @@
 
     export(frames, Path("run.perfetto.json.gz"), to="perfetto")
 
-`FORMATS` is the table of formats.
+`FORMATS` is the table of formats. A writer is imported when its format is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from commtrace.analyze.frame import Frames
 from commtrace.errors import UsageError
-from commtrace.exporters.perfetto import write_perfetto
-from commtrace.exporters.speedscope import write_speedscope
-from commtrace.exporters.tables import write_csv_tables, write_parquet_tables
 
-__all__ = ["FORMATS", "export"]
+if TYPE_CHECKING:
+    from commtrace.analyze.frame import Frames
+
+__all__ = ["FORMATS", "Format", "export"]
 
 
-FORMATS: dict[str, Callable[[Frames, Path], None]] = {
-    "perfetto": write_perfetto,
-    "speedscope": write_speedscope,
-    "csv": write_csv_tables,
-    "parquet": write_parquet_tables,
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format of an export.
+
+    Attributes:
+        suffix: Suffix of the default output name, after the trace's own name.
+        module: Module of this package that writes the format.
+        writer: Its function, which takes the frames and a path.
+        is_folder: The path is a folder of files.
+    """
+
+    suffix: str
+    module: str
+    writer: str
+    is_folder: bool = False
+
+    def write(self, frames: Frames, path: Path) -> None:
+        """Write a run to `path`."""
+        getattr(import_module(f"{__name__}.{self.module}"), self.writer)(frames, path)
+
+
+FORMATS: dict[str, Format] = {
+    "perfetto": Format(".perfetto.json.gz", "perfetto", "write_perfetto"),
+    "speedscope": Format(".speedscope.json", "speedscope", "write_speedscope"),
+    "csv": Format("-csv", "tables", "write_csv_tables", is_folder=True),
+    "parquet": Format("-parquet", "tables", "write_parquet_tables", is_folder=True),
 }
-"""Writers of the formats, by name."""
+"""Formats by name, as `commtrace export --to` takes it."""
 
 
 def export(frames: Frames, path: Path, *, to: str) -> Path:
@@ -39,5 +61,5 @@ def export(frames: Frames, path: Path, *, to: str) -> Path:
         raise UsageError(
             f"no format {to!r}", found=f"the formats {', '.join(FORMATS)}", attempt="one of them"
         )
-    FORMATS[to](frames, path)
+    FORMATS[to].write(frames, path)
     return path

@@ -13,7 +13,6 @@ from typing import Any
 import plotly.graph_objects as go
 
 from commtrace.analyze import CATALOG, Frames, notices_of
-from commtrace.analyze.notices import notices_on
 from commtrace.figures.flame import flame
 from commtrace.figures.matrix import matrix
 from commtrace.figures.sizes import sizes
@@ -57,10 +56,9 @@ class Picture:
         `more` is passed on to the picture's function.
         """
         subject = CATALOG[self.analysis].function(frames) if self.analysis else frames
-        limits = notices_on(self.analysis or self.name, notices_of(frames))
-        given = {"title": self.title, "because": limits[0] if limits else ""} | more
-        given = self.facts(frames) | given
-        return self.function(subject, theme=theme, **given)
+        limits = notices_of(frames, self.analysis or self.name)
+        options = {"title": self.title, "because": limits[0].text if limits else ""} | more
+        return self.function(subject, theme=theme, **self.facts(frames) | options)
 
 
 PICTURES: dict[str, Picture] = {

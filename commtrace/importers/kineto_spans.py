@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from commtrace.collective_table import KINDS
 from commtrace.importers.names import NO_COMMUNICATION, NOT_KNOWN, is_library, kind_of
-from commtrace.units import KINDS
 
 FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE = range(8)
 

@@ -10,7 +10,7 @@ import sys
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from commtrace.units import KINDS, wire_bytes
+from commtrace.collective_table import KINDS, wire_bytes
 
 NOT_KNOWN = -1
 

@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commtrace.collective_table import KINDS
 from commtrace.errors import UsageError
 from commtrace.schema import PHASES
-from commtrace.units import KINDS, bytes_of_text, text_of_bytes
+from commtrace.units import bytes_of_text, text_of_bytes
 
 SIZES = ("payload", "wire", "largest")
 QUANTITIES = {

@@ -16,10 +16,10 @@ from commtrace.analyze import Frames
 from commtrace.analyze.findings import told
 from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_SOURCE, NO_WAIT
 from commtrace.analyze.story.why import Reason, what_is_unknown, words_of
+from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.report.answers import Answers
 from commtrace.report.cards import MAX_CARDS
 from commtrace.tracefile.sources import MARGIN, MAX_CHARACTERS
-from commtrace.units import KINDS, busbw_factor
 
 MAX_FINDINGS = 1000
 MAX_DEPTH = 32

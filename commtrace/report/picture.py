@@ -15,7 +15,6 @@ from typing import Any
 import plotly.graph_objects as go
 
 from commtrace.analyze import Frames, notices_of
-from commtrace.analyze.notices import notices_on
 from commtrace.atomic_write import whole
 from commtrace.errors import UsageError
 from commtrace.figures.flame import VALUES, flame_nodes
@@ -128,7 +127,7 @@ def write_picture(
 def _about(frames: Frames, name: str) -> list[str]:
     """Return the run's command, and the run's limitations for the picture."""
     command = str(frames.run.get("command") or (frames.path.name if frames.path else ""))
-    return [command, *notices_on(name, notices_of(frames))]
+    return [command, *(notice.text for notice in notices_of(frames, name))]
 
 
 def _write_json(figure: go.Figure, path: Path, page: Mapping[str, Any]) -> None:

@@ -15,3 +15,7 @@ __all__ = [
     "register_sharding",
     "set_link",
 ]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

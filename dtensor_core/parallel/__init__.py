@@ -11,3 +11,7 @@ _install_in_ddp()
 
 __all__ = ["loss_parallel", "parallelize_module", "parallelize_pretrained"]
 __all__ += style.__all__
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -33,8 +33,6 @@ _HOME = {
     "DTensorConverter": "converter",
     "Attention": "models",
     "FeedForward": "models",
-    "Llama": "llama",
-    "LlamaArgs": "llama",
     "MLPModule": "models",
     "MLPStacked": "models",
     "ModelArgs": "models",
@@ -53,4 +51,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return list(__all__)

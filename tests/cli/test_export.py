@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commtrace_cli.export import SUFFIXES
 from tests.cli.conftest import Commtrace
-
-
-def test_the_names_in_the_options_are_the_formats_that_there_are() -> None:
-    from commtrace.exporters import FORMATS
-
-    assert [to.value for to in SUFFIXES] == list(FORMATS)
 
 
 def test_perfetto_is_written_beside_where_one_stands(

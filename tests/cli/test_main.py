@@ -243,3 +243,15 @@ def test_lines_of_a_pipe_have_no_blanks_at_their_end(
     more = ["longest"] if command == "explain" else []
     lines = commtrace(command, run_json, *more).out.split("\n")
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_trace_is_shown_from_a_folder_that_was_removed_and_at_no_width(
+    commtrace: Commtrace, run_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = commtrace("summary", run_json, columns=None)
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
+    ended = commtrace("summary", run_json, columns=0)
+    assert (ended.code, ended.out) == (0, expected.out)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from commtrace.collective_table import KINDS
 from commtrace.errors import TraceError, UsageError
-from commtrace.units import KINDS
 from commtrace_cli.main import app
 from commtrace_cli.terminal import (
     check_output,
@@ -46,11 +46,11 @@ def test_a_command_ends_with_its_files_and_the_next_command(
 def test_a_size_that_no_terminal_has_is_forgotten(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for size in ("", "0", "80", "9999"):
+    for size in ("1", "80", "0080", "9999"):
         monkeypatch.setenv(name, size)
         forget_odd_sizes()
         assert os.environ[name] == size
-    for size in ("\u00b2", "\u0663", "99999", "9" * 5000, "-5", "wide"):
+    for size in ("", "0", "0000", "\u00b2", "\u0663", "99999", "9" * 5000, "-5", "wide"):
         monkeypatch.setenv(name, size)
         forget_odd_sizes()
         assert name not in os.environ

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
-from commtrace.units import KINDS
+from commtrace.collective_table import KINDS
 from commtrace_cli.text_timeline import LETTERS, OTHER_LETTER, PHASE_LETTERS, cells, timeline_lines
 from tests.commtrace.analyze.rows import call, op, run_of, step
 from tests.commtrace.analyze.training import training_trace

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from commtrace.collective_table import wire_bytes
 from commtrace.event import CommEvent, GroupRow, OpEvent, StepRow
 from commtrace.tracefile import SpoolWriter, merge_spools, spool_name
-from commtrace.units import wire_bytes
 
 START_NS = 1_700_000_000_000_000_000
 TENSOR_BYTES = 8 * 16 * 4

@@ -21,7 +21,7 @@ REFERENCE = {
     "dtensor_core.debug": "experimental",
     "dtensor_core.testing": "testing",
 }
-ELSEWHERE = ("torch.", "dtensor_core.testing.models.", "dtensor_core.testing.llama.")
+ELSEWHERE = ("torch.", "dtensor_core.testing.models.")
 
 
 def home(package: ModuleType, name: str) -> str:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from commtrace.collective_table import KINDS
 from commtrace.schema import (
     FORMS,
     INSTANT,
@@ -26,7 +27,6 @@ from commtrace.schema import (
     Column,
 )
 from commtrace.tracefile import SpoolWriter, Trace, spool_name, trace_of_rows
-from commtrace.units import KINDS
 from tests.commtrace.analyze.rows import START_NS, layouts_trace, random_trace
 from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.synthetic import synthetic_facts

@@ -180,6 +180,8 @@ def _joined(
     parts: list[torch.Tensor], placement: Placement, shape: tuple[int, ...]
 ) -> torch.Tensor:
     if isinstance(placement, Partial):
+        if parts[0].dtype is torch.complex32:  # no kernel reduces these
+            return _joined([part.cfloat() for part in parts], placement, shape).chalf()
         stacked = torch.stack(parts)
         exponent = norm_exponent(placement.reduce_op)
         if exponent is not None:

@@ -407,8 +407,8 @@ def ordered(d: Draw) -> str:
     x = d.tensor(has_elements)
     dim = d.dim(x)
     size = d.values[x].shape[dim]
-    # topk may break ties differently.
-    of_topk = "" if _all_differ(d.values[x]) else ".values"
+    # topk may break ties differently, and then another element has the gradient.
+    of_topk = "" if _all_differ(d.values[x]) else ".values.detach()"
     return d.one_of(
         (
             f"{x}.cumsum({dim})",

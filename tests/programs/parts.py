@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing import get_context
 
 import torch
@@ -18,23 +19,39 @@ _MEMORY_BYTES = 10 << 30
 
 def tallies(chunks: Sequence[range], processes: int) -> Iterator[Tally]:
     """Yield the tallies of all chunks; a crash of a process counts as its seed's failure."""
-    context = get_context("spawn")
     left = list(chunks)
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin) as pool:
+    while left:
+        yield from _until_a_crash(left, processes)
+        suspects, left = left[: 2 * processes], left[2 * processes :]
+        for chunk in suspects:
+            for seed in chunk:
+                yield _on_its_own(seed)
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin)
+
+
+def _until_a_crash(left: list[range], processes: int) -> Iterator[Tally]:
+    """Yield tallies and remove their chunks from `left`.
+
+    After a crash the chunks that may have caused it are the first ones: they are begun in order.
+    """
+    with _pool(processes) as pool:
         futures = {pool.submit(tally_of, chunk): chunk for chunk in left}
         for future in as_completed(futures):
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                continue
-            left.remove(futures[future])
-    for chunk in left:
-        for seed in chunk:
-            with ProcessPoolExecutor(1, mp_context=context, initializer=_begin) as pool:
-                try:
-                    yield pool.submit(tally_of, [seed]).result()
-                except BrokenProcessPool:
-                    yield Tally(programs=1, failures=[(seed, "the process died", "")])
+            with suppress(BrokenProcessPool):
+                tally = future.result()
+                left.remove(futures[future])
+                yield tally
+
+
+def _on_its_own(seed: int) -> Tally:
+    with _pool(1) as pool:
+        try:
+            return pool.submit(tally_of, [seed]).result()
+        except BrokenProcessPool:
+            return Tally(programs=1, failures=[(seed, "the process died", "")])
 
 
 def _begin() -> None:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from dtensor_core import init_device_mesh
 from dtensor_core.testing import RankFailure, kept_mesh, run_processes, run_threads
 from tests.programs.database import Sampled, op, op_, sampled
-from tests.programs.documented import reason_of
+from tests.programs.documented import reason_of, without_documented_values
 from tests.programs.lay import Held, Mismatch, lay, put_together, redistribute, summed
 from tests.programs.program import Program, Statement, total
 
@@ -197,6 +197,13 @@ def check(
                     raise
                 left_out.append("torch's meta kernel has other strides")
                 program = program.without({error.name})
+                continue
+            except Mismatch:
+                without = without_documented_values(program)
+                if without is None:
+                    raise
+                reason, program = without
+                left_out.append(reason)
                 continue
             return program, left_out
         if len(stopped) < len(ranks) or len(set(stopped)) > 1:

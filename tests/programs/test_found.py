@@ -213,3 +213,11 @@ def test_addends_are_left_as_they_are_by_what_fills_a_copy():
         filled = fill(x).full_tensor()
         assert torch.equal(filled, fill(torch.ones(4)))
         assert torch.equal(x.full_tensor(), torch.full((4,), 2.0))
+
+
+@on_threads(2)
+def test_complex_numbers_that_there_are_none_of_have_an_extreme():
+    x = distribute_tensor(torch.zeros(1, 1, 0, dtype=torch.complex128), kept_mesh((2,)), [Shard(2)])
+    assert x.amax([1]).shape == (1, 0)
+    with pytest.raises(IndexError):
+        x.amin([2])

@@ -11,6 +11,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 import pytest
@@ -22,7 +24,7 @@ from dtensor_core.rules import table
 from dtensor_core.rules.row import Row
 from dtensor_core.testing import kept_mesh, run_threads
 from tests.programs import __main__ as command
-from tests.programs import run
+from tests.programs import parts, run
 from tests.programs.database import operators
 from tests.programs.generate import OWN, generate
 from tests.programs.given import MEMORIES, Given, placements_of
@@ -191,6 +193,32 @@ def test_what_rounding_of_a_result_decides_is_unstable():
     assert not is_unstable(program.without({"v2"}))
 
 
+def documented() -> list[tuple[str, Program]]:
+    matrix = Given("a0", (3, 3), torch.float64, 5, 0, False, placements_of("S0"))
+    hidden = (
+        Statement(("v0",), "a0.flatten()"),
+        Statement(("v1",), "a0.data.mul_(2)", in_place=True),
+    )
+    special = Given("a0", (5, 10), torch.float64, 5, 941687181, True, placements_of("R"), "special")
+    return [
+        ("copies of what is written through .data", Program((2,), (matrix,), hidden, ())),
+        (
+            "gradients of products that are not finite",
+            Program((2,), (special,), (Statement(("v0",), "a0.prod()"),), ("v0",)),
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("reason", "program"), documented(), ids=("data", "prod"))
+def test_a_value_that_is_documented_to_differ_is_left_out(monkeypatch, reason, program):
+    compared, left_out = check(program)
+    assert left_out == [reason]
+    assert compared.targets() == {"v0"}
+    monkeypatch.setattr(run, "without_documented_values", lambda _: None)
+    with pytest.raises(Mismatch):
+        check(program)
+
+
 def refusing(code: str) -> Program:
     program = a_program("a0 + a1")
     statements = (*program.statements, Statement(("e1",), code, raises=True))
@@ -244,3 +272,45 @@ def test_a_failure_is_one_of_the_command(failures, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["programs", "--count", "1"])
     assert command.main() == bool(failures)
     assert ("---- seed 3: wrong\n\nscript" in capsys.readouterr().out) == bool(failures)
+
+
+class Pool:
+    """Executes tasks at once, as a process pool whose process dies of seed 7."""
+
+    def __init__(self) -> None:
+        self.died = False
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, function, seeds) -> Future:
+        future = Future()
+        self.died = self.died or 7 in seeds
+        if self.died:
+            future.set_exception(BrokenProcessPool())
+        else:
+            future.set_result(Tally(programs=len(seeds)))
+        return future
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_process_that_dies_costs_its_seed_alone_and_the_others_run_on_together(
+    monkeypatch, processes
+):
+    pools = []
+
+    def pool(processes: int) -> Pool:
+        pools.append(processes)
+        return Pool()
+
+    monkeypatch.setattr(parts, "_pool", pool)
+    chunks = [range(start, start + 3) for start in range(0, 60, 3)]
+    found = Tally()
+    for each in parts.tallies(chunks, processes):
+        found += each
+    assert found.programs == 60
+    assert found.failures == [(7, "the process died", "")]
+    assert len(pools) <= 2 + 3 * 2 * processes

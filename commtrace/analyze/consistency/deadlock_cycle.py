@@ -1,31 +1,48 @@
-"""Shortest cycle of a directed graph through a given node."""
+"""Cycles of a directed graph: groups of nodes that reach each other, and a shortest way round.
+
+networkx does the search. It is imported when there is a graph to search, which healthy runs lack.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterable
-from typing import TypeVar
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Node = TypeVar("Node", bound=Hashable)
 
 
-def shortest_circle(start: Node, following: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """Return the nodes of the shortest cycle through `start`, which comes first; empty if none.
+def graph_of(edges: Iterable[tuple[Node, Node]]) -> nx.DiGraph[Node]:
+    """Return the directed graph with these edges."""
+    import networkx as nx
 
-    >>> shortest_circle(0, {0: [1, 2], 1: [2], 2: [0]}.__getitem__)
+    return nx.DiGraph(edges)
+
+
+def knots(graph: nx.DiGraph[Node]) -> list[set[Node]]:
+    """Return the strongly connected components of several nodes: only these have cycles.
+
+    >>> knots(graph_of([(0, 1), (1, 2), (2, 1)]))
+    [{1, 2}]
+    """
+    import networkx as nx
+
+    return [each for each in nx.strongly_connected_components(graph) if len(each) > 1]
+
+
+def shortest_cycle(graph: nx.DiGraph[Node], start: Node) -> list[Node]:
+    """Return the nodes of a shortest cycle through `start`, which comes first; empty if none.
+
+    >>> shortest_cycle(graph_of([(0, 1), (0, 2), (1, 2), (2, 0)]), 0)
     [0, 2]
     """
-    came_from: dict[Node, Node] = {}
-    queue = deque([start])
-    while queue:
-        at = queue.popleft()
-        for then in following(at):
-            if then == start:
-                circle = [at]
-                while circle[-1] != start:
-                    circle.append(came_from[circle[-1]])
-                return circle[::-1]
-            if then not in came_from:
-                came_from[then] = at
-                queue.append(then)
-    return []
+    import networkx as nx
+
+    ways = [
+        nx.shortest_path(graph, after, start)
+        for after in graph[start]
+        if nx.has_path(graph, after, start)
+    ]
+    return [start, *min(ways, key=len)[:-1]] if ways else []

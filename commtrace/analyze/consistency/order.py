@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.consistency.deadlock_cycle import shortest_circle
+from commtrace.analyze.consistency.deadlock_cycle import graph_of, knots, shortest_cycle
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.units import text_of_ranks
 
@@ -47,13 +47,14 @@ def crossed_orders(covered: Coverage, until: dict[str, int]) -> Iterator[Problem
     seen: Counter[frozenset[str]] = Counter()
     kept: dict[frozenset[str], tuple[list[int], pd.DataFrame]] = {}
     place = calls.groupby(node)["issue_ns"].max()
-    for knot in sorted(_knots(edges), key=lambda nodes: min(place[each] for each in nodes)):
+    graph = graph_of((at, then) for at, after in edges.items() for then in after)
+    for knot in sorted(knots(graph), key=lambda nodes: min(place[each] for each in nodes)):
         here = calls[node.isin(list(knot))]
         groups = frozenset(here["group"].astype(object))
         seen[groups] += 1
         if groups not in kept:
             first = min(knot, key=lambda each: (place[each], each))
-            circle = shortest_circle(first, lambda at: edges.get(at, ()))
+            circle = shortest_cycle(graph.subgraph(knot), first)
             kept[groups] = (circle, here.assign(node=node[here.index]))
     for groups, (circle, here) in kept.items():
         yield _problem(covered, edges, circle, here, seen[groups])
@@ -87,45 +88,6 @@ def _covered_by(values: np.ndarray, lows: np.ndarray, highs: np.ndarray) -> np.n
     begun = np.searchsorted(np.sort(lows), values, side="right")
     ended = np.searchsorted(np.sort(highs), values, side="left")
     return begun > ended
-
-
-def _knots(edges: Edges) -> list[list[int]]:
-    """Return the strongly connected components of several calls (iterative Tarjan algorithm)."""
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    knots = []
-    for root in edges:
-        if root in index:
-            continue
-        work = [(root, iter(edges.get(root, ())))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        on_stack.add(root)
-        while work:
-            at, following = work[-1]
-            for then in following:
-                if then not in index:
-                    index[then] = low[then] = len(index)
-                    stack.append(then)
-                    on_stack.add(then)
-                    work.append((then, iter(edges.get(then, ()))))
-                    break
-                if then in on_stack:
-                    low[at] = min(low[at], index[then])
-            else:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[at])
-                if low[at] == index[at]:
-                    knot = [stack.pop()]
-                    while knot[-1] != at:
-                        knot.append(stack.pop())
-                    on_stack.difference_update(knot)
-                    if len(knot) > 1:
-                        knots.append(knot)
-    return knots
 
 
 def _turns(edges: Edges, circle: list[int]) -> list[tuple[int, int, int]]:

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.consistency.deadlock_cycle import shortest_circle
+from commtrace.analyze.consistency.deadlock_cycle import graph_of, knots, shortest_cycle
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
 
+_Call: TypeAlias = tuple[str, int]
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Wait:
     """One rank that hangs in a call, waiting for others.
 
@@ -40,6 +43,11 @@ class Wait:
     text: str
     source: str
     at_ns: int
+
+    @property
+    def call(self) -> _Call:
+        """Key that waits for the same ranks share: group and number, or a transfer's peer."""
+        return (self.group, self.number) if self.group else ("", self.others[0])
 
 
 def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait]:
@@ -89,29 +97,40 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
 
 
 def circles(all_waits: list[Wait]) -> list[list[Wait]]:
-    """Return disjoint shortest deadlock cycles; in each, a rank waits for the next."""
+    """Return shortest deadlock cycles without common ranks or calls, one for each deadlock.
+
+    In each, a rank waits for the next. The graph has a node for each wait and one for each call, so
+    that all waits in a call share its edges to the waits of the ranks that it lacks.
+    """
     of_rank: dict[int, list[Wait]] = {}
+    calls: dict[_Call, tuple[int, ...]] = {}
     for wait in all_waits:
         of_rank.setdefault(wait.rank, []).append(wait)
-    found, taken = [], set[int]()
+        calls[wait.call] = wait.others
+    stuck = {rank for others in calls.values() for rank in others} & of_rank.keys()
+    if not stuck:
+        return []
+    graph = graph_of(_edges(all_waits, calls, of_rank))
+    knotted = set[Wait | _Call]().union(*knots(graph))
+    found, taken = [], set[int | _Call]()
     for wait in all_waits:
-        if wait.rank in taken:
+        if wait not in knotted or not taken.isdisjoint((wait.rank, wait.call)):
             continue
-        circle = _circle_from(wait, of_rank)
-        if circle and not taken & {each.rank for each in circle}:
-            taken |= {each.rank for each in circle}
+        circle = [each for each in shortest_cycle(graph, wait) if isinstance(each, Wait)]
+        parts = {part for each in circle for part in (each.rank, each.call)}
+        if taken.isdisjoint(parts):
+            taken |= parts
             found.append(circle)
     return found
 
 
-def _circle_from(start: Wait, of_rank: dict[int, list[Wait]]) -> list[Wait]:
-    """Return the shortest cycle of waits through a rank; empty if there is none."""
-
-    def following(wait: Wait) -> Iterator[Wait]:
-        for other in wait.others:
-            yield from [start] if other == start.rank else of_rank.get(other, [])
-
-    return shortest_circle(start, following)
+def _edges(
+    all_waits: list[Wait], calls: dict[_Call, tuple[int, ...]], of_rank: dict[int, list[Wait]]
+) -> Iterator[tuple[Wait | _Call, Wait | _Call]]:
+    """Yield an edge from each wait to its call, and from each call to the waits it depends on."""
+    yield from ((wait, wait.call) for wait in all_waits)
+    for call, others in calls.items():
+        yield from ((call, wait) for other in others for wait in of_rank.get(other, ()))
 
 
 def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:

@@ -12,8 +12,9 @@ from commtrace.analyze.findings import told as told_findings
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.story.peers import Meeting, Peer, meeting, ranks_of
 from commtrace.analyze.story.why import Why, what_is_unknown, why
+from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
-from commtrace.units import KINDS, NANOSECONDS_PER_SECOND, busbw_factor
+from commtrace.units import NANOSECONDS_PER_SECOND
 
 NO_END = (
     "When it was complete is not known: nobody waited for it, it had not ended when the recording "

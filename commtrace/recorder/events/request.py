@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
+from commtrace.collective_table import wire_bytes
 from commtrace.recorder.events.groups import Group
 from commtrace.recorder.events.signature import RECEIVED, RESULT, SENT, Signature
-from commtrace.units import wire_bytes
 
 _UNKNOWN = -1
 _Tensor = torch.Tensor

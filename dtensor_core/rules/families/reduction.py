@@ -114,7 +114,7 @@ def _extreme(value: Callable[[torch.dtype], float]) -> LocalMaker:
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         out = outputs[0]
-        if 0 not in inputs[0].local_shape or out is None:
+        if 0 not in inputs[0].local_shape or out is None or out.dtype.is_complex:
             return op
 
         def neutral(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.event import ROWS
 from commtrace.tracefile import Trace
-from commtrace.units import KINDS, busbw_factor
 
 NAMES = (
     "num_calls",

@@ -94,6 +94,6 @@ def test_the_planted_straggler_causes_the_waits_of_its_row() -> None:
 
 
 def test_every_kind_that_can_wait_has_a_state() -> None:
-    from commtrace.units import KINDS
+    from commtrace.collective_table import KINDS
 
     assert STATES.keys() == KINDS.keys()

@@ -11,9 +11,9 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from commtrace.collective_table import wire_bytes
 from commtrace.event import CommEvent, GroupRow, OpEvent, RankRow, StepRow
 from commtrace.tracefile import Trace, trace_of_rows
-from commtrace.units import wire_bytes
 
 START_NS = 1_700_000_000_000_000_000
 GROUP = "3"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from commtrace.analyze.wait_states import STATES
+from commtrace.collective_table import KINDS
 from commtrace.figures.steps import PARTS
 from commtrace.figures.theme import (
     DARK,
@@ -21,7 +22,6 @@ from commtrace.figures.theme import (
     theme_of,
 )
 from commtrace.figures.waits import TRANSFER, UNKNOWN
-from commtrace.units import KINDS
 
 BOTH = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from commtrace.collective_table import KINDS
 from commtrace.errors import UsageError
 from commtrace.pytest_plugin.expectation import Claim, claims_of, nearest_first
-from commtrace.units import KINDS
 
 
 def claim(**arguments) -> Claim:

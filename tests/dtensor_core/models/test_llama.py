@@ -23,8 +23,8 @@ import torch
 from dtensor_core import Replicate, Shard
 from dtensor_core.parallel import loss_parallel
 from dtensor_core.testing import kept_mesh, run_threads
-from dtensor_core.testing.llama import TENSOR_PARALLEL, LlamaArgs, distribute, parallelize
 from tests.dtensor_core.counting import Collectives
+from tests.dtensor_core.models.llama import TENSOR_PARALLEL, LlamaArgs, distribute, parallelize
 from tests.dtensor_core.models.training import (
     Recipe,
     Step,

@@ -14,7 +14,7 @@ from torch import nn
 
 from dtensor_core import DTensor, Placement, distribute_tensor
 from dtensor_core.parallel import loss_parallel
-from dtensor_core.testing.llama import Llama, LlamaArgs
+from tests.dtensor_core.models.llama import Llama, LlamaArgs
 
 STEPS, BATCH, LENGTH = 10, 4, 8
 

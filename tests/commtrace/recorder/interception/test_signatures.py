@@ -9,10 +9,10 @@ import torch.distributed._symmetric_memory
 import torch.distributed.fsdp
 import torch.distributed.tensor
 
+from commtrace.collective_table import KINDS
 from commtrace.recorder.events.signature import RESULT
 from commtrace.recorder.interception.signatures import SIGNATURES, SILENT
 from commtrace.recorder.interception.untried_torch import communication_operators
-from commtrace.units import KINDS
 
 NEW = {
     "c10d::gather_into_tensor_": (2, 14),
@@ -26,12 +26,9 @@ NEW = {
 """Operators of a torch that is newer than the oldest supported one."""
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
-COMMUNICATING = communication_operators()
 OPERATORS = communication_operators()
 SCHEMAS = {
-    schema.name: schema
-    for schema in torch._C._jit_get_all_schemas()
-    if schema.name in COMMUNICATING
+    schema.name: schema for schema in torch._C._jit_get_all_schemas() if schema.name in OPERATORS
 }
 AVAILABLE = [name for name in SIGNATURES if NEW.get(name, TORCH) <= TORCH]
 

@@ -1,0 +1,109 @@
+"""Bytes, bandwidth and latency of each kind of communication: `KINDS`.
+
+A call's *payload* S is the size that nccl-tests divides by time. Its *wire bytes* are the bytes
+that one rank must send if the n ranks of the group form a ring. *busbw* is payload / time times a
+factor that makes it comparable to the speed of a link, whatever the number of ranks. The recorder
+and the importers read wire bytes here, the analyses the factor, and the planner of dtensor_core
+wire bytes and latency; docs/bytes.md prints the table. Source: nccl-tests, doc/PERFORMANCE.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Part of a payload, as a formula and as a function.
+
+    Attributes:
+        formula: As docs/bytes.md prints it, in n and, per rank, in its place in the ring.
+        of: The part by group size n and the rank's distance d behind the root in the ring (0 is the
+            root itself).
+    """
+
+    formula: str
+    of: Callable[[int, int], Fraction]
+
+
+def _own_part_but_the_root(size: int, distance: int) -> Fraction:
+    return Fraction(distance > 0, size)
+
+
+def _all_but_one_from_the_root(size: int, distance: int) -> Fraction:
+    return Fraction(size - 1, size) if distance == 0 else Fraction(0)
+
+
+_NOTHING = Share("0", lambda size, distance: Fraction(0))
+_ALL = Share("1", lambda size, distance: Fraction(1))
+_ALL_BUT_ONE = Share("(n-1)/n", lambda size, distance: Fraction(size - 1, size))
+_ALL_BUT_ONE_TWICE = Share("2(n-1)/n", lambda size, distance: Fraction(2 * (size - 1), size))
+_FORWARDED = Share("last: 0, others: 1", lambda size, distance: Fraction(distance < size - 1))
+_TOWARDS_THE_ROOT = Share("root: 0, others: 1", lambda size, distance: Fraction(distance > 0))
+_PART_TO_THE_ROOT = Share("root: 0, others: 1/n", _own_part_but_the_root)
+_PARTS_FROM_THE_ROOT = Share("root: (n-1)/n, others: 0", _all_but_one_from_the_root)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Cost of a kind of communication.
+
+    Attributes:
+        payload: The tensor whose size is the payload.
+        sent: Part of the payload that a rank sends.
+        busbw_factor: Factor of payload / time.
+        latencies: Number of phases that begin only once the one before has ended.
+    """
+
+    payload: str
+    sent: Share
+    busbw_factor: Share
+    latencies: int = 1
+
+
+KINDS: dict[str, Kind] = {
+    "all_reduce": Kind("the tensor", _ALL_BUT_ONE_TWICE, _ALL_BUT_ONE_TWICE, 2),
+    "all_gather": Kind("the output of one rank", _ALL_BUT_ONE, _ALL_BUT_ONE),
+    "reduce_scatter": Kind("the input of one rank", _ALL_BUT_ONE, _ALL_BUT_ONE),
+    "all_to_all": Kind("the input of this rank", _ALL_BUT_ONE, _ALL_BUT_ONE),
+    "gather": Kind("the inputs of all ranks together", _PART_TO_THE_ROOT, _ALL_BUT_ONE),
+    "scatter": Kind("the outputs of all ranks together", _PARTS_FROM_THE_ROOT, _ALL_BUT_ONE),
+    "broadcast": Kind("the tensor", _FORWARDED, _ALL),
+    "reduce": Kind("the tensor", _TOWARDS_THE_ROOT, _ALL),
+    "send": Kind("the tensor", _ALL, _ALL),
+    "recv": Kind("the tensor", _NOTHING, _ALL),
+    "barrier": Kind("nothing", _NOTHING, _NOTHING),
+}
+
+
+def wire_bytes(kind: str, payload_bytes: int, size: int, *, distance: int = 0) -> int:
+    """Return the bytes that one rank of a ring must send, rounded up.
+
+    Args:
+        kind: a key of `KINDS`.
+        payload_bytes: payload of the call.
+        size: number of ranks in the group.
+        distance: position of the rank behind the root in the ring, for rooted kinds.
+
+    >>> wire_bytes("all_reduce", 1000, 4)
+    1500
+    """
+    numerator, denominator = _sent(kind, size, distance)
+    return -(-payload_bytes * numerator // denominator)
+
+
+@lru_cache(maxsize=4096)
+def _sent(kind: str, size: int, distance: int) -> tuple[int, int]:
+    return KINDS[kind].sent.of(size, distance).as_integer_ratio()
+
+
+def busbw_factor(kind: str, size: int) -> float:
+    """Return the factor that makes payload / time comparable to a link's speed.
+
+    >>> busbw_factor("all_reduce", 4)
+    1.5
+    """
+    return float(KINDS[kind].busbw_factor.of(size, 0))
