@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from commtrace.recorder.calls import Request, read_arguments
-from commtrace.recorder.groups import resolve
-from commtrace.recorder.intercept import Interception
+from commtrace.recorder.events.groups import resolve
+from commtrace.recorder.events.request import Request
+from commtrace.recorder.events.signature import Signature
+from commtrace.recorder.interception.interception import Interception
 from commtrace.recorder.recorder import Recorder
-from commtrace.recorder.signatures import Signature
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Counter(Recorder):
         if sent is not None and native_op.startswith("c10d::"):
             group = self.groups.of(resolve(args[signature.group]))
             request = Request(native_op, signature, group)
-            read_arguments(request, args)
+            request.read_arguments(args)
             num_elements = request.payload // request.dtype.itemsize
             sent.add(Sent(1, num_elements, request.wire_bytes()))
 

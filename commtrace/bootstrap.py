@@ -110,14 +110,14 @@ def _recorded(folder: Path, detail: str, stacks: bool) -> Recording:
 @contextlib.contextmanager
 def _aborting_tells(folder: Path, rank: int) -> Iterator[None]:
     """Note an abort by C++ during the body, before the peers lose the rank."""
-    from commtrace.recorder.terminate_handler import forget_words, say_before_abort
+    from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
 
     tell = functools.partial(_leave_failure, folder, rank, _ABORTED, "")
-    say_before_abort(tell)
+    add_terminate_handler(tell)
     try:
         yield
     finally:
-        forget_words(tell)
+        remove_terminate_handler(tell)
 
 
 def _run_script() -> None:

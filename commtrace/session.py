@@ -30,13 +30,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from commtrace.decorator import Decorator
 from commtrace.errors import RecordingError, TraceError, UsageError
 from commtrace.escaping import visible
-from commtrace.recorder import HERE, RECORDER, Buffer, Listening, is_heard, listen
-from commtrace.recorder.buffer import NOBODY
+from commtrace.recorder import CURRENT, RECORDER, Buffer, Listening, is_heard, listen
+from commtrace.recorder.attribution.stack_frames import count_as_libraries
 from commtrace.recorder.clock import epoch_ns, now
-from commtrace.recorder.facts import Facts, process_rank
+from commtrace.recorder.events.facts import Facts, process_rank
+from commtrace.recorder.events.sink import NO_RANK
 from commtrace.recorder.failures import Failures
-from commtrace.recorder.stack_frames import count_as_libraries
-from commtrace.recorder.terminate_handler import forget_words, say_before_abort
+from commtrace.recorder.interception.pending import await_callbacks
+from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
 from commtrace.settings import DETAILS, settings_of
 from commtrace.tracefile import Trace, join, parse_spool, write_trace
 from commtrace.tracefile.stores import Memory, OwnSpool, RunFile, SpoolFolder, Store
@@ -192,10 +193,10 @@ class Recording(Views, Decorator):
             self._open()
         self._listening = listen(self._buffer, again=again)
         if self._detail == "op":
-            self._listening.see_operators(self._facts.rank)
+            self._listening.record_operators(self._facts.rank)
         self._flusher = _Flusher(self._flush)
         if not isinstance(self._store, Memory):
-            say_before_abort(self._flush)
+            add_terminate_handler(self._flush)
         _open.add(self)
         if self is not _launched:
             self._begin_steps()
@@ -204,16 +205,16 @@ class Recording(Views, Decorator):
         """Write the rest and return the failures, which must not make the program fail."""
         _open.discard(self)
         if not isinstance(self._store, Memory):
-            forget_words(self._flush)
+            remove_terminate_handler(self._flush)
         self._listening.stop()
         failures = Failures()
         failures.extend(RECORDER.failures)
         failures.extend(self._flusher.stop())
         self._end_steps()
         self._buffer.end_found_steps()
-        self._buffer.await_ends(_GRACE_S, RECORDER.ask_devices)
+        self._buffer.await_ends(_GRACE_S, RECORDER.pending.query_devices)
         if not RECORDER.buffers:
-            RECORDER.await_callbacks(_GRACE_S)
+            await_callbacks(_GRACE_S)
         self._is_over = not isinstance(self._store, Memory)
         for part in (self._flush_last, self._flush_end, self._close):
             try:
@@ -251,14 +252,14 @@ class Recording(Views, Decorator):
         weakref.finalize(self, stream.close)  # until then it is read back from
 
     def _flush(self) -> None:
-        RECORDER.drop_dead_works()
-        RECORDER.ask_devices()
-        self._buffer.flush(self._facts.news(RECORDER))
+        RECORDER.pending.drop_dead_works()
+        RECORDER.pending.query_devices()
+        self._buffer.flush(self._facts.changes(RECORDER.groups, RECORDER.device))
 
     def _flush_last(self) -> None:
         if self._store.wants_axes:  # otherwise only those who ask for them pay for it
             RECORDER.groups.learn_axes()
-        self._buffer.flush(self._facts.news(RECORDER), is_last=True)
+        self._buffer.flush(self._facts.changes(RECORDER.groups, RECORDER.device), is_last=True)
 
     def _flush_end(self) -> None:
         self._buffer.flush(
@@ -299,7 +300,7 @@ class Recording(Views, Decorator):
     @contextlib.contextmanager
     def region(self, name: str) -> Iterator[None]:
         """Label the communication of the body, on this thread, with region `name`."""
-        state = HERE.state
+        state = CURRENT.state
         state.regions = (*state.regions, name)
         try:
             yield
@@ -314,7 +315,7 @@ class Recording(Views, Decorator):
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Discard everything that happens during the body, on any thread."""
-        rank, self._buffer.rank = self._buffer.rank, NOBODY
+        rank, self._buffer.rank = self._buffer.rank, NO_RANK
         try:
             yield
         finally:

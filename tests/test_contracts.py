@@ -18,6 +18,15 @@ FORBIDDEN = {
     "commtrace/units.py": ("import commtrace.schema", "commtrace: one way"),
     "commtrace/tracefile/trace.py": ("import torch", "commtrace: reading and reporting"),
     "commtrace/recorder/clock.py": ("import pandas", "commtrace: recording needs"),
+    "commtrace/recorder/events/call.py": (
+        "import commtrace.recorder.attribution.locator",
+        "commtrace.recorder: interception",
+    ),
+    "commtrace/recorder/thread_state.py": (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import commtrace.recorder.events.call",
+        "commtrace.recorder: interception",
+    ),
     "commtrace/recorder/bridge.py": ("import dtensor_core.spec", "commtrace: dtensor_core"),
     "dtensor_core/layout.py": ("import dtensor_core.spec", "dtensor_core: one way"),
     "dtensor_core/operators/matmul/rule.py": (

@@ -21,8 +21,8 @@ from commtrace.comm_mode.tree import GLOBAL, Called, Tree
 from commtrace.errors import UsageError
 from commtrace.escaping import visible
 from commtrace.recorder import RECORDER, Listening, listen
-from commtrace.recorder.facts import process_rank
-from commtrace.recorder.modules import Place
+from commtrace.recorder.events.facts import process_rank
+from commtrace.recorder.module_place import Place
 
 
 class CommDebugMode:
@@ -48,7 +48,7 @@ class CommDebugMode:
             self._tally = Tally(rank, self._tally.total)
             self._listening = listen(self._tally)
             self._before = {place: place.num_calls for place in RECORDER.locator.modules.places()}
-            self._listening.see_operators(rank or 0)
+            self._listening.record_operators(rank or 0)
         return self
 
     def __exit__(

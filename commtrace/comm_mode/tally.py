@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commtrace.comm_mode.counts import Counts, overload_of, packet_of
-from commtrace.recorder import HERE, RECORDER, Call, Span
+from commtrace.recorder import CURRENT, RECORDER, Call, Span
 
 PASSES = ("forward", "backward", "recompute")
 MAX_OPERATORS = 200_000
@@ -62,11 +62,10 @@ class Tally:
         if self.rank is not None and call.request.group.rank != self.rank:
             return
         native_op = call.functional_op or call.request.native_op
-        operator = str(HERE.state.op)
+        operator = str(CURRENT.state.operators.innermost)
         if operator == _CUT_TO_CUT:
             native_op = operator.removesuffix(".default").replace(".", "::")
-        phase, module_call, *_ = call.location
-        place, in_pass = module_call[0] if module_call else None, _pass_of(phase)
+        place, in_pass = call.location.place, _pass_of(call.location.phase)
         packet = packet_of(native_op)
         with self._lock:
             self.total.count(packet)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from commtrace.recorder.modules import Place
+from commtrace.recorder.module_place import Place
 
 GLOBAL = "Global"
 

@@ -27,7 +27,7 @@ from commtrace.pytest_plugin.meshes import naming_axes, tell
 from commtrace.pytest_plugin.mismatch import spans
 from commtrace.pytest_plugin.observed import OWN
 from commtrace.pytest_plugin.rank_recording import NOTE_SUFFIX, RankRecording, why_blind
-from commtrace.recorder.bridge import let_begin_ranks
+from commtrace.recorder.bridge import set_rank_context
 from commtrace.session import Recording, record
 from commtrace.temporary_folders import scratch_folder
 from commtrace.tracefile import SPOOL_SUFFIX, Trace, join, read_spool, read_trace
@@ -82,14 +82,14 @@ class RecordedTest:
         for mesh in meshes:
             tell(mesh)
         self.has_begun = True
-        let_begin_ranks(self._looking_on)
+        set_rank_context(self._looking_on)
         children.watch(self)
 
     def end(self) -> None:
         """Stop recording."""
         children.watch(None)
         self._meshes.__exit__(None, None, None)
-        let_begin_ranks(None)
+        set_rank_context(None)
         self._why_blind = why_blind(self._own)
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")

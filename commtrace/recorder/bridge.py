@@ -1,7 +1,7 @@
 """The only connection to dtensor_core, which announces its communication and the operators it runs.
 
 Only `dtensor_core.observe` is accessed, and only if the program has already loaded it. The
-exception is `let_begin_ranks`, which must be in place before a test loads it.
+exception is `set_rank_context`, which must be in place before a test loads it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def announcement() -> Any:
     return observe.current()
 
 
-def let_run(runner: Callable[..., Any] | None) -> None:
+def set_runner(runner: Callable[..., Any] | None) -> None:
     """Set the function that runs operators on local tensors for dtensor_core; None resets it."""
     observe: Any = _modules.get("dtensor_core.observe")
     if observe is not None:
         observe.runner = runner
 
 
-def let_issue(issuer: Callable[..., Any] | None) -> None:
+def set_issuer(issuer: Callable[..., Any] | None) -> None:
     """Set the function that issues dtensor_core's collectives.
 
     With None they are issued directly and pass the interception.
@@ -46,10 +46,10 @@ def let_issue(issuer: Callable[..., Any] | None) -> None:
         observe.issuer = issuer
 
 
-def let_begin_ranks(looker: Callable[..., Any] | None) -> None:
+def set_rank_context(context: Callable[..., Any] | None) -> None:
     """Set the context around the runs of dtensor_core's test harness; None resets it."""
     observe: Any = None
     with contextlib.suppress(ImportError):
         observe = importlib.import_module("dtensor_core.observe")
     if observe is not None:
-        observe.looker = looker
+        observe.looker = context

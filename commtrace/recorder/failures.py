@@ -23,6 +23,11 @@ class Failures:
         if self.first is None:
             self.first = error.with_traceback(None)
 
+    def clear(self) -> None:
+        """Forget all errors."""
+        self.first = None
+        self._num = 0
+
     def extend(self, others: Failures) -> None:
         """Add all errors of `others`."""
         self._num += len(others)

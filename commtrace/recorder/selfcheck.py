@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup
 from torch.utils._python_dispatch import _disable_current_modes
 
-from commtrace.recorder.buffer import Span
-from commtrace.recorder.calls import Call
+from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.sink import Span
 from commtrace.recorder.recorder import RECORDER
 
 _NAME = "commtrace witness"
@@ -47,7 +47,7 @@ class SelfCheck:
         """Ignore calls that may end a step."""
 
 
-def call_nobody() -> None:
+def call_without_peers() -> None:
     """Make a collective call that moves no data."""
     fake = dist.ProcessGroup.BackendType.CUSTOM
     group: Any = dist.ProcessGroup(0, 1)  # pyright: ignore[reportCallIssue]

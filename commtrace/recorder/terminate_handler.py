@@ -15,29 +15,29 @@ from typing import Any
 _Handler = ctypes.CFUNCTYPE(None)
 _SET_TERMINATE = "_ZSt13set_terminatePFvvE"
 
-_last_words: list[Callable[[], None]] = []
+_handlers: list[Callable[[], None]] = []
 _before: Any = None
 
 
-def say_before_abort(write: Callable[[], None]) -> None:
-    """Call `write` if C++ terminates the process, until `forget_words`; a no-op if unsupported."""
+def add_terminate_handler(write: Callable[[], None]) -> None:
+    """Call `write` if C++ terminates the process, until it is removed; a no-op if unsupported."""
     global _before
-    if not _last_words and _set_terminate is not None:
+    if not _handlers and _set_terminate is not None:
         _before = _set_terminate(_ours)
-    _last_words.append(write)
+    _handlers.append(write)
 
 
-def forget_words(write: Callable[[], None]) -> None:
+def remove_terminate_handler(write: Callable[[], None]) -> None:
     """Stop calling `write` at termination."""
     global _before
-    _last_words.remove(write)
-    if not _last_words and _before is not None:
+    _handlers.remove(write)
+    if not _handlers and _before is not None:
         _set_terminate(_before)
         _before = None
 
 
 def _terminating() -> None:
-    for write in list(_last_words):
+    for write in list(_handlers):
         with contextlib.suppress(Exception):
             write()
     _Handler(_before)()

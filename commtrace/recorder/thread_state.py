@@ -1,6 +1,7 @@
-"""Per-thread state: one object per thread, read and written by all parts of the recorder.
+"""Per-thread state of the recorder, in parts that are read and written together.
 
-It is reached in one step (`HERE.state`), since thread-local lookups dominate the recorder's cost.
+`CURRENT` holds the state of the current thread. Thread-local lookups dominate the recorder's cost,
+so each function does one and passes the result on.
 """
 
 from __future__ import annotations
@@ -9,127 +10,170 @@ import sys
 import threading
 import weakref
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from commtrace.recorder.calls import Call
-    from commtrace.recorder.modules import ModuleCall
-    from commtrace.recorder.operators import OperatorMode
-
+from commtrace.recorder.module_place import ModuleCall
 
 Stack = tuple[tuple[CodeType, int], ...]
 """Frames, innermost first: code and line."""
 
 
-class Task(NamedTuple):
-    """A backward pass: the user's code that called it, and the instruction in that code.
+class ModuleCalls:
+    """Module calls of one thread.
 
-    If the autograd engine runs it on a thread of its own, `caller` is the thread that called it, if
-    known, with its stack and its regions.
+    Attributes:
+        innermost: the innermost call in progress.
+        mark_seqs: autograd sequence numbers from which `mark_calls` made the nodes (see
+            `attribution.modules`).
+        mark_calls: the module calls of `mark_seqs`.
+    """
+
+    __slots__ = ("innermost", "mark_calls", "mark_seqs")
+
+    def __init__(self) -> None:
+        self.innermost: ModuleCall | None = None
+        self.mark_seqs: list[int] = []
+        self.mark_calls: list[ModuleCall | None] = []
+
+
+class Operators:
+    """Operators of one thread, as its `OperatorMode` sees them.
+
+    Attributes:
+        span_id: number of the innermost operator span; -1 outside all spans.
+        innermost: operator of the innermost span.
+        on_dtensors: the innermost operator on distributed tensors.
+        last_local: the latest local operator (number, operator, start, duration), recorded with the
+            distributed operator that ran it.
+        local_mode: the mode that records the local operators of a distributed operator.
+        has_mode: the thread has entered a mode.
+        is_declining: the mode must decline one operator, which then runs below it.
+    """
+
+    __slots__ = (
+        "has_mode", "innermost", "is_declining", "last_local", "local_mode", "on_dtensors",
+        "span_id",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.span_id = -1
+        self.innermost: Any = None
+        self.on_dtensors: Any = None
+        self.last_local: tuple[int, Any, int, int] | None = None
+        self.local_mode: Any = None
+        self.has_mode = self.is_declining = False
+
+
+class Collectives:
+    """Collectives that one thread issues.
+
+    Attributes:
+        functional_calls: calls issued by the functional collective in progress.
+        functional_op: operator of that collective.
+        reduce_op: reduction of that collective.
+        num_issued: number of calls issued by the thread.
+        last_op: operator of the newest call.
+        last_work: handle of the newest call, until Python has it too.
+        awaited_in_cpp: calls that the function in progress waits for in C++.
+    """
+
+    __slots__ = (
+        "awaited_in_cpp", "functional_calls", "functional_op", "last_op", "last_work", "num_issued",
+        "reduce_op",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.functional_calls: list[Any] | None = None
+        self.functional_op = self.reduce_op = ""
+        self.num_issued = 0
+        self.last_op = ""
+        self.last_work: Any = None
+        self.awaited_in_cpp: list[Any] | None = None
+
+
+class Caller(NamedTuple):
+    """Code that called a backward pass, and the instruction in it.
+
+    If the autograd engine runs the pass on a thread of its own, `thread` is the thread that called
+    it, if known, with its stack and its regions.
     """
 
     code: CodeType | None = None
     instruction: int = -1
-    caller: ThreadState | None = None
+    thread: ThreadState | None = None
     stack: Stack = ()
     regions: tuple[str, ...] = ()
 
 
-_NO_TASK = Task()
+_NO_CALLER = Caller()
+
+
+class BackwardPass:
+    """Backward pass that one thread last worked on.
+
+    Attributes:
+        task: its autograd task; -1 if there was none.
+        caller: the code that called it.
+        outer_module_call: the module call in which it began.
+        made_by: the module call that made the autograd nodes looked up last, whose numbers are in
+            [`made_from`, `made_until`).
+    """
+
+    __slots__ = ("caller", "made_by", "made_from", "made_until", "outer_module_call", "task")
+
+    def __init__(self) -> None:
+        self.begin(-1, _NO_CALLER, None)
+        self.made_by: ModuleCall | None = None
+
+    def begin(self, task: int, caller: Caller, outer_module_call: ModuleCall | None) -> None:
+        """Note that the thread begins to work on a backward pass."""
+        self.task = task
+        self.caller = caller
+        self.outer_module_call = outer_module_call
+        self.made_from = self.made_until = 0
+
+
+class OptimizerSteps:
+    """Optimizer steps of one thread: the number in progress, and the task of the innermost one."""
+
+    __slots__ = ("depth", "task")
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.task = -1
 
 
 class ThreadState:
     """State of one thread.
 
     Attributes:
-        module_call: the innermost module call in progress.
-        mark_seqs: autograd sequence numbers from which `mark_calls` made the nodes (see `modules`).
-        mark_calls: the module calls of `mark_seqs`.
-        op_id: number of the innermost operator span.
-        op: operator of the innermost span.
-        dtensor_op: the innermost operator on distributed tensors.
-        is_passing: asks the dispatch mode to decline one operator.
-        looking: the mode that records the local operators of a distributed operator.
-        inner: the latest local operator (number, operator, start, duration), recorded with its
-            parent.
-        made_by: the module call that made the autograd nodes looked up last, whose numbers are in
-            [`made_from`, `made_until`).
-        optimizer_depth: number of optimizer steps in progress.
-        optimizer_task: the autograd task in which the innermost of them began.
-        task: the autograd task last worked on by the thread.
-        backward: description of that task.
-        outside: the module call in which that task began.
-        is_of_engine: the thread was started by C++.
-        functional: calls issued by the functional collective in progress, `functional_op`.
-        reduce_op: reduction of that collective.
-        num_issued: number of calls issued by the thread.
-        issued: operator of the newest call.
-        unseen: calls that the function in progress waits for in C++.
-        last: handle of the newest call, until Python holds it too.
+        native_id: its number in the operating system.
+        ident: its number in Python.
+        is_engine_thread: the thread was started by C++.
+        regions: the user's regions, outermost first.
     """
 
     __slots__ = (
-        "__weakref__",
-        "backward",
-        "dtensor_op",
-        "functional",
-        "functional_op",
-        "has_operator_mode",
-        "ident",
-        "inner",
-        "is_of_engine",
-        "is_passing",
-        "issued",
-        "last",
-        "looking",
-        "made_by",
-        "made_from",
-        "made_until",
-        "mark_calls",
-        "mark_seqs",
-        "module_call",
-        "native_id",
-        "num_issued",
-        "op",
-        "op_id",
-        "optimizer_depth",
-        "optimizer_task",
-        "outside",
-        "reduce_op",
-        "regions",
-        "task",
-        "unseen",
-    )
+        "__weakref__", "backward", "collectives", "ident", "is_engine_thread", "modules",
+        "native_id", "operators", "optimizer", "regions",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.native_id = threading.get_native_id()
         self.ident = threading.get_ident()
-        self.is_of_engine = not _is_started_in_python()
-        self.module_call: ModuleCall | None = None
-        self.mark_seqs: list[int] = []
-        self.mark_calls: list[ModuleCall | None] = []
-        self.op_id = -1
-        self.op: Any = None
-        self.dtensor_op: Any = None
-        self.functional: list[Call] | None = None
-        self.functional_op = ""
-        self.unseen: list[Call] | None = None
-        self.reduce_op = ""
-        self.num_issued = 0
-        self.issued = ""
-        self.last: Any = None
+        self.is_engine_thread = not _is_started_in_python()
         self.regions: tuple[str, ...] = ()
-        self.optimizer_depth = 0
-        self.optimizer_task = -1
-        self.is_passing = False
-        self.looking: OperatorMode | None = None
-        self.made_from = self.made_until = 0
-        self.made_by: ModuleCall | None = None
-        self.inner: tuple[int, Any, int, int] | None = None
-        self.has_operator_mode = False
-        self.task = -1
-        self.backward = _NO_TASK
-        self.outside: ModuleCall | None = None
+        self.modules = ModuleCalls()
+        self.operators = Operators()
+        self.collectives = Collectives()
+        self.backward = BackwardPass()
+        self.optimizer = OptimizerSteps()
+
+    def forget_module_calls(self) -> None:
+        """Drop the module calls of finished forward and backward passes."""
+        self.modules.mark_seqs.clear()
+        self.modules.mark_calls.clear()
+        self.backward = BackwardPass()
 
 
 def _is_started_in_python() -> bool:
@@ -145,23 +189,20 @@ def _is_started_in_python() -> bool:
 _states: weakref.WeakSet[ThreadState] = weakref.WeakSet()
 
 
-class _Here(threading.local):
+class _Current(threading.local):
     def __init__(self) -> None:
         self.state = ThreadState()
+        self.modules = self.state.modules
         _states.add(self.state)
 
 
-HERE = _Here()
+CURRENT = _Current()
 
 
-def forget_marks() -> None:
-    """Drop the marks of module calls of all threads."""
+def forget_module_calls() -> None:
+    """Drop the module calls of finished passes in all threads."""
     for state in list(_states):
-        state.mark_seqs.clear()
-        state.mark_calls.clear()
-        state.made_from = state.made_until = 0
-        state.made_by = None
-        state.task, state.backward, state.outside = -1, _NO_TASK, None
+        state.forget_module_calls()
 
 
 def state_of_thread(ident: int) -> ThreadState | None:

@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 
 import commtrace
-from commtrace import recorder, session
+from commtrace import session
 from commtrace.errors import NotATraceError, RecordingError, UsageError
 from commtrace.event import CommEvent, RankRow
-from commtrace.recorder import RECORDER
+from commtrace.recorder import RECORDER, listening
 from commtrace.tracefile import read_trace
 from dtensor_core.testing import fake_world, run_processes
 from tests.commtrace.recorder.recorded import calls, ops, steps
@@ -665,5 +665,5 @@ def test_a_recording_that_no_longer_hears_says_so(world: None) -> None:
         assert not recording.is_heard()
         RECORDER.set_buffers(kept)
         assert recording.is_heard()
-        recorder._interception.uninstall()
+        listening._interception.uninstall()
         assert not recording.is_heard()

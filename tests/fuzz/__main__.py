@@ -48,7 +48,7 @@ class Worker:
         )  # fmt: skip
         self._seed = seed
         self._lines: queue.Queue[str] = queue.Queue()
-        self._last_words = ""
+        self._handlers = ""
 
     def outcomes(self) -> Iterator[list[Outcome]]:
         """Yield the outcomes of each case in turn, including a crash or a hang."""
@@ -94,10 +94,10 @@ class Worker:
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
-        self._last_words = self._process.stderr.read()[-3000:]
+        self._handlers = self._process.stderr.read()[-3000:]
 
     def _lost(self, number: int, defect: str) -> Outcome:
-        return Outcome(Case(self._seed, number).kind, number, "", "", -1, defect, self._last_words)
+        return Outcome(Case(self._seed, number).kind, number, "", "", -1, defect, self._handlers)
 
 
 def run(seed: int, numbers: Sequence[int], *, jobs: int, memory: int, tell: Any) -> list[Outcome]:

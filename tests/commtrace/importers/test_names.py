@@ -6,7 +6,7 @@ import pytest
 
 from commtrace.collective_table import KINDS
 from commtrace.importers.names import dtype_of, is_library, kind_of, payload_of, wire_of
-from commtrace.recorder.signatures import SIGNATURES
+from commtrace.recorder.interception.signatures import SIGNATURES
 
 
 @pytest.mark.parametrize(

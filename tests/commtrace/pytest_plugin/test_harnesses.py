@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.recorder.library_frames import HARNESSES
+from commtrace.recorder.attribution.library_frames import HARNESSES
 
 pytest_plugins = ["pytester"]
 

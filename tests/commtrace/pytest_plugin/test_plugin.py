@@ -180,11 +180,11 @@ def test_it():
 
 def test_a_blind_recorder_fails_also_where_nothing_is_expected(project) -> None:
     text = project.failure("""
-from commtrace import recorder
+from commtrace.recorder import listening
 
 @pytest.mark.comms(none=True)
 def test_it():
-    recorder._interception.uninstall()
+    listening._interception.uninstall()
 """)
     assert "@pytest.mark.comms(none=True) cannot be judged" in text
     assert "why: the recorder no longer sees calls: one that was made to nobody was not" in text
@@ -198,7 +198,7 @@ from commtrace.recorder import RECORDER
 def test_it(monkeypatch):
     def broken(*_):
         raise ValueError("no place")
-    monkeypatch.setattr(RECORDER, "_number", broken)
+    monkeypatch.setattr(RECORDER, "_request", broken)
     with fake_world(2):
         reduce()
     monkeypatch.undo()
@@ -210,7 +210,7 @@ def test_calls_that_were_dropped_fail_the_test(project) -> None:
     text = project.failure("""
 @pytest.mark.comms(max_total=3)
 def test_it(comms):
-    comms._recorded.own._buffer._max_calls = 1
+    comms._recorded.own._buffer._most_calls = 1
     with fake_world(2):
         reduce(3)
 """)

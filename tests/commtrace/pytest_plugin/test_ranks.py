@@ -122,9 +122,9 @@ def body(comms):
         reduce()
 
 def blind():
-    from commtrace import recorder
+    from commtrace.recorder import listening
     reduce()
-    recorder._interception.uninstall()
+    listening._interception.uninstall()
 
 @pytest.mark.comms(all_reduce=1, exact=True)
 def test_passes(comms):

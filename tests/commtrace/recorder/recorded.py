@@ -9,10 +9,11 @@ import torch
 import torch.distributed as dist
 
 from commtrace.event import CommEvent, GroupRow, OpEvent, StepRow
-from commtrace.recorder.calls import Call, Request
-from commtrace.recorder.groups import Group
-from commtrace.recorder.locator import OTHER
-from commtrace.recorder.signatures import SIGNATURES
+from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.groups import Group
+from commtrace.recorder.events.location import OTHER, Location
+from commtrace.recorder.events.request import Request
+from commtrace.recorder.interception.signatures import SIGNATURES
 from commtrace.recorder.thread_state import ThreadState
 from commtrace.session import Recording
 
@@ -110,4 +111,4 @@ def unplaced_call() -> Call:
     row = GroupRow("alone", "", "0", 1, "", "gloo")
     group = Group(nobody, row, (0,), 0, is_in_cpp=True)
     request = Request("c10d::allreduce_", SIGNATURES["c10d::allreduce_"], group)
-    return Call(request, (OTHER, None, None, -1, None), ThreadState())
+    return Call(request, Location(OTHER, None, None, -1, None), ThreadState(), 0, 0)

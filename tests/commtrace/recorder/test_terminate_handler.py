@@ -49,9 +49,9 @@ def test_the_handler_is_taken_out_with_the_last_word() -> None:
     def second() -> None:
         pass
 
-    terminate_handler.say_before_abort(first)
-    terminate_handler.say_before_abort(second)
-    terminate_handler.forget_words(first)
-    assert terminate_handler._last_words == [second]
-    terminate_handler.forget_words(second)
-    assert (terminate_handler._last_words, terminate_handler._before) == ([], None)
+    terminate_handler.add_terminate_handler(first)
+    terminate_handler.add_terminate_handler(second)
+    terminate_handler.remove_terminate_handler(first)
+    assert terminate_handler._handlers == [second]
+    terminate_handler.remove_terminate_handler(second)
+    assert (terminate_handler._handlers, terminate_handler._before) == ([], None)

@@ -1,0 +1,111 @@
+"""Parameter names in the buckets of DistributedDataParallel, and its log of unused parameters.
+
+They are resolved when a call is written and never during a backward pass: the reducer holds its
+lock there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from commtrace.recorder.wrappers import plain_name
+from commtrace.schema import ALL_USED, SOME_UNUSED
+
+
+def given_bucket(frame: FrameType | None) -> dist.GradBucket | None:
+    """Return the bucket that a communication hook was called with; its argument has this name."""
+    bucket = frame.f_locals.get("bucket") if frame is not None else None
+    return bucket if isinstance(bucket, dist.GradBucket) else None
+
+
+class ParameterNames:
+    """Callable that returns the names of parameters in a model."""
+
+    def __init__(self, model: nn.Module, parameters: Sequence[torch.Tensor]) -> None:
+        self._model = model
+        self._parameters = parameters
+
+    def __call__(self) -> Sequence[str]:
+        """Return the names."""
+        names = {id(each): plain_name(name) for name, each in self._model.named_parameters()}
+        return [names.get(id(each), "") for each in self._parameters]
+
+
+class BucketNames:
+    """Callable that returns the parameter names in a bucket of DistributedDataParallel.
+
+    Known are the bucket's number of elements and the parameter that completed it, unless the bucket
+    was deferred to the end of the backward pass. The model is kept alive until the call is written,
+    a moment later.
+    """
+
+    def __init__(self, wrapper: Any, parameter: torch.Tensor | None, numel: int) -> None:
+        self._wrapper = wrapper
+        self._parameter = parameter
+        self._numel = numel
+
+    def __call__(self) -> Sequence[str]:
+        """Return the names; none if they cannot be determined."""
+        wrapper, parameter = self._wrapper, self._parameter
+        if torch._C._current_graph_task_id() >= 0:
+            return ()
+        named = [
+            (plain_name(name), each)
+            for name, each in wrapper.module.named_parameters()
+            if each.requires_grad and name not in wrapper.parameters_to_ignore
+        ]
+        position = next((i for i, (_, each) in enumerate(named) if each is parameter), None)
+        everything = list(range(len(named)))
+        found = [
+            [named[i][0] for i in indices]
+            for indices in (*_rebuilt(wrapper), everything, *_initial(wrapper, named))
+            if position in (None, *indices)
+            and sum(named[i][1].numel() for i in indices if i < len(named)) == self._numel
+        ]
+        is_certain = position is not None or all(sorted(each) == sorted(found[0]) for each in found)
+        return found[0] if found and is_certain else ()
+
+
+class UnusedNote:
+    """Callable that returns DistributedDataParallel's last log entry on unused parameters.
+
+    It logs the first ten passes, then one in a hundred.
+    """
+
+    def __init__(self, wrapper: Any) -> None:
+        self._wrapper = wrapper
+
+    def __call__(self) -> str:
+        """Return the note; empty if nothing has been logged yet."""
+        if torch._C._current_graph_task_id() >= 0:
+            return ""
+        num_bytes = self._wrapper._get_ddp_logging_data().get("unused_parameter_size")
+        return "" if num_bytes is None else SOME_UNUSED if num_bytes else ALL_USED
+
+
+def _initial(wrapper: Any, named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:
+    """Return the initial buckets: runs of parameters in order, the last ones first."""
+    sizes = wrapper._get_ddp_logging_data().get("bucket_sizes", "")
+    buckets: list[list[int]] = []
+    rest = iter(range(len(named)))
+    for size in reversed([int(each) for each in sizes.split(",") if each.strip()]):
+        bucket: list[int] = []
+        while size > 0 and (i := next(rest, None)) is not None:
+            bucket.append(i)
+            size -= named[i][1].numel() * named[i][1].itemsize
+        if size:  # parameters of several dtypes are distributed differently
+            return []
+        buckets.append(bucket)
+    return buckets
+
+
+def _rebuilt(wrapper: Any) -> list[list[int]]:
+    """Return the parameter indices of each bucket as the reducer has rebuilt them."""
+    texts = wrapper._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+    return [[int(number) for number in each.split()] for each in texts.split(",") if each.strip()]

@@ -1,0 +1,276 @@
+"""Location of a communication call in the program: phase, module call, and the user's line.
+
+    backward    the autograd engine is at work, on a node; the module is the one that made the node
+    recompute   the engine is at work, and a module or a checkpointed function is run once more
+    forward     otherwise, inside a module
+    optimizer   otherwise, inside of `Optimizer.step`, also of one that a hook of a gradient calls
+    other       otherwise
+
+The Python stack is walked only here, when something communicates (see `stack_frames`). In the
+backward pass the user's line is in the user's own autograd function, or the line that called
+backward.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from commtrace.recorder.attribution.backward_passes import begin_backward, calling_thread
+from commtrace.recorder.attribution.ddp import (
+    BucketNames,
+    ParameterNames,
+    UnusedNote,
+    given_bucket,
+)
+from commtrace.recorder.attribution.library_frames import FLAGS, GRADIENTS, attribution_by
+from commtrace.recorder.attribution.modules import ModuleTracker
+from commtrace.recorder.attribution.pipelines import note_transfers
+from commtrace.recorder.attribution.stack_frames import (
+    CHECKPOINT,
+    ENGINE,
+    IN_OPTIMIZER,
+    USER,
+    optimizer_steps_around,
+    user_code,
+    walk,
+)
+from commtrace.recorder.attribution.step_calls import StepCalls, Ticked
+from commtrace.recorder.events.location import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    RECOMPUTE,
+    Attribution,
+    Location,
+    Transfer,
+)
+from commtrace.recorder.module_place import ModuleCall, Place
+from commtrace.recorder.thread_state import CURRENT, ThreadState
+
+ACCUMULATING = torch._C._functions.AccumulateGrad  # pyright: ignore
+_SEEN_CHECKPOINT, _SEEN_OPTIMIZER = 1 << CHECKPOINT, 1 << IN_OPTIMIZER
+_new = tuple.__new__
+
+
+class Locator:
+    """Locates calls; tracks modules and optimizer steps while installed."""
+
+    def __init__(self, ticked: Ticked) -> None:
+        self.modules = ModuleTracker()
+        self._step_calls = StepCalls(ticked)
+        self._optimizer_hooks: list[Any] = []
+        self._end_of_noting: Callable[[], None] | None = None
+        self._hooked: Place | None = None
+        self._bucket: tuple[int, Place, int] | None = None
+
+    def install(self) -> None:
+        """Start tracking module calls and optimizer steps."""
+        self.modules.install()
+        self._optimizer_hooks = [
+            register_optimizer_step_pre_hook(_step_begins),
+            register_optimizer_step_post_hook(self._step_ends),
+        ]
+        self._step_calls.install()
+        self._end_of_noting = note_transfers()
+
+    def uninstall(self) -> None:
+        """Stop tracking and remove all hooks."""
+        self.modules.uninstall()
+        for hook in self._optimizer_hooks:
+            hook.remove()
+        self._optimizer_hooks = []
+        self._step_calls.uninstall()
+        if self._end_of_noting is not None:
+            self._end_of_noting()
+            self._end_of_noting = None
+
+    def _step_ends(self, optimizer: Any, *_: Any) -> None:
+        steps = CURRENT.state.optimizer
+        steps.depth = max(0, steps.depth - 1)
+        if not steps.depth:
+            self._step_calls.optimizer_stepped(optimizer)
+
+    def locate(
+        self,
+        frame: FrameType | None,
+        state: ThreadState,
+        sent: Sequence[torch.Size],
+        dtype: torch.dtype | None,
+    ) -> Location:
+        """Return the location of the code that `frame` runs on the thread of `state`.
+
+        Args:
+            frame: the caller's frame; None on a thread without Python frames.
+            state: the state of the current thread.
+            sent: shapes of the sent tensors.
+            dtype: dtype of the sent tensors.
+        """
+        task = torch._C._current_graph_task_id()
+        if task >= 0:
+            return self._locate_in_backward(frame, state, task, sent, dtype)
+        call = state.modules.innermost
+        code, instruction, attributing, installed, _, _ = walk(frame, USER)
+        if code is None and installed is not None:
+            code, instruction = installed.f_code, installed.f_lasti
+        attribution = None if attributing is None else attribution_by(attributing)
+        phase = OTHER if call is None else FORWARD
+        if attribution is not None:
+            if attribution.modules:
+                call = self.modules.call_of_unit(attribution.modules, call, is_ahead=True)
+            elif attribution.stage is not None:
+                call = self._call_of_stage(attribution.stage)
+                phase = attribution.stage.phase
+                return Location(phase, call, code, instruction, attribution)
+        if call is None and state.is_engine_thread:
+            found = self._locate_in_callback(attribution, code, instruction)
+            if found is not None:
+                return found
+        if phase is OTHER and state.optimizer.depth and _is_in_step(frame, state):
+            phase = OPTIMIZER
+        return _new(Location, (phase, call, code, instruction, attribution))
+
+    def _call_of_stage(self, stage: Transfer) -> ModuleCall:
+        name = f"stage{stage.stage}"
+        return self.modules.call_of_stage(stage.module, name, is_ahead=stage.is_ahead)
+
+    def _locate_in_callback(
+        self, attribution: Attribution | None, code: CodeType | None, instruction: int
+    ) -> Location | None:
+        """Return the location of a communication hook's continuation, on a thread of the backend.
+
+        The continuation runs when a message is complete. It belongs to the backward pass on another
+        thread, of the model last seen to call a hook. Returns None for other work of such a thread.
+        """
+        carries_gradients = attribution is not None and attribution.carries == GRADIENTS
+        if self._hooked is None and not carries_gradients:
+            return None
+        _, frame = calling_thread(CURRENT.state)
+        if frame is None and not carries_gradients:
+            return None
+        if code is None:
+            code, instruction = user_code(frame)
+        place = self._hooked or self.modules.wrapper_of(None, DistributedDataParallel)
+        call = None if place is None else (place, place.num_calls - 1)
+        return Location(BACKWARD, call, code, instruction, attribution or Attribution(GRADIENTS))
+
+    def _locate_in_backward(
+        self,
+        frame: FrameType | None,
+        state: ThreadState,
+        task: int,
+        sent: Sequence[torch.Size],
+        dtype: torch.dtype | None,
+    ) -> Location:
+        backward = state.backward
+        if backward.task != task:
+            begin_backward(state, task)
+        code, instruction, attributing, installed, outermost, kinds = walk(frame, ENGINE)
+        if code is None:
+            code, instruction = backward.caller.code, backward.caller.instruction
+        if code is None and installed is not None:
+            code, instruction = installed.f_code, installed.f_lasti
+        attribution = None if attributing is None else attribution_by(attributing)
+        call = state.modules.innermost
+        is_recomputed = call is not None and call is not backward.outer_module_call
+        phase = RECOMPUTE if is_recomputed or kinds & _SEEN_CHECKPOINT else BACKWARD
+        if kinds & _SEEN_OPTIMIZER:  # not around the backward pass, where the walk ended
+            phase = OPTIMIZER
+        if attribution is not None and attribution.modules:
+            call = self.modules.call_of_unit(attribution.modules, call, is_ahead=False)
+        elif not is_recomputed:
+            node: Any = torch._C._current_autograd_node()
+            call = None if node is None else self.call_of_node(node, state)
+            parameter = _parameter_of(node)
+            if node is None or (call is not None and parameter is not None):
+                if outermost is None:  # called from the engine
+                    call, attribution = self._sent_by_reducer(call, parameter, sent, dtype)
+                elif bucket := given_bucket(outermost):
+                    call, attribution = self._sent_by_hook(call, bucket, attribution, task)
+        return _new(Location, (phase, call, code, instruction, attribution))
+
+    def _sent_by_reducer(
+        self,
+        call: ModuleCall | None,
+        parameter: Any,
+        sent: Sequence[torch.Size],
+        dtype: torch.dtype | None,
+    ) -> tuple[ModuleCall | None, Attribution | None]:
+        """Attribute a message that C++ sends when a gradient is ready; it has no single parameter.
+
+        Without a parameter, the message was deferred to the end of the backward pass. Integer
+        payloads are not gradients but flags: the parameters that the pass has used.
+        """
+        place = self.modules.wrapper_of(call[0] if call else None, DistributedDataParallel)
+        if place is None:
+            return (call[0].root, call[0].root.num_calls - 1) if call else None, None
+        if dtype is not None and not (dtype.is_floating_point or dtype.is_complex):
+            attribution = Attribution(FLAGS, is_reducers=True, note=UnusedNote(place.module()))
+            return (place, place.num_calls - 1), attribution
+        names = BucketNames(place.module(), parameter, sum([shape.numel() for shape in sent]))
+        return (place, place.num_calls - 1), Attribution(GRADIENTS, (), names, is_reducers=True)
+
+    def _sent_by_hook(
+        self,
+        call: ModuleCall | None,
+        bucket: dist.GradBucket,
+        attribution: Attribution | None,
+        task: int,
+    ) -> tuple[ModuleCall | None, Attribution | None]:
+        """Attribute a message of DistributedDataParallel's communication hook.
+
+        If a bucket sends several messages, such as factors, only the first carries the parameter
+        names: it is one reduction.
+        """
+        parameters = bucket.parameters()
+        owner = call or (self.modules.owner_of(parameters[0]) if parameters else None)
+        place = self.modules.wrapper_of(owner[0] if owner else None, DistributedDataParallel)
+        model: Any = place.module() if place else None
+        if place is None or model is None:
+            return call, attribution
+        self._hooked = place
+        carries = attribution.carries if attribution else GRADIENTS
+        before, self._bucket = self._bucket, (task, place, bucket.index())
+        names = ParameterNames(model.module, () if before == self._bucket else parameters)
+        attribution = Attribution(carries, (), names, is_reducers=carries == GRADIENTS)
+        return (place, place.num_calls - 1), attribution
+
+    def call_of_node(self, node: Any, state: ThreadState) -> ModuleCall | None:
+        """Return the module call of an autograd node: its maker, or the owner of its leaf."""
+        parameter = _parameter_of(node)
+        if parameter is None:
+            return self.modules.call_that_made(node, state)
+        return self.modules.owner_of(parameter)
+
+
+def _parameter_of(node: Any) -> Any:
+    """Return the leaf a node accumulates into, or None; a failed attribute lookup is costly."""
+    return node.variable if type(node) is ACCUMULATING else None
+
+
+def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
+    """Return whether a step is really in progress; one that raised leaves its depth behind."""
+    *_, kinds = walk(frame, IN_OPTIMIZER)
+    if kinds & _SEEN_OPTIMIZER:
+        return True
+    state.optimizer.depth = 0
+    return False
+
+
+def _step_begins(*_: Any) -> None:
+    steps = CURRENT.state.optimizer
+    if steps.depth:  # some of them may have raised
+        steps.depth = optimizer_steps_around(sys._getframe(1)) - 1
+    steps.depth += 1
+    steps.task = torch._C._current_graph_task_id()

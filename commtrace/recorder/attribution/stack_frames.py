@@ -1,0 +1,211 @@
+"""Classification of stack frames: user code, a library's, or a part of torch that attributes calls.
+
+The user's line is the nearest line of the user's own code. Not counted as such are torch,
+dtensor_core, commtrace, the standard library, and the layers between these and a script: installed
+packages, the frameworks below and those named in the settings. If a stack has nothing else, the
+nearest line of an installed package is used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Sequence
+from types import CodeType, FrameType
+
+import torch
+import torch.distributed as dist
+
+from commtrace.recorder.attribution.library_frames import ATTRIBUTING
+from commtrace.recorder.thread_state import Stack, ThreadState
+
+LIBRARY, USER, OWN, ENGINE, CHECKPOINT, IN_OPTIMIZER, ATTRIBUTES, MIXED, INSTALLED = range(9)
+
+_LIBRARIES = frozenset(sys.stdlib_module_names - {"__main__"}) | {
+    "torch",
+    "dtensor_core",
+    "commtrace",
+    "typing_extensions",  # wraps deprecated functions of torch
+}
+_FRAMEWORKS = (
+    *("accelerate", "composer", "deepspeed", "ignite", "lightning", "lightning_fabric"),
+    *("pytorch_lightning", "transformers"),
+)
+"""Libraries that call a script's code and torch; not all are installed like packages."""
+_INSTALLED_IN = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
+_GENERATED = ("<eval_with_key>", *torch.__path__)
+"""Prefixes of the file names of code that torch generates, which is in no module."""
+
+_FRAMES_OF_FUNCTIONS = {
+    ("torch.autograd.graph", "_engine_run_backward"): ENGINE,
+    ("torch.optim.optimizer", "wrapper"): IN_OPTIMIZER,
+    **dict.fromkeys(ATTRIBUTING, ATTRIBUTES),
+}
+BLOCKING_TRANSFERS = frozenset({"send", "recv"})
+"""Functions of torch.distributed, and kinds of calls, that wait unless they are asynchronous."""
+_FRAMES_OF_MODULES = {
+    **{module: MIXED for module, _ in _FRAMES_OF_FUNCTIONS},
+    "torch.utils.checkpoint": CHECKPOINT,
+    "torch._ops": OWN,  # on the path from the dispatch mode
+    "commtrace.recorder.interception.operators": OWN,
+    "commtrace.recorder.interception.kernels": OWN,
+    "commtrace.recorder.interception.waits": OWN,
+    "commtrace.recorder.attribution.step_calls": OWN,
+}
+
+kinds_of_modules: dict[str, int] = {}
+"""Kinds of modules by name; cheaper to get from a frame than its code object."""
+_libraries, _own_packages = _FRAMEWORKS, ()
+
+
+def count_as_libraries(libraries: Sequence[str], own_packages: Sequence[str] = ()) -> None:
+    """Classify `libraries` as libraries from now on and `own_packages` as the user's own code."""
+    global _libraries, _own_packages
+    _libraries, _own_packages = (*_FRAMEWORKS, *libraries), tuple(own_packages)
+    kinds_of_modules.clear()
+
+
+def kind_of(frame: FrameType) -> int:
+    """Return the kind of a frame."""
+    kind = kinds_of_modules.get(frame.f_globals.get("__name__") or "")
+    if kind is None:
+        kind = _learn_kind(frame)
+    if kind != MIXED:
+        return kind
+    function = frame.f_globals["__name__"], frame.f_code.co_name
+    return _FRAMES_OF_FUNCTIONS.get(function, LIBRARY)
+
+
+def _learn_kind(frame: FrameType) -> int:
+    """Return the kind of a frame's module; generated code without one is judged by its file."""
+    module = frame.f_globals.get("__name__") or ""
+    if not module:
+        return LIBRARY if frame.f_code.co_filename.startswith(_GENERATED) else USER
+    kind = _FRAMES_OF_MODULES.get(module)
+    if kind is None:
+        kind = _kind_of_package(module, frame.f_code.co_filename)
+    kinds_of_modules[module] = kind
+    return kind
+
+
+def _kind_of_package(module: str, file: str) -> int:
+    if module.partition(".")[0] in _LIBRARIES:
+        return LIBRARY
+    if _is_within(module, _own_packages):
+        return USER
+    is_installed = _is_within(module, _libraries) or _is_installed(module, file)
+    return INSTALLED if is_installed else USER
+
+
+def _is_installed(module: str, file: str) -> bool:
+    """Return whether a file is of an installed package, in an environment or `pip --target`."""
+    if any(folder in file for folder in _INSTALLED_IN) or file.startswith(_SCRIPTS):
+        return True
+    folder, found, _ = file.rpartition(f"{os.sep}{module.partition('.')[0]}{os.sep}")
+    try:
+        return bool(found) and any(each.endswith(".dist-info") for each in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _is_within(module: str, packages: Sequence[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
+
+
+def engine_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the nearest frame that runs the autograd engine; None if none does."""
+    while frame is not None and kind_of(frame) != ENGINE:
+        frame = frame.f_back
+    return frame
+
+
+def walk(
+    frame: FrameType | None, end: int
+) -> tuple[CodeType | None, int, FrameType | None, FrameType | None, FrameType | None, int]:
+    """Walk the stack outwards, up to the first frame of kind `end`.
+
+    Returns:
+        The nearest code of the user, or None, and the instruction in it; the outermost frame of a
+        function that attributes the calls below it; the nearest frame of an installed package; the
+        last frame before the end, other than the recorder's own; and a bit `1 << kind` for each
+        other kind of frame seen.
+    """
+    kinds = kinds_of_modules
+    code, instruction, seen = None, -1, 0
+    attributing = installed = outermost = None
+    while frame is not None:
+        try:
+            kind = kinds[frame.f_globals["__name__"]]
+        except KeyError:
+            kind = _learn_kind(frame)
+        if kind:  # most frames belong to libraries
+            if kind == MIXED:
+                function = frame.f_globals["__name__"], frame.f_code.co_name
+                kind = _FRAMES_OF_FUNCTIONS.get(function, LIBRARY)
+            if kind == LIBRARY:
+                pass
+            elif kind == USER:
+                if code is None:
+                    code, instruction = frame.f_code, frame.f_lasti
+                if end == USER:
+                    break
+            elif kind == ATTRIBUTES:
+                attributing = frame
+            elif kind == INSTALLED:
+                installed = installed or frame
+            elif kind == OWN:
+                frame = frame.f_back
+                continue
+            else:
+                seen |= 1 << kind
+                if kind == end:
+                    break
+        outermost = frame
+        frame = frame.f_back
+    return code, instruction, attributing, installed, outermost, seen
+
+
+def user_code(frame: FrameType | None) -> tuple[CodeType | None, int]:
+    """Return the nearest user code, else the nearest installed package's, and its instruction."""
+    code, instruction, _, installed, _, _ = walk(frame, USER)
+    if code is None and installed is not None:
+        return installed.f_code, installed.f_lasti
+    return code, instruction
+
+
+def full_stack(frame: FrameType | None, state: ThreadState) -> Stack:
+    """Return the stack, plus that of the thread that called backward, if the engine runs it."""
+    task = torch._C._current_graph_task_id()
+    return stack_of(frame) + (
+        state.backward.caller.stack if task == state.backward.task >= 0 else ()
+    )
+
+
+def stack_of(frame: FrameType | None) -> Stack:
+    """Return the stack of a thread, without the recorder's own frames."""
+    frames = []
+    while frame is not None:
+        if kind_of(frame) != OWN:
+            frames.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(frames)
+
+
+def is_blocking_transfer(frame: FrameType | None) -> bool:
+    """Return whether `dist.send` or `dist.recv` makes the call; the operator is that of `isend`."""
+    while frame is not None and kind_of(frame) != USER:
+        if frame.f_code.co_name in BLOCKING_TRANSFERS:
+            return frame.f_globals.get("__name__") == dist.distributed_c10d.__name__
+        frame = frame.f_back
+    return False
+
+
+def optimizer_steps_around(frame: FrameType | None) -> int:
+    """Return the number of optimizer steps in progress around a frame."""
+    num = 0
+    while frame is not None:
+        num += kind_of(frame) == IN_OPTIMIZER
+        frame = frame.f_back
+    return num

@@ -1,0 +1,344 @@
+"""Buffer of one recording: holds calls and operators until they are written to its stream.
+
+The program's threads append; `flush` writes the entries present as one batch. A call is written
+once all of it is known. Until then each batch repeats it in the pseudo-table `outstanding`, so that
+the trace of a hanging program shows the calls in which it hangs. Call and operator numbers start at
+0 where the recording began.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from time import sleep
+from typing import Any, BinaryIO
+
+from commtrace.event import StepRow
+from commtrace.recorder.clock import now
+from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.call_sites import CallSites
+from commtrace.recorder.events.numbering import Numbering
+from commtrace.recorder.events.sink import LOCAL, Span
+from commtrace.recorder.events.sources import Sources
+from commtrace.recorder.events.steps import FoundSteps
+from commtrace.schema import TABLES
+from commtrace.tracefile import FOUND_STEPS, OUTSTANDING, SpoolWriter, sites_of
+from commtrace.tracefile.spool import NUMBERS, SITES
+
+_MAX_OUTSTANDING_ROWS = 1000
+_MAX_CALLS_IN_BATCH = 5000
+_MAX_OPS_IN_BATCH = 50_000
+_POLL_S = 0.001
+_MAX_OPS_PER_CALL = 10
+_SPAN_WIDTH = len(NUMBERS["ops"])
+_CALL_SITE_COLUMNS = [column for column, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
+NO_STEP = -1
+_OUTSIDE_MODULES = (None, -1)
+"""Module call of events outside every module."""
+_MAX_PAIRS = 1 << 16
+
+
+class Buffer:
+    """Calls, operators and steps of one recording, on their way to `stream`.
+
+    With a `rank`, only that rank's calls are kept (for threads that play several ranks). At most
+    `max_calls` calls and ten times as many operators are kept; further ones are only counted.
+    Events before `begin_steps` and after `end_steps` belong to no step, unless steps are found.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        facts: Mapping[str, Any],
+        *,
+        epoch: int,
+        numbering: Numbering,
+        rank: int | None = None,
+        max_calls: int | None = None,
+        wants_spans: bool = False,
+        wants_stacks: bool = False,
+    ) -> None:
+        self.rank = rank
+        self.step = NO_STEP
+        self._num_steps = 0
+        self._num_before_step = 0
+        self._num_marks = 0
+        self._found = FoundSteps(now(), epoch)
+        self.num_dropped = 0
+        self.num_ops_dropped = 0
+        self.wants_spans = wants_spans
+        self.wants_layouts = False
+        self.wants_stacks = wants_stacks
+        self.wants_contents = wants_spans
+        self._num_kept = 0
+        self._num_ops_kept = 0
+        self._most_calls = sys.maxsize if max_calls is None else max_calls
+        self._epoch = epoch
+        self._numbering = numbering
+        self._calls: deque[tuple[Call, int]] = deque()
+        # Flat numbers only, so that the garbage collector has nothing to visit.
+        self._spans: list[int] = []
+        self._call_sites = {"comm": CallSites(), "ops": CallSites()}
+        self._op_site_number = self._call_sites["ops"].number_of
+        self._op_pairs: dict[tuple[Any, ...], tuple[int, int, Any]] = {}
+        self._most_ops = sys.maxsize if max_calls is None else _MAX_OPS_PER_CALL * max_calls
+        self._steps: deque[Any] = deque()
+        self._outstanding: list[tuple[Call, int]] = []
+        self._shown: list[int] = []
+        self._sources = Sources()
+        self._groups: dict[str, Any] = {}
+        self._groups_in_use: dict[Any, None] = {}
+        self._lock = threading.Lock()
+        self._stream = stream
+        self._writer = SpoolWriter(stream, facts)
+
+    @property
+    def num_calls(self) -> int:
+        """Number of calls kept."""
+        return self._num_kept
+
+    def add(self, call: Call) -> None:
+        """Keep a call from the moment it is issued."""
+        if self.rank is not None and call.request.group.rank != self.rank:
+            return
+        if self._num_kept >= self._most_calls:
+            self.num_dropped += 1
+            return
+        self._num_kept += 1
+        self._calls.append((call, self.step))
+
+    def keep_span(self, span: Span) -> None:
+        """Keep a completed operator, in the step in progress."""
+        rank, number, parent, op, level, start, length, phase, regions, call, thread, _, inner = (
+            span
+        )
+        if self.rank is not None and rank != self.rank:
+            return
+        if self._num_ops_kept >= self._most_ops:
+            self.num_ops_dropped += 1 if inner is None else 2
+            return
+        place, module_call = call or _OUTSIDE_MODULES
+        # Keyed by identity: hashing an operator runs Python code. Its call site keeps it alive.
+        if inner is None:
+            self._num_ops_kept += 1
+            key = (rank, id(op), level, phase, regions, place, thread)
+            call_site = self._op_site_number(key)
+            if call_site is None:
+                call_site = self._add_op(key, op)
+            self._spans += (number, parent, start, length, self.step, module_call, call_site)
+            return
+        self._num_ops_kept += 2
+        inner_number, inner_op, inner_start, inner_length = inner
+        pair = (rank, id(op), id(inner_op), phase, regions, place, thread)
+        call_sites = self._op_pairs.get(pair)
+        if call_sites is None:
+            call_sites = self._add_pair(pair, op, level, inner_op)
+        step = self.step
+        self._spans += (
+            inner_number, number, inner_start, inner_length, step, module_call, call_sites[0],
+            number, parent, start, length, step, module_call, call_sites[1],
+        )  # fmt: skip
+
+    def _add_op(self, key: tuple[Any, ...], op: Any) -> int:
+        rank, _, level, phase, regions, place, thread = key
+        region = regions[-1] if regions else ""
+        path, class_name = (place.plain, place.class_name) if place else ("", "")
+        row = (rank, str(op), level, phase, region, path, class_name, thread)
+        return self._call_sites["ops"].add(key, row, op)
+
+    def _add_pair(
+        self, pair: tuple[Any, ...], op: Any, level: str, inner_op: Any
+    ) -> tuple[int, int, Any]:
+        rank, _, _, *where = pair
+        call_sites = []
+        for each, its_level in ((inner_op, LOCAL), (op, level)):
+            key = (rank, id(each), its_level, *where)
+            call_site = self._op_site_number(key)
+            call_sites.append(self._add_op(key, each) if call_site is None else call_site)
+        if len(self._op_pairs) >= _MAX_PAIRS:
+            self._op_pairs.clear()
+        found = self._op_pairs[pair] = (call_sites[0], call_sites[1], (op, inner_op))
+        return found
+
+    def begin_steps(self) -> None:
+        """Begin a step, unless one is in progress."""
+        if self.step == NO_STEP:
+            self._set_step(self._num_steps, now())
+
+    def _set_step(self, step: int, begin: int) -> None:
+        self.step = step
+        self._step_begin = begin
+        self._num_before_step = self._num_kept
+
+    def end_step(self, rank: int) -> None:
+        """End the step in progress at the program's request and begin the next one."""
+        self._num_marks += 1
+        self._end_step(rank)
+
+    def _end_step(self, rank: int) -> None:
+        self.begin_steps()
+        end = now()
+        epoch = self._epoch
+        self._steps.append(StepRow(rank, self.step, self._step_begin + epoch, end + epoch))
+        self._num_steps += 1
+        self._set_step(self._num_steps, end)
+
+    def end_steps(self, rank: int) -> None:
+        """End the step in progress; discard a last step in which nothing happened."""
+        if self.step != NO_STEP and (self._num_kept > self._num_before_step or not self._num_steps):
+            self._end_step(rank)
+        self._set_step(NO_STEP, now())
+
+    @property
+    def is_one_step(self) -> bool:
+        """Return whether the recording itself is the only step, since the program marked none."""
+        return not self._num_marks and self._num_steps == 1
+
+    def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
+        """Receive a call that may end a step; ignored once the program has marked a step itself."""
+        if not self._num_marks:
+            self._found.tick(source, thing, at, begin)
+
+    def end_found_steps(self) -> None:
+        """Complete the found steps; the last call of each source also ends a step."""
+        self._found.end()
+
+    def flush(self, facts: Mapping[str, Any] | None = None, *, is_last: bool = False) -> None:
+        """Write the entries collected so far.
+
+        Large amounts are written in several batches, so that early entries are safe sooner.
+
+        Args:
+            facts: facts to write with the last batch.
+            is_last: also write the calls that are still outstanding.
+
+        Raises:
+            OSError: some batches could not be written; their entries are lost.
+        """
+        failure = None
+        with self._lock:
+            num_full = max(
+                len(self._calls) // _MAX_CALLS_IN_BATCH,
+                len(self._spans) // (_MAX_OPS_IN_BATCH * _SPAN_WIDTH),
+            )
+            for number in range(num_full + 1):
+                try:
+                    self._write_batch(facts if number == num_full else None, is_last)
+                except OSError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+
+    def _write_batch(self, facts: Mapping[str, Any] | None, is_last: bool) -> None:
+        done, waiting = self._split_by_completion(is_last)
+        numbers = {"comm": self._numbers_of(done), "ops": self._take_spans()}
+        tables = {
+            "groups": self._new_groups([*done, *waiting]),
+            "steps": _take(self._steps, len(self._steps)),
+            FOUND_STEPS: _take(self._found.new, len(self._found.new)),
+        }
+        for name, call_sites in self._call_sites.items():
+            tables[sites_of(name)] = _take(call_sites.new, len(call_sites.new))
+        shown = [call.id for call, _ in waiting]
+        if not any((facts, shown != self._shown, *numbers.values(), *tables.values())):
+            return
+        tables[OUTSTANDING] = [
+            call.row(self._epoch, step, self._numbering)
+            for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
+        ]
+        self._shown = shown
+        changes = self._sources.changes(tables[sites_of("comm")], tables[OUTSTANDING])
+        try:
+            self._writer.write(tables, {**(facts or {}), **changes}, numbers)
+        except OSError:  # memory stays bounded even if the disk is full
+            self._requeue(tables, numbers)
+            raise
+
+    def _requeue(self, tables: Mapping[str, Any], numbers: Mapping[str, Sequence[int]]) -> None:
+        """Count the entries that could not be written; requeue those that later batches need."""
+        self.num_dropped += len(numbers["comm"]) // len(NUMBERS["comm"])
+        self.num_ops_dropped += len(numbers["ops"]) // _SPAN_WIDTH
+        for row in tables["groups"]:
+            del self._groups[row.name]
+        self._steps.extendleft(reversed(tables["steps"]))
+        self._found.new.extendleft(reversed(tables[FOUND_STEPS]))
+        self._sources.is_new = True
+        for name, call_sites in self._call_sites.items():
+            call_sites.new.extendleft(reversed(tables[sites_of(name)]))
+        self._shown = []
+
+    def await_ends(self, timeout_s: float, ask: Callable[[], None]) -> None:
+        """Wait up to `timeout_s` for backends to report calls that have completed by now.
+
+        `ask` is called meanwhile, since not all backends report by themselves.
+        """
+        deadline = now() + round(timeout_s * 1e9)
+        while any(call.is_watched for call, _ in (*self._outstanding, *self._calls)):
+            ask()
+            if now() > deadline:
+                return
+            sleep(_POLL_S)
+
+    def _split_by_completion(
+        self, is_last: bool
+    ) -> tuple[list[tuple[Call, int]], list[tuple[Call, int]]]:
+        """Split the calls into fully known ones and outstanding ones."""
+        waiting: list[tuple[Call, int]] = []
+        done: list[tuple[Call, int]] = []
+        for entry in [*self._outstanding, *_take(self._calls, _MAX_CALLS_IN_BATCH)]:
+            (done if is_last or entry[0].is_over() else waiting).append(entry)
+        self._outstanding = waiting
+        return done, waiting
+
+    def _new_groups(self, entries: list[tuple[Call, int]]) -> list[Any]:
+        """Return the rows of groups that are new or whose description has changed."""
+        rows = {}
+        self._groups_in_use.update(dict.fromkeys([call.request.group for call, _ in entries]))
+        for group in self._groups_in_use:
+            row = group.row._replace(name=self._numbering.name(group))
+            if self._groups.get(row.name) != row:
+                self._groups[row.name] = rows[row.name] = row
+        return list(rows.values())
+
+    def _numbers_of(self, entries: list[tuple[Call, int]]) -> list[int]:
+        """Return the numbers of each call; columns that alike calls share become a call site."""
+        call_sites, epoch, numbering = self._call_sites["comm"], self._epoch, self._numbering
+        number_of = call_sites.number_of
+        flat: list[int] = []
+        for call, step in entries:
+            key = call.call_site()
+            number = number_of(key)
+            if number is None:
+                row = call.row(epoch, step, numbering)
+                shared = tuple([row[column] for column in _CALL_SITE_COLUMNS])
+                number = call_sites.add(key, shared, call.request)
+            flat += (*call.numbers(epoch, step, numbering), number)
+        return flat
+
+    def _take_spans(self) -> list[int]:
+        """Take the buffered operator numbers, in the file's numbering; threads may append."""
+        spans = self._spans[: _MAX_OPS_IN_BATCH * _SPAN_WIDTH]
+        del self._spans[: len(spans)]
+        if first := self._numbering.first_op:
+            for place in (0, 1):
+                numbers = spans[place::_SPAN_WIDTH]
+                spans[place::_SPAN_WIDTH] = [max(number - first, -1) for number in numbers]
+        starts = spans[2::_SPAN_WIDTH]
+        spans[2::_SPAN_WIDTH] = map(self._epoch.__add__, starts)
+        return spans
+
+    def contents(self) -> bytes:
+        """Return everything written so far."""
+        with self._lock:
+            self._stream.seek(0)
+            written = self._stream.read()
+            self._stream.seek(0, io.SEEK_END)
+        return written
+
+
+def _take(entries: deque[Any], most: int) -> list[Any]:
+    """Pop up to `most` of the oldest entries of a queue that other threads may append to."""
+    return [entries.popleft() for _ in range(min(len(entries), most))]

@@ -1,0 +1,257 @@
+"""One communication call, from its issue to its completion, and its row in table `comm`.
+
+A call reads only values that would be gone later. Text is formatted when the call is written
+(`row`), off the program's critical path.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import lru_cache
+from json import dumps
+from typing import Any
+
+from commtrace.recorder.clock import now
+from commtrace.recorder.events.location import Location, text_of_stack
+from commtrace.recorder.events.numbering import Numbering
+from commtrace.recorder.events.request import Request
+from commtrace.recorder.thread_state import Stack, ThreadState
+
+_UNKNOWN = -1
+
+
+class Call:
+    """A call in progress or completed. Times are the recorder's clock in ns; -1 is unknown.
+
+    A call is `issued`, has `returned` or `raised`, and is `waited` for. It is over once it has been
+    `settle`d, or once the program has dropped its handle. One that is watched or owed is over only
+    after its completion or its blocked time has been reported.
+
+    A call outlives its tensors. It has slots, to stay below 512 bytes, and holds no object created
+    in C++. Such an object would come from the allocator that serves the tensors and could occupy
+    the gap that one of them leaves, so that the next tensor of the same size would not fit there.
+
+    Attributes:
+        id: number of the call on its rank.
+        seq: number of the call in its group.
+        functional_op: the functional collective that issued the call, if any.
+        sent_id: number of the contents sent.
+        is_watched: the completion of the call will still be reported.
+        is_owed: the blocked time of the call will still be reported.
+    """
+
+    __slots__ = (
+        "complete_ns", "functional_op", "id", "is_owed", "is_settled", "is_watched", "issue_ns",
+        "location", "num_waits", "op", "op_id", "region", "request", "return_ns", "sent_id", "seq",
+        "stack", "thread", "waited_ns", "work",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: Request,
+        location: Location,
+        state: ThreadState,
+        number: int,
+        seq: int,
+        stack: Stack = (),
+        sent_id: int = _UNKNOWN,
+    ) -> None:
+        operators = state.operators
+        self.request = request
+        self.location = location
+        self.id = number
+        self.seq = seq
+        self.thread = state.native_id
+        self.region = state.regions[-1] if state.regions else ""
+        self.functional_op = state.collectives.functional_op
+        self.op = operators.on_dtensors or operators.innermost
+        self.op_id = operators.span_id
+        self.stack = stack
+        self.sent_id = sent_id
+        self.waited_ns = self.num_waits = 0
+        self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
+        self.work: Any = None
+        self.is_settled = self.is_watched = self.is_owed = False
+
+    def issued(self, at_ns: int) -> None:
+        """Note that the operator is called."""
+        self.issue_ns = at_ns
+
+    def raised(self) -> None:
+        """Note that the operator has raised."""
+        self.return_ns = now()
+        self.is_settled = True
+
+    def returned(self) -> None:
+        """Note that the operator has returned."""
+        self.return_ns = now()
+
+    def completed_on_return(self) -> None:
+        """Note that nothing is left to wait for."""
+        self.complete_ns = self.return_ns
+        self.is_settled = True
+
+    def returned_work(self, work: Any) -> None:
+        """Keep a weak reference to the handle to wait for."""
+        self.work = weakref.ref(work)
+
+    def owe(self) -> None:
+        """Note that the blocked time will be reported later."""
+        self.is_owed = True
+
+    def pay(self) -> None:
+        """Note that the blocked time has been reported, or will not be."""
+        self.is_owed = False
+
+    def watch(self) -> None:
+        """Note that the completion will be reported later."""
+        self.is_watched = True
+
+    def unwatch(self) -> None:
+        """Note that the completion will not be reported."""
+        self.is_watched = False
+
+    def settle(self) -> None:
+        """Note that nothing more will be reported."""
+        self.is_settled = True
+
+    def completed(self, at_ns: int) -> None:
+        """Note the completion, unless it is known already."""
+        if self.complete_ns < 0:
+            self.complete_ns = at_ns
+
+    def completed_on_device(self, at_ns: int) -> None:
+        """Note the completion that an accelerator reports, which is its last report."""
+        self.complete_ns = max(at_ns, self.issue_ns)
+        self.give_up_completion()
+
+    def give_up_completion(self) -> None:
+        """Note that no more will be known of the completion."""
+        self.is_watched, self.is_settled = False, True
+
+    def waited(self, begin_ns: int, end_ns: int) -> None:
+        """Note a wait; it settles the call, unless only a stream of an accelerator waits."""
+        self.waited_ns += end_ns - begin_ns
+        self.num_waits += 1
+        if self.request.device == "cpu":
+            self.completed(end_ns)
+            self.is_settled = True
+
+    def is_over(self) -> bool:
+        """Return whether everything that can be known of the call is known."""
+        if self.is_settled:
+            return True
+        if self.is_watched or self.is_owed:
+            return False
+        return self.work is not None and self.work() is None
+
+    def blocked_ns(self) -> int:
+        """Return the time that the thread was observed to be blocked; -1 if unknown."""
+        if self.return_ns < 0:
+            return _UNKNOWN
+        if not self.request.is_async:
+            return self.return_ns - self.issue_ns + self.waited_ns
+        return self.waited_ns if self.num_waits else _UNKNOWN
+
+    def call_site(self) -> tuple[Any, ...]:
+        """Return a key of the row's columns other than the numbers.
+
+        The request must outlive the key; code and operators, which enter by identity, live on.
+        """
+        location = self.location
+        module_call, attribution = location.module_call, location.attribution
+        return (
+            self.request.identity(), self.region, self.thread, id(self.op), location.phase,
+            module_call[0] if module_call else None, id(location.code), location.instruction,
+            self.stack, attribution.key() if attribution else None,
+        )  # fmt: skip
+
+    def numbers(self, epoch: int, step: int, numbering: Numbering) -> tuple[int, ...]:
+        """Return the columns that `spool.NUMBERS` names, in that order."""
+        module_call, group = self.location.module_call, self.request.group
+        issued, returned, completed = self.issue_ns, self.return_ns, self.complete_ns
+        number, seq, op_id = numbering.of(self.id, self.seq, self.op_id, group)
+        return (
+            number,
+            seq,
+            issued + epoch,
+            returned - issued if returned >= 0 else _UNKNOWN,
+            self.blocked_ns(),
+            completed + epoch if completed >= 0 else _UNKNOWN,
+            step,
+            module_call[1] if module_call else _UNKNOWN,
+            op_id,
+            self.sent_id,
+        )
+
+    def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
+        """Return the call as a row of table `comm`, in the order of its columns."""
+        request, location = self.request, self.location
+        group, place, attribution = request.group, location.place, location.attribution
+        why = request.announcement
+        if why is None and attribution is not None and attribution.reason is not None:
+            why = attribution.reason()
+        number, seq, issue, duration, blocked, complete, step, module_call, op_id, sent_id = (
+            self.numbers(epoch, step, numbering)
+        )
+        return (
+            group.rank,
+            number,
+            request.signature.kind,
+            request.native_op,
+            numbering.name(group),
+            seq,
+            request.reduce_op,
+            group.global_rank(request.root),
+            group.global_rank(request.peer),
+            _dtype_name(request.dtype),
+            _shapes(request.sent),
+            _shapes(request.received),
+            request.payload,
+            request.wire_bytes(),
+            request.is_async,
+            issue,
+            duration,
+            blocked,
+            complete,
+            step,
+            location.phase,
+            self.region,
+            place.plain if place else "",
+            place.class_name if place else "",
+            module_call,
+            self.thread,
+            why.operator if why else str(self.op or ""),
+            op_id,
+            location.file,
+            location.line,
+            location.function,
+            why.sentence if why else attribution.note() if attribution else "",
+            why.argument if why else "",
+            why.source if why else "",
+            why.target if why else "",
+            dumps(why.candidates) if why and why.candidates else "",
+            why.payload_bytes if why else _UNKNOWN,
+            attribution.carries if attribution else "",
+            ",".join(location.parameter_names),
+            text_of_stack(self.stack) if self.stack else "",
+            sent_id,
+        )
+
+
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.") if dtype is not None else ""
+
+
+_shape_texts: dict[Any, str] = {}
+
+
+def _shapes(shapes: tuple[Any, ...]) -> str:
+    text = _shape_texts.get(shapes)
+    if text is None:
+        if len(_shape_texts) > 10_000:
+            _shape_texts.clear()
+        text = ";".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
+        _shape_texts[shapes] = text
+    return text

@@ -1,0 +1,89 @@
+"""Facts about a run and a rank: those known when a spool begins and those found out later.
+
+Recording may begin before `init_process_group`. The environment (torchrun's RANK and WORLD_SIZE) is
+then trusted until the first process group is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import socket
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from commtrace.recorder.clock import boot, now
+from commtrace.recorder.events.groups import Groups
+
+
+def process_rank() -> int | None:
+    """Return this process's global rank, or None without a process group."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else None
+
+
+def _first_rank() -> int:
+    rank = process_rank()
+    if rank is not None:
+        return rank
+    variable = os.environ.get("RANK", "")
+    return int(variable) if variable.isdigit() else 0
+
+
+def _world_size() -> int:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    world_size = os.environ.get("WORLD_SIZE", "")
+    return int(world_size) if world_size.isdigit() else 1
+
+
+class Facts:
+    """Facts of one recording; `rank` and `num_ranks` become accurate while it runs."""
+
+    def __init__(self, detail: str, epoch: int) -> None:
+        self._is_rank_certain = process_rank() is not None
+        self.rank = _first_rank()
+        self._run: dict[str, Any] = {
+            "world_size": max(_world_size(), self.rank + 1),
+            "process_group": "none",
+            "detail": detail,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "command": shlex.join(sys.argv),
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        }
+        self._device = "cpu"
+        self.first: Mapping[str, Any] = {
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "boot": boot(),
+            "epoch_ns": epoch,
+            "device": self._device,
+            "start_ns": now() + epoch,
+            "run": dict(self._run),
+        }
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks of the program, as far as is known."""
+        return self._run["world_size"]
+
+    def changes(self, groups: Groups, device: str) -> dict[str, Any]:
+        """Return the facts changed by the groups and the device seen since the last call."""
+        before = (self.rank, self._device, dict(self._run))
+        group = groups.newest
+        if group is not None:
+            self._run["process_group"] = group.row.backend
+            self._run["world_size"] = max(self._run["world_size"], groups.num_ranks)
+            if not self._is_rank_certain:
+                self.rank = group.rank
+        self._device = device
+        if (self.rank, self._device, self._run) == before:
+            return {}
+        return {"rank": self.rank, "device": self._device, "run": dict(self._run)}

@@ -1,0 +1,156 @@
+"""Location of a call in the program, and the attribution that a library's frames give it.
+
+The parts that cost time, such as the line of an instruction and the names of parameters, are
+computed when the call is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from commtrace.recorder.module_place import ModuleCall, Place
+from commtrace.recorder.thread_state import Stack
+from commtrace.schema import PHASES
+
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, OTHER = PHASES
+
+_UNKNOWN = -1
+_RESUMED = "torch_dynamo_resume_in_"
+
+
+def _no_names() -> Sequence[str]:
+    return ()
+
+
+def _no_note() -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A redistribution of torch's DTensor; `operator` is `redistribute` if the user's own."""
+
+    operator: str
+    argument: str
+    source: str
+    target: str
+    candidates: tuple[tuple[str, float], ...] = ()  # torch does not report the alternatives
+    payload_bytes: int = -1  # nor the expected bytes
+
+    @property
+    def sentence(self) -> str:
+        """The reason in one sentence."""
+        needs = f"needs {self.argument} " if self.argument else ""
+        return f"{self.operator} {needs}{self.source} -> {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A pipeline transfer, for the next call of `module` if `is_ahead`, else the latest."""
+
+    module: nn.Module
+    stage: int
+    phase: str
+    is_ahead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Payload of a call and the part of the model it belongs to.
+
+    Attributes:
+        carries: objects, parameters, gradients, activations, flags (of the parameters that a pass
+            has used), or `HARNESS` for the set-up and tear-down of a test.
+        modules: the modules it belongs to, if known.
+        names: returns the parameters' names.
+        reason: returns why torch's DTensor redistributes, if it does.
+        is_reducers: DistributedDataParallel's reducer waits for the call, in C++.
+        are_relative: `names` are relative to the module that the call is attributed to.
+        stage: the pipeline stage, if it is a transfer of one.
+        note: returns what else the library says.
+    """
+
+    carries: str
+    modules: tuple[nn.Module, ...] = ()
+    names: Callable[[], Sequence[str]] = _no_names
+    reason: Callable[[], Reason] | None = None
+    is_reducers: bool = False
+    are_relative: bool = False
+    stage: Transfer | None = None
+    note: Callable[[], str] = _no_note
+
+    def key(self) -> tuple[Any, ...]:
+        """Return the attribution's values as they are written."""
+        reason = None if self.reason is None else self.reason()
+        return self.carries, tuple(self.names()), reason, self.note()
+
+
+class Location(NamedTuple):
+    """Location of a call.
+
+    Attributes:
+        phase: forward, backward, recompute, optimizer or other.
+        module_call: the module call that the call belongs to.
+        code: the user's code; None if the stack has none.
+        instruction: offset of the call's instruction in `code`.
+        attribution: the attribution found on the stack.
+    """
+
+    phase: str
+    module_call: ModuleCall | None
+    code: CodeType | None
+    instruction: int
+    attribution: Attribution | None
+
+    @property
+    def place(self) -> Place | None:
+        """The module that the call belongs to."""
+        return self.module_call[0] if self.module_call else None
+
+    @property
+    def module_call_number(self) -> int:
+        """Number of the module call; -1 outside all modules."""
+        return self.module_call[1] if self.module_call else _UNKNOWN
+
+    @property
+    def file(self) -> str:
+        """The user's source file."""
+        return self.code.co_filename if self.code else ""
+
+    @property
+    def line(self) -> int:
+        """Line of the instruction; computed late, since a frame's line is costly."""
+        if self.code is None:
+            return _UNKNOWN
+        at = self.instruction
+        lines = (line for begin, end, line in self.code.co_lines() if begin <= at < end)
+        return next(lines, None) or self.code.co_firstlineno
+
+    @property
+    def function(self) -> str:
+        """The user's function, also one that torch.compile resumes after a graph break."""
+        name = self.code.co_name if self.code else ""
+        if not name.startswith(_RESUMED):
+            return name
+        return name.removeprefix(_RESUMED).rpartition("_at_")[0]
+
+    @property
+    def parameter_names(self) -> Sequence[str]:
+        """Names of the parameters that the call carries."""
+        attribution, place = self.attribution, self.place
+        if attribution is None:
+            return ()
+        names = attribution.names()
+        if attribution.are_relative and place is not None and place.plain:
+            return [f"{place.plain}.{name}" for name in names]
+        return names
+
+
+def text_of_stack(stack: Stack) -> str:
+    """Format a stack as lines `file:line function`, innermost last."""
+    return "\n".join(f"{code.co_filename}:{line} {code.co_name}" for code, line in reversed(stack))

@@ -1,0 +1,184 @@
+"""Request of a communication call: the values of its arguments.
+
+The recorder reads a request when the operator is called, since its tensors may be gone later. Calls
+known to be alike share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
+
+from commtrace.collective_table import wire_bytes
+from commtrace.recorder.events.groups import Group
+from commtrace.recorder.events.signature import RECEIVED, RESULT, SENT, Signature
+
+_UNKNOWN = -1
+_Tensor = torch.Tensor
+
+Shapes = tuple[torch.Size, ...]
+
+
+class Request:
+    """Argument values of a call; shared by all calls that one announcement object announces.
+
+    `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
+    ranks within the group, -1 if none.
+    """
+
+    __slots__ = (
+        "announcement", "device", "dtype", "group", "is_async", "is_computed", "is_shared",
+        "kept_bytes", "native_op", "payload", "peer", "received", "reduce_op", "root", "sent",
+        "signature",
+    )  # fmt: skip
+
+    def __init__(
+        self, native_op: str, signature: Signature, group: Group, announcement: Any = None
+    ) -> None:
+        self.native_op = native_op
+        self.signature = signature
+        self.group = group
+        self.announcement = announcement
+        self.sent: Shapes = ()
+        self.received: Shapes = ()
+        self.payload = 0
+        self.kept_bytes = self.root = self.peer = _UNKNOWN
+        self.dtype: Any = None
+        self.reduce_op = ""
+        self.device = "cpu"
+        self.is_computed = self.is_async = True
+        self.is_shared = False
+
+    def read_arguments(self, args: Sequence[Any], reduce_op: str = "") -> None:
+        """Read the operator's arguments.
+
+        A functional collective passes `reduce_op` by name. c10d wraps it in a ScriptObject;
+        unboxing dominates the cost of this function.
+        """
+        signature = self.signature
+        if reduce_op:
+            self.reduce_op = reduce_op
+        elif signature.reduce_op is not None:
+            given = len(args) > signature.reduce_op
+            self.reduce_op = _reduce_op_name(args[signature.reduce_op]) if given else "sum"
+        if signature.root is not None:
+            self.root = args[signature.root]
+        if signature.peer is not None:
+            self.peer = args[signature.peer]
+        if signature.is_async is not None:
+            # the dispatcher drops an argument that equals its default, True
+            self.is_async = len(args) <= signature.is_async or bool(args[signature.is_async])
+        elif signature.is_blocking:
+            self.is_async = False
+        if signature.sent is not None:
+            self.sent = self._read_tensors(args[signature.sent], signature.payload is SENT)
+            if signature.kind == "all_to_all":
+                self.kept_bytes = self._kept_bytes(args)
+        if signature.received == signature.sent:
+            self.received = self.sent
+        elif signature.received is not None and signature.received != RESULT:
+            self.received = self._read_tensors(
+                args[signature.received], signature.payload is RECEIVED
+            )
+        if signature.payload_per_rank:
+            self.payload *= len(self.group.ranks)
+
+    def read_result(self, result: Any) -> None:
+        """Read the operator's result, which is the call's output buffer."""
+        signature = self.signature
+        self.received = self._read_tensors(result, signature.payload is RECEIVED)
+        if signature.payload_per_rank:
+            self.payload *= len(self.group.ranks)
+
+    def set_async(self, is_async: bool) -> None:
+        """Note whether the operator returns before the call is complete."""
+        self.is_async = is_async
+
+    def share(self) -> None:
+        """Note that several calls have this request."""
+        self.is_shared = True
+
+    def identity(self) -> Any:
+        """Return a key, equal if all columns are equal; costly objects enter by identity."""
+        if self.is_shared:
+            return id(self)
+        return (
+            self.native_op, self.group, self.reduce_op, self.root, self.peer, self.dtype, self.sent,
+            self.received, self.payload, self.kept_bytes, self.is_async, id(self.announcement),
+        )  # fmt: skip
+
+    def wire_bytes(self) -> int:
+        """Return the bytes that this rank puts on the wire."""
+        if self.kept_bytes >= 0:
+            return self.payload - self.kept_bytes
+        group = self.group
+        distance = group.distance(max(self.root, 0))
+        return wire_bytes(self.signature.kind, self.payload, len(group.ranks), distance=distance)
+
+    def _read_tensors(self, argument: Any, is_payload: bool) -> Shapes:
+        """Return the shapes of an argument's tensors; sum their bytes, note dtype and device."""
+        if type(argument) is _Tensor:
+            tensors = (argument,)
+        elif type(argument) is list and argument and type(argument[0]) is _Tensor:
+            tensors = argument  # the usual case of `tensors_of`, without its cost
+        else:
+            tensors = tensors_of(argument)
+        if not tensors:
+            return ()
+        first = tensors[0]
+        if self.dtype is None:
+            self.dtype = first.dtype
+            if not first.is_cpu:
+                self.device = first.device.type
+                self.is_computed = not first.is_meta
+            if type(first) is not _Tensor and isinstance(first, FakeTensor):
+                self.is_computed = False
+        if len(tensors) == 1:
+            if is_payload:
+                self.payload = first.numel() * first.itemsize
+            return (first.shape,)
+        if is_payload:
+            self.payload = sum([tensor.numel() * tensor.itemsize for tensor in tensors])
+        return tuple([tensor.shape for tensor in tensors])
+
+    def _kept_bytes(self, args: Sequence[Any]) -> int:
+        """Return the bytes a rank sends to itself in an all-to-all; -1 if all get the same."""
+        signature, own = self.signature, self.group.group_rank
+        if signature.split is not None:
+            split = args[signature.split]
+            return self.payload * split[own] // max(sum(split), 1) if split else _UNKNOWN
+        sent = args[signature.sent or 0]
+        if isinstance(sent, torch.Tensor):  # equal splits, or splits that only the device knows
+            return _UNKNOWN
+        tensor = tensors_of(sent)[own]
+        return tensor.numel() * tensor.itemsize
+
+
+def tensors_of(argument: Any) -> Sequence[torch.Tensor]:
+    """Return the tensors of a tensor, a list of tensors, or a list of lists."""
+    if isinstance(argument, torch.Tensor):
+        return (argument,)
+    if argument and isinstance(argument[0], (list, tuple)):
+        return [tensor for each in argument for tensor in each]
+    return argument
+
+
+_REDUCE_OPS: dict[int, str] = (
+    {op.value: name.lower() for name, op in dist.ReduceOp.RedOpType.__members__.items()}
+    if dist.is_available()
+    else {}
+)
+
+
+def _reduce_op_name(reduce_op: Any) -> str:
+    """Return the name of a reduction, given by name or wrapped by c10d in a ScriptObject."""
+    if isinstance(reduce_op, str):
+        return reduce_op
+    try:
+        return _REDUCE_OPS.get(reduce_op._get_method("op")(), "")
+    except (AttributeError, RuntimeError):  # not readable before torch 2.11
+        return ""

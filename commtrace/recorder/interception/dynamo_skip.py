@@ -1,0 +1,62 @@
+"""Keep torch.compile from compiling the recorder itself.
+
+After a graph break, torch tries to compile every Python frame that runs from there on, including
+the recorder's. The recorder's frames are marked to be run uncompiled. The program's own code that
+they call is compiled as usual.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from torch._C._dynamo import eval_frame as _frames
+
+_PACKAGE, _RECORDER = __name__.partition(".")[0], ".".join(__name__.split(".")[:2])
+_CALLING_THE_PROGRAM = {
+    f"{_RECORDER}.{name}"
+    for name in (
+        "attribution.modules",
+        "attribution.step_calls",
+        "interception.kernels",
+        "interception.operators",
+        "interception.waits",
+    )
+}
+_marked: set[str] = set()
+
+
+def skip_own_code() -> None:
+    """Mark all functions of this package that were loaded since the last call."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == _PACKAGE and name not in _marked:
+            _marked.add(name)
+            strategy = _strategy(name)
+            for code in _codes_of(vars(module).values(), module):
+                _frames.set_code_exec_strategy(code, strategy)
+
+
+def _strategy(module: str) -> Any:
+    """Return the strategy that skips a module's frames, recursively if they call no user code."""
+    action = _frames._FrameAction
+    is_alone = module.startswith(f"{_RECORDER}.") and module not in _CALLING_THE_PROGRAM
+    return _frames._FrameExecStrategy(action.SKIP, action.SKIP if is_alone else action.DEFAULT)
+
+
+def _codes_of(values: Iterable[Any], module: ModuleType) -> Iterator[CodeType]:
+    """Yield the code of a module's own functions and methods, and of their nested functions."""
+    for value in values:
+        if isinstance(value, type):
+            if value.__module__ == module.__name__:
+                yield from _codes_of(vars(value).values(), module)
+        elif isinstance(value, property):
+            yield from _codes_of([value.fget], module)
+        elif isinstance(value, (staticmethod, classmethod)):
+            yield from _codes_of([value.__func__], module)
+        else:
+            code = value.__code__ if isinstance(value, FunctionType) else value
+            if isinstance(code, CodeType) and code.co_filename == module.__file__:
+                yield code
+                yield from _codes_of(code.co_consts, module)

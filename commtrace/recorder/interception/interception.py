@@ -1,0 +1,102 @@
+"""Interception of every communication operator of the process, and every wait, while installed.
+
+For each operator of `signatures` a kernel is registered at the dispatch key `BackendSelect`, where
+these operators have no kernel of their own. The kernel reports to the receiver and passes the call
+on. Nothing is replaced, so nothing else in the program slows down, and removing the kernels
+restores the dispatcher. Calls from C++ (DistributedDataParallel), other threads, inference mode and
+compiled functions all pass it.
+
+The collectives of dtensor_core bypass the dispatcher if nothing else observes it: dtensor_core
+announces them and they go to the backend directly.
+
+An operator outside the namespace `c10d` is recorded itself only if it issues no operator of `c10d`.
+Waits are seen at `wait_tensor`, whose kernel is installed when there is a first result to wait for,
+and at `torch.distributed.Work.wait`, which is replaced, as are functions that wait in C++.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.library import Library
+
+from commtrace.recorder.bridge import set_issuer
+from commtrace.recorder.events.signature import Signature
+from commtrace.recorder.interception.kernels import (
+    KEY,
+    Kernel,
+    batched,
+    direct,
+    functional,
+    is_awaited,
+    issuing,
+    native,
+    next_kernel,
+)
+from commtrace.recorder.interception.receiver import CallReceiver
+from commtrace.recorder.interception.reducers import FUNCTIONS_THAT_WAIT, recording_waits
+from commtrace.recorder.interception.signatures import BATCH, SIGNATURES, WAIT
+from commtrace.recorder.interception.waits import wait_tensor, work_wait
+
+
+class Interception:
+    """Kernels in the dispatcher and replaced methods, to be installed and removed."""
+
+    def __init__(self, receiver: CallReceiver) -> None:
+        self._receiver = receiver
+        self._libraries: dict[str, Library] = {}
+        self._work_wait: Kernel | None = None
+        self._replaced: list[tuple[Any, str, Kernel]] = []
+        self._lock = threading.Lock()
+
+    def install(self) -> None:
+        """Install the kernels."""
+        receiver, pending = self._receiver, self._receiver.pending
+        namespaces = {name.partition("::")[0] for name in SIGNATURES}
+        self._libraries = {namespace: Library(namespace, "IMPL") for namespace in namespaces}
+        for name, signature in SIGNATURES.items():
+            self._register(name, self._kernel(name, signature))
+        self._register(BATCH, batched(receiver, next_kernel(BATCH)))
+        pending.before_first_result = self._register_wait_tensor
+        self._work_wait = vars(dist.Work)["wait"]
+        set_issuer(issuing(receiver))
+        dist.Work.wait = work_wait(pending, self._work_wait)  # type: ignore[method-assign]
+        for owner, name in FUNCTIONS_THAT_WAIT:
+            if function := vars(owner).get(name) if owner else None:
+                self._replaced.append((owner, name, function))
+                setattr(owner, name, recording_waits(function, pending.blocked))
+
+    def uninstall(self) -> None:
+        """Remove the kernels and restore the replaced methods."""
+        with self._lock:
+            self._receiver.pending.before_first_result = None
+            for library in self._libraries.values():
+                library._destroy()
+            self._libraries = {}
+        set_issuer(None)
+        dist.Work.wait = self._work_wait  # type: ignore[method-assign]
+        while self._replaced:
+            setattr(*self._replaced.pop())
+
+    def _register(self, name: str, kernel: Kernel | None) -> None:
+        if kernel is not None:
+            namespace, _, op = name.partition("::")
+            self._libraries[namespace].impl(op, kernel, KEY, with_keyset=True)
+
+    def _register_wait_tensor(self) -> None:
+        """Install the kernel of `wait_tensor`, now that there is a result to wait for."""
+        pending = self._receiver.pending
+        with self._lock:
+            if pending.before_first_result is not None:
+                pending.before_first_result = None
+                self._register(WAIT, wait_tensor(pending, next_kernel(WAIT)))
+
+    def _kernel(self, name: str, signature: Signature) -> Kernel | None:
+        if not torch._C._dispatch_has_kernel(name):  # an operator that this torch does not have
+            return None
+        functional_kernel = direct if is_awaited(name) else functional
+        make = native if name.startswith("c10d::") else functional_kernel
+        return make(self._receiver, name, signature, next_kernel(name))

@@ -1,0 +1,41 @@
+"""Functions that record waits for calls: `wait_tensor` and `torch.distributed.Work.wait`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from commtrace.recorder.clock import now
+from commtrace.recorder.interception.kernels import BELOW, Kernel
+from commtrace.recorder.interception.pending import PendingCalls
+
+
+def wait_tensor(pending: PendingCalls, pass_on: Kernel) -> Kernel:
+    """Return the kernel of `wait_tensor`."""
+
+    def kernel(keyset: Any, tensor: torch.Tensor) -> torch.Tensor:
+        call = pending.call_of_result(tensor)
+        if call is None:
+            return pass_on(BELOW[keyset.raw_repr()], tensor)
+        begin = now()
+        result = pass_on(BELOW[keyset.raw_repr()], tensor)
+        pending.waited_for_result(call, begin)
+        return result
+
+    return kernel
+
+
+def work_wait(pending: PendingCalls, original: Kernel) -> Kernel:
+    """Return an instrumented `torch.distributed.Work.wait`."""
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = pending.call_of_work(self)
+        if call is None:
+            return original(self, *args, **kwargs)
+        begin = now()
+        result = original(self, *args, **kwargs)
+        pending.waited_for_work(call, begin, self)
+        return result
+
+    return wait

@@ -1,0 +1,115 @@
+"""Connection of buffers to the recorder, which is installed while any buffer listens."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from commtrace.recorder.bridge import set_runner
+from commtrace.recorder.events.sink import NO_RANK, Sink
+from commtrace.recorder.interception.dynamo_skip import skip_own_code
+from commtrace.recorder.interception.interception import Interception
+from commtrace.recorder.interception.operators import OperatorMode, run_local
+from commtrace.recorder.interception.untried_torch import warn_of_unrecorded_operators
+from commtrace.recorder.recorder import RECORDER
+from commtrace.recorder.selfcheck import SelfCheck, call_without_peers
+from commtrace.recorder.thread_state import CURRENT, ThreadState
+
+_lock = threading.RLock()
+_interception = Interception(RECORDER)
+_recording_operators: list[Listening] = []
+
+
+class Listening:
+    """Connection of a buffer to the recorder, with the dispatch mode it may have entered."""
+
+    def __init__(self, buffer: Sink) -> None:
+        self._buffer = buffer
+        self._mode: OperatorMode | None = None
+        self._state: ThreadState | None = None
+
+    def record_operators(self, rank: int) -> None:
+        """Start recording the operators of the current thread."""
+        state = CURRENT.state
+        if not state.operators.has_mode:
+            self._mode, self._state = OperatorMode(RECORDER, rank), state
+            self._mode.__enter__()
+            state.operators.has_mode = True
+            _recording_operators.append(self)
+            set_runner(run_local)
+
+    def stop_recording_operators(self) -> None:
+        """Stop recording the operators of the current thread, if this connection records them."""
+        state = CURRENT.state
+        if self._mode is not None and self._state is state:
+            self._mode.__exit__(None, None, None)
+            state.operators.has_mode = False
+            self._mode = None
+            _recording_operators.remove(self)
+
+    @property
+    def is_innermost(self) -> bool:
+        """Return whether this connection's mode is the innermost dispatch mode of the thread."""
+        return self._mode is _get_current_dispatch_mode()
+
+    def stop(self) -> None:
+        """Disconnect the buffer; the last buffer to disconnect removes the interception."""
+        self.stop_recording_operators()
+        with _lock:
+            before = RECORDER.buffers
+            RECORDER.set_buffers(tuple(each for each in before if each is not self._buffer))
+            if not RECORDER.span_keepers:
+                set_runner(None)
+            if before and not RECORDER.buffers:
+                _interception.uninstall()
+                RECORDER.locator.uninstall()
+
+
+def listen(buffer: Sink, *, again: bool = False) -> Listening:
+    """Report every communication call to `buffer` from now on.
+
+    Args:
+        buffer: receives calls, operators and steps.
+        again: true if `buffer` has listened before; the recorder then keeps its names and numbers.
+    """
+    with _lock:
+        if not RECORDER.buffers:
+            if not again:
+                RECORDER.forget()
+            warn_of_unrecorded_operators()
+            skip_own_code()
+            RECORDER.locator.install()
+            _interception.install()
+        RECORDER.set_buffers((*RECORDER.buffers, buffer))
+    return Listening(buffer)
+
+
+def is_heard(buffer: Sink) -> bool:
+    """Return whether `buffer` receives calls now, tested with a call that reaches no other rank."""
+    if buffer not in RECORDER.buffers:
+        return False
+    witness = SelfCheck()
+    of_all_ranks = [each for each in RECORDER.buffers if each.rank is None]
+    for each in of_all_ranks:
+        each.rank = NO_RANK
+    listening = listen(witness)
+    try:
+        call_without_peers()
+    finally:
+        listening.stop()
+        for each in of_all_ranks:
+            each.rank = None
+    return witness.has_seen
+
+
+def _forget_in_child() -> None:
+    """Stop recording in a forked child; the parent writes the spool."""
+    RECORDER.set_buffers(())
+    for each in list(_recording_operators):
+        if each.is_innermost:
+            each.stop_recording_operators()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
