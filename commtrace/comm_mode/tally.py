@@ -17,7 +17,7 @@ from commtrace.recorder import HERE, RECORDER, Call, Span
 
 PASSES = ("forward", "backward", "recompute")
 MAX_OPERATORS = 200_000
-_CUT_TO_CUT = "_dtensor.shard_dim_alltoall.default"
+_SHARD_TO_SHARD = "_dtensor.shard_dim_alltoall.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Tally:
             return
         native_op = call.functional_op or call.request.native_op
         operator = str(HERE.state.op)
-        if operator == _CUT_TO_CUT:
+        if operator == _SHARD_TO_SHARD:
             native_op = operator.removesuffix(".default").replace(".", "::")
         phase, module_call, *_ = call.location
         place, in_pass = module_call[0] if module_call else None, _pass_of(phase)

@@ -52,7 +52,7 @@ def test_what_was_lost_is_told_and_is_no_fault(commtrace: Commtrace, tmp_path: P
     ended = commtrace("check", trace)
     assert ended.code == 0
     assert "no fault in" in ended.out
-    assert "it went beyond the memory bound" in ended.out
+    assert "it exceeded the memory bound" in ended.out
 
 
 def test_what_the_trace_lacks_is_told_beside_no_fault(commtrace: Commtrace, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_ranks_that_cannot_share_the_model_are_refused(commtrace: Commtrace) -> 
         assert (ended.code, ended.out) == (2, "")
         assert ended.err == (
             f"error: cannot run the demo on {nproc} ranks\n"
-            "  why: they share the 4 heads of its model evenly\n"
+            "  why: the 4 heads of its model must divide evenly\n"
             "  try: --nproc 1, 2 or 4\n"
         )
 

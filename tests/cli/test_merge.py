@@ -22,8 +22,8 @@ def test_ranks_that_are_missing_or_cut_off_are_named(commtrace: Commtrace, tmp_p
     folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
     (folder / spool_name(1)).unlink()
     (folder / spool_name(3)).write_bytes(b"")
-    cut = folder / spool_name(2)
-    cut.write_bytes(cut.read_bytes()[:-3])
+    spool = folder / spool_name(2)
+    spool.write_bytes(spool.read_bytes()[:-3])
     ended = commtrace("merge", folder)
     assert ended.code == 0
     assert "note: no spool of ranks 1, 3" in ended.err
@@ -53,7 +53,7 @@ def test_what_is_no_folder_is_told_so(commtrace: Commtrace, tmp_path: Path) -> N
         "error: cannot read the trace nowhere\n"
         "  found: no such folder\n"
         "  why: spools are *.spool files of one folder\n"
-        "  try: name the folder that the run left behind, run.json.spools\n",
+        "  try: pass the folder of the interrupted run, run.json.spools\n",
     )
     (tmp_path / "run.json").touch()
     assert "  found: a file\n" in commtrace("merge", "run.json", "-o", "other.json").err

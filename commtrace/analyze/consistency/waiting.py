@@ -15,7 +15,7 @@ import numpy as np
 
 from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.consistency.deadlock_cycle import shortest_circle
+from commtrace.analyze.consistency.deadlock_cycle import shortest_cycle
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
@@ -88,7 +88,7 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
     return sorted(found, key=lambda wait: (wait.at_ns, wait.rank))
 
 
-def circles(all_waits: list[Wait]) -> list[list[Wait]]:
+def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
     """Return disjoint shortest deadlock cycles; in each, a rank waits for the next."""
     of_rank: dict[int, list[Wait]] = {}
     for wait in all_waits:
@@ -97,53 +97,53 @@ def circles(all_waits: list[Wait]) -> list[list[Wait]]:
     for wait in all_waits:
         if wait.rank in taken:
             continue
-        circle = _circle_from(wait, of_rank)
-        if circle and not taken & {each.rank for each in circle}:
-            taken |= {each.rank for each in circle}
-            found.append(circle)
+        cycle = _cycle_from(wait, of_rank)
+        if cycle and not taken & {each.rank for each in cycle}:
+            taken |= {each.rank for each in cycle}
+            found.append(cycle)
     return found
 
 
-def _circle_from(start: Wait, of_rank: dict[int, list[Wait]]) -> list[Wait]:
+def _cycle_from(start: Wait, of_rank: dict[int, list[Wait]]) -> list[Wait]:
     """Return the shortest cycle of waits through a rank; empty if there is none."""
 
     def following(wait: Wait) -> Iterator[Wait]:
         for other in wait.others:
             yield from [start] if other == start.rank else of_rank.get(other, [])
 
-    return shortest_circle(start, following)
+    return shortest_cycle(start, following)
 
 
 def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:
     """Yield one problem for each deadlock cycle."""
-    for circle in found:
+    for cycle in found:
         links = [
-            f"rank {wait.rank} waits in {wait.text} for rank {circle[(i + 1) % len(circle)].rank}"
-            for i, wait in enumerate(circle)
+            f"rank {wait.rank} waits in {wait.text} for rank {cycle[(i + 1) % len(cycle)].rank}"
+            for i, wait in enumerate(cycle)
         ]
-        group = next((wait.group for wait in circle if wait.group), "")
+        group = next((wait.group for wait in cycle if wait.group), "")
         yield Problem(
             problem="deadlock",
             is_fault=True,
             group=group,
             mesh_axis=covered.axes.get(group, ""),
-            number=next((wait.number for wait in circle if wait.group == group), -1),
-            ranks=numbers_text({wait.rank for wait in circle}),
-            found="; ".join(wait.text for wait in circle),
-            source=circle[0].source,
-            explanation=f"A circle that cannot end: {'; '.join(links)}.",
-            at_ns=int(np.min([wait.at_ns for wait in circle])),
+            number=next((wait.number for wait in cycle if wait.group == group), -1),
+            ranks=numbers_text({wait.rank for wait in cycle}),
+            found="; ".join(wait.text for wait in cycle),
+            source=cycle[0].source,
+            explanation=f"Deadlock cycle: {'; '.join(links)}.",
+            at_ns=int(np.min([wait.at_ns for wait in cycle])),
         )
 
 
 def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
     """Return the collectives whose absences are explained by these deadlock cycles."""
-    return {(wait.group, wait.number) for circle in found for wait in circle}
+    return {(wait.group, wait.number) for cycle in found for wait in cycle}
 
 
 def rows_of(found: list[list[Wait]]) -> set[int]:
     """Return the rows of the calls in deadlock cycles; a transfer there lacks its other end."""
-    return {wait.row for circle in found for wait in circle}
+    return {wait.row for cycle in found for wait in cycle}
 
 
 def hangs_in(all_waits: list[Wait]) -> dict[int, str]:

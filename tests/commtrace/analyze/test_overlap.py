@@ -46,7 +46,7 @@ def test_a_call_that_nobody_is_known_to_wait_for_is_not_taken_for_hidden() -> No
 
 def test_what_a_rank_does_follows_without_gaps() -> None:
     table = activity(one_rank())
-    told = list(
+    intervals = list(
         zip(
             table["start_ns"] - START_NS,
             table["duration_ns"],
@@ -55,7 +55,7 @@ def test_what_a_rank_does_follows_without_gaps() -> None:
             strict=True,
         )
     )
-    assert told == [
+    assert intervals == [
         (0, 10, "transferring", 0),
         (10, 10, "working", -1),
         (20, 2, "transferring", 1),

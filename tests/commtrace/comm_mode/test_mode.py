@@ -186,7 +186,7 @@ def test_parameters_are_known_by_module(world) -> None:
     mode = CommDebugMode()
     with mode:
         net(torch.ones(4))
-    assert {name: list(held) for name, held in mode.get_parameter_info().items()} == {
+    assert {name: list(found) for name, found in mode.get_parameter_info().items()} == {
         "Net.first": ["weight", "bias"],
         "Net.second": ["weight", "bias"],
     }

@@ -25,10 +25,9 @@ NEW = {
 """Operators of a torch that is newer than the oldest supported one."""
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+OPERATORS = communication_operators()
 SCHEMAS = {
-    schema.name: schema
-    for schema in torch._C._jit_get_all_schemas()
-    if schema.name in communication_operators()
+    schema.name: schema for schema in torch._C._jit_get_all_schemas() if schema.name in OPERATORS
 }
 HERE = [name for name in SIGNATURES if NEW.get(name, TORCH) <= TORCH]
 

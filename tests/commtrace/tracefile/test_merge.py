@@ -144,9 +144,9 @@ def test_two_spools_of_one_rank_are_refused_by_name() -> None:
 
 def test_a_rank_killed_before_it_had_written_is_missing(tmp_path: Path) -> None:
     folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
-    whole = (folder / spool_name(1)).read_bytes()
+    data = (folder / spool_name(1)).read_bytes()
     for rank, size in ((1, 0), (2, 7), (3, 40)):
-        (folder / spool_name(rank)).write_bytes(whole[:size])
+        (folder / spool_name(rank)).write_bytes(data[:size])
     assert read_trace(folder).run["missing_ranks"] == [1, 2, 3]
     (folder / spool_name(0)).unlink()
     with pytest.raises(EmptyTraceError, match=spool_name(1)):

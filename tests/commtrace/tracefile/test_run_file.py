@@ -66,13 +66,13 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_a_file_cut_off_anywhere_is_told_to_be_cut_off(run_file: Path, tmp_path: Path) -> None:
-    whole = run_file.read_text()
-    cut = tmp_path / "cut.json"
-    for length in (1, 5, 20, len(whole) // 2, len(whole) - 1):
-        cut.write_text(whole[:length])
+    full = run_file.read_text()
+    path = tmp_path / "cut.json"
+    for length in (1, 5, 20, len(full) // 2, len(full) - 1):
+        path.write_text(full[:length])
         with pytest.raises(TruncatedTraceError) as error:
-            read_trace(cut)
-        assert str(cut) in str(error.value)
+            read_trace(path)
+        assert str(path) in str(error.value)
         assert f"character {length}" in str(error.value)
 
 
