@@ -150,7 +150,7 @@ class Verdict:
             pytest.fail(text, pytrace=False)
 
     def _failure(self, found: Observed) -> CommtraceError | None:
-        """Return the first failure; gap comes first, since it puts all else in doubt."""
+        """Return the first failure; gaps come first, since they make all results unreliable."""
         plan = self._plan
         for gap in self.recorded.gaps() if plan.must_be_seen else ():
             if not plan.claims or gap.concerns(plan.claims):

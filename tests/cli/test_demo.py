@@ -63,7 +63,7 @@ def test_a_wheel_has_the_program_where_it_is_looked_for() -> None:
     assert demo.program() == ROOT / "examples" / demo.NAME
 
 
-def test_an_installation_without_the_program_is_told_so(
+def test_an_installation_without_the_program_is_reported_so(
     commtrace: Commtrace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(demo, "PLACES", (tmp_path / "a", tmp_path / "b"))

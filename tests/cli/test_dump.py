@@ -89,7 +89,7 @@ def test_a_trace_without_events_is_dumped_too(commtrace: Commtrace, silent_json:
         (("comm", "--where", "kind"), "error: 'kind' is not a condition\n"),
     ],
 )
-def test_what_there_is_not_is_told(
+def test_what_there_is_not_is_reported(
     commtrace: Commtrace, run_json: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     ended = commtrace("dump", run_json, *arguments)

@@ -135,7 +135,7 @@ reason = "the loss"
 """
 
 
-def test_a_muted_finding_is_told_with_its_reason_and_fails_nothing(
+def test_a_muted_finding_is_reported_with_its_reason_and_fails_nothing(
     commtrace: Commtrace, wasteful_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text(MUTED)
@@ -152,7 +152,7 @@ def test_a_muted_finding_is_told_with_its_reason_and_fails_nothing(
     assert set(document["unanswered"]) == {"float32_messages", "repeated_reduction"}
 
 
-def test_a_mistake_in_the_settings_is_told(
+def test_a_mistake_in_the_settings_is_reported(
     commtrace: Commtrace, wasteful_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.commtrace]\nmute = []")

@@ -63,7 +63,7 @@ def test_a_path_keeps_its_end_and_what_is_important_stays() -> None:
     assert "attention" in drawn(found, 40)[1]
 
 
-def test_what_is_missing_is_told_in_a_sentence() -> None:
+def test_what_is_missing_is_reported_in_a_sentence() -> None:
     assert omissions([], 0, "with --csv") == ""
     assert omissions([str(n) for n in range(10)], 1, "with --csv") == (
         "10 columns omitted (0, 1, 2, 3, 4, 5, 6, 7, ...), 1 cell truncated: in a wider terminal, "

@@ -36,7 +36,7 @@ def test_it_tells_program_ranks_sizes_and_format(commtrace: Commtrace, run_json:
     assert ended.err == "next  commtrace summary run.json\n"
 
 
-def test_what_is_missing_is_told(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_what_is_missing_is_reported(commtrace: Commtrace, tmp_path: Path) -> None:
     folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
     (folder / spool_name(1)).unlink()
     spool = folder / spool_name(2)

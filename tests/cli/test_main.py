@@ -201,7 +201,7 @@ def test_the_completion_of_a_shell_can_be_shown(
     assert "_COMMTRACE_COMPLETE" in ended.out
 
 
-def test_the_version_is_told(commtrace: Commtrace) -> None:
+def test_the_version_is_reported(commtrace: Commtrace) -> None:
     ended = commtrace("--version")
     assert (ended.code, ended.out) == (0, f"commtrace {__version__}\n")
 

@@ -38,7 +38,9 @@ def test_a_file_is_not_overwritten_unasked(commtrace: Commtrace, tmp_path: Path)
     assert commtrace("merge", folder, "--force").code == 0
 
 
-def test_a_folder_without_spools_is_told_to_have_none(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_a_folder_without_spools_is_reported_to_have_none(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     ended = commtrace("merge", tmp_path / "empty")
     assert ended.code == 3
@@ -46,7 +48,7 @@ def test_a_folder_without_spools_is_told_to_have_none(commtrace: Commtrace, tmp_
     assert not (tmp_path / "run.json").exists()
 
 
-def test_what_is_no_folder_is_told_so(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_what_is_no_folder_is_reported_so(commtrace: Commtrace, tmp_path: Path) -> None:
     ended = commtrace("merge", "nowhere")
     assert (ended.code, ended.err) == (
         3,

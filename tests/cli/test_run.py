@@ -218,7 +218,7 @@ note: train.py communicated nothing
         ),
     ],
 )
-def test_a_program_that_communicated_nothing_is_told_with_a_command_that_works(
+def test_a_program_that_communicated_nothing_is_reported_with_a_command_that_works(
     tmp_path: Path, script: str, found: str
 ) -> None:
     (tmp_path / "train.py").write_text(script)
@@ -284,7 +284,7 @@ def test_ranks_that_each_process_would_start_are_refused_and_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_options_behind_the_script_are_the_scripts_and_told(tmp_path: Path) -> None:
+def test_options_behind_the_script_are_the_scripts_and_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GREETING)
     arguments = ("--detail", "collective", "--stacks", "-o", "x", "--output=y", "-n", "5")
     ended = run("-n", "1", "-o", "out.json", "train.py", *arguments, folder=tmp_path)

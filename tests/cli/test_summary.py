@@ -194,7 +194,7 @@ def test_a_run_that_was_cut_short_is_not_said_to_be_silent(
     assert "or ended before its calls were written" in ended.err
 
 
-def test_calls_that_ranks_make_unequally_are_told_in_all(
+def test_calls_that_ranks_make_unequally_are_reported_in_all(
     commtrace: Commtrace, run_json: Path
 ) -> None:
     trace = read_trace(run_json)

@@ -24,7 +24,7 @@ def test_of_a_list_the_first_rows_are_kept() -> None:
     assert truncated(pd.DataFrame({"kind": list("abc")}), 2)["kind"].tolist() == ["a", "b"]
 
 
-def test_shares_of_steps_are_told_of_a_run_whose_length_is_not_known() -> None:
+def test_shares_of_steps_are_reported_of_a_run_whose_length_is_not_known() -> None:
     frames = run_of(
         [call(at=0, until=5, call_ns=5, blocked_ns=5, step=0)],
         ranks=[rank_row(0, end_ns=START_NS)],

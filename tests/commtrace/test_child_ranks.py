@@ -250,7 +250,7 @@ def test_a_group_of_processes_that_serve_ranks_is_left_alone(run: Any) -> None:
     assert calls(result) == {0: 1, 1: 1}
 
 
-def test_a_rank_that_fails_in_a_process_of_its_own_is_told(run: Any) -> None:
+def test_a_rank_that_fails_in_a_process_of_its_own_is_reported(run: Any) -> None:
     result = run(
         "mp.spawn(fail, (2,), nprocs=2)",
         more="""

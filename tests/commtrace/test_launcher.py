@@ -169,7 +169,7 @@ def test_what_ranks_called_right_before_one_was_aborted_is_kept(run: Any) -> Non
     assert expected[0] == ["size", 1, "2"]
 
 
-def test_a_script_that_does_not_compile_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_script_that_does_not_compile_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("x = 1\nif x\n")
     result = run_script(path, nproc=1, spool_folder=tmp_path / "spools")

@@ -69,7 +69,7 @@ def test_paths_and_lines_of_cells_go_along(monkeypatch: pytest.MonkeyPatch) -> N
     assert linecache.getline(name, 2) == "    return 7\n"
 
 
-def test_what_cannot_go_is_told() -> None:
+def test_what_cannot_go_is_reported() -> None:
     lock = threading.Lock()
 
     def locked() -> Any:
@@ -93,7 +93,7 @@ def test_without_cloudpickle_a_modules_function_goes_and_a_local_one_is_refused(
         pack(lambda: 1, (), {})
 
 
-def test_what_is_only_in_the_other_process_is_told() -> None:
+def test_what_is_only_in_the_other_process_is_reported() -> None:
     def lost() -> None: ...
 
     @dataclass
@@ -110,7 +110,7 @@ def test_what_is_only_in_the_other_process_is_told() -> None:
     )
 
 
-def test_what_cannot_come_back_is_told_by_both_sides(tmp_path: Path) -> None:
+def test_what_cannot_come_back_is_reported_by_both_sides(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="cannot return the result of rank 2"):
         keep_result(tmp_path, 2, threading.Lock())
     path = tmp_path / "rank-00000.result"

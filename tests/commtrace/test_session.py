@@ -291,7 +291,7 @@ def test_a_recording_of_one_rank_is_a_file_when_it_ends(tmp_path: Path) -> None:
         recording.__enter__()
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_at_the_beginning(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_reported_at_the_beginning(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     recording = commtrace.record(tmp_path / "file" / "run.json")
     with pytest.raises(RecordingError, match="cannot start recording"), recording:
@@ -516,7 +516,7 @@ def test_a_path_that_names_no_file_is_refused(path: str) -> None:
         commtrace.record(path)
 
 
-def test_a_folder_in_place_of_the_file_is_told_at_the_beginning(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_file_is_reported_at_the_beginning(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="an existing folder"), commtrace.record(tmp_path):
         pass
     assert RECORDER.buffers == ()

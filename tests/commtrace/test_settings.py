@@ -92,7 +92,7 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         ("[tool.commtrace", "cannot read the settings of"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_a_mistake_is_reported_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError) as error:
         settings_of(written(tmp_path, text))
     assert message in str(error.value)
@@ -100,7 +100,7 @@ def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, message: st
     assert str(tmp_path / "pyproject.toml") in str(error.value)
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
     tmp_path.joinpath("pyproject.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match="UnicodeDecodeError"):
         settings_of(tmp_path)
@@ -177,7 +177,7 @@ def test_an_installed_package_of_one_s_own_is_not_theirs(
     assert line_of_call(ours) == (file, "reduce")
 
 
-def test_where_all_is_installed_its_nearest_line_is_told() -> None:
+def test_where_all_is_installed_its_nearest_line_is_reported() -> None:
     import threading
 
     file = "/venv/lib/python3.11/site-packages/unheard_of.py"

@@ -75,7 +75,7 @@ def test_the_folder_of_another_process_at_work_stays() -> None:
     process.communicate(timeout=60)
 
 
-def test_spools_stay_and_their_place_is_told_once() -> None:
+def test_spools_stay_and_their_place_is_reported_once() -> None:
     folder = killed("rank-00000.spool")
     assert remove_abandoned() == [
         f"a killed process left a recording in {folder}: "

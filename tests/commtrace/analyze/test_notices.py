@@ -27,7 +27,7 @@ def test_a_run_of_one_rank_has_no_peers() -> None:
     assert "The run had one rank" in texts(run_of([call(module="a", op="b")], num_ranks=1))
 
 
-def test_one_rank_of_many_is_told_apart_from_a_run_of_one() -> None:
+def test_one_rank_of_many_is_distinguished_from_a_run_of_one() -> None:
     frames = run_of([call(module="a", op="b")], num_ranks=1, run={"world_size": 8})
     assert "Only one of 8 ranks is in this trace" in texts(frames)
 
@@ -60,7 +60,7 @@ def test_dropped_calls_are_counted() -> None:
     assert "7 calls were dropped" in texts(run_of([call()], ranks=ranks))
 
 
-def test_what_an_unknown_source_lacks_is_told() -> None:
+def test_what_an_unknown_source_lacks_is_reported() -> None:
     run = {"lacks": ["reasons of calls", "modules"]}
     expected = "Imported from another tool, which lacks: reasons of calls; modules."
     assert expected in texts(run_of([call()], run=run))
@@ -85,7 +85,7 @@ def test_clocks_of_several_hosts_are_mentioned() -> None:
     assert "hosts with separate clocks" in texts(frames)
 
 
-def test_a_notice_is_told_where_it_matters() -> None:
+def test_a_notice_is_reported_where_it_matters() -> None:
     message = notices_of(run_of([call(module="a")], run={"missing_ranks": [3]}))
     missing = next(notice.text for notice in message if notice.limits == (EVERYTHING,))
     steps = next(notice.text for notice in message if "by_step" in notice.limits)

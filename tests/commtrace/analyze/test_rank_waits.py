@@ -33,7 +33,7 @@ def test_the_receiver_of_a_late_send_waits() -> None:
     ]
 
 
-def test_what_is_not_known_to_be_wait_or_transfer_is_told_apart() -> None:
+def test_what_is_not_known_to_be_wait_or_transfer_is_distinguished() -> None:
     alone = call(at=0, until=9, seq=0, call_ns=9, blocked_ns=9)
     other = call(kind="made_up", at=20, until=29, seq=1, call_ns=5, blocked_ns=5)
     table = rank_waits(run_of([alone, other]))

@@ -61,7 +61,7 @@ def test_columns_come_as_asked_for() -> None:
         ("rank=0", ("payload",), "no column 'payload'"),
     ],
 )
-def test_what_cannot_be_looked_for_is_told(
+def test_what_cannot_be_looked_for_is_reported(
     where: str, columns: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UsageError) as refused:

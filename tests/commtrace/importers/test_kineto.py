@@ -106,7 +106,7 @@ def test_who_is_late_is_found_by_the_kernels(tmp_path: Path) -> None:
     assert CATALOG["consistency"].function(frames)["is_fault"].sum() == 0
 
 
-def test_where_a_call_stands_is_told_by_the_spans_around_it(tmp_path: Path) -> None:
+def test_where_a_call_stands_is_reported_by_the_spans_around_it(tmp_path: Path) -> None:
     frames = imported(tmp_path, *training())
     row = frames.comm.iloc[0]
     assert (row["module"], row["module_class"]) == ("Block_0.Linear_1", "Linear")

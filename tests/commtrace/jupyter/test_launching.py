@@ -53,7 +53,7 @@ def test_the_run_and_what_ranks_return_and_print_come_back(
     assert before == {name: signal.getsignal(getattr(signal, name)) for name in before}
 
 
-def test_a_function_of_a_cell_runs_and_is_booked_to_its_cell(cell: Any, shell: Any) -> None:
+def test_a_function_of_a_cell_runs_and_is_attributed_to_its_cell(cell: Any, shell: Any) -> None:
     cell("import commtrace, torch.distributed as dist, torch")
     cell("class Loss:\n    value = 1.5\nscale = 2")
     cell(
@@ -70,7 +70,7 @@ def test_a_function_of_a_cell_runs_and_is_booked_to_its_cell(cell: Any, shell: A
     assert set(run.comm["source_line"]) == {2}
 
 
-def test_an_error_of_a_rank_is_told_with_its_traceback_and_what_was_recorded(
+def test_an_error_of_a_rank_is_reported_with_its_traceback_and_what_was_recorded(
     cell: Any,
 ) -> None:
     cell("import commtrace, torch.distributed as dist, torch")

@@ -112,7 +112,7 @@ def test_more_calls_or_more_bytes_fail(
     assert f"try: if this is intended, {update}" in text
 
 
-def test_the_change_is_told_place_by_place(updated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_change_is_reported_place_by_place(updated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMES", "3")
     text = updated.run("--fail-on-comms-increase").stdout.str()
     assert (
@@ -139,7 +139,7 @@ def test_a_test_without_an_entry_fails(updated) -> None:
     assert "why: without a baseline, the test could never fail" in text
 
 
-def test_an_entry_without_a_test_is_told_where_the_whole_file_was_collected(updated) -> None:
+def test_an_entry_without_a_test_is_reported_where_the_whole_file_was_collected(updated) -> None:
     updated.write(BODY.replace("def test_first", "def test_renamed"))
     message = "baseline without a test: test_it.comms.json: test_first; remove the entry"
     assert message in updated.run("--comms-update").stdout.str()

@@ -95,7 +95,7 @@ def test_exact_leaves_no_kind_that_is_not_named() -> None:
     assert all(each.holds(0) and not each.holds(1) for each in claims.values())
 
 
-def test_filters_are_told() -> None:
+def test_filters_are_reported() -> None:
     only = claim(total=0, module=["a", "b"], phase="backward", ranks=[0, 1])
     assert str(only) == "total 0 in module a or b and phase backward"
     assert only.ranks == (0, 1)

@@ -56,7 +56,7 @@ def run_on(
     st.integers(0, 1000),
     st.sampled_from([1_000, 100_000, 3 * MS]),
 )
-def test_what_is_added_is_right_within_the_error_that_is_told(
+def test_what_is_added_is_right_within_the_error_that_is_reported(
     behind: list[int], seed: int, late_ns: int
 ) -> None:
     behind[0] = 0

@@ -106,7 +106,7 @@ def test_a_damaged_batch_and_what_follows_is_left_out(data: st.DataObject) -> No
     assert spool.is_torn
 
 
-def test_a_call_that_is_not_over_is_told_until_it_is() -> None:
+def test_a_call_that_is_not_over_is_reported_until_it_is() -> None:
     pending = [CommEvent(rank=0, id=1, kind="all_reduce")]
     over = [CommEvent(rank=0, id=1, kind="all_reduce", call_ns=5)]
     while_waiting = written(comm(0), {OUTSTANDING: pending})

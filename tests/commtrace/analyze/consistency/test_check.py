@@ -57,7 +57,7 @@ def test_a_rank_that_does_another_thing_is_blamed(
     assert problems[0]["source"] == "train.py:7"
 
 
-def test_only_the_first_call_that_differs_is_told_and_in_every_field() -> None:
+def test_only_the_first_call_that_differs_is_reported_and_in_every_field() -> None:
     program = training(num_ranks=8, tp=4)
     rows = changed(program.rows, 6, "all_reduce", {"dtype": "int8", "payload_bytes": 16})
     rows = changed(rows, 6, "all_reduce", {"reduce_op": "min"}, which=1)
@@ -65,7 +65,7 @@ def test_only_the_first_call_that_differs_is_told_and_in_every_field() -> None:
     assert sorted(found(problems)) == [("dtype", "tp1", 0, "6"), ("size", "tp1", 0, "6")]
 
 
-def test_without_a_majority_nobody_is_blamed_and_both_are_told() -> None:
+def test_without_a_majority_nobody_is_blamed_and_both_are_reported() -> None:
     program = training(num_ranks=2, tp=2)
     problems = checked(changed(program.rows, 0, "all_reduce", {"reduce_op": "max"}), program.groups)
     assert found(problems) == [("reduce_op", "tp0", 0, "")]
@@ -244,7 +244,7 @@ def test_two_ranks_that_both_receive_first_are_a_deadlock() -> None:
 
 @pytest.mark.parametrize("kind", ["send", "recv"])
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_two_ranks_that_both_do_the_same_are_told_once(kind: str, is_closed: bool) -> None:
+def test_two_ranks_that_both_do_the_same_are_reported_once(kind: str, is_closed: bool) -> None:
     program = Program(2, 2)
     program.all("barrier", "world")
     for rank in program.ranks:
@@ -253,7 +253,7 @@ def test_two_ranks_that_both_do_the_same_are_told_once(kind: str, is_closed: boo
     assert [(p["problem"], p["ranks"]) for p in problems] == [("deadlock", "0,1")]
 
 
-def test_two_ranks_that_send_and_never_receive_are_told_once() -> None:
+def test_two_ranks_that_send_and_never_receive_are_reported_once() -> None:
     program = Program(2, 2)
     for rank in program.ranks:
         program.one(rank, "send", "world", peer=1 - rank, is_async=True)
@@ -265,7 +265,7 @@ def test_two_ranks_that_send_and_never_receive_are_told_once() -> None:
     )
 
 
-def test_a_transfer_beside_a_deadlock_is_told_too() -> None:
+def test_a_transfer_beside_a_deadlock_is_reported_too() -> None:
     program = Program(2, 2)
     program.one(0, "send", "world", peer=1, is_async=True)
     for rank in program.ranks:
@@ -275,7 +275,7 @@ def test_a_transfer_beside_a_deadlock_is_told_too() -> None:
     assert {p["problem"] for p in problems} == {"deadlock", "transfer"}
 
 
-def test_what_a_missing_rank_hangs_in_is_told() -> None:
+def test_what_a_missing_rank_hangs_in_is_reported() -> None:
     # Rank 2 is ahead; the others wait for it, and rank 1 waits for rank 0 in another group.
     program = Program(4, 2)
     program.all("barrier", "world")
@@ -287,14 +287,14 @@ def test_what_a_missing_rank_hangs_in_is_told() -> None:
     assert "Meanwhile rank 0 waits in all_gather 0 of dp (group dp0)." in first["explanation"]
 
 
-def test_a_transfer_that_nobody_receives_is_told() -> None:
+def test_a_transfer_that_nobody_receives_is_reported() -> None:
     program = training(num_ranks=4, tp=2)
     problems = checked(without(program.rows, 2, "recv", which=1), program.groups)
     assert [(p["problem"], p["ranks"]) for p in problems] == [("transfer", "1,2")]
     assert problems[0]["found"] == "2 transfers sent, 1 received"
 
 
-def test_a_transfer_of_another_size_is_told() -> None:
+def test_a_transfer_of_another_size_is_reported() -> None:
     program = training(num_ranks=4, tp=2)
     rows = changed(program.rows, 2, "recv", {"payload_bytes": 7})
     assert [p["found"] for p in checked(rows, program.groups)] == ["4 bytes sent, 9 received"]
@@ -306,7 +306,7 @@ def test_receiving_from_whoever_comes_is_not_compared() -> None:
     assert checked(rows, program.groups) == []
 
 
-def test_an_all_to_all_of_which_not_all_is_received_is_told() -> None:
+def test_an_all_to_all_of_which_not_all_is_received_is_reported() -> None:
     program = training(num_ranks=4, tp=2)
     rows = changed(program.rows, 3, "all_to_all", {"output_shapes": "[9]"})
     problems = checked(rows, program.groups)
@@ -314,7 +314,7 @@ def test_an_all_to_all_of_which_not_all_is_received_is_told() -> None:
     assert problems[0]["found"] == "80 elements sent, 81 received"
 
 
-def test_a_gathered_part_that_the_root_has_no_room_for_is_told() -> None:
+def test_a_gathered_part_that_the_root_has_no_room_for_is_reported() -> None:
     program = training(num_ranks=4, tp=2)
     rows = changed(program.rows, 3, "gather", {"input_shapes": "[33,2]"})
     problems = checked(rows, program.groups)

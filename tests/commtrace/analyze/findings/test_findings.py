@@ -118,7 +118,7 @@ def test_a_layout_that_goes_back_and_forth_is_a_ping_pong() -> None:
     assert found([folder, folder._replace(id=1, seq=1)], "ping_pong") == []
 
 
-def test_gathers_of_one_layout_in_a_row_are_told_with_both_explanations() -> None:
+def test_gathers_of_one_layout_in_a_row_are_reported_with_both_explanations() -> None:
     calls = [moves("all_gather", CUT, WHOLE, n, module=f"m.{n}") for n in range(3)]
     reported = found(calls, "ping_pong")
     assert [one["module"] for one in reported] == ["m.1", "m.2"]
@@ -159,7 +159,7 @@ def test_an_operator_that_brought_a_shard_to_every_rank_fell_back() -> None:
     assert (one["op"], one["evidence"]) == ("aten.sort.default", "0:0")
 
 
-def test_communication_outside_of_any_module_is_told_with_its_line() -> None:
+def test_communication_outside_of_any_module_is_reported_with_its_line() -> None:
     calls = [
         call(module="m"),
         call(id=1, wire_bytes=7, source_file="a.py", source_line=9),
@@ -179,14 +179,14 @@ def test_padding_is_what_a_payload_has_more_than_its_tensor() -> None:
     assert found([call_._replace(payload_bytes=320)], "padded_shards") == []
 
 
-def test_gradients_reduced_after_each_of_several_passes_are_told_once() -> None:
+def test_gradients_reduced_after_each_of_several_passes_are_reported_once() -> None:
     (one,) = found(accumulated(num_passes=3), "repeated_reduction")
     assert one["title"].startswith("Gradients of the same parameters are reduced again 8 times")
     assert (one["num_calls"], one["cost_bytes"], one["cost_ns"]) == (8, 8 * 12, 8 * 50)
     assert found(accumulated(num_passes=1), "repeated_reduction") == []
 
 
-def test_gradients_reduced_by_hand_behind_a_library_are_told_with_their_line() -> None:
+def test_gradients_reduced_by_hand_behind_a_library_are_reported_with_their_line() -> None:
     (one,) = found(accumulated(num_passes=1, by_hand=True), "repeated_reduction")
     assert one["title"].endswith("are all-reduced again, in 8 calls at train.py:5.")
     assert (one["source"], one["cost_ns"]) == ("train.py:5", 8 * 50)
@@ -207,7 +207,7 @@ def test_the_planted_straggler_is_the_late_rank() -> None:
         (late_in_turn, "load_imbalance", "Changing ranks", 19 * 4_000),
     ],
 )
-def test_who_is_late_is_told_with_what_the_run_would_gain(
+def test_who_is_late_is_reported_with_what_the_run_would_gain(
     lateness: Callable[[int, int], int], rule: str, rank: str, saved_ns: int
 ) -> None:
     table = findings(load(late_trace(lateness)))

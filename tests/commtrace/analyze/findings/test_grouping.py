@@ -49,7 +49,7 @@ def test_findings_of_one_line_become_one_with_the_costs_of_all() -> None:
         (["a", ""], "The same 1 more time at this line."),
     ],
 )
-def test_where_else_it_is_so_is_told(modules: list[str], likewise: str) -> None:
+def test_where_else_it_is_so_is_reported(modules: list[str], likewise: str) -> None:
     (title,) = grouped(padded(modules, [7] * len(modules)))["title"]
     assert title.endswith(f" {likewise}")
 
@@ -61,7 +61,7 @@ def test_other_lines_and_rules_stay_apart_and_in_order() -> None:
     assert grouped(table.head(0)).empty
 
 
-def test_rules_are_told_by_what_they_lack() -> None:
+def test_rules_are_reported_by_what_they_lack() -> None:
     reported = by_missing_data(
         {
             "ping_pong": "no layouts",

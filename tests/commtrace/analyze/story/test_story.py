@@ -79,7 +79,7 @@ def test_a_call_is_named_by_rank_and_id_by_id_and_by_what_it_is_first_in() -> No
         ),
     ],
 )
-def test_a_call_that_is_not_there_is_told_with_what_is(text: str, reason: str) -> None:
+def test_a_call_that_is_not_there_is_reported_with_what_is(text: str, reason: str) -> None:
     frames = run_of([call(rank=0, id=0), call(rank=1, id=4)])
     with pytest.raises(UsageError) as refused:
         find_call(frames, text)
@@ -131,7 +131,7 @@ def test_a_transfer_has_two_ends() -> None:
     assert "the call of rank 0 is not in the trace" in alone.unknown["wait"]
 
 
-def test_who_never_came_and_who_made_another_call_is_told() -> None:
+def test_who_never_came_and_who_made_another_call_is_reported() -> None:
     rows = [
         call(rank=0, id=0, seq=0, at=0, dtype="float32"),
         call(rank=1, id=0, seq=0, at=1, dtype="bfloat16", kind="all_gather"),
@@ -231,7 +231,7 @@ def test_what_a_reason_adds_stands_at_its_end(sentence: str, note: str) -> None:
         ({"until": -1700000000000000001}, "end", "The completion time is unknown"),
     ],
 )
-def test_what_is_not_known_is_told_with_the_reason(
+def test_what_is_not_known_is_reported_with_the_reason(
     columns: dict[str, Any], part: str, reason: str
 ) -> None:
     assert reason in story(met(**columns), "0:3").unknown[part]
