@@ -31,7 +31,7 @@ def test_perfetto_is_written_beside_where_one_stands(
 
 
 @pytest.mark.parametrize("to", ["perfetto", "speedscope"])
-def test_a_file_goes_where_it_is_reported(
+def test_a_file_is_written_to_the_requested_path(
     to: str, commtrace: Commtrace, run_json: Path, tmp_path: Path
 ) -> None:
     assert commtrace("export", run_json, "--to", to, "-o", "mine.json").code == 0

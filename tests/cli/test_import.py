@@ -52,9 +52,7 @@ def test_a_pickle_that_would_run_something_ends_with_3(
     assert not (tmp_path / "run.json").exists()
 
 
-def test_what_is_there_is_overwritten_only_when_reported_to(
-    commtrace: Commtrace, tmp_path: Path
-) -> None:
+def test_what_is_there_is_overwritten_only_with_force(commtrace: Commtrace, tmp_path: Path) -> None:
     dumps = write_dumps(tmp_path / "dumps", healthy(1))
     (tmp_path / "run.json").write_text("mine")
     assert commtrace("import", dumps, "-o", "run.json").code == 2

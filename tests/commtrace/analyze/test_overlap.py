@@ -65,7 +65,7 @@ def test_what_a_rank_does_follows_without_gaps() -> None:
     ]
 
 
-def test_a_wait_for_a_late_rank_is_reported_from_the_transfer() -> None:
+def test_a_wait_for_a_late_rank_is_distinguished_from_the_transfer() -> None:
     calls = [
         call(rank=r, seq=0, at=at, until=100, call_ns=100 - at, blocked_ns=100 - at)
         for r, at in enumerate((10, 60))

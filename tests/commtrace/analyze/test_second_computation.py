@@ -102,7 +102,7 @@ def test_a_planted_fault_is_found_by_both(name: str) -> None:
 
 
 @pytest.mark.parametrize("trace", [*TRACES.values(), *FAULTY.values()], ids=[*TRACES, *FAULTY])
-def test_a_circle_in_the_order_of_calls_is_there_if_and_only_if_it_is_reported(
+def test_a_cycle_in_the_order_of_calls_is_there_if_and_only_if_it_is_reported(
     trace: Trace,
 ) -> None:
     problems = set(CATALOG["consistency"].function(load(trace))["problem"])

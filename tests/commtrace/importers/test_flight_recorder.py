@@ -269,7 +269,7 @@ def test_a_default_group_without_calls_begins_no_groups_anew(tmp_path: Path) -> 
     assert comm["group"].tolist() == [LEFT, ALL, LEFT]
 
 
-def test_what_no_dump_tells_is_reported_by_a_notice(tmp_path: Path) -> None:
+def test_what_no_dump_contains_is_reported_by_a_notice(tmp_path: Path) -> None:
     frames = load(import_trace([write_dumps(tmp_path, healthy())]))
     notice = "\n".join(each.text for each in notices_of(frames))
     assert "Imported from flight recorder, which lacks: roots, reductions" in notice

@@ -131,7 +131,7 @@ def test_a_transfer_has_two_ends() -> None:
     assert "the call of rank 0 is not in the trace" in alone.unknown["wait"]
 
 
-def test_who_never_came_and_who_made_another_call_is_reported() -> None:
+def test_who_never_arrived_and_who_made_another_call_is_reported() -> None:
     rows = [
         call(rank=0, id=0, seq=0, at=0, dtype="float32"),
         call(rank=1, id=0, seq=0, at=1, dtype="bfloat16", kind="all_gather"),
