@@ -1,8 +1,8 @@
 """Atomic writing of output files, and the errors of writing.
 
 Every file that commtrace writes for a user (a run, a page, a picture, an export, a baseline) is
-written through `whole`. `permissions` decides who may read it. Errors of the operating system
-become an `OutputError`.
+written through `atomic_write`. `permissions` decides who may read it. Errors of the operating
+system become an `OutputError`.
 """
 
 from __future__ import annotations
@@ -17,32 +17,36 @@ from pathlib import Path
 from commtrace.errors import OutputError
 from commtrace.permissions import allowed_in, keep_permissions, opener
 
-_WHOLE = "a file is written whole or not at all: it is as it was"
+_UNCHANGED = "files are written atomically: an existing file is unchanged"
 
 _REFUSALS: dict[int, tuple[str, str, str]] = {
     errno.ENOENT: ("no folder {folder}", "", "`mkdir -p {quoted}`, or another path"),
-    errno.ENOTDIR: ("a file in the place of the folder {folder}", "", "another path"),
-    errno.EEXIST: ("a file of that name", "", "another path"),
-    errno.EISDIR: ("a folder of that name", "", "a file in it: {path}/FILE"),
+    errno.ENOTDIR: ("a file instead of the folder {folder}", "", "another path"),
+    errno.EEXIST: ("an existing file", "", "another path"),
+    errno.EISDIR: ("an existing folder", "", "a file in it: {path}/FILE"),
     errno.EACCES: ("no permission to write to {folder}", "", "a folder of your own"),
     errno.EPERM: ("no permission to write to {folder}", "", "a folder of your own"),
-    errno.EROFS: ("a file system that is read-only", "", "another path"),
-    errno.ENOSPC: ("no space left on the device", _WHOLE, "free some, or use another path"),
-    errno.EDQUOT: ("your quota is used up", _WHOLE, "free some, or use another path"),
-    errno.EFBIG: ("a limit on the size of files", _WHOLE, "`ulimit -f unlimited`"),
-    errno.ENAMETOOLONG: ("a name that is too long for the file system", "", "a shorter one"),
+    errno.EROFS: ("a read-only file system", "", "another path"),
+    errno.ENOSPC: (
+        "no space left on the device",
+        _UNCHANGED,
+        "free some space, or use another path",
+    ),
+    errno.EDQUOT: ("your quota is used up", _UNCHANGED, "free some space, or use another path"),
+    errno.EFBIG: ("a limit on file sizes", _UNCHANGED, "`ulimit -f unlimited`"),
+    errno.ENAMETOOLONG: ("a name that is too long for the file system", "", "a shorter name"),
 }
 """By errno: what was found, why it fails, and what to try."""
 
 _DEVICE = (
     "something that is neither a file nor a folder",
-    "the output is written beside its place and then moved there",
+    "the output is written to a temporary file and then renamed",
     "the path of a file",
 )
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a temporary path; atomically rename it to `path` on success, else leave nothing.
 
     The temporary file is in the same folder, has the same suffix, and already exists with the final
@@ -112,10 +116,10 @@ def make_folder(folder: Path) -> None:
 
 def output_error(path: Path | str, error: OSError) -> OutputError:
     """Return the four-part error for an OSError on an output file."""
-    said = (error.strerror or str(error)).lower()
-    parts = _REFUSALS.get(error.errno or 0, (said, "", "another path"))
+    reason = (error.strerror or str(error)).lower()
+    parts = _REFUSALS.get(error.errno or 0, (reason, "", "another path"))
     if error.errno == errno.ENOENT and Path(path).parent.is_dir():
-        parts = ("a file system that takes no new files", "", "another path")
+        parts = ("a file system that accepts no new files", "", "another path")
     return _refused(path, *parts)
 
 

@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 from commtrace.child_ranks import Launch, close_gloo, watch_children
 from commtrace.permissions import opener
 from commtrace.pickling import keep_result, read_own, unpack
 from commtrace.processes import die_with_parent
-from commtrace.watchdog import come_under
+from commtrace.watchdog import register_rank
 
 if TYPE_CHECKING:
     from commtrace.session import Recording
@@ -84,7 +84,7 @@ def main() -> None:
     sys.argv = sys.argv[1 + is_call :]
     run = functools.partial(_call, folder, rank) if is_call else _run_script
     try:
-        with _recorded(folder, detail, stacks), _aborting_tells(folder, rank):
+        with _recorded(folder, detail, stacks), _noting_aborts(folder, rank):
             watch_children(launch)
             run()
     except KeyboardInterrupt:
@@ -108,16 +108,16 @@ def _recorded(folder: Path, detail: str, stacks: bool) -> Recording:
 
 
 @contextlib.contextmanager
-def _aborting_tells(folder: Path, rank: int) -> Iterator[None]:
+def _noting_aborts(folder: Path, rank: int) -> Iterator[None]:
     """Note an abort by C++ during the body, before the peers lose the rank."""
     from commtrace.recorder.terminate_handler import add_terminate_handler, remove_terminate_handler
 
-    tell = functools.partial(_leave_failure, folder, rank, _ABORTED, "")
-    add_terminate_handler(tell)
+    note_abort = functools.partial(_leave_failure, folder, rank, _ABORTED, "")
+    add_terminate_handler(note_abort)
     try:
         yield
     finally:
-        remove_terminate_handler(tell)
+        remove_terminate_handler(note_abort)
 
 
 def _run_script() -> None:
@@ -130,7 +130,7 @@ def _call(folder: Path, rank: int) -> None:
     """Call the function that was sent, and store its result."""
     for stream in (sys.stdout, sys.stderr):
         _redirect(stream, output_path(folder, rank, stream.name.strip("<>")))
-    come_under(folder, rank)
+    register_rank(folder, rank)
     backend = os.environ.pop(BACKEND_VARIABLE)
     if backend:
         _begin_group(backend)
@@ -158,8 +158,8 @@ def _begin_group(backend: str) -> None:
 
     @functools.wraps(make)
     def init_process_group(*args: Any, **kwargs: Any) -> None:
-        asked = args[0] if args else kwargs.get("backend")
-        if dist.is_initialized() and asked in (None, backend):
+        requested = args[0] if args else kwargs.get("backend")
+        if dist.is_initialized() and requested in (None, backend):
             dist.init_process_group = make
         else:
             make(*args, **kwargs)
@@ -169,20 +169,20 @@ def _begin_group(backend: str) -> None:
 
 def _leave_failure(folder: Path, rank: int, exit_code: int, text: str) -> None:
     failure = Failure(time.time_ns(), rank, exit_code, text)
-    with whole(folder / f"rank-{rank:05d}{_FAILURE_SUFFIX}") as unfinished:
+    with atomic_write(folder / f"rank-{rank:05d}{_FAILURE_SUFFIX}") as unfinished:
         unfinished.write_text(json.dumps(asdict(failure)), encoding="utf-8")
 
 
 def _traceback_of_script(error: Exception) -> str:
     """Format the traceback without commtrace's frames and those that start the script."""
-    whole = traceback.TracebackException.from_exception(error)
-    each: traceback.TracebackException | None = whole
+    exception = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = exception
     while each is not None:
         each.stack = traceback.StackSummary.from_list(
             [frame for frame in each.stack if not is_own(frame.filename)]
         )
         each = each.__cause__ or each.__context__
-    return "".join(whole.format())
+    return "".join(exception.format())
 
 
 def is_own(filename: str) -> bool:

@@ -26,16 +26,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 from commtrace.errors import UsageError
-from commtrace.loopback import meet_on_loopback
+from commtrace.loopback import host_on_loopback
 from commtrace.permissions import opener
 from commtrace.processes import watch_parent
 
 _C10D = "torch.distributed.distributed_c10d"
 _GROUP_SUFFIX = ".group"
 _PROGRAMS_NAME = "programs"
-_ALONE_SUFFIX, _MEETING_SUFFIX = ".alone", ".meeting"
+_ALONE_SUFFIX, _RENDEZVOUS_SUFFIX = ".alone", ".rendezvous"
 _STARTERS = ("python", "pypy", "torchrun", "accelerate", "deepspeed", "horovodrun", "mpi", "ray")
 _HELPER = "compile_worker"  # started by torch itself
 _SHOWN_LETTERS = 80
@@ -61,10 +61,10 @@ class Launch:
 
     def note_group(self, num_others: int = 0) -> None:
         """Note that this process has a default group, and how many ranks it must start for it."""
-        with whole(self.path(_GROUP_SUFFIX)) as unfinished:
+        with atomic_write(self.path(_GROUP_SUFFIX)) as unfinished:
             unfinished.write_text(str(num_others), encoding="ascii")
 
-    def others_wanted(self) -> list[int]:
+    def num_ranks_to_start(self) -> list[int]:
         """Return the number of ranks that each ancestor with a group must start for it."""
         paths = [self.folder / f"{pid}{_GROUP_SUFFIX}" for pid in self.pids[:-1]]
         return [int(path.read_text(encoding="ascii")) for path in paths if path.exists()]
@@ -104,7 +104,7 @@ def refusal(folder: Path, *, is_over: bool) -> UsageError | None:
     for path in folder.glob(f"*{_ALONE_SUFFIX}"):
         if is_over or time.time() - path.stat().st_mtime > _TIME_TO_JOIN_S:
             return UsageError(**json.loads(path.read_text(encoding="utf-8")))
-    for path in folder.glob(f"*{_MEETING_SUFFIX}") if is_over else ():
+    for path in folder.glob(f"*{_RENDEZVOUS_SUFFIX}") if is_over else ():
         return UsageError(**json.loads(path.read_text(encoding="utf-8")))
     return None
 
@@ -129,7 +129,7 @@ def _watch_starts(launch: Launch) -> None:
     global _launch
     _launch = launch
     BaseProcess.start = _watched_start  # pyright: ignore[reportAttributeAccessIssue]
-    subprocess.Popen.__init__ = _noted_init  # pyright: ignore[reportAttributeAccessIssue]
+    subprocess.Popen.__init__ = _watched_init  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _watched_start(process: Any) -> None:
@@ -140,7 +140,7 @@ def _watched_start(process: Any) -> None:
         del process.run
 
 
-def _noted_init(popen: Any, args: Any, *rest: Any, **options: Any) -> None:
+def _watched_init(popen: Any, args: Any, *rest: Any, **options: Any) -> None:
     if text := _starter(args):
         _launch.note_program(text)
     _init(popen, args, *rest, **options)
@@ -162,7 +162,7 @@ class _Child:
                 lambda: _prepare(
                     launch.folder,
                     on_group=lambda: _begin_rank(launch, stack),
-                    on_meeting=lambda: _note_meeting(launch),
+                    on_rendezvous=lambda: _note_rendezvous(launch),
                 )
             )
             run(self.process)
@@ -176,11 +176,11 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
     Raises:
         UsageError: the launcher has not ended it.
     """
-    wanted = launch.others_wanted()
-    if not wanted and launch.num_ranks > 1:
-        wanted = _await_parent(launch)
-    launch.forget(_MEETING_SUFFIX)
-    if 0 in wanted:
+    num_others = launch.num_ranks_to_start()
+    if not num_others and launch.num_ranks > 1:
+        num_others = _await_parent(launch)
+    launch.forget(_RENDEZVOUS_SUFFIX)
+    if 0 in num_others:
         return
     from commtrace.session import record_spawned
 
@@ -191,31 +191,31 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
 
 
 def _await_parent(launch: Launch) -> list[int]:
-    """Wait for `others_wanted` of a parent that is creating the same group."""
+    """Wait for `num_ranks_to_start` of a parent that is creating the same group."""
     error = _leave_refusal(launch, _ALONE_SUFFIX)
     until = time.monotonic() + _TIME_TO_BE_ENDED_S
-    while not (wanted := launch.others_wanted()):
+    while not (num_others := launch.num_ranks_to_start()):
         if time.monotonic() > until:
             raise error
         time.sleep(_POLL_INTERVAL_S)
     launch.forget(_ALONE_SUFFIX)
-    return wanted
+    return num_others
 
 
-def _note_meeting(launch: Launch) -> None:
+def _note_rendezvous(launch: Launch) -> None:
     """Leave a refusal in case this process's group cannot be created."""
-    if launch.num_ranks > 1 and not launch.others_wanted():
-        _leave_refusal(launch, _MEETING_SUFFIX)
+    if launch.num_ranks > 1 and not launch.num_ranks_to_start():
+        _leave_refusal(launch, _RENDEZVOUS_SUFFIX)
 
 
 def _leave_refusal(launch: Launch, suffix: str) -> UsageError:
     text = {
-        "asked": f"cannot run {sys.argv[0]} on {launch.num_ranks} ranks",
-        "found": "a process group of processes that it starts itself",
-        "why": f"each of the {launch.num_ranks} would start ranks of its own",
-        "attempt": "--nproc 1, which records the ranks that it starts",
+        "summary": f"cannot run {sys.argv[0]} on {launch.num_ranks} ranks",
+        "found": "a process group of processes that the script starts itself",
+        "why": f"each of the {launch.num_ranks} processes would start further ranks",
+        "attempt": "--nproc 1, which records the ranks that the script starts",
     }
-    with whole(launch.path(suffix)) as unfinished:
+    with atomic_write(launch.path(suffix)) as unfinished:
         unfinished.write_text(json.dumps(text), encoding="utf-8")
     return UsageError(**text)
 
@@ -237,22 +237,22 @@ def _starter(args: Any) -> str:
     return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."
 
 
-def _prepare(folder: Path, on_group: Callable[[], None], on_meeting: Callable[[], None]) -> None:
+def _prepare(folder: Path, on_group: Callable[[], None], on_rendezvous: Callable[[], None]) -> None:
     """Keep torch's process groups on loopback, and call `on_group` for the first one."""
-    meet_on_loopback(folder, on_meeting)
+    host_on_loopback(folder, on_rendezvous)
     c10d: Any = sys.modules[_C10D]
     update = c10d._update_default_pg
     update = getattr(update, "before", update)  # a forked process has its parent's wrapper
     pid = os.getpid()
 
-    def told_update(group: Any) -> None:
+    def watched_update(group: Any) -> None:
         update(group)
         if group is not None and os.getpid() == pid:
             c10d._update_default_pg = update
             on_group()
 
-    told_update.before = update  # pyright: ignore[reportFunctionMemberAccess]
-    c10d._update_default_pg = told_update
+    watched_update.before = update  # pyright: ignore[reportFunctionMemberAccess]
+    c10d._update_default_pg = watched_update
 
 
 def _when_loaded(prepare: Callable[[], None]) -> None:
@@ -283,8 +283,8 @@ class _Finder(MetaPathFinder):
         return spec
 
     def _executing(self, execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-        def execute_and_tell(module: ModuleType) -> None:
+        def execute_then_call(module: ModuleType) -> None:
             execute(module)
             self._then()
 
-        return execute_and_tell
+        return execute_then_call

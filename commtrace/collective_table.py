@@ -20,7 +20,7 @@ class Share:
     """Part of a payload, as a formula and as a function.
 
     Attributes:
-        formula: As docs/bytes.md prints it, in n and, per rank, in its place in the ring.
+        formula: As docs/bytes.md prints it, in n and, per rank, in its position in the ring.
         of: The part by group size n and the rank's distance d behind the root in the ring (0 is the
             root itself).
     """

@@ -32,8 +32,8 @@ class Decorator(contextlib.ContextDecorator):
         if inspect.isasyncgenfunction(function):
             raise UsageError(
                 f"cannot record the asynchronous generator {function.__qualname__}()",
-                why="nobody knows when it ends",
-                attempt="use `with commtrace.record(...)` inside of it or around its loop",
+                why="its end cannot be detected",
+                attempt="use `with commtrace.record(...)` inside it or around its loop",
             )
         if inspect.iscoroutinefunction(function):
             return self._around_coroutine(function)

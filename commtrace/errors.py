@@ -1,8 +1,8 @@
 """Exceptions for every error that a user can cause.
 
-Each class has the exit code of the command line. A message has up to four parts: what was asked,
-what was found, why that does not work, what to try. Names in it are made visible (`escaping`), and
-none of them can imitate a line of its own.
+Each class has the exit code of the command line. A message has up to four parts: a summary, the
+finding, the reason, and a suggestion. Names in it are made visible (`escaping`), so that none can
+imitate a line of its own.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class CommtraceError(Exception):
     exit_code = 1
 
     def __init__(
-        self, asked: str, *, found: str = "", why: str = "", attempt: str = "", place: str = ""
+        self, summary: str, *, found: str = "", why: str = "", attempt: str = "", place: str = ""
     ) -> None:
-        self.asked = asked
+        self.summary = summary
         self.place = place
         self.found = found
         self.why = why
         self.attempt = attempt
         parts = (("at", place), ("found", found), ("why", why), ("try", attempt))
-        told = [f"  {name}: {_indented(text, len(name) + 4)}" for name, text in parts if text]
-        super().__init__("\n".join([visible(asked), *told]))
+        lines = [f"  {name}: {_indented(text, len(name) + 4)}" for name, text in parts if text]
+        super().__init__("\n".join([visible(summary), *lines]))
 
 
 def _indented(text: str, width: int) -> str:
@@ -134,9 +134,9 @@ class RankError(LaunchError):
     """
 
     def __init__(
-        self, asked: str, *, rank: int, traceback: str, found: str, run: Any = None
+        self, summary: str, *, rank: int, traceback: str, found: str, run: Any = None
     ) -> None:
-        super().__init__(asked, found=found)
+        super().__init__(summary, found=found)
         self.rank = rank
         self.traceback = traceback
         self.run = run

@@ -115,7 +115,7 @@ def run_function(
         nproc: number of ranks.
         spool_folder: the folder for spools and results.
         detail: "op" or "collective".
-        stacks: record the whole Python stack of each call.
+        stacks: record the full Python stack of each call.
         backend: backend of each rank's process group, None for none.
         timeout_s: end all ranks if one runs longer than this.
     """
@@ -125,8 +125,8 @@ def run_function(
     variables = _variables(folder, nproc, detail, stacks)
     variables["PYTHONPATH"] = _with_this_package(os.environ.get("PYTHONPATH", ""))
     variables[BACKEND_VARIABLE] = backend or ""
-    with _printed(folder, nproc), watchdog(folder, timeout_s) as verdict:
-        result = _launch([CALL_OPTION, name], nproc, folder, variables, verdict)
+    with _printed(folder, nproc), watchdog(folder, timeout_s) as timeout:
+        result = _launch([CALL_OPTION, name], nproc, folder, variables, timeout)
     return replace(result, output=_output(folder, nproc))
 
 
@@ -162,12 +162,12 @@ def _check(script: Path, nproc: int) -> None:
     if nproc < 1:
         raise UsageError(
             f"cannot run {script} on {nproc} ranks",
-            why="a run has at least one rank",
+            why="a run needs at least one rank",
             attempt="--nproc 1 or more",
         )
     if not script.is_file():
         found = "a folder" if script.is_dir() else "no such file"
-        raise UsageError(f"cannot run {script}", found=found, why="it has to be a Python script")
+        raise UsageError(f"cannot run {script}", found=found, why="it must be a Python script")
 
 
 def _with_this_package(paths: str) -> str:
@@ -181,7 +181,7 @@ def _launch(
     nproc: int,
     spool_folder: Path,
     variables: Mapping[str, str],
-    verdict: TimeoutReport,
+    timeout: TimeoutReport,
 ) -> LaunchResult:
     spool_folder = spool_folder.absolute()
     make_folder(spool_folder)
@@ -202,7 +202,7 @@ def _launch(
     if any(ended.exit_codes.values()):
         if error := refusal(spool_folder, is_over=True):
             raise error
-        return _failure(ended, spool_folder, verdict)
+        return _failure(ended, spool_folder, timeout)
     return LaunchResult(0, spool_folder)
 
 
@@ -236,23 +236,23 @@ def _output(folder: Path, nproc: int) -> tuple[str, ...]:
     )
 
 
-def _failure(ended: Ended, spool_folder: Path, verdict: TimeoutReport) -> LaunchResult:
+def _failure(ended: Ended, spool_folder: Path, timeout: TimeoutReport) -> LaunchResult:
     """Return the result of the rank that failed first.
 
     Others fail because of it, and the launcher stops the rest. A rank that died without a note has
     left no time; it precedes those that raised, since a crash is what makes peers raise.
     """
     left = read_failures(spool_folder)
-    if verdict.stacks and not (left and left[0].time_ns < verdict.time_ns):
+    if timeout.stacks and not (left and left[0].time_ns < timeout.time_ns):
         stuck = {
             rank: [place for place in stack if not is_own(place[0])]
-            for rank, stack in verdict.stacks.items()
+            for rank, stack in timeout.stacks.items()
         }
         return LaunchResult(1, spool_folder, min(stuck), stuck=stuck)
-    spoke = {failure.rank for failure in left} | set(verdict.stacks)
+    explained = {failure.rank for failure in left} | set(timeout.stacks)
     failed = {rank: code for rank, code in ended.exit_codes.items() if code}
     for rank, code in failed.items():
-        if rank not in spoke and -code not in _STOPPING_SIGNALS:
+        if rank not in explained and -code not in _STOPPING_SIGNALS:
             return LaunchResult(_shell_code(code), spool_folder, rank)
     if left:
         return LaunchResult(left[0].exit_code, spool_folder, left[0].rank, left[0].traceback)

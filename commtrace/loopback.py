@@ -25,7 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 
 _PARAMETERS = ("host_name", "port", "world_size", "is_master", "timeout")
 _BACKLOG = 4096
@@ -51,55 +51,55 @@ def interface() -> str:
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
     """Reserve a loopback port, on which ranks can listen."""
-    with _bound(ADDRESS, 0) as kept:
-        yield kept.getsockname()[1]
+    with _bound(ADDRESS, 0) as listener:
+        yield listener.getsockname()[1]
 
 
-def meet_on_loopback(folder: Path, on_meeting: Callable[[], None]) -> None:
+def host_on_loopback(folder: Path, on_rendezvous: Callable[[], None]) -> None:
     """Host the stores of this process's groups on loopback.
 
     Args:
         folder: a folder shared by the ranks.
-        on_meeting: called before a store is hosted or joined.
+        on_rendezvous: called before a store is hosted or joined.
     """
     rendezvous: Any = sys.modules["torch.distributed.rendezvous"]
     make = rendezvous.TCPStore
     make = make.args[0] if isinstance(make, functools.partial) else make  # that of a forking parent
-    rendezvous.TCPStore = functools.partial(_store, make, folder, on_meeting)
+    rendezvous.TCPStore = functools.partial(_store, make, folder, on_rendezvous)
 
 
 def _store(
-    make: Any, folder: Path, on_meeting: Callable[[], None], *args: Any, **kwargs: Any
+    make: Any, folder: Path, on_rendezvous: Callable[[], None], *args: Any, **kwargs: Any
 ) -> Any:
     """Create the store that torch asks for, hosted or joined."""
-    on_meeting()
-    asked = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
-    address = _loopback_address(asked["host_name"], asked["port"])
-    if not (address and asked.get("multi_tenant")):  # requested for a process group
-        return make(**asked)
-    meet = _hosted if asked["is_master"] else _joined
-    return meet(make, folder, address, asked)
+    on_rendezvous()
+    options = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+    address = _loopback_address(options["host_name"], options["port"])
+    if not (address and options.get("multi_tenant")):  # requested for a process group
+        return make(**options)
+    create = _hosted if options["is_master"] else _joined
+    return create(make, folder, address, options)
 
 
-def _hosted(make: Any, folder: Path, address: str, asked: dict[str, Any]) -> Any:
+def _hosted(make: Any, folder: Path, address: str, options: dict[str, Any]) -> Any:
     """Host a store, or use a part of an earlier one that is still in use."""
-    port = asked["port"]
+    port = options["port"]
     try:
         listening = _bound(address, port)
     except OSError:  # its own; otherwise torch reports the owner of the port
         listening, _num_shared[port] = None, _num_shared[port] + 1
     else:
         _num_shared[port] = 0
-    _note_turn(folder, port, asked["world_size"], _num_shared[port])
+    _note_turn(folder, port, options["world_size"], _num_shared[port])
     if listening is not None:
         listening.listen(_BACKLOG)
-        asked["master_listen_fd"] = listening.detach()
-    return _part(make(**asked), _num_shared[port])
+        options["master_listen_fd"] = listening.detach()
+    return _part(make(**options), _num_shared[port])
 
 
-def _joined(make: Any, folder: Path, address: str, asked: dict[str, Any]) -> Any:
-    part = _await_turn(folder, address, asked)
-    return _part(make(**asked), part)
+def _joined(make: Any, folder: Path, address: str, options: dict[str, Any]) -> Any:
+    part = _await_turn(folder, address, options)
+    return _part(make(**options), part)
 
 
 def _part(store: Any, number: int) -> Any:
@@ -144,7 +144,7 @@ def _turns(folder: Path, port: int) -> dict[str, list[int]]:
 def _note_turn(folder: Path, port: int, world_size: int, part: int) -> None:
     turns = _turns(folder, port)
     turns[str(world_size)] = [*turns.get(str(world_size), []), part]
-    with whole(_path(folder, port)) as unfinished:
+    with atomic_write(_path(folder, port)) as unfinished:
         unfinished.write_text(json.dumps(turns), encoding="ascii")
 
 
@@ -152,19 +152,19 @@ def _path(folder: Path, port: int) -> Path:
     return folder / f"store-{port}.json"
 
 
-def _await_turn(folder: Path, address: str, asked: dict[str, Any]) -> int:
+def _await_turn(folder: Path, address: str, options: dict[str, Any]) -> int:
     """Wait until rank 0 has hosted as often as this process joins; return the part to join.
 
     Do not wait for a process that the launcher did not start.
     """
-    key = asked["port"], asked["world_size"]
+    key = options["port"], options["world_size"]
     _num_joined[key] += 1
-    until = time.monotonic() + asked.get("timeout", _DEFAULT_TIMEOUT).total_seconds()
+    until = time.monotonic() + options.get("timeout", _DEFAULT_TIMEOUT).total_seconds()
     while time.monotonic() < until:
-        parts = _turns(folder, asked["port"]).get(str(asked["world_size"]), [])
+        parts = _turns(folder, options["port"]).get(str(options["world_size"]), [])
         if len(parts) >= _num_joined[key]:
             return parts[_num_joined[key] - 1]
-        if _is_foreign(folder, address, asked["port"]):
+        if _is_foreign(folder, address, options["port"]):
             break
         time.sleep(_POLL_INTERVAL_S)
     return 0

@@ -1,8 +1,7 @@
-"""Permissions of the files and folders that commtrace makes: their owner's alone by default.
+"""Permissions of files and folders that commtrace creates: owner only by default.
 
-A trace holds host names, command lines, paths and lines of source. What commtrace writes is
-therefore open to its owner alone (files 0600, folders 0700), unless the folder that it is put into
-says otherwise:
+A trace contains host names, command lines, paths and source lines. Files and folders are therefore
+accessible to their owner only (0600 and 0700), unless the parent folder specifies otherwise:
 
 | the folder                           | permissions of a new file in it |
 | ------------------------------------ | ------------------------------- |
@@ -10,7 +9,7 @@ says otherwise:
 | is open to its group, not to others  | the group's are the folder's    |
 | has a default access-control list    | by that list                    |
 
-The umask always counts. A file of one's own that is replaced keeps its permissions.
+The umask always applies. A replaced file of the same owner keeps its permissions.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ def allowed_in(folder: Path) -> int:
 def keep_permissions(before: Path, after: Path) -> None:
     """Give a file the permissions of the file it replaces, if the user owns that."""
     with contextlib.suppress(FileNotFoundError):
-        there = before.lstat()
-        if stat.S_ISREG(there.st_mode) and there.st_uid == os.geteuid():
-            after.chmod(stat.S_IMODE(there.st_mode))
+        status = before.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            after.chmod(stat.S_IMODE(status.st_mode))
 
 
 def _has_default_list(folder: Path) -> bool:

@@ -43,7 +43,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         raise UsageError(
             f"cannot send {name} to the ranks",
             found=f"{type(error).__name__}: {error}",
-            why="it goes by value, with every variable that it uses",
+            why="it is pickled by value, with every variable that it uses",
             attempt=_advice(),
         ) from None
     return pickle.dumps((_paths(), _lines_of_cells(), call))
@@ -63,9 +63,9 @@ def unpack(parcel: bytes) -> Callable[[], Any]:
         return pickle.loads(call)
     except Exception as error:
         raise LaunchError(
-            "cannot make the function again in this rank",
+            "cannot unpickle the function in this rank",
             found=f"{type(error).__name__}: {error}",
-            attempt="import what it uses from a file, or define it beside the function",
+            attempt="import its dependencies from a module, or define them beside the function",
         ) from error
 
 
@@ -78,7 +78,7 @@ def keep_result(folder: Path, rank: int, value: Any) -> None:
     try:
         packed = _pickler().dumps(value)
     except Exception as error:
-        raise _no_way_back(rank, type(value).__name__, error) from error
+        raise _result_error(rank, type(value).__name__, error) from error
     write_own(folder / f"rank-{rank:05d}{_RESULT_SUFFIX}", packed)
 
 
@@ -96,7 +96,7 @@ def results(folder: Path, num_ranks: int) -> tuple[Any, ...]:
         except LaunchError:
             raise
         except Exception as error:
-            raise _no_way_back(rank, "something", error) from error
+            raise _result_error(rank, "something", error) from error
     return tuple(values)
 
 
@@ -110,7 +110,7 @@ def read_own(path: Path) -> bytes:
     """Read a pickle that only this user can have written, since loading one runs its code.
 
     Raises:
-        LaunchError: somebody else owns the file or its folder, or can write to it.
+        LaunchError: another user owns the file or its folder, or can write to it.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         for each in (os.fstat(file.fileno()), path.parent.stat()):
@@ -118,17 +118,17 @@ def read_own(path: Path) -> bytes:
                 raise LaunchError(
                     f"cannot load {path}",
                     found=f"owner {each.st_uid}, permissions {stat.filemode(each.st_mode)}",
-                    why="whoever can write there could run commands in this process",
-                    attempt="a folder that nobody else can write to",
+                    why="anybody who can write there could run commands in this process",
+                    attempt="a folder that only you can write to",
                 )
         return file.read()
 
 
-def _no_way_back(rank: int, what: str, error: Exception) -> LaunchError:
+def _result_error(rank: int, type_name: str, error: Exception) -> LaunchError:
     return LaunchError(
-        f"what rank {rank} returned cannot be brought back",
-        found=f"{what}; {type(error).__name__}: {error}",
-        attempt="return numbers, texts or plain tensors",
+        f"cannot return the result of rank {rank}",
+        found=f"{type_name}; {type(error).__name__}: {error}",
+        attempt="return numbers, strings or plain tensors",
     )
 
 
@@ -142,8 +142,8 @@ def _pickler() -> ModuleType:
 
 def _advice() -> str:
     if _pickler() is pickle:
-        return "pip install cloudpickle, or put the function into a module"
-    return "make such objects in the function itself"
+        return "pip install cloudpickle, or move the function to a module"
+    return "create such objects in the function"
 
 
 def _paths() -> list[str]:

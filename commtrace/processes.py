@@ -96,13 +96,13 @@ def _has_ended(process: Process) -> bool:
 
 def _end(processes: Sequence[Process], number: int, received: Sequence[int]) -> None:
     """Send a signal to all; kill those left after the grace period or a second request."""
-    asked = len(received)
+    num_requests = len(received)
     for each in processes:
         if not _has_ended(each):
             _send(each, number)
     until = time.monotonic() + _GRACE_S
     while not all(map(_has_ended, processes)):
-        if time.monotonic() > until or len(received) > asked:
+        if time.monotonic() > until or len(received) > num_requests:
             break
         time.sleep(_POLL_INTERVAL_S)
     for each in processes:  # including the children of one that has ended
@@ -124,13 +124,13 @@ def _signals() -> Iterator[list[int]]:
 
     before = {number: signal.getsignal(number) for number in _ENDING_SIGNALS}
     is_main = threading.current_thread() is threading.main_thread()
-    ours = [each for each in before if is_main and before[each] not in (None, signal.SIG_IGN)]
-    for number in ours:
+    handled = [each for each in before if is_main and before[each] not in (None, signal.SIG_IGN)]
+    for number in handled:
         signal.signal(number, note)
     try:
         yield received
     finally:
-        for number in ours:
+        for number in handled:
             signal.signal(number, before[number])
 
 

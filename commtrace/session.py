@@ -11,7 +11,7 @@ into the file when the recording ends. In a process that `commtrace run` started
 recorded from the first line on. A recording that the script makes there adds its steps and regions
 to that one and writes no file of its own; events outside it belong to no step.
 
-The file is a few lines longer than others: `Recording` is one class that is best read as a whole.
+The file exceeds the usual length, because `Recording` is one class.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def record(
             memory.
         detail: "op" (operators too) or "collective" (communication only, for long runs); the
             default is set in pyproject.toml, or else "op".
-        stacks: record the whole Python stack of each call, not only the user's line.
+        stacks: record the full Python stack of each call, not only the user's line.
         max_calls: bound on the calls kept; ten times as many operators are kept, and further ones
             are only counted. By default there is no bound for a file, and two million in memory.
         merge_timeout_s: time that rank 0 waits at the end for ranks still recording; a rank without
@@ -91,7 +91,7 @@ def record(
             why=f"a detail is one of {', '.join(map(repr, DETAILS))}",
         )
     if path is not None and not Path(path).name:
-        raise UsageError(f"cannot record to {str(path)!r}", why="it names no file")
+        raise UsageError(f"cannot record to {str(path)!r}", why="the path has no file name")
     count_as_libraries((*settings.libraries, *libraries), settings.own_packages)
     if path is None or _launched is not None:
         return Recording(Memory(), detail, stacks, max_calls or _MAX_CALLS_IN_MEMORY)
@@ -100,15 +100,15 @@ def record(
 
 def record_launched(folder: Path, detail: str, *, stacks: bool) -> Recording:
     """Return the recording of a whole process, for `commtrace run`: a spool, merged later."""
-    return _recorded_whole(SpoolFolder(folder), detail, stacks)
+    return _record_process(SpoolFolder(folder), detail, stacks)
 
 
 def record_spawned(folder: Path, detail: str, *, stacks: bool) -> Recording:
     """Return the recording of a rank that a launched process has started, also into `folder`."""
-    return _recorded_whole(OwnSpool(folder), detail, stacks)
+    return _record_process(OwnSpool(folder), detail, stacks)
 
 
-def _recorded_whole(store: Store, detail: str, stacks: bool) -> Recording:
+def _record_process(store: Store, detail: str, stacks: bool) -> Recording:
     global _launched
     settings = settings_of()
     count_as_libraries(settings.libraries, settings.own_packages)
@@ -164,9 +164,9 @@ class Recording(Views, Decorator):
         """Start or continue recording."""
         if self._is_over:
             raise RecordingError(
-                "cannot go on with this recording",
+                "cannot continue this recording",
                 why="its file has been written",
-                attempt="make another one with commtrace.record(...)",
+                attempt="create another one with commtrace.record(...)",
             )
         if not self._depth:
             self._begin()
@@ -181,7 +181,8 @@ class Recording(Views, Decorator):
         failures = self._end()
         if failures and kind is None:
             warnings.warn(
-                f"{len(failures)} failures while recording, the trace is not complete; the first: "
+                f"{len(failures)} failures while recording; the trace is incomplete. First "
+                "failure: "
                 f"{type(failures.first).__name__}: {visible(str(failures.first))}",
                 RuntimeWarning,
                 stacklevel=2,
@@ -244,9 +245,9 @@ class Recording(Views, Decorator):
             )
         except OSError as error:
             raise RecordingError(
-                "cannot begin to record",
+                "cannot start recording",
                 found=f"{type(error).__name__}: {error}",
-                attempt="record to a folder that can be written to",
+                attempt="record to a writable folder",
             ) from error
         self._stream = stream
         weakref.finalize(self, stream.close)  # until then it is read back from
@@ -290,7 +291,7 @@ class Recording(Views, Decorator):
             RecordingError: the recording is not on.
         """
         if not self._depth:
-            raise RecordingError("there is no step to end", why="nothing is being recorded")
+            raise RecordingError("there is no step to end", why="the recording is not on")
         for buffer in RECORDER.buffers:
             if buffer.rank in (None, self._buffer.rank):
                 buffer.end_step(self._facts.rank)
@@ -330,8 +331,8 @@ class Recording(Views, Decorator):
         if self._stream is None:
             raise RecordingError(
                 "there is no trace yet",
-                why="the recording has not begun",
-                attempt="use it in a `with` statement first",
+                why="the recording has not started",
+                attempt="enter it with a `with` statement first",
             )
         if self._depth:
             self._flush()
@@ -371,10 +372,10 @@ class Recording(Views, Decorator):
 
 def _without_last(names: tuple[str, ...], name: str) -> tuple[str, ...]:
     """Return the names without the last occurrence of `name`."""
-    kept = list(names[::-1])
+    remaining = list(names[::-1])
     with contextlib.suppress(ValueError):
-        kept.remove(name)
-    return tuple(kept[::-1])
+        remaining.remove(name)
+    return tuple(remaining[::-1])
 
 
 class _Flusher(threading.Thread):
@@ -406,7 +407,7 @@ _open: set[Recording] = set()
 
 
 @atexit.register
-def _end_what_is_open() -> None:
+def _end_open_recordings() -> None:
     """End recordings that are still on when the program exits inside of them."""
     for recording in list(_open):
         if recording._pid == os.getpid():

@@ -8,7 +8,7 @@
     [tool.commtrace.thresholds]           # of findings, see THRESHOLDS
     small_bytes = 16_000
 
-    [[tool.commtrace.muted]]              # findings that are known, and meant
+    [[tool.commtrace.muted]]              # known, intended findings
     rule = "outside_modules"
     module = "head.*"                     # and source = "train.py:*"; patterns, "*" by default
     reason = "the loss is averaged by hand"
@@ -52,16 +52,39 @@ class Threshold:
 THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
     {
         "small_bytes": Threshold(64_000, "small_messages: messages below this size are small"),
-        "many_per_step": Threshold(16, "small_messages: so many of them in a phase of a step"),
-        "late_share": Threshold(0.02, "late_rank, stall: least part of the steps' time it costs"),
-        "late_odds": Threshold(5, "late_rank: times as much delay as each of the others causes"),
-        "late_spread": Threshold(4, "late_rank: least number of calls that it spreads over"),
-        "stall_factor": Threshold(10, "stall: times as long as the median delay"),
-        "uneven_share": Threshold(0.15, "uneven_work: least part of the steps' time it costs"),
+        "many_per_step": Threshold(
+            16, "small_messages: minimum number of them in a phase of a step"
+        ),
+        "late_share": Threshold(
+            0.02, "straggler, stall: minimum cost, as a part of the steps' time"
+        ),
+        "late_odds": Threshold(
+            5, "straggler: minimum ratio of its delay to that of each other rank"
+        ),
+        "late_spread": Threshold(
+            4, "straggler: minimum number of calls that the delay spreads over"
+        ),
+        "stall_factor": Threshold(10, "stall: minimum ratio of the delay to the median delay"),
+        "uneven_share": Threshold(
+            0.15, "load_imbalance: minimum cost, as a part of the steps' time"
+        ),
     }
 )
 
 
+FORMER_RULES: Mapping[str, str] = MappingProxyType(
+    {
+        "gathered_again": "repeated_all_gather",
+        "late_rank": "straggler",
+        "reduced_again": "repeated_reduction",
+        "reduced_to_be_cut": "all_reduce_then_shard",
+        "replicated": "replication_fallback",
+        "uneven_work": "load_imbalance",
+        "unneeded_flags": "unused_parameter_flags",
+        "wide_types": "float32_messages",
+    }
+)
+"""Names of rules in earlier versions, still accepted in settings and by `--fail-on`."""
 MOST_THRESHOLD = 1e18
 """No size, time or share is larger, and products with it are finite."""
 
@@ -77,8 +100,8 @@ class Muted:
 
     def mutes(self, rule: str, module: str, source: str) -> bool:
         """Return whether a finding is muted; a source pattern may omit leading folders."""
-        is_there = fnmatchcase(source, self.source) or fnmatchcase(source, f"*/{self.source}")
-        return rule == self.rule and fnmatchcase(module, self.module) and is_there
+        is_at_source = fnmatchcase(source, self.source) or fnmatchcase(source, f"*/{self.source}")
+        return rule == self.rule and fnmatchcase(module, self.module) and is_at_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +174,18 @@ def _read(path: Path, state: tuple[int, int]) -> Settings:
         "thresholds": _thresholds,
         "muted": _all_muted,
     }
-    given = _known(path, TABLE, _table(path, table, TABLE), reads)
+    known = _known(path, TABLE, _table(path, table, TABLE), reads)
     return Settings(
-        path, **{name: reads[name](path, f"{TABLE}.{name}", each) for name, each in given.items()}
+        path, **{name: reads[name](path, f"{TABLE}.{name}", each) for name, each in known.items()}
     )
 
 
-def _refused(path: Path, place: str, value: Any, wanted: str) -> SettingsError:
+def _refused(path: Path, place: str, value: Any, expected: str) -> SettingsError:
     return SettingsError(
-        f"cannot take {place} from {path}",
+        f"cannot use {place} of {path}",
         place=place,
         found=repr(value)[:200],
-        why=f"it is {wanted}",
+        why=f"it is {expected}",
     )
 
 
@@ -194,7 +217,7 @@ def _detail(path: Path, place: str, value: Any) -> str:
 
 def _text(path: Path, place: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise _refused(path, place, value, "a text that says something")
+        raise _refused(path, place, value, "a text that is not empty")
     return value
 
 
@@ -205,33 +228,34 @@ def _names(path: Path, place: str, value: Any) -> tuple[str, ...]:
 
 
 def _thresholds(path: Path, place: str, value: Any) -> Mapping[str, float]:
-    given = _known(path, place, _table(path, value, place), THRESHOLDS)
-    for name, number in given.items():
+    known = _known(path, place, _table(path, value, place), THRESHOLDS)
+    for name, number in known.items():
         is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
         if not is_number or not 0 <= number <= MOST_THRESHOLD:
-            wanted = f"a number from 0 to {MOST_THRESHOLD:.0e}"
-            raise _refused(path, f"{place}.{name}", number, wanted)
-    return MappingProxyType(dict(given))
+            expected = f"a number from 0 to {MOST_THRESHOLD:.0e}"
+            raise _refused(path, f"{place}.{name}", number, expected)
+    return MappingProxyType(dict(known))
 
 
 def _all_muted(path: Path, place: str, value: Any) -> tuple[Muted, ...]:
     if not isinstance(value, list):
-        raise _refused(path, place, value, f"a list of tables, each begun with [[{place}]]")
+        raise _refused(path, place, value, f"a list of tables, [[{place}]]")
     return tuple(_muted(path, place, each) for each in value)
 
 
 def _muted(path: Path, place: str, value: Any) -> Muted:
     names: dict[str, Any] = dict.fromkeys(("rule", "reason", "module", "source"))
-    given = _known(path, place, _table(path, value, place), names)
+    known = _known(path, place, _table(path, value, place), names)
     for name in ("rule", "reason"):
-        if name not in given:
+        if name not in known:
             raise SettingsError(
-                f"cannot mute a finding by {path}",
+                f"cannot mute a finding with {path}",
                 place=place,
                 found=f"no {name}",
-                why="a muted finding has a rule, and the reason why it is meant",
+                why="a muted finding needs a rule and a reason",
             )
-    return Muted(**{name: _text(path, f"{place}.{name}", each) for name, each in given.items()})
+    texts = {name: _text(path, f"{place}.{name}", each) for name, each in known.items()}
+    return Muted(**{**texts, "rule": FORMER_RULES.get(texts["rule"], texts["rule"])})
 
 
 def unknown_rules(settings: Settings, rules: Sequence[str]) -> SettingsError | None:

@@ -56,15 +56,15 @@ def remove_abandoned() -> list[str]:
     Returns:
         A sentence with the location of each folder of spools, once.
     """
-    told = []
+    notes = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), _abandoned(folder):
-            if kept := sorted({path.parent for path in folder.rglob(_SPOOLS)}):
+            if folders := sorted({path.parent for path in folder.rglob(_SPOOLS)}):
                 _remove_all_but_spools(folder)
-                told += map(_told, kept)
+                notes += map(_note, folders)
             else:
                 shutil.rmtree(folder)
-    return told
+    return notes
 
 
 @contextlib.contextmanager
@@ -94,8 +94,8 @@ def _remove_all_but_spools(folder: Path) -> None:
             path.unlink()
 
 
-def _told(folder: Path) -> str:
+def _note(folder: Path) -> str:
     return (
-        f"a process that was killed has left its recording in {folder}: "
-        f"`commtrace merge {folder} -o run.json` joins it"
+        f"a killed process left a recording in {folder}: "
+        f"`commtrace merge {folder} -o run.json` merges it"
     )

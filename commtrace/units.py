@@ -54,13 +54,13 @@ def text_of_duration(duration_ns: float) -> str:
     return f"{time:.3g} s" if abs(time) < 999.5 else f"{time:,.0f} s"
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Format a count with its noun: `1 call`, `2,540 calls`.
 
     >>> counted(1, "call"), counted(2540, "call")
     ('1 call', '2,540 calls')
     """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def text_of_ranks(ranks: Iterable[int], most: int = 8) -> str:

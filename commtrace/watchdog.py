@@ -37,7 +37,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _open_files: list[TextIO] = []
 
 
-def come_under(folder: Path, rank: int) -> None:
+def register_rank(folder: Path, rank: int) -> None:
     """Register this rank: from now on the launcher can dump its stack and kill it."""
     file = open(folder / f"rank-{rank:05d}{_SUFFIX}", "w", encoding="utf-8", opener=opener)  # noqa: SIM115 - see below
     _open_files.append(file)  # closing it would let go of the lock
@@ -58,7 +58,7 @@ class TimeoutReport:
 def watchdog(folder: Path, timeout_s: float | None) -> Iterator[TimeoutReport]:
     """Kill the ranks of `folder` if one runs longer than `timeout_s`; the body waits for them.
 
-    A rank's time begins when it registers by `come_under`. None sets no timeout.
+    A rank's time begins when it registers by `register_rank`. None sets no timeout.
     """
     report, is_over = TimeoutReport(), threading.Event()
     if timeout_s is None:

@@ -24,16 +24,16 @@ ABOUT = """\
 
 Written by `make docs` from `commtrace.analyze.CATALOG`: change the analyses, not this file.
 
-An analysis is one question that a run can be asked, and a function from the run's tables to a
-table. The command line, the page, notebooks and tests all take them from the catalog:
+An analysis is a question about a run, and a function from the run's tables to a table that answers
+it. The command line, the page, notebooks and tests take analyses from the catalog:
 
     commtrace table run.json by_module --csv
     commtrace.load("run.json").table("by_module")
 
-A time is in `ns`, a point in time in `unix ns`, a size in bytes, a share a part of 1. A number that
-a trace does not know is -1 in a column of integers and nan in one of floats; what a whole table
-cannot say for want of something in the trace, `commtrace.analyze.notices_of` says in sentences, and
-every command and the page repeat them.
+Durations are in `ns`, points in time in `unix ns`, sizes in bytes, and shares are fractions of 1.
+An unknown number is -1 in a column of integers and nan in a column of floats.
+`commtrace.analyze.notices_of` returns sentences about data that the trace lacks for a table; every
+command and the page show them.
 """
 
 
@@ -55,22 +55,27 @@ def about(analysis: Analysis) -> str:
     """Return the description of an analysis.
 
     A flat table has a fixed sentence. Any other analysis has its module's docstring without the
-    first
-    paragraph, or else the docstring of its function.
+    first paragraph, or else the docstring of its function.
     """
     if analysis in FLAT:
-        return "One row per value of these columns, the one that blocks longest first."
-    told = (sys.modules[analysis.function.__module__].__doc__ or "").strip()
-    return told.partition("\n\n")[2] or inspect.getdoc(analysis.function) or ""
+        return "One row per value of these columns, the longest blocked time first."
+    docstring = (sys.modules[analysis.function.__module__].__doc__ or "").strip()
+    return docstring.partition("\n\n")[2] or as_noun_phrase(inspect.getdoc(analysis.function) or "")
+
+
+def as_noun_phrase(docstring: str) -> str:
+    """Turn `Return one row per kind.` into `One row per kind.`, on one line."""
+    text = " ".join(docstring.split()).removeprefix("Return ")
+    return text[:1].upper() + text[1:]
 
 
 def section(analysis: Analysis) -> str:
     """Format the section of one analysis: its question, its numbers and its columns."""
     columns = list(analysis.columns)
     shared = ""
-    for told, text in ((MEASURES, "[the measures](#the-measures)"), (COMM, "all of table `comm`")):
-        if all(column in columns for column in told):
-            columns = [column for column in columns if column not in told]
+    for group, text in ((MEASURES, "[the measures](#the-measures)"), (COMM, "all of table `comm`")):
+        if all(column in columns for column in group):
+            columns = [column for column in columns if column not in group]
             shared = f"and {text}" if columns else text
     head = [f"## `{analysis.name}`: {analysis.title}", "", f"*{analysis.question}*", ""]
     rows = [*table_lines(columns), ""] if columns else []
@@ -80,12 +85,15 @@ def section(analysis: Analysis) -> str:
 def rules() -> str:
     """Format the list of rules behind the table of findings."""
     lines = ["### The rules", ""]
-    lines += [f"- `{rule.name}`: {rule.about}. {inspect.getdoc(rule.find)}" for rule in RULES]
+    lines += [
+        f"- `{rule.name}`: {rule.about}. {as_noun_phrase(inspect.getdoc(rule.find) or '')}"
+        for rule in RULES
+    ]
     return "\n".join([*lines, ""])
 
 
 def render() -> str:
-    """Render the whole document."""
+    """Render the document."""
     measures = (sys.modules["commtrace.analyze.measures"].__doc__ or "").strip()
     parts = [ABOUT, "\n".join(["## The measures", "", measures, "", *table_lines(MEASURES), ""])]
     for analysis in (*CATALOG.values(), DIFF):

@@ -42,7 +42,7 @@ phases that begin only once the one before has ended.
 
 END = """\
 
-An all-to-all with splits sends what its splits say: the payload without the part that the rank
+An all-to-all with splits sends the sizes of its splits: the payload without the part that the rank
 keeps.
 
 `dtensor_core` plans with the same table: a step takes its latencies plus its wire bytes divided by
@@ -55,7 +55,7 @@ Source: nccl-tests, `doc/PERFORMANCE.md`.
 
 
 def render() -> str:
-    """Render the whole document."""
+    """Render the document."""
     rows = [
         f"| {name} | {kind.payload} | {kind.sent.formula} | {kind.busbw_factor.formula} | "
         f"{kind.latencies} |\n"

@@ -22,15 +22,15 @@ ABOUT = """\
 
 Written by `make docs` from `cli/commtrace_cli/`: change the commands, not this file.
 
-Results go to stdout, words about the work to stderr; colours, and tables cut to the width, are for
-terminals only (`NO_COLOR` and `COLUMNS` are heeded). `--json` and `--csv` print exact numbers:
-bytes and nanoseconds, null or -1 for what is not known. Nothing is overwritten without `--force`,
-and no command overwrites its own input. `commtrace --install-completion` has the shell complete
-commands, options, tables and traces.
+Results are written to stdout and notes to stderr. Colours, and tables truncated to the width, are
+used on terminals only (`NO_COLOR` and `COLUMNS` are respected). `--json` and `--csv` print exact
+numbers: bytes and nanoseconds, with null or -1 for unknown values. Nothing is overwritten without
+`--force`, and no command overwrites its own input. `commtrace --install-completion` installs shell
+completion of commands, options, tables and traces.
 
 ## Exit codes
 
-| code | what happened |
+| code | meaning |
 | --- | --- |
 """
 
@@ -72,7 +72,7 @@ def command_lines(command: Any) -> Iterator[str]:
 
 
 def render() -> str:
-    """Render the whole document."""
+    """Render the document."""
     commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
     lines = [ABOUT + "\n".join(f"| `{code}` | {how} |" for code, how in EXIT_CODES.items()), ""]
     for purpose, modules in COMMANDS.items():

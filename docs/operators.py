@@ -102,7 +102,7 @@ On every rank alike, before anything is sent. `x` is sharded or replicated; `p` 
 
 
 def render() -> str:
-    """Render the whole document."""
+    """Render the document."""
     raising = "".join(f"| `{call}` | `{error}` | {why} |\n" for call, error, why in RAISING)
     return "\n".join([ABOUT, markdown(), NOT_FINITE, DERIVED, REFUSED + raising])
 

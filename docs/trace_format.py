@@ -31,31 +31,31 @@ A finished run is one JSON file, version {FORMAT_VERSION} of the format `{FORMAT
      "strings": [each string once],
      "tables": {{"comm": {{"rows": n, "columns": {{"rank": column, ...}}}}, ...}}}}
 
-`commtrace/tracefile/run_file.py` says how a column is stored, `encoding.py` how its bytes are
-packed, `spool.py` what a rank writes while it records. `commtrace.read_trace(path)` gives the
-tables below without torch or pandas, `commtrace.load(path)` gives them as DataFrames. Every table
-and every column is always there, a table perhaps without rows.
+`commtrace/tracefile/run_file.py` documents how a column is stored, `encoding.py` how its bytes are
+packed, and `spool.py` the file that a rank writes while it records. `commtrace.read_trace(path)`
+returns the tables below without torch or pandas, `commtrace.load(path)` returns them as
+DataFrames. Every table and column is always present; a table may have no rows.
 
-Files of older versions stay readable; a column that they did not have yet holds its missing value,
-a table that they did not have has no rows. Readers ignore tables that they do not know, so a table
-may be added without a new version: `sources` was, and files of version 3 may lack it. It holds the
-lines that communicate and {MARGIN} lines on each side, at most {MAX_CHARACTERS:,} characters.
-A file of a newer version is refused, and the message names both versions.
+Files of older versions stay readable. A column that a file lacks holds its missing value, and a
+table that it lacks has no rows. Readers ignore unknown tables, so a table can be added without a
+new version. Table `sources` was added in this way, and files of version 3 may lack it. It holds
+the source lines that communicate and {MARGIN} lines on each side, at most {MAX_CHARACTERS:,}
+characters. A file of a newer version is rejected; the message names both versions.
 
-## What is refused
+## Validation
 
-No file is believed about how much it holds. Its contents may take 64 MiB of memory and 100 times
-the size of the file, 4 GiB at most; a file that claims more rows, or inflates to more, is refused
-before that memory is asked for. `COMMTRACE_READ_LIMIT=16GiB` in the environment replaces this
-limit, for files that you trust. Ranks are below {MAX_RANKS:,}. Only regular files are read: no
-pipes, devices or sockets, also not in folders of spools. This holds for everything that is read:
-run files, spools, files to import, and the baselines of the pytest plugin.
+A file's claims about its size are not trusted. Its contents may take 64 MiB of memory plus 100
+times the size of the file, 4 GiB at most. A file that claims more rows, or inflates to more, is
+rejected before that memory is allocated. `COMMTRACE_READ_LIMIT=16GiB` in the environment replaces
+this limit, for trusted files. Ranks are below {MAX_RANKS:,}. Only regular files are read: no pipes,
+devices or sockets, including in folders of spools. These rules apply to all input files: run files,
+spools, files to import, and the baselines of the pytest plugin.
 
-A trace is checked against the tables below once, when it is read: integers lie between the bounds
-of their column (by unit: a time is in 0 to {MOST_INSTANT_NS}, a duration is not negative), ids
-are unique on a rank, no end comes before its beginning, groups and ranks are known. All columns
-that differ are named in one error. Whatever goes wrong in reading ends a command with exit code 3
-and leaves its output as it was; `make fuzz` checks that.
+A trace is validated against the tables below once, when it is read. Integers are within the bounds
+of their column (by unit: a time is in 0 to {MOST_INSTANT_NS}, a duration is not negative), ids are
+unique on a rank, no end precedes its beginning, and groups and ranks exist. One error lists all
+invalid columns. Any error in reading ends a command with exit code 3 and leaves its output
+unchanged; `make fuzz` tests this.
 """
 
 TITLES = {
@@ -64,7 +64,7 @@ TITLES = {
     "groups": "a row per process group",
     "ranks": "a row per recorded rank",
     "steps": "a row per step of a rank",
-    "sources": "a row per stretch of source lines, as they were when they ran",
+    "sources": "a row per range of source lines, as of the time of recording",
 }
 
 
@@ -96,7 +96,7 @@ def table_lines(columns: Iterable[Column]) -> list[str]:
 
 
 def render() -> str:
-    """Render the whole document."""
+    """Render the document."""
     parts = [ABOUT]
     for name, columns in TABLES.items():
         parts.append("\n".join([f"## `{name}`: {TITLES[name]}", "", *table_lines(columns), ""]))

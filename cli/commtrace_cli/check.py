@@ -26,8 +26,8 @@ Examples:
 - `commtrace check run.json.spools` after a run that hung and was killed
 - `commtrace check run.json --json > problems.json || echo broken`
 
-Exit codes: `0` no fault (what could not be checked is told), `1` a fault, `2` the command cannot be
-met, `3` the trace cannot be read.
+Exit codes: `0` no fault (parts that could not be checked are reported), `1` a fault, `2` a usage
+error, `3` the trace cannot be read.
 """
 
 FAULT = 1
@@ -36,12 +36,12 @@ FAULT = 1
 def check(
     trace: options.Trace, as_json: options.AsJson = False, as_csv: options.AsCsv = False
 ) -> None:
-    """Find the first call at which ranks disagree, and who is to blame.
+    """Check that all ranks made consistent calls; report the first disagreement and its ranks.
 
-    Compared are, in every group, the kind, reduction, root, element type and size of each
-    collective; who never came to one; the order of calls on different groups, which can deadlock;
-    and what is sent with what is received. The majority is right, whatever the order of ranks.
-    Calls that the recording lost are told apart from calls that were never made.
+    The check compares, in every group, the kind, reduction, root, element type and size of each
+    collective. It finds ranks missing from a collective, orders of calls on different groups that
+    can deadlock, and sends without matching receives. Ranks that differ from the majority are
+    blamed. Calls lost by the recording are distinguished from calls that were never made.
     """
     frames = load_run(trace)
     from commtrace.analyze import CATALOG
@@ -62,12 +62,12 @@ def check(
 def _print(frames: Frames, problems: pd.DataFrame) -> None:
     console = data_console()
     faults = problems[problems["is_fault"]]
-    of_what = f"{len(frames.comm):,} calls of {frames.num_ranks} ranks"
+    subject = f"{len(frames.comm):,} calls of {frames.num_ranks} ranks"
     if faults.empty:
-        console.print(Text(f"no fault in {of_what}", style="bold green"))
+        console.print(Text(f"no fault in {subject}", style="bold green"))
     else:
         count = f"{len(faults)} fault{'' if len(faults) == 1 else 's'}"
-        console.print(Text(f"{count} in {of_what}", style="bold red"))
+        console.print(Text(f"{count} in {subject}", style="bold red"))
     for text in _lacks(frames):
         console.print(Text(f"note: {text}", style="yellow"))
     for row in problems.to_dict("records"):

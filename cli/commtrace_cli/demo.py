@@ -35,16 +35,16 @@ def demo(
     output: options.Output = Path("demo.json"),
     force: options.Force = False,
 ) -> None:
-    """Train a small language model on N local ranks, record it, print its summary and draw it.
+    """Train a small language model on N local ranks; record, summarize and draw it.
 
-    Takes some seconds and no network. What it runs is shown, to be tried on a program of your own:
-    `run`, then `summary`, then `report`.
+    Takes some seconds and needs no network. The commands that it runs are printed, for use with
+    another program: `run`, `summary` and `report`.
     """
     require_torch("commtrace demo")
     if nproc < 1 or NUM_HEADS % nproc:
         raise UsageError(
             f"cannot run the demo on {nproc} ranks",
-            why=f"they share the {NUM_HEADS} heads of its model evenly",
+            why=f"the {NUM_HEADS} heads of its model must divide evenly",
             attempt="--nproc 1, 2 or 4",
         )
     page = output.with_suffix(".html")

@@ -14,7 +14,7 @@ from commtrace.errors import UsageError
 from commtrace.units import counted, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.fitting import fitted, told
+from commtrace_cli.fitting import fitted, omissions
 from commtrace_cli.loading import load_run
 from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import Text, check_output, data_console, finish, say, working
@@ -33,8 +33,8 @@ Examples:
 - `commtrace diff main.json branch.json --fail-on-increase calls --fail-on-increase bytes`
 - `commtrace diff main.json branch.json --fail-on-increase time --tolerance 0.1`
 
-Exit codes: `0` done, `1` something grew that must not, in any of the runs, `2` the command cannot
-be met, also where what must not grow is not known, `3` a trace cannot be read.
+Exit codes: `0` success, `1` a guarded metric grew in one of the runs, `2` a usage error, or a
+guarded metric is unknown, `3` a trace cannot be read.
 """
 
 _TOTALS = (("calls", "", "calls"), ("wire_bytes", "bytes", "sent"), ("blocked_ns", "ns", "blocked"))
@@ -56,13 +56,12 @@ def diff(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Compare runs with a baseline, which comes first: by module, operator, kind, group and phase.
+    """Compare runs with a baseline by module, operator, kind, group and phase.
 
-    Told is what was added, removed and changed in calls and bytes; numbers are what one rank does,
-    per step where all runs mark steps. `-o` writes a page with what grew, by module, kind and line,
-    and the flame graphs side by side. `--json` and `--csv` have a row for each place and each run
-    that is compared. `--fail-on-increase` looks at the sum over all places: calls, bytes (on the
-    wire, as a ring) or time (blocked).
+    Prints added, removed and changed calls and bytes. Numbers are means per rank, and per step if
+    all runs mark steps. `-o` writes a page with the growth by module, kind and line, and the flame
+    graphs side by side. `--json` and `--csv` have one row per place and compared run.
+    `--fail-on-increase` checks the total of calls, bytes (wire bytes of a ring) or time (blocked).
     """
     if output is not None:
         check_output(output, force=force, read=[before, *after])
@@ -163,11 +162,11 @@ def _require_known(table: pd.DataFrame, measure: str, metric: options.Metric, la
     """
     for name in (f"{measure}_before", f"{measure}_after"):
         if len(table) and table[name].isna().all():
-            whose = "the baseline" if name.endswith("before") else label
+            owner = "the baseline" if name.endswith("before") else label
             raise UsageError(
-                f"cannot tell whether {metric.value} grew",
-                found=f"no call of {whose} whose {measure} is known",
-                attempt="another metric, or a run that knows it",
+                f"cannot determine whether {metric.value} grew",
+                found=f"no call of {owner} with a known {measure}",
+                attempt="another metric, or a run with that data",
             )
 
 
@@ -222,7 +221,7 @@ def _print_places(console: Console, table: pd.DataFrame, rows: int) -> None:
     console.print(drawn.table)
     if len(changes) > rows:
         console.print(Text(f"{len(changes) - rows} more: --rows {len(changes)}", style="dim"))
-    if text := told(drawn.left_out, drawn.num_cut, "with --csv"):
+    if text := omissions(drawn.left_out, drawn.num_truncated, "with --csv"):
         console.print(Text(text, style="dim"))
 
 
@@ -232,25 +231,25 @@ def _print_growth(
     """Print the growth of several runs, by module and by kind: bytes sent and calls."""
     from commtrace.analyze.growth import by_kind, by_module
 
-    for what, grown in (("module", by_module(runs)), ("kind", by_kind(runs))):
+    for noun, grown in (("module", by_module(runs)), ("kind", by_kind(runs))):
         changed = [row for row in grown if row.growth("wire_bytes") or row.growth("calls")]
         if not changed:
             continue
         drawn = fitted(
-            *_columns_of_growth(what, changed[:rows], labels),
+            *_columns_of_growth(noun, changed[:rows], labels),
             width=console.width,
             numbers={f"{measure} {n}" for measure, *_ in _GROWN for n in range(len(runs))},
             importance=[
                 *("name", "wire_bytes 0"),
                 *(f"{measure} {n}" for measure, *_ in _GROWN for n in range(1, len(runs))),
             ],
-            title=f"What changed, by {what}: the baseline, then each run's change",
+            title=f"What changed, by {noun}: the baseline, then each run's change",
         )
         console.print()
         console.print(drawn.table)
         if len(changed) > rows:
             console.print(Text(f"{len(changed) - rows} more: --rows {len(changed)}", style="dim"))
-        if text := told(drawn.left_out, drawn.num_cut, "with --csv or -o diff.html"):
+        if text := omissions(drawn.left_out, drawn.num_truncated, "with --csv or -o diff.html"):
             console.print(Text(text, style="dim"))
 
 
@@ -258,14 +257,14 @@ _GROWN = (("wire_bytes", "bytes", "sent"), ("calls", "", "calls"))
 
 
 def _columns_of_growth(
-    what: str, changed: Sequence[Grown], labels: Sequence[str]
+    noun: str, changed: Sequence[Grown], labels: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Return headings and texts: each measure of the baseline, and its change in each run."""
     names = [
         (row.name or "(outside of modules)") + (" outside of steps" if row.scope == "run" else "")
         for row in changed
     ]
-    headings, texts = {"name": what}, {"name": [text_of_value(name, "") for name in names]}
+    headings, texts = {"name": noun}, {"name": [text_of_value(name, "") for name in names]}
     for measure, unit, title in _GROWN:
         headings[f"{measure} 0"] = title
         texts[f"{measure} 0"] = [text_of_value(row.values[measure][0], unit) for row in changed]
@@ -288,11 +287,11 @@ def _totals(table: pd.DataFrame) -> Iterator[Text]:
     sums = by_scope.sort_index(ascending=False)
     for scope, row in sums.iterrows():
         parts = []
-        for name, unit, what in _TOTALS:
+        for name, unit, noun in _TOTALS:
             old, new = row[f"{name}_before"], row[f"{name}_after"]
             part = new / old - 1 if old else 0.0
             change = f" ({part:+.0%})" if abs(part) >= LEAST_PART else ""
             texts = (text_of_value(old, unit), text_of_value(new, unit))
-            parts.append(f"{' -> '.join(texts)} {what}{change}")
+            parts.append(f"{' -> '.join(texts)} {noun}{change}")
         where = "in a step" if scope == "step" else "outside of steps"
         yield Text(f"{where if len(sums) > 1 or scope == 'step' else 'in all'}: {', '.join(parts)}")

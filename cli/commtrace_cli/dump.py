@@ -8,7 +8,7 @@ from commtrace.errors import unknown_name
 from commtrace.schema import TABLES
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.fitting import told
+from commtrace_cli.fitting import omissions
 from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import Text, data_console, finish, say, working
 
@@ -37,10 +37,10 @@ def dump(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Print rows of a trace's own tables: comm, ops, groups, ranks, steps or sources.
+    """Print rows of a trace's tables: comm, ops, groups, ranks, steps or sources.
 
-    docs/trace-format.md says what their columns are. A value that is not known is -1 or empty.
-    `--json` and `--csv` print all rows and columns, or as many as asked for.
+    docs/trace-format.md documents the columns. An unknown value is -1 or empty. `--json` and
+    `--csv` print all rows and columns, or those selected.
     """
     if table not in TABLES:
         raise unknown_name("table", table, TABLES)
@@ -61,13 +61,13 @@ def dump(
     if rows.empty:
         for hint in hints(getattr(frames, table), TABLES[table], where or ()):
             say(f"note: {hint}", always=True)
-    kept = rows if limit is None else rows.head(limit)
+    limited = rows if limit is None else rows.head(limit)
     if as_csv:
-        write_csv(kept)
+        write_csv(limited)
     elif as_json:
-        write_json(frames.run, {of_table: kept})
+        write_json(frames.run, {of_table: limited})
     else:
-        _print(frames, of_table, kept, len(rows), limit or SHOWN_ROWS)
+        _print(frames, of_table, limited, len(rows), limit or SHOWN_ROWS)
         finish([], then=["commtrace", "table", trace])
 
 
@@ -82,5 +82,5 @@ def _print(frames: Frames, table: Analysis, rows: pd.DataFrame, num_found: int, 
     console.print(drawn.table)
     if len(shown) < num_found:
         console.print(Text(f"{num_found - len(shown):,} more: --limit {num_found}", style="dim"))
-    if text := told(drawn.left_out, drawn.num_cut, "with --columns or --csv"):
+    if text := omissions(drawn.left_out, drawn.num_truncated, "with --columns or --csv"):
         console.print(Text(text, style="dim"))

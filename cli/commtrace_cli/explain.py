@@ -15,7 +15,7 @@ from commtrace.schema import HARNESS
 from commtrace.units import text_of_bytes, text_of_duration, text_of_ranks, text_of_value
 from commtrace_cli import options
 from commtrace_cli.documents import write_document
-from commtrace_cli.fitting import fitted, told
+from commtrace_cli.fitting import fitted, omissions
 from commtrace_cli.loading import load_run
 from commtrace_cli.terminal import Text, data_console, finish
 
@@ -26,11 +26,11 @@ EXAMPLE = """
 Examples:
 
 - `commtrace explain run.json longest`
-- `commtrace explain run.json 0:92` is call 92 of rank 0, as `commtrace table run.json calls` has it
+- `commtrace explain run.json 0:92` is call 92 of rank 0, from `commtrace table run.json calls`
 - `commtrace explain run.json biggest --json`
 """
 
-_TOLD_IN_PLACE = ("operator", "layouts", "candidates", "source")
+_REPORTED_IN_PLACE = ("operator", "layouts", "candidates", "source")
 """Unknown facts reported in their place; others are listed as notes at the end."""
 
 _MARGIN = 9  # the width of the longest heading, plus a gap
@@ -43,11 +43,11 @@ def explain(
     rows: options.Rows = 12,
     as_json: options.AsJson = False,
 ) -> None:
-    """Tell one call's story: where it stands, why it was needed, what it sent, who came late.
+    """Explain one call: its source line, reason, data, time and peers.
 
-    From the source line over the module and operator to the layouts that were needed, the
-    candidates and their costs, the steps, the call itself, and when each of its peers arrived.
-    What the trace does not know is said, with the reason.
+    Shows the source line, the module and operator, the source and target layouts, the candidates
+    with their costs, the steps of the redistribution, the call itself, and the arrival of each
+    peer. Unknown values are listed with the reason.
     """
     frames = load_run(trace)
     from commtrace.analyze.story import explain as story_of
@@ -88,7 +88,7 @@ def _print(story: Story, rows: int) -> None:
         console.print()
         console.print(Text.assemble((each.rule, "bold yellow"), "  ", each.title))
         console.print(Text(each.advice, style="green"))
-    notes = [text for part, text in story.unknown.items() if part not in _TOLD_IN_PLACE]
+    notes = [text for part, text in story.unknown.items() if part not in _REPORTED_IN_PLACE]
     if notes:
         console.print()
     for text in notes:
@@ -96,11 +96,11 @@ def _print(story: Story, rows: int) -> None:
 
 
 def _title(story: Story) -> Text:
-    along = story.group.mesh_axis or story.group.description or f"group {story.group.name}"
+    axis = story.group.mesh_axis or story.group.description or f"group {story.group.name}"
     where = f"step {story.where.step}, " if story.where.step >= 0 else ""
     return Text.assemble(
         (f"{story.rank}:{story.id} {story.kind}", "bold"),
-        f" on {along}, {where}{story.where.phase or 'phase not known'}",
+        f" on {axis}, {where}{story.where.phase or 'phase not known'}",
     )
 
 
@@ -124,7 +124,7 @@ def _where(story: Story) -> Iterable[Text]:
     if where.region:
         yield Text(f"region {where.region}")
     if story.num_alike > 1:
-        yield Text(f"one of {story.num_alike} such calls of rank {story.rank} from here")
+        yield Text(f"one of {story.num_alike} such calls of rank {story.rank} at this line")
 
 
 def _source_lines(story: Story) -> Iterable[Text]:
@@ -145,14 +145,14 @@ def _why(story: Story) -> Iterable[Text]:
     why = story.why
     if why.carries and why.carries != HARNESS:
         of = "" if why.carries == "parameters" else "of "
-        whose = f" {of}{_listed(why.parameters)}" if why.parameters else ""
-        yield Text(f"it carries {why.carries}{whose}")
+        of_parameters = f" {of}{_listed(why.parameters)}" if why.parameters else ""
+        yield Text(f"it carries {why.carries}{of_parameters}")
     if not why.op:
         yield Text(story.unknown["operator"])
         return
     needs = f" needs its argument {why.argument} in another layout" if why.argument else ""
     if why.source_spec and why.source_spec == why.target_spec:
-        needs = f" needs other parts of its argument {why.argument}" if why.argument else ""
+        needs = f" exchanges parts of its argument {why.argument}" if why.argument else ""
     yield Text.assemble((why.op, "bold"), needs)
     if why.note:
         yield Text(f"  {why.note}")
@@ -194,8 +194,8 @@ def _steps(story: Story) -> Iterable[Text]:
     for number, step in enumerate(steps, 1):
         mark = ("> ", "green") if step.id == story.id else "  "
         size = text_of_bytes(step.payload_bytes) if step.payload_bytes >= 0 else "size not known"
-        along = f" on {step.axis}" if step.axis else ""
-        text = f"{number}. {step.kind}{along}, {size} ({story.rank}:{step.id})"
+        on_axis = f" on {step.axis}" if step.axis else ""
+        text = f"{number}. {step.kind}{on_axis}, {size} ({story.rank}:{step.id})"
         yield Text.assemble(mark, (text, "bold" if step.id == story.id else "dim"))
 
 
@@ -245,7 +245,7 @@ def _time(story: Story) -> Iterable[Text]:
         for_whom = f" for rank {time.waited_for}" if time.waited_for != story.rank else ""
         yield Text(f"  {text_of_duration(time.wait_ns)} waiting{for_whom}", style="bold yellow")
     if time.wait_ns >= 0:
-        yield Text(f"  {text_of_duration(time.transfer_ns)} transfer, with all there")
+        yield Text(f"  {text_of_duration(time.transfer_ns)} transfer after the last arrival")
     if not math.isnan(time.busbw_bytes_per_s):
         speeds = (text_of_bytes(time.algbw_bytes_per_s), text_of_bytes(time.busbw_bytes_per_s))
         yield Text(f"{speeds[0]}/s algbw, {speeds[1]}/s busbw")
@@ -254,19 +254,21 @@ def _time(story: Story) -> Iterable[Text]:
 def _peers(story: Story) -> Iterable[Text]:
     differing = [peer.rank for peer in story.peers if peer.differs]
     if story.missing_ranks:
-        came = f"{len(story.peers)} of {len(story.peers) + len(story.missing_ranks)}"
+        arrived = f"{len(story.peers)} of {len(story.peers) + len(story.missing_ranks)}"
         missing = text_of_ranks(story.missing_ranks)
-        yield Text(f"{came} came; no call of {missing} is in the trace", style="bold red")
+        yield Text(f"{arrived} arrived; no call of {missing} is in the trace", style="bold red")
     if differing:
-        made = f"{text_of_ranks(differing)} made another call: `commtrace check`"
+        made = f"{text_of_ranks(differing)} made a different call: `commtrace check`"
         yield Text(made, style="bold red")
     if len(story.peers) < 2:
         return
     last = story.peers[-1]
     if last.is_last:
-        yield Text(f"rank {last.rank} came last, {text_of_duration(last.after_ns)} after the first")
+        yield Text(
+            f"rank {last.rank} arrived last, {text_of_duration(last.after_ns)} after the first"
+        )
     elif last.after_ns == 0:
-        yield Text("all came at once")
+        yield Text("all arrived at once")
 
 
 _OF_PEERS = ("arrived", "blocked", "waited", "transfer")
@@ -297,7 +299,9 @@ def _arrivals(story: Story, rows: int, width: int) -> Padding:
     lines: list[RenderableType] = [drawn.table]
     if len(shown) < len(story.peers):
         lines.append(Text(f"{len(story.peers) - len(shown)} more: --rows {len(story.peers)}"))
-    if text := told([name or "remark" for name in drawn.left_out], drawn.num_cut, "with --json"):
+    if text := omissions(
+        [name or "remark" for name in drawn.left_out], drawn.num_truncated, "with --json"
+    ):
         lines.append(Text(text, style="dim"))
     return Padding(Group(*lines), (0, 0, 0, margin), expand=False)
 

@@ -31,11 +31,11 @@ def export(
     output: options.ExportOutput = None,
     force: options.Force = False,
 ) -> None:
-    """Write a run as Perfetto, speedscope, CSV or Parquet have it.
+    """Export a run to Perfetto, speedscope, CSV or Parquet.
 
-    perfetto: steps, modules, operators and calls of each rank, with arrows between the calls that
-    belong together, waits and bytes in flight. speedscope: where time and bytes go. csv and
-    parquet: a folder with a file of each table, and one that says what each column means.
+    perfetto: steps, modules, operators and calls of each rank, with flow arrows between matched
+    calls, waits and bytes in flight. speedscope: blocked time and bytes by stack. csv and parquet:
+    a folder with one file per table, and one that documents the columns.
     """
     path = output or default_path(trace, to.value)
     is_folder = FORMATS[to.value].is_folder
@@ -60,7 +60,7 @@ def _check_folder(path: Path, *, force: bool) -> None:
     elif any(path.iterdir()) and not force:
         raise UsageError(
             f"cannot write into {path}",
-            found="a folder with something in it",
-            why="nothing is overwritten unasked",
+            found="a folder that is not empty",
+            why="existing files are only overwritten with --force",
             attempt="another -o, or --force to write its files there",
         )

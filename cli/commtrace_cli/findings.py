@@ -10,6 +10,7 @@ import typer
 from rich.padding import Padding
 
 from commtrace.errors import unknown_name
+from commtrace.settings import FORMER_RULES
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
@@ -29,13 +30,13 @@ Examples:
 - `commtrace findings run.json`
 - `commtrace findings run.json --rows 3`
 - `commtrace findings run.json --json > findings.json`
-- `commtrace findings run.json --fail-on reduced_again --fail-on gathered_again`
+- `commtrace findings run.json --fail-on repeated_reduction --fail-on repeated_all_gather`
 
-Findings that are meant are muted, each with its reason, in `[tool.commtrace]` of pyproject.toml,
-where thresholds are set too.
+Mute intended findings, each with its reason, and set thresholds in `[tool.commtrace]` of
+pyproject.toml.
 
-Exit codes: `0` no finding of a rule named by `--fail-on`, `1` one, `2` the command cannot be met,
-`3` the trace cannot be read.
+Exit codes: `0` no finding of a rule named by `--fail-on`, `1` a finding of such a rule, `2` a usage
+error, `3` the trace cannot be read.
 """
 
 ANY = "any"
@@ -49,17 +50,18 @@ def findings(
     as_csv: options.AsCsv = False,
     fail_on: options.FailOn = None,
 ) -> None:
-    """Print what could be better in a run: what it is, what it would save, and what to do.
+    """Print possible improvements of a run, with estimated savings and advice.
 
-    Savings are estimates of what one rank would save, the mean over ranks. What is found again and
-    again at one line is told once; `--json` and `--csv` have each. What the rules could not judge,
-    for the trace lacks what they need, is listed at the end, and under `unanswered` of `--json`.
+    Savings are estimates per rank, as the mean over ranks. Findings that repeat at one line are
+    reported once; `--json` and `--csv` have each. Rules that could not be evaluated, because the
+    trace lacks data, are listed at the end, and under `unanswered` of `--json`.
     """
     frames = load_run(trace)
     from commtrace.analyze import CATALOG
-    from commtrace.analyze.findings import by_lack, muted, together, unanswered
+    from commtrace.analyze.findings import by_missing_data, grouped, muted, unanswered
 
-    failing = _rules(fail_on or ())
+    guarded = [FORMER_RULES.get(name, name) for name in fail_on or ()]
+    failing = _rules(guarded)
     analysis = CATALOG["findings"]
     table = analysis.function(frames)
     lacking = unanswered(frames)
@@ -72,12 +74,12 @@ def findings(
         ]
         write_json(frames.run, {analysis: table}, unanswered=lacking, muted=left_out)
     elif not is_silent(frames, trace):
-        of_what = "of the steps" if len(frames.steps) else "of the run"
-        _print(together(table), of_what, rows, by_lack(lacking))
+        of_time = "of the steps" if len(frames.steps) else "of the run"
+        _print(grouped(table), of_time, rows, by_missing_data(lacking))
         _print_muted(muted(frames), frames.settings.path)
         finish([], then=["commtrace", *_following(table, trace)])
-    for name in sorted(set(fail_on or ()) & lacking.keys()):
-        say(f"note: {name} could not be judged: {lacking[name]}", always=True)
+    for name in sorted(set(guarded) & lacking.keys()):
+        say(f"note: {name} could not be evaluated: {lacking[name]}", always=True)
     if failing & set(table["rule"]):
         raise typer.Exit(FOUND)
 
@@ -113,24 +115,24 @@ def _following(table: pd.DataFrame, trace: Path) -> list[str]:
 
 
 def _print(
-    table: pd.DataFrame, of_what: str, rows: int, open_questions: Mapping[str, Sequence[str]]
+    table: pd.DataFrame, of_time: str, rows: int, open_questions: Mapping[str, Sequence[str]]
 ) -> None:
     console = data_console()
     console.print(Text(f"{len(table)} finding{'' if len(table) == 1 else 's'}", style="bold"))
     for row in table.head(rows).to_dict("records"):
-        _print_one(console, row, of_what)
+        _print_one(console, row, of_time)
     if len(table) > rows:
         console.print()
         console.print(Text(f"{len(table) - rows} more: --rows {len(table)}", style="dim"))
     for lack, names in open_questions.items():
         console.print()
-        console.print(Text.assemble((f"not judged: {', '.join(names)}. ", "yellow"), lack))
+        console.print(Text.assemble((f"not evaluated: {', '.join(names)}. ", "yellow"), lack))
 
 
-def _print_one(console: Console, row: Mapping[Any, Any], of_what: str) -> None:
+def _print_one(console: Console, row: Mapping[Any, Any], of_time: str) -> None:
     costs = []
     if row["cost_ns"] > 0:
-        part = f" ({row['share']:.1%} {of_what})" if row["share"] >= LEAST_SHARE else ""
+        part = f" ({row['share']:.1%} {of_time})" if row["share"] >= LEAST_SHARE else ""
         costs.append(f"{text_of_duration(row['cost_ns'])}{part}")
     if row["cost_bytes"] > 0:
         costs.append(text_of_bytes(row["cost_bytes"]))

@@ -1,8 +1,8 @@
-"""Fitting of table columns to a terminal: numbers are never cut, and omissions are reported.
+"""Fitting of table columns to a terminal: numbers are never truncated, omissions are reported.
 
-Takes the texts of a table and returns a rich table, with the omitted columns and the number of cut
-cells. Columns get room in the order of `importance`. A long text gets a third of the width, and the
-remaining width goes to the cut columns.
+Takes the texts of a table and returns a rich table, with the omitted columns and the number of
+truncated cells. Columns get room in the order of `importance`. A long text gets a third of the
+width, and the remaining width goes to the truncated columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fitted:
 
     table: Table
     left_out: tuple[str, ...]
-    num_cut: int
+    num_truncated: int
 
 
 def fitted(
@@ -48,7 +48,7 @@ def fitted(
         headings: heading of each column.
         texts: cells of each column.
         width: width of the terminal in cells.
-        numbers: columns that must not be cut.
+        numbers: columns that must not be truncated.
         importance: columns, most important first; others follow in their order.
         title: title of the table.
     """
@@ -69,14 +69,16 @@ def fitted(
     )
     for name in shown:
         justify = "right" if name in numbers else "left"
-        table.add_column(Text(_cut(headings[name], widths[name])), justify=justify, no_wrap=True)
-    num_cut = 0
+        table.add_column(
+            Text(_shortened(headings[name], widths[name])), justify=justify, no_wrap=True
+        )
+    num_truncated = 0
     for row in zip(*(texts[name] for name in shown), strict=True):
-        cells = [_cut(text, widths[name]) for name, text in zip(shown, row, strict=True)]
-        num_cut += sum(cell != text for cell, text in zip(cells, row, strict=True))
+        cells = [_shortened(text, widths[name]) for name, text in zip(shown, row, strict=True)]
+        num_truncated += sum(cell != text for cell, text in zip(cells, row, strict=True))
         table.add_row(*map(Text, cells))
     left_out = tuple(headings[name] for name in headings if name not in widths)
-    return Fitted(table, left_out, num_cut)
+    return Fitted(table, left_out, num_truncated)
 
 
 def _widths(
@@ -89,9 +91,9 @@ def _widths(
     room = width + GAP
     for name in order:
         most = natural[name] if name in numbers else max(LEAST_TEXT, width // 3)
-        wanted = min(natural[name], most)
-        if wanted + GAP <= room or not chosen:
-            chosen[name] = min(wanted, max(width, 1))
+        preferred = min(natural[name], most)
+        if preferred + GAP <= room or not chosen:
+            chosen[name] = min(preferred, max(width, 1))
             room -= chosen[name] + GAP
     for name in chosen:
         more = min(natural[name] - chosen[name], max(room, 0))
@@ -100,7 +102,7 @@ def _widths(
     return chosen
 
 
-def _cut(text: str, width: int) -> str:
+def _shortened(text: str, width: int) -> str:
     """Shorten a text to `width` cells; keep its end and its indentation."""
     if cell_len(text) <= width:
         return text
@@ -111,16 +113,18 @@ def _cut(text: str, width: int) -> str:
     return set_cell_size(f"{' ' * indent}{_ELLIPSIS}{rest}", width)
 
 
-def told(left_out: Sequence[str], num_cut: int, how: str, *, what: str = "cell") -> str:
-    """Format a note on the parts that a narrow terminal omits; `how` names the alternative.
+def omissions(
+    left_out: Sequence[str], num_truncated: int, alternative: str, *, noun: str = "cell"
+) -> str:
+    """Format a note on the parts that a narrow terminal omits; and of the `alternative`.
 
-    >>> told(["busbw"], 2, "with --csv")
-    '1 column left out (busbw), 2 cells cut: in a wider terminal, or with --csv'
+    >>> omissions(["busbw"], 2, "with --csv")
+    '1 column omitted (busbw), 2 cells truncated: in a wider terminal, or with --csv'
     """
     parts = []
     if left_out:
         named = ", ".join(left_out[:MOST_NAMED]) + (", ..." if len(left_out) > MOST_NAMED else "")
-        parts.append(f"{counted(len(left_out), 'column')} left out ({named})")
-    if num_cut:
-        parts.append(f"{counted(num_cut, what)} cut")
-    return f"{', '.join(parts)}: in a wider terminal, or {how}" if parts else ""
+        parts.append(f"{counted(len(left_out), 'column')} omitted ({named})")
+    if num_truncated:
+        parts.append(f"{counted(num_truncated, noun)} truncated")
+    return f"{', '.join(parts)}: in a wider terminal, or {alternative}" if parts else ""

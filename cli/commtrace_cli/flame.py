@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commtrace_cli import options
-from commtrace_cli.fitting import told
+from commtrace_cli.fitting import omissions
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
 from commtrace_cli.time_window import steps_of, window_of
@@ -39,10 +39,10 @@ def flame(
     output: options.PictureOutput = None,
     force: options.Force = False,
 ) -> None:
-    """Show where communication comes from: phase, module, operator, collective, as a flame graph.
+    """Show the origin of communication as a flame graph: phase, module, operator, collective.
 
-    In the terminal, a bar stands below that of what it is part of; numbers are what one rank does,
-    the mean over ranks. `-o` writes a picture to click through.
+    In the terminal, each bar is below that of its parent; numbers are means per rank. `-o` writes
+    an interactive picture.
     """
     if output is not None:
         from commtrace.report.picture import check_format
@@ -75,27 +75,27 @@ def flame(
 def _print(frames: Frames, value: str, phase: str, rows: int) -> None:
     from commtrace.analyze import notices_of
     from commtrace.figures.flame import VALUES, flame_nodes, level_of
-    from commtrace_cli.text_flame import Tree, flame_lines, largest, num_cut
+    from commtrace_cli.text_flame import Tree, flame_lines, largest, num_truncated
 
     console = data_console()
     nodes = flame_nodes(frames)
     top = level_of(nodes, phase)
     console.print(Text(str(frames.run.get("command") or frames.path or ""), style="bold"))
     of_phase = f" in {phase}" if phase else ""
-    what = f"{VALUES[value]}{of_phase}: what one rank does, the mean over ranks"
-    console.print(Text(what, style="dim"))
+    caption = f"{VALUES[value]}{of_phase}: per rank, as the mean over ranks"
+    console.print(Text(caption, style="dim"))
     for notice in notices_of(frames, "flame"):
         console.print(Text(f"note: {notice.text}", style="yellow"))
     if nodes.empty or not nodes[value].iloc[top] > 0:
-        console.print(Text(f"nothing to draw: {VALUES[value].lower()} are zero or not known"))
+        console.print(Text(f"nothing to draw: {VALUES[value].lower()} are zero or unknown"))
         return
     console.print()
-    whole = list(Tree(nodes, value).rows(top))
-    shown = largest(whole, rows)
+    all_rows = list(Tree(nodes, value).rows(top))
+    shown = largest(all_rows, rows)
     for line in flame_lines(shown, value, max(frames.num_ranks, 1), console.width):
         console.print(line, no_wrap=True, crop=True, highlight=False)
-    if len(shown) < len(whole):
-        hidden = len(whole) - len(shown)
-        console.print(Text(f"{hidden} smaller rows: --rows {len(whole)}", style="dim"))
-    if text := told([], num_cut(shown, console.width), "with -o FILE", what="name"):
+    if len(shown) < len(all_rows):
+        hidden = len(all_rows) - len(shown)
+        console.print(Text(f"{hidden} smaller rows: --rows {len(all_rows)}", style="dim"))
+    if text := omissions([], num_truncated(shown, console.width), "with -o FILE", noun="name"):
         console.print(Text(text, style="dim"))

@@ -12,7 +12,7 @@ Examples:
 
 - `commtrace import /tmp/nccl_trace_rank_* -o run.json` and then `commtrace check run.json`
 - `commtrace import profile/rank0.json.gz profile/rank1.json.gz -o run.json`
-- `commtrace import dumps/ -o run.json` takes every file of a folder
+- `commtrace import dumps/ -o run.json` imports all files of a folder
 """
 
 
@@ -21,12 +21,12 @@ def import_(
     output: options.Output = Path("run.json"),
     force: options.Force = False,
 ) -> None:
-    """Make a run file of what others recorded: traces of torch.profiler, flight-recorder dumps.
+    """Convert traces of torch.profiler or flight-recorder dumps to a run file.
 
-    Give one file of each rank, or folders of them. Chrome traces of torch.profiler may be gzipped;
-    dumps of the flight recorder may be JSON or pickle, of which only plain values are loaded: a
-    pickle that asks for more is refused. Ranks are told by the files, or by their names. What the
-    source does not have is told, and stays unknown in every table.
+    Pass one file per rank, or folders of them. Chrome traces of torch.profiler may be gzipped.
+    Dumps of the flight recorder may be JSON or pickle; a pickle with anything beyond plain values
+    is rejected. Ranks are read from the files, or from their names. Data that the source lacks is
+    reported, and unknown in every table.
     """
     check_output(output, force=force, read=sources)
     named = ", ".join(map(str, sources[:3])) + (", ..." if len(sources) > 3 else "")
@@ -41,5 +41,5 @@ def import_(
     say(f"imported {calls:,} calls of {ranks} ranks from {source}", always=True)
     say(f"note: ranks: {trace.run['ranks_from']}", always=True)
     for missing in trace.run["lacks"]:
-        say(f"note: it does not tell {missing}", always=True)
+        say(f"note: the source lacks {missing}", always=True)
     finish([output], then=["commtrace", "check", output])

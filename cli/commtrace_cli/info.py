@@ -26,69 +26,72 @@ Examples:
 
 
 def info(trace: options.Trace, as_json: options.AsJson = False) -> None:
-    """Print what a trace is: of which program, ranks and hosts, how large, and what is missing.
+    """Summarize a trace: its program, ranks, hosts, size, and missing parts.
 
-    Works for every trace that can be read, also for one in which nothing happened.
+    Works for every readable trace, including one without communication.
     """
     settings = settings_of()
     with working(f"reading {trace}"):
         from commtrace.tracefile import read_trace, run_info
 
         read = read_trace(trace)
-        told = run_info(read)
+        facts = run_info(read)
     if as_json:
-        write_document(read.run, {"info": told, "settings": settings})
+        write_document(read.run, {"info": facts, "settings": settings})
         return
     console = data_console()
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
-    for heading, line in (*_lines(told), *_lines_of_settings(settings)):
+    for heading, line in (*_lines(facts), *_lines_of_settings(settings)):
         grid.add_row(heading, line)
     console.print(grid)
     finish([], then=["commtrace", "summary", trace])
 
 
-def _lines(told: RunInfo) -> Iterator[tuple[str, Text]]:
-    size = f", {text_of_bytes(told.num_bytes)}" if told.num_bytes >= 0 else ""
-    yield "trace", Text(f"{told.path}{size}")
-    yield "format", Text(f"version {told.format_version}, of {FORMAT_VERSION} that are known here")
-    yield "program", Text(told.command or "not known")
-    yield "recorded", Text(_when(told))
-    software = (("torch", told.torch), ("python", told.python))
+def _lines(info: RunInfo) -> Iterator[tuple[str, Text]]:
+    size = f", {text_of_bytes(info.num_bytes)}" if info.num_bytes >= 0 else ""
+    yield "trace", Text(f"{info.path}{size}")
+    yield (
+        "format",
+        Text(f"version {info.format_version}, latest supported version {FORMAT_VERSION}"),
+    )
+    yield "program", Text(info.command or "not known")
+    yield "recorded", Text(_when(info))
+    software = (("torch", info.torch), ("python", info.python))
     known = [f"{name} {version}" for name, version in software if version]
     yield "with", Text(", ".join(known) or "not known")
-    yield "ranks", _ranks(told)
-    for number, host in enumerate(told.hosts):
+    yield "ranks", _ranks(info)
+    for number, host in enumerate(info.hosts):
         devices = f", on {', '.join(host.devices)}" if host.devices else ""
         name = host.host or "host not known"
         yield "" if number else "hosts", Text(f"{name}: {_listed(host.ranks)}{devices}")
-    yield "clocks", Text(told.clock or "not known")
-    axes = f", of mesh axes {', '.join(told.mesh_axes)}" if told.mesh_axes else ""
-    backends = f", with {', '.join(told.backends)}" if told.backends else ""
-    yield "groups", Text(f"{told.num_rows['groups']:,}{axes}{backends}")
-    yield "steps", Text(_steps(told))
-    yield "calls", _kept(told.num_rows["comm"], told.num_dropped)
-    yield "operators", _kept(told.num_rows["ops"], told.num_ops_dropped)
-    for name, value in told.others.items():
+    yield "clocks", Text(info.clock or "not known")
+    axes = f", of mesh axes {', '.join(info.mesh_axes)}" if info.mesh_axes else ""
+    backends = f", with {', '.join(info.backends)}" if info.backends else ""
+    yield "groups", Text(f"{info.num_rows['groups']:,}{axes}{backends}")
+    yield "steps", Text(_steps(info))
+    yield "calls", _row_count(info.num_rows["comm"], info.num_dropped)
+    yield "operators", _row_count(info.num_rows["ops"], info.num_ops_dropped)
+    for name, value in info.others.items():
         text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
         yield name.replace("_", " "), Text(text)
 
 
 _ENDS = {
     "marked": "marked by the program",
-    "optimizer": "found by the optimizer's step()",
-    "profiler": "found by the step() of torch.profiler",
-    "scheduler": "found by the LR scheduler's step()",
-    "recording": "the recording as a whole",
+    "optimizer": "detected by the optimizer's step()",
+    "profiler": "detected by step() of torch.profiler",
+    "scheduler": "detected by the LR scheduler's step()",
+    "recording": "the entire recording",
 }
 
 
-def _steps(told: RunInfo) -> str:
-    if not told.num_steps:
-        return "none were marked, and none were found"
-    how = _ENDS.get(told.steps_from, "")
-    return f"{told.num_steps:,}{', ' if how else ''}{how}"
+def _steps(info: RunInfo) -> str:
+    if not info.num_steps:
+        return "none marked or detected"
+    how = _ENDS.get(info.steps_from, "")
+    return f"{info.num_steps:,}{', ' if how else ''}{how}"
 
 
 def _lines_of_settings(settings: Settings) -> Iterator[tuple[str, Text]]:
@@ -109,18 +112,18 @@ def _lines_of_settings(settings: Settings) -> Iterator[tuple[str, Text]]:
         yield "", Text(f"muted {each.rule}{where}: {each.reason}")
 
 
-def _when(told: RunInfo) -> str:
-    duration = text_of_duration(told.duration_ns) if told.duration_ns >= 0 else ""
-    detail = f"detail {told.detail}" if told.detail else ""
-    return ", ".join(filter(None, (told.created, duration, detail))) or "not known"
+def _when(info: RunInfo) -> str:
+    duration = text_of_duration(info.duration_ns) if info.duration_ns >= 0 else ""
+    detail = f"detail {info.detail}" if info.detail else ""
+    return ", ".join(filter(None, (info.created, duration, detail))) or "not known"
 
 
-def _ranks(told: RunInfo) -> Text:
-    parts: list[tuple[str, str]] = [(f"{len(told.recorded_ranks)} of {told.world_size}", "")]
-    if told.missing_ranks:
-        parts.append((f", no recording of {_listed(told.missing_ranks)}", "bold red"))
-    if told.torn_ranks:
-        parts.append((f", not closed by {_listed(told.torn_ranks)}", "yellow"))
+def _ranks(info: RunInfo) -> Text:
+    parts: list[tuple[str, str]] = [(f"{len(info.recorded_ranks)} of {info.world_size}", "")]
+    if info.missing_ranks:
+        parts.append((f", no recording of {_listed(info.missing_ranks)}", "bold red"))
+    if info.torn_ranks:
+        parts.append((f", not closed by {_listed(info.torn_ranks)}", "yellow"))
     return Text.assemble(*parts)
 
 
@@ -135,7 +138,7 @@ def _listed(ranks: tuple[int, ...]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(texts)}"
 
 
-def _kept(num_rows: int, num_dropped: int) -> Text:
+def _row_count(num_rows: int, num_dropped: int) -> Text:
     if num_dropped:
         return Text.assemble(f"{num_rows:,}", (f", and {num_dropped:,} dropped", "yellow"))
     return Text(f"{num_rows:,}")

@@ -35,12 +35,12 @@ from commtrace_cli import (
 from commtrace_cli.terminal import ClosedOutput, fail, forget_odd_sizes, spare_letters
 
 EXIT_CODES = {
-    "0": "done",
-    "1": "the script failed, or could not be recorded; `check` found ranks that do not fit "
-    "together; `diff` found what it was told to fail on",
-    "2": "the command cannot be met as it was given",
+    "0": "success",
+    "1": "the script failed, or could not be recorded; `check` found inconsistent ranks; `diff` or "
+    "`findings` found what `--fail-on` guards",
+    "2": "a usage error",
     "3": "the trace cannot be read",
-    "128 + n": "stopped by signal n: 130 by Ctrl-C, 141 where nobody reads the output to its end",
+    "128 + n": "stopped by signal n: 130 by Ctrl-C, 141 if the reader closed the output",
 }
 
 COMMANDS: dict[str, tuple[ModuleType, ...]] = {
@@ -75,7 +75,7 @@ class _Command(_FlagsAreNoValues, TyperCommand):
 
 app = typer.Typer(
     cls=_Group,
-    help="Shows where a distributed PyTorch program communicates, how much, and why.",
+    help="Records and analyses the communication of distributed PyTorch programs.",
     epilog="Exit codes:\n\n" + "\n".join(f"- `{code}` {how}" for code, how in EXIT_CODES.items()),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -121,7 +121,7 @@ def main() -> None:
         fail(error)
         sys.exit(error.exit_code)
     except _NotUnderstood as error:
-        if type(error).__name__ != _TOLD_ALREADY:
+        if type(error).__name__ != _HELP_PRINTED:
             fail(_not_understood(error))
         sys.exit(UsageError.exit_code)
     except OSError as error:
@@ -135,17 +135,17 @@ def main() -> None:
 def _refused(error: OSError) -> UsageError:
     """Return the error for an OSError; without a file name, writing the output failed."""
     if error.filename is None:
-        attempt = "send what is printed to another place"
-        return UsageError("cannot write the output", found=_said(error), attempt=attempt)
+        attempt = "redirect the output to another place"
+        return UsageError("cannot write the output", found=_reason(error), attempt=attempt)
     return UsageError(
         f"cannot use {error.filename}",
-        found=_said(error),
+        found=_reason(error),
         why="the system does not allow it",
         attempt="another path, or other permissions",
     )
 
 
-def _said(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
@@ -154,7 +154,7 @@ _NotUnderstood: Any = next(
 )
 """Base class of the argument parser's errors; typer releases import it from different packages."""
 
-_TOLD_ALREADY = "NoArgsIsHelpError"
+_HELP_PRINTED = "NoArgsIsHelpError"
 """Its exception for no arguments at all, raised after the help was printed."""
 
 _CHOICE = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>'.*')")
@@ -163,14 +163,14 @@ _CHOICE = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>'.*')")
 def _not_understood(error: Any) -> UsageError:
     """Return the error for a refused argument, with the closest known choice."""
     command = error.ctx.command_path if getattr(error, "ctx", None) else "commtrace"
-    told = error.format_message().replace("Value error, ", "").strip()
+    message = error.format_message().replace("Value error, ", "").strip()
     attempt = f"`{command} --help`"
-    choice = _CHOICE.search(told)
+    choice = _CHOICE.search(message)
     if choice:
         known = re.findall(r"'(.*?)'", choice["known"])
         close = get_close_matches(choice["given"], known, n=1)
         attempt = f"{close[0]}, or {attempt}" if close else attempt
-    return UsageError(told, attempt=attempt)
+    return UsageError(message, attempt=attempt)
 
 
 def _forget_output() -> None:

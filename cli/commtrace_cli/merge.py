@@ -18,10 +18,10 @@ def merge(
     output: options.Output = Path("run.json"),
     force: options.Force = False,
 ) -> None:
-    """Join the spools that a run left behind, one of each rank, into a run file.
+    """Merge the spools of an interrupted run, one per rank, into a run file.
 
-    Ranks whose spool is missing, or was cut off, are named in the file. The spools are left as they
-    are. For a run of several hosts, put the spools of all of them into one folder first.
+    The file lists ranks whose spool is missing or truncated. The spools are kept. For a run on
+    several hosts, copy the spools of all hosts into one folder first.
     """
     check_output(output, force=force, read=[folder])
     with working(f"reading {folder}"):

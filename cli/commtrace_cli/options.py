@@ -51,8 +51,8 @@ def _one_format(context: typer.Context, value: bool) -> bool:
 def _belonging_before(context: typer.Context, arguments: list[str] | None) -> list[str] | None:
     """Return the script's own arguments; options of the command must precede SCRIPT."""
     names = {name: each for each in context.command.params for name in each.opts}
-    given = [names.get(word.partition("=")[0]) for word in arguments or ()]
-    misplaced = {each.name: each for each in given if each and each.name not in context.params}
+    options = [names.get(word.partition("=")[0]) for word in arguments or ()]
+    misplaced = {each.name: each for each in options if each and each.name not in context.params}
     script = context.params.get("script")
     for each in misplaced.values():
         name = max(each.opts, key=len)
@@ -60,10 +60,10 @@ def _belonging_before(context: typer.Context, arguments: list[str] | None) -> li
             raise UsageError(
                 f"cannot run {script}",
                 found=f"{name} after {script}",
-                why="what follows SCRIPT is the script's own",
+                why="arguments after SCRIPT belong to the script",
                 attempt=f"commtrace run {name} {each.metavar} {script}",
             )
-        text = f"note: {script} gets {name}; to give it to `commtrace run`, put it before {script}"
+        text = f"note: {name} is passed to {script}; put it before {script} for `commtrace run`"
         say(text, always=True)
     return arguments
 
@@ -120,26 +120,26 @@ Trace = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="A run.json, or the folder of spools that a run which was cut short left behind.",
+        help="A run.json, or the folder of spools of an interrupted run.",
         show_default=False,
         autocompletion=_traces,
     ),
 ]
 Spools = Annotated[
     Path,
-    typer.Argument(metavar="FOLDER", help="The folder that holds the spools.", show_default=False),
+    typer.Argument(metavar="FOLDER", help="The folder with the spools.", show_default=False),
 ]
 Sources = Annotated[
     list[Path],
     typer.Argument(
-        metavar="FILE...", help="A file of each rank, or folders of them.", show_default=False
+        metavar="FILE...", help="One file per rank, or folders of them.", show_default=False
     ),
 ]
 Baseline = Annotated[
     Path,
     typer.Argument(
         metavar="BASELINE",
-        help="The trace that others are compared with.",
+        help="The trace to compare with.",
         show_default=False,
         autocompletion=_traces,
     ),
@@ -148,7 +148,7 @@ Compared = Annotated[
     list[Path],
     typer.Argument(
         metavar="TRACE...",
-        help="The traces that are compared with it, one or more.",
+        help="One or more traces to compare with the baseline.",
         show_default=False,
         autocompletion=_traces,
     ),
@@ -159,8 +159,7 @@ DiffOutput = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write a page that compares the runs, one HTML file; without it, they are compared "
-        "in the terminal.",
+        help="Write the comparison as an HTML page; by default, it is printed in the terminal.",
         show_default=False,
     ),
 ]
@@ -169,7 +168,7 @@ FailOnIncrease = Annotated[
     typer.Option(
         "--fail-on-increase",
         metavar="WHAT",
-        help="End with code 1 where the sum of calls, bytes or time grew. May be repeated.",
+        help="Exit with code 1 if the total of calls, bytes or time grew. May be repeated.",
         show_default=False,
     ),
 ]
@@ -178,7 +177,7 @@ FailOn = Annotated[
     typer.Option(
         "--fail-on",
         metavar="RULE",
-        help="End with code 1 where this rule has found something, or `any` rule. May be repeated.",
+        help="Exit with code 1 if this rule, or `any` rule, has a finding. May be repeated.",
         show_default=False,
     ),
 ]
@@ -187,7 +186,7 @@ Libraries = Annotated[
     typer.Option(
         "--library",
         metavar="PACKAGE",
-        help="A package between the script and torch: lines in it are not told as the user's. "
+        help="A package whose lines are not attributed to the program, such as a framework. "
         "May be repeated.",
         show_default=False,
     ),
@@ -195,14 +194,14 @@ Libraries = Annotated[
 Tolerance = Annotated[
     float,
     typer.Option(
-        "--tolerance", metavar="PART", min=0.0, help="How much it may grow: 0.1 is a tenth."
+        "--tolerance", metavar="PART", min=0.0, help="Allowed growth as a fraction: 0.1 is 10%."
     ),
 ]
 TableName = Annotated[
     str | None,
     typer.Argument(
         metavar="NAME",
-        help="Which table; without it, all are listed.",
+        help="Name of the table; by default, all tables are listed.",
         show_default=False,
         autocompletion=_tables,
     ),
@@ -221,26 +220,29 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="CONDITION",
-        help="Only rows of which this holds: COLUMN, one of = != < <= > >= or ~ (contains), "
-        "VALUE. May be repeated: all must hold.",
+        help="Only rows that satisfy the condition: COLUMN, one of = != < <= > >= or ~ (contains), "
+        "VALUE. May be repeated; all conditions must hold.",
         show_default=False,
     ),
 ]
 Columns = Annotated[
     list[str] | None,
     typer.Option(
-        "--columns", metavar="NAMES", help="Only these columns, by `,`.", show_default=False
+        "--columns",
+        metavar="NAMES",
+        help="Only these columns, separated by `,`.",
+        show_default=False,
     ),
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", metavar="N", min=1, help="At most so many rows.", show_default=False),
+    typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.", show_default=False),
 ]
 Call = Annotated[
     str,
     typer.Argument(
         metavar="CALL",
-        help="RANK:ID or ID of a call, or `longest` (it blocked longest), or `biggest`.",
+        help="RANK:ID or ID of a call, `longest` (longest blocked time), or `biggest`.",
         show_default=False,
         autocompletion=_calls,
     ),
@@ -253,23 +255,21 @@ ScriptArguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="ARGS",
-        help="Its own arguments and options.",
+        help="Arguments and options of the script.",
         show_default=False,
         callback=_belonging_before,
     ),
 ]
 Ranks = Annotated[
     int,
-    typer.Option("--nproc", "-n", metavar="N", help="How many ranks to start on this machine."),
+    typer.Option("--nproc", "-n", metavar="N", help="Number of ranks to start on this machine."),
 ]
 RanksOfDemo = Annotated[
-    int, typer.Option("--nproc", "-n", metavar="N", help="How many ranks: 1, 2 or 4.")
+    int, typer.Option("--nproc", "-n", metavar="N", help="Number of ranks: 1, 2 or 4.")
 ]
 SequenceParallel = Annotated[
     bool,
-    typer.Option(
-        "--sequence-parallel", metavar="", help="Split the sequence between matrices too."
-    ),
+    typer.Option("--sequence-parallel", metavar="", help="Use sequence parallelism, too."),
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")]
 To = Annotated[ExportFormat, typer.Option("--to", help="The format to write.", show_default=False)]
@@ -279,7 +279,8 @@ ExportOutput = Annotated[
         "--output",
         "-o",
         metavar="PATH",
-        help="The file or folder to write; by default in the current folder, by the trace's name.",
+        help="The file or folder to write; by default named after the trace, in the current "
+        "folder.",
         show_default=False,
     ),
 ]
@@ -289,8 +290,8 @@ PictureOutput = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write a picture: .html opens anywhere, .json is plotly's; .png, .svg and .pdf need "
-        "the package kaleido. Without it, the picture is drawn in the terminal.",
+        help="Write a picture: .html is self-contained, .json is plotly's; .png, .svg and .pdf "
+        "need the package kaleido. By default, the picture is drawn in the terminal.",
         show_default=False,
     ),
 ]
@@ -304,7 +305,8 @@ FlameWidth = Annotated[
     Width,
     typer.Option(
         "--by",
-        help="What widths are: bytes sent, time from issue to completion, time that blocks, calls.",
+        help="Measure of the widths: bytes sent, time from issue to completion, blocked time, "
+        "calls.",
     ),
 ]
 Phase = Annotated[
@@ -317,19 +319,19 @@ Phase = Annotated[
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", "-f", metavar="", help="Overwrite the output where it exists.")
+    bool, typer.Option("--force", "-f", metavar="", help="Overwrite an existing output.")
 ]
 HowMuch = Annotated[
     Detail | None,
     typer.Option(
         "--detail",
-        help="op: every operator and collective. collective: no operators, nearly free. The "
-        "default is that of `[tool.commtrace]` in pyproject.toml, or else op.",
+        help="op: operators and collectives. collective: collectives only, with little overhead. "
+        "The default is set by `[tool.commtrace]` in pyproject.toml, otherwise op.",
         show_default=False,
     ),
 ]
 Stacks = Annotated[
-    bool, typer.Option("--stacks", metavar="", help="Keep the whole Python stack of each call.")
+    bool, typer.Option("--stacks", metavar="", help="Record the full Python stack of each call.")
 ]
 Groupings = Annotated[
     list[Grouping] | None,
@@ -345,7 +347,7 @@ Window = Annotated[
     typer.Option(
         "--window",
         metavar="FROM:TO",
-        help="Only this time after the start of the run: 1.5s:2s, 250ms: or :80us.",
+        help="Only this time window, relative to the start of the run: 1.5s:2s, 250ms: or :80us.",
         show_default=False,
     ),
 ]
@@ -356,7 +358,7 @@ Steps = Annotated[
     ),
 ]
 Rows = Annotated[
-    int, typer.Option("--rows", metavar="N", min=1, help="At most so many rows of a table.")
+    int, typer.Option("--rows", metavar="N", min=1, help="Maximum number of rows of a table.")
 ]
 AsJson = Annotated[
     bool,
@@ -368,13 +370,17 @@ AsCsv = Annotated[
         "--csv",
         metavar="",
         callback=_one_format,
-        help="Exact numbers as CSV, of one table. Text that a spreadsheet would take for a "
-        "formula begins with an apostrophe.",
+        help="Exact numbers of one table as CSV. Text that a spreadsheet would evaluate as a "
+        "formula is prefixed with an apostrophe.",
     ),
 ]
 Version = Annotated[
     bool,
     typer.Option(
-        "--version", metavar="", callback=_version, is_eager=True, help="Print the version and end."
+        "--version",
+        metavar="",
+        callback=_version,
+        is_eager=True,
+        help="Print the version and exit.",
     ),
 ]

@@ -25,13 +25,13 @@ def report(
     window: options.Window = None,
     steps: options.Steps = None,
 ) -> None:
-    """Write a page that shows where a run communicates, how much, and how long that blocks it.
+    """Write an HTML page with the findings, flame graph, timeline and tables of a run.
 
-    One HTML file that opens anywhere, without a network: what could be better, whether the ranks
-    fit together, a flame graph from module to operator to collective, a timeline of every rank that
-    zooms to single calls, patterns over steps, ranks and sizes, and tables to sort and to search.
+    The page is one self-contained file: findings, the consistency check, a flame graph from module
+    to operator to collective, a timeline of every rank that zooms to single calls, patterns over
+    steps, ranks and sizes, and tables to sort and search.
 
-    A window or steps make a page of that part of the run.
+    With a window or steps, the page covers that part of the run.
     """
     check_output(output, force=force, read=[trace])
     window_ns, numbers = window_of(window), steps_of(steps)

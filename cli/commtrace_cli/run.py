@@ -38,12 +38,12 @@ def run(
     force: options.Force = False,
     library: options.Libraries = None,
 ) -> None:
-    """Run a script on N ranks of this machine and record what each of them communicates.
+    """Run a script on N ranks of this machine and record the communication of each.
 
-    The script stays as it is: it finds RANK and WORLD_SIZE as under torchrun, and its output
-    passes through. Options that follow SCRIPT are the script's own. If a rank fails, what was
-    recorded until then is kept. With `--nproc 1`, ranks that the script starts itself, as with
-    `torch.multiprocessing.spawn`, are those of the run.
+    The script needs no changes: RANK and WORLD_SIZE are set as under torchrun, and its output
+    passes through. Options after SCRIPT belong to the script. If a rank fails, the recording until
+    then is kept. With `--nproc 1`, ranks that the script starts itself, for instance with
+    `torch.multiprocessing.spawn`, are the ranks of the run.
     """
     require_torch("commtrace run")
     settings = settings_of()
@@ -86,30 +86,30 @@ def _merge(spools: Path, output: Path, script: Path, nproc: int) -> list[str]:
     from commtrace.tracefile import read_spools, write_trace
     from commtrace.tracefile.merge import LEFT_OUT
 
-    with working("merging what the ranks recorded"):
+    with working("merging the ranks' recordings"):
         trace = read_spools(spools)
         write_trace(trace, output)
     left_out = trace.run.get(LEFT_OUT, [])
     if left_out:
         many = f"{len(left_out)} spools of ranks that {script} started earlier"
-        say(f"note: {many} are not in it, and stay in {spools}", always=True)
+        say(f"note: {many} are not included, and stay in {spools}", always=True)
     if not trace.num_rows("comm"):
-        say(_told_of_silence(spools, script, nproc), always=True)
+        say(_note_on_silence(spools, script, nproc), always=True)
     has_something = trace.num_rows("comm") or trace.num_rows("ops")
     finish([output], then=["commtrace", "summary" if has_something else "info", output])
     return left_out
 
 
-def _told_of_silence(spools: Path, script: Path, nproc: int) -> str:
+def _note_on_silence(spools: Path, script: Path, nproc: int) -> str:
     """Return the note on a run without any collective."""
     from commtrace.child_ranks import num_with_group, programs
 
     num = num_with_group(spools)
-    found = f"a process group in {num} processes, and no call on it" if num else ""
+    found = f"a process group in {num} processes, without a call on it" if num else ""
     attempt = ""
     if started := programs(spools):
-        found = f"other programs that it started, which are not recorded: {'; '.join(started[:3])}"
-        attempt = "record the one that has the ranks: commtrace run --nproc N PROGRAM"
+        found = f"programs that it started, which are not recorded: {'; '.join(started[:3])}"
+        attempt = "record the program with the ranks: commtrace run --nproc N PROGRAM"
     lines = [
         f"note: {script} communicated nothing",
         f"  found: {found or f'no process group on any of {nproc} ranks'}",
@@ -123,8 +123,8 @@ def _empty_folder(spools: Path, *, force: bool) -> Path:
     if spools.exists() and not force:
         raise UsageError(
             f"cannot record into {spools}",
-            found="what a run that was cut short has left there",
-            attempt=f"`commtrace summary {spools}` to look at it, or --force to overwrite it",
+            found="spools of an interrupted run",
+            attempt=f"`commtrace summary {spools}` to inspect it, or --force to overwrite it",
         )
     shutil.rmtree(spools, ignore_errors=True)
     return spools
@@ -138,9 +138,9 @@ def _report_failure(result: LaunchResult, script: Path, nproc: int) -> None:
         fail(LaunchError(f"{script} was stopped", found=_ending(result.exit_code)))
         return
     say(result.traceback.rstrip("\n"), always=True)
-    what = f"{script} failed on rank {result.failed_rank} of {nproc}"
+    failure = f"{script} failed on rank {result.failed_rank} of {nproc}"
     last_line = result.traceback.strip().rpartition("\n")[2]
-    fail(LaunchError(what, found=last_line or _ending(result.exit_code)))
+    fail(LaunchError(failure, found=last_line or _ending(result.exit_code)))
 
 
 def _ending(exit_code: int) -> str:

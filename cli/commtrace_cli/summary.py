@@ -8,9 +8,9 @@ from commtrace.errors import UsageError
 from commtrace.units import counted
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.fitting import told
+from commtrace_cli.fitting import omissions
 from commtrace_cli.loading import is_silent, load_run
-from commtrace_cli.tables import cut, measures_table
+from commtrace_cli.tables import measures_table, truncated
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
@@ -32,17 +32,17 @@ def summary(
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
 ) -> None:
-    """Print what a run communicates: by kind, by phase, by module and by operator.
+    """Summarize the communication of a run by kind, phase, module and operator.
 
-    Numbers are what one rank does, the mean over ranks; `blocked` is how long it could do nothing
-    else, `wire` what it must send if the ranks form a ring. `--json` and `--csv` print exact
-    numbers in bytes and nanoseconds instead.
+    Numbers are means per rank. `blocked` is exposed communication, in which the rank cannot do
+    anything else; `wire` is the number of bytes sent under the ring algorithm. `--json` and `--csv`
+    print exact numbers in bytes and nanoseconds.
     """
     chosen = [grouping.value for grouping in by or options.Grouping]
     if as_csv and len(chosen) != 1:
         raise UsageError(
             "cannot print several tables as CSV",
-            why="each has columns of its own",
+            why="their columns differ",
             attempt="one of them: --csv --by module, or all of them: --json",
         )
     frames = load_run(trace)
@@ -64,26 +64,28 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
     console = data_console()
     console.print(Text(frames.run.get("command") or str(frames.path), style="bold"))
     console.print(Text(_size_of(frames)))
-    console.print(Text("Numbers are what one rank does: the mean over ranks.", style="dim"))
+    console.print(Text("Numbers are per rank: the mean over ranks.", style="dim"))
     for notice in notices_of(frames):
         if not notice.is_minor:
             console.print(Text(f"note: {notice.text}", style="yellow"))
     left_out: list[str] = []
-    num_cut = 0
+    num_truncated = 0
     for analysis in analyses:
-        whole = analysis.function(frames)
-        shown = cut(whole, rows)
+        full = analysis.function(frames)
+        shown = truncated(full, rows)
         drawn = measures_table(console.width, analysis, shown)
         console.print()
         console.print(drawn.table)
-        if len(shown) < len(whole):
-            hidden = len(whole) - len(shown)
-            console.print(Text(f"{hidden} more rows: --rows {len(whole)}", style="dim"))
+        if len(shown) < len(full):
+            hidden = len(full) - len(shown)
+            console.print(Text(f"{hidden} more rows: --rows {len(full)}", style="dim"))
         left_out += [heading for heading in drawn.left_out if heading not in left_out]
-        num_cut += drawn.num_cut
-    if left_out or num_cut:
+        num_truncated += drawn.num_truncated
+    if left_out or num_truncated:
         console.print()
-        console.print(Text(told(left_out, num_cut, "with --csv --by TABLE"), style="dim"))
+        console.print(
+            Text(omissions(left_out, num_truncated, "with --csv --by TABLE"), style="dim")
+        )
 
 
 def _size_of(frames: Frames) -> str:

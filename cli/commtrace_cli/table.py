@@ -9,9 +9,9 @@ from rich.table import Table
 from commtrace.errors import unknown_name
 from commtrace_cli import options
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.fitting import Fitted, told
+from commtrace_cli.fitting import Fitted, omissions
 from commtrace_cli.loading import is_silent, load_run
-from commtrace_cli.tables import cut, measures_table, plain_table
+from commtrace_cli.tables import measures_table, plain_table, truncated
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def table(
 ) -> None:
     """Print one table of a run, or list all tables with the questions that they answer.
 
-    What a trace cannot tell is said above the table. `--json` and `--csv` print exact numbers in
-    bytes and nanoseconds, all rows and all columns; `--json` also what each column means.
+    Notes above the table report data that the trace lacks. `--json` and `--csv` print exact numbers
+    in bytes and nanoseconds, all rows and all columns; `--json` also the meaning of each column.
     """
     from commtrace.analyze import CATALOG, analysis_named
 
@@ -51,13 +51,13 @@ def table(
     if analysis is None:
         raise unknown_name("table", name, CATALOG)
     frames = load_run(trace)
-    whole = analysis.function(frames)
+    full = analysis.function(frames)
     if as_csv:
-        write_csv(whole)
+        write_csv(full)
     elif as_json:
-        write_json(frames.run, {analysis: whole})
+        write_json(frames.run, {analysis: full})
     elif name in OF_EVERY_RUN or not is_silent(frames, trace):
-        _print(frames, analysis, whole, rows)
+        _print(frames, analysis, full, rows)
         finish([], then=["commtrace", "report", trace])
 
 
@@ -71,26 +71,26 @@ def _list(catalog: dict[str, Analysis]) -> None:
     console.print(listed)
 
 
-def _print(frames: Frames, analysis: Analysis, whole: object, rows: int) -> None:
+def _print(frames: Frames, analysis: Analysis, full: object, rows: int) -> None:
     import pandas as pd
 
     from commtrace.analyze import notices_of
 
-    assert isinstance(whole, pd.DataFrame)
+    assert isinstance(full, pd.DataFrame)
     console = data_console()
     console.print(Text(analysis.question, style="dim"))
     for notice in notices_of(frames, analysis.name):
         console.print(Text(f"note: {notice.text}", style="yellow"))
-    if whole.empty:
+    if full.empty:
         console.print(Text("no rows"))
         return
-    shown = cut(whole, rows)
+    shown = truncated(full, rows)
     drawn = _drawn(console.width, frames, analysis, shown)
     console.print(drawn.table)
-    if len(shown) < len(whole):
-        hidden = len(whole) - len(shown)
-        console.print(Text(f"{hidden} more rows: --rows {len(whole)}", style="dim"))
-    if text := told(drawn.left_out, drawn.num_cut, "with --csv"):
+    if len(shown) < len(full):
+        hidden = len(full) - len(shown)
+        console.print(Text(f"{hidden} more rows: --rows {len(full)}", style="dim"))
+    if text := omissions(drawn.left_out, drawn.num_truncated, "with --csv"):
         console.print(Text(text, style="dim"))
 
 

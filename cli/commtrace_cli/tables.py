@@ -121,7 +121,7 @@ def as_tree(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(module=drawn)
 
 
-def cut(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
+def truncated(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
     """Return the first `rows` rows; of a tree, as many complete levels as fit."""
     if len(frame) <= rows:
         return frame

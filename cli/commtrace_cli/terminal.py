@@ -214,8 +214,8 @@ def check_output(path: Path, *, force: bool, read: Sequence[Path] = ()) -> None:
     if not force:
         raise UsageError(
             f"cannot write {path}",
-            found="a file of that name",
-            why="nothing is overwritten unasked",
+            found="an existing file",
+            why="existing files are only overwritten with --force",
             attempt="another -o, or --force to overwrite it",
         )
     if any(_is_part_of(path, source) for source in read):

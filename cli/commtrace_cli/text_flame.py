@@ -58,7 +58,7 @@ class Tree:
         yield from self._rows(top, 0, 0.0, "", self.values[top] or 1.0)
 
     def _rows(
-        self, first: int, depth: int, start: float, above: str, whole: float
+        self, first: int, depth: int, start: float, above: str, total: float
     ) -> Iterator[Row]:
         chain = self._chain(first)
         last, value = self.nodes[chain[-1]], self.values[first]
@@ -67,14 +67,14 @@ class Tree:
             depth=depth,
             name=self._name(chain, above),
             value=value,
-            start=start / whole,
-            size=value / whole,
+            start=start / total,
+            size=value / total,
             kind=last.name if last.role == "kind" else "",
         )
         for child in self.children[chain[-1]]:
             inside = modules[-1] if modules else above
             deeper = last.role != "run"  # which is at the level of its phases
-            yield from self._rows(child, depth + deeper, start, inside, whole)
+            yield from self._rows(child, depth + deeper, start, inside, total)
             start += self.values[child]
 
     def _chain(self, node: int) -> list[int]:
@@ -110,12 +110,12 @@ def flame_lines(rows: Sequence[Row], value: str, num_ranks: int, width: int) -> 
     label = _label_width(names, width)
     bar = max(width - label - _NUMBERS, LEAST_BAR)
     return [
-        _line(row, _cut(name, label), text_of_value(row.value / num_ranks, UNITS[value]), bar)
+        _line(row, _fit(name, label), text_of_value(row.value / num_ranks, UNITS[value]), bar)
         for row, name in zip(rows, names, strict=True)
     ]
 
 
-def num_cut(rows: Sequence[Row], width: int) -> int:
+def num_truncated(rows: Sequence[Row], width: int) -> int:
     """Return the number of names too long for a terminal `width` wide."""
     names = _names(rows)
     label = _label_width(names, width)
@@ -141,7 +141,7 @@ def _line(row: Row, name: str, amount: str, bar: int) -> Text:
     )
 
 
-def _cut(name: str, width: int) -> str:
+def _fit(name: str, width: int) -> str:
     """Fit a name into `width` cells; keep the end of a longer one."""
     if cell_len(name) <= width:
         return set_cell_size(name, width)

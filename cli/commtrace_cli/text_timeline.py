@@ -136,14 +136,15 @@ def legend(kinds: Sequence[str], *, has_phases: bool, width: int) -> list[Text]:
             letters.append(Text())
         letters[-1].append(f" {letter_of(kind)} ", style=_style(kind, is_waiting=False))
         letters[-1].append(f" {kind}   ")
-    told = (
-        f"CAPITAL transfer, small waiting for a rank, {LEVELS[:3]} less than half, {NOTHING} none"
+    meaning = (
+        f"CAPITAL transfer, lower case waiting for a rank, {LEVELS[:3]} less than half, {NOTHING} "
+        "none"
     )
-    lines = [*letters, Text(told, style="dim")]
+    lines = [*letters, Text(meaning, style="dim")]
     if has_phases:
         phases = ", ".join(f"{letter} {phase}" for phase, letter in PHASE_LETTERS.items())
-        told = f"phase of the first rank: {phases}, {OTHER_PHASE} other"
-        lines.append(Text(told, style="dim"))
+        meaning = f"phase of the first rank: {phases}, {OTHER_PHASE} other"
+        lines.append(Text(meaning, style="dim"))
     return lines
 
 

@@ -25,15 +25,15 @@ def window_of(text: str | None) -> tuple[int, int] | None:
     if len(edges) != 2 or not known or None in known:
         raise UsageError(
             f"cannot read the window {text!r}",
-            why="it is two times after the start of the run, each with its unit",
-            attempt="--window 1.5s:2s, or 250ms: for all from there on",
+            why="a window is two times relative to the start of the run, with units",
+            attempt="--window 1.5s:2s, or 250ms: for an open end",
         )
     first = _nanoseconds(edges[0]) or 0 if edges[0] else 0
     last = _nanoseconds(edges[1]) or 0 if edges[1] else FOREVER_NS
     if last <= first:
         raise UsageError(
             f"cannot show the window {text!r}",
-            found="an end that is not after its start",
+            found="an end that is not after the start",
             attempt="the earlier time first",
         )
     return first, last
@@ -51,7 +51,7 @@ def steps_of(text: str | None) -> tuple[int, int] | None:
     if not found:
         raise UsageError(
             f"cannot read the steps {text!r}",
-            why="they are the numbers of the first and of the last step",
+            why="steps are the numbers of the first and the last step",
             attempt="--steps 3:5, or --steps 4",
         )
     first, last = int(found[1]), int(found[2] or found[1])
@@ -75,7 +75,7 @@ def ranks_of(text: str | None) -> list[int] | None:
         if not parts or int(parts[2] or parts[1]) - int(parts[1]) > MOST_RANKS:
             raise UsageError(
                 f"cannot read the ranks {text!r}",
-                why="they are numbers, or a first and a last one, between commas",
+                why="ranks are numbers or ranges, separated by commas",
                 attempt="--ranks 0,1, or --ranks 0-3,8",
             )
         found.update(range(int(parts[1]), int(parts[2] or parts[1]) + 1))

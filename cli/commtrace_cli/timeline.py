@@ -23,8 +23,8 @@ Examples:
 - `commtrace timeline run.json --steps 2:3 --ranks 0-7`
 - `commtrace timeline run.json --window 1.5s:2s -o timeline.html`
 
-Above 16,000 waits and transfers the picture shows shares of time; a window or steps show single
-calls again.
+Above 16,000 waits and transfers, the picture shows shares of time; select a window or steps to see
+single calls.
 """
 
 
@@ -37,25 +37,24 @@ def timeline(
     output: options.PictureOutput = None,
     force: options.Force = False,
 ) -> None:
-    """Show when each rank communicates, waits for another one, and computes.
+    """Show the communication, waiting and computation of each rank over time.
 
-    In the terminal a letter stands for what most of a stretch of time goes to: capitals are
-    transfer, small letters waiting for a rank. `-o` writes a picture in which each call can be
-    pointed at.
+    In the terminal, a letter is the predominant kind of communication in a time interval: capitals
+    for transfer, lower case for waiting for a rank. `-o` writes an interactive picture.
     """
     if output is not None:
         from commtrace.report.picture import check_format
 
         check_format(output)
         check_output(output, force=force, read=[trace])
-    asked, window_ns, numbers = ranks_of(ranks), window_of(window), steps_of(steps)
+    requested, window_ns, numbers = ranks_of(ranks), window_of(window), steps_of(steps)
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):
         return
     from commtrace.analyze.time_window import window_of_steps
     from commtrace.figures.timeline import ranks_of as ranks_in
 
-    chosen = ranks_in(frames, asked)
+    chosen = ranks_in(frames, requested)
     if numbers is not None:
         window_ns = _overlap(window_of_steps(frames, *numbers), window_ns)
     window_ns = _within_run(frames, window_ns)
@@ -121,9 +120,9 @@ def _print(frames: Frames, window_ns: tuple[int, int], chosen: list[int], rows: 
     console.print(Text(str(frames.run.get("command") or frames.path or ""), style="bold"))
     first, last = map(text_of_duration, window_ns)
     has_shares = has_room_for_shares(console.width, chosen[:rows])
-    parts = "parts of that time" if has_shares else "left out: the terminal is too narrow"
-    told = f"{first} to {last} since the run began; blocked and waiting are {parts}"
-    console.print(Text(told, style="dim"))
+    parts = "shares of that time" if has_shares else "omitted: the terminal is too narrow"
+    caption = f"{first} to {last} since the run began; blocked and waiting are {parts}"
+    console.print(Text(caption, style="dim"))
     for notice in notices_of(frames, "timeline"):
         console.print(Text(f"note: {notice.text}", style="yellow"))
     console.print()
@@ -138,15 +137,15 @@ def _print(frames: Frames, window_ns: tuple[int, int], chosen: list[int], rows: 
     has_phases = any(line.plain.startswith("phase") for line in lines)
     for line in legend(kinds, has_phases=has_phases, width=console.width):
         console.print(line, highlight=False)
-    _print_latecomer(console, frames)
+    _print_straggler(console, frames)
 
 
-def _print_latecomer(console: Console, frames: Frames) -> None:
+def _print_straggler(console: Console, frames: Frames) -> None:
     from commtrace.analyze import CATALOG
 
     ranks = CATALOG["by_rank"].function(frames)
     worst = ranks.nlargest(1, "caused_wait_ns").to_dict("records")
     if len(ranks) > 1 and worst and worst[0]["caused_wait_ns"] > 0:
         caused = text_of_duration(worst[0]["caused_wait_ns"])
-        text = f"Others wait longest for rank {worst[0]['rank']}: {caused} in the whole run."
+        text = f"Straggler: ranks wait longest for rank {worst[0]['rank']}, {caused} in the run."
         console.print(Text(text), highlight=False)

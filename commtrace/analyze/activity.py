@@ -1,7 +1,7 @@
 """Activity of each rank over time: waiting for a peer, transferring, or anything else.
 
-The intervals of a rank follow each other without gaps from its first call on to the end of its last
-one. Where several threads are blocked at once, the earlier call counts.
+The intervals of a rank cover the time from its first call to the end of its last one without gaps.
+If several threads are blocked at once, the earlier call counts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ WAITING, TRANSFERRING, WORKING = "waiting", "transferring", "working"
 
 COLUMNS = (
     Column("rank", int, "", "global rank"),
-    Column("start_ns", int, INSTANT, "when it begins"),
-    Column("duration_ns", int, "ns", "how long it lasts"),
-    Column("activity", str, "", "waiting for a peer, transferring, or working: all else"),
-    Column("kind", str, "", "kind of the call that blocks; empty while working"),
+    Column("start_ns", int, INSTANT, "start of the interval"),
+    Column("duration_ns", int, "ns", "length of the interval"),
+    Column("activity", str, "", "waiting for a peer, transferring, or working (anything else)"),
+    Column("kind", str, "", "kind of the blocking call; empty while working"),
     Column("id", int, "", "number of that call on its rank; -1 while working"),
-    Column("step", int, "", "step that the call belongs to; while working, of the call before"),
+    Column("step", int, "", "step of the call; while working, of the preceding call"),
 )
 
 
@@ -41,9 +41,9 @@ def activity(frames: Frames) -> pd.DataFrame:
     before = np.where(np.append(True, rank[1:] != rank[:-1]), start, before)
     free = blocked.assign(start=np.maximum(start, before), gap=start - before, before=before)
     free = free[free["end"] > free["start"]]
-    came = arrival[free["row"]].to_numpy() - frames.start_ns
+    arrived_ns = arrival[free["row"]].to_numpy() - frames.start_ns
     ready = np.clip(
-        np.where(arrival[free["row"]] >= 0, came, free["start"]), free["start"], free["end"]
+        np.where(arrival[free["row"]] >= 0, arrived_ns, free["start"]), free["start"], free["end"]
     )
     parts = pd.concat(
         [

@@ -29,7 +29,9 @@ from commtrace.schema import Column
 COLUMNS = (
     Column("rank", int, "", "global rank that made the call"),
     Column("id", int, "", "number of the call on its rank"),
-    Column("arrival_ns", int, "unix ns", "when the last member that it needs arrived; -1 unknown"),
+    Column(
+        "arrival_ns", int, "unix ns", "arrival of the last member that the call needs; -1 unknown"
+    ),
     Column("wait_ns", int, "ns", "blocked time before that; -1 unknown"),
     Column("transfer_ns", int, "ns", "blocked time after that; -1 unknown"),
     Column("last_rank", int, "", "rank whose arrival ended the wait, itself if none; -1 unknown"),
@@ -45,9 +47,9 @@ def end_ns(comm: pd.DataFrame) -> pd.Series:
 
     The known duration is the longer of the call's own and its blocked time.
     """
-    held = comm[["blocked_ns", "call_ns"]].max(axis=1).clip(lower=0)
+    duration_ns = comm[["blocked_ns", "call_ns"]].max(axis=1).clip(lower=0)
     return comm["complete_ns"].where(
-        comm["complete_ns"] >= comm["issue_ns"], comm["issue_ns"] + held
+        comm["complete_ns"] >= comm["issue_ns"], comm["issue_ns"] + duration_ns
     )
 
 
@@ -81,7 +83,7 @@ def arrivals(frames: Frames) -> pd.DataFrame:
         .mask(needs_nobody, calls["issue"])
     )
     matched = _is_matched(frames, calls, collective)
-    last_rank = _latecomer(calls, number).mask(needs_root, calls["root"])
+    last_rank = _last_arrival(calls, number).mask(needs_root, calls["root"])
     if (transfer := is_transfer(frames)).any():
         partner = partners(frames)
         has_partner = (partner >= 0) & (comm["issue_ns"] >= 0)
@@ -138,7 +140,7 @@ def _of_root(calls: pd.DataFrame, collective: pd.Series) -> pd.Series:
     return collective.map(calls.loc[roots, "issue"].groupby(collective[roots]).max())
 
 
-def _latecomer(calls: pd.DataFrame, collective: pd.Series) -> pd.Series:
+def _last_arrival(calls: pd.DataFrame, collective: pd.Series) -> pd.Series:
     """Return the member that arrived last at each call's collective; the lowest rank in a tie."""
     ordered = calls.sort_values(["issue", "rank"], ascending=[False, True])
     return collective.map(ordered.groupby(collective[ordered.index])["rank"].first())

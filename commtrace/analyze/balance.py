@@ -1,6 +1,6 @@
 """Load balance of the ranks in each step, in the metrics of POP.
 
-A rank's useful time is what it is not blocked for. With its mean and maximum over ranks,
+A rank's useful time is the time in which it is not blocked. With its mean and maximum over ranks,
 
     load balance             = mean / maximum
     communication efficiency = maximum / duration
@@ -17,12 +17,12 @@ from commtrace.analyze.overlap import overlap
 from commtrace.schema import Column
 
 COLUMNS = (
-    Column("step", int, "", "number of the step, from 0; -1 is outside of steps"),
-    Column("duration_ns", int, "ns", "how long it took on the slowest rank"),
-    Column("mean_useful_ns", float, "ns", "time not blocked; mean over ranks"),
-    Column("max_useful_ns", int, "ns", "time not blocked of the busiest rank"),
-    Column("busiest_rank", int, "", "that rank; the lowest of several"),
-    Column("imbalance", float, "1", "maximum / mean - 1; 0 where all work alike"),
+    Column("step", int, "", "number of the step, from 0; -1 outside of steps"),
+    Column("duration_ns", int, "ns", "duration on the slowest rank"),
+    Column("mean_useful_ns", float, "ns", "useful time; mean over ranks"),
+    Column("max_useful_ns", int, "ns", "useful time of the busiest rank"),
+    Column("busiest_rank", int, "", "that rank; the lowest in a tie"),
+    Column("imbalance", float, "1", "maximum / mean - 1; 0 if balanced"),
     Column("load_balance", float, "1", "mean / maximum"),
     Column("communication_efficiency", float, "1", "maximum / duration"),
     Column("parallel_efficiency", float, "1", "mean / duration"),
@@ -53,7 +53,7 @@ def balance(frames: Frames) -> pd.DataFrame:
 BALANCE = Analysis(
     "balance",
     "Balance",
-    "How evenly is the ranks' work spread?",
+    "How evenly is work distributed over ranks?",
     balance,
     COLUMNS,
 )

@@ -13,14 +13,14 @@ COLUMNS = (Column("kind", str, "", "all_reduce, all_gather, ..."), *MEASURES)
 
 
 def by_kind(frames: Frames) -> pd.DataFrame:
-    """One row per kind, the one that blocks longest first."""
+    """Return one row per kind, the longest blocked time first."""
     return table_by(frames, COLUMNS)
 
 
 BY_KIND = Analysis(
     "by_kind",
     "By kind",
-    "Which kinds of communication does the run consist of?",
+    "Which kinds of communication occur?",
     by_kind,
     COLUMNS,
 )

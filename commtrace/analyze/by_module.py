@@ -1,10 +1,10 @@
 """Communication by module, as a tree.
 
-A module's *inclusive* measures are those of its calls and of all modules below it; its *own* ones
-are of the calls that it made itself, with no module further in (0 where it made none, and no
-bandwidth). The first row, path "" and depth 0, is the whole run; what it calls its own happened in
-the root module itself or outside of any. Rows come in the tree's order, each module right before
-those below it, siblings by name with numbers by value:
+A module's *inclusive* measures cover its calls and those of its submodules. Its *own* measures
+cover the calls attributed to the module itself, without submodules (0 if there are none, and no
+bandwidth). The first row, with path "" and depth 0, is the entire run; its own calls are those of
+the root module and those outside of any module. Rows are in depth-first order, siblings by name
+with numbers by value:
 
     path                  depth   num_calls   own_num_calls
     ""                    0       7           1
@@ -29,13 +29,13 @@ _SUMS = ("num_calls", "payload_bytes", "wire_bytes", "time_ns", "blocked_ns", "s
 OWN = (*_SUMS, "algbw_bytes_per_s", "busbw_bytes_per_s")
 
 COLUMNS = (
-    Column("module", str, "", "path of the module, empty for the whole run"),
-    Column("name", str, "", "last part of the path"),
-    Column("depth", int, "", "how many parts the path has"),
-    Column("module_class", str, "", "class name, where a call or an operator named it"),
+    Column("module", str, "", "path of the module, empty for the entire run"),
+    Column("name", str, "", "last component of the path"),
+    Column("depth", int, "", "number of components of the path"),
+    Column("module_class", str, "", "class name, if recorded with a call or an operator"),
     *MEASURES,
     *(
-        Column(f"own_{column.name}", float, column.unit, f"{column.meaning}; without inner modules")
+        Column(f"own_{column.name}", float, column.unit, f"{column.meaning}; without submodules")
         for column in MEASURES
         if column.name in OWN
     ),
@@ -68,14 +68,14 @@ def by_module(frames: Frames) -> pd.DataFrame:
 BY_MODULE = Analysis(
     "by_module",
     "By module",
-    "Which modules communicate, themselves and with all that is inside them?",
+    "Which modules communicate, with and without their submodules?",
     by_module,
     COLUMNS,
 )
 
 
 def parts(path: str) -> list[str]:
-    """Return the names along a module's path; none for the whole run.
+    """Return the components of a module's path; none for the entire run.
 
     >>> parts("layers.0.attention")
     ['layers', '0', 'attention']
@@ -84,7 +84,7 @@ def parts(path: str) -> list[str]:
 
 
 def ancestors(path: str) -> list[str]:
-    """Return the paths from the whole run down to `path` itself.
+    """Return the paths from the entire run down to `path` itself.
 
     >>> ancestors("layers.0")
     ['', 'layers', 'layers.0']

@@ -10,14 +10,14 @@ from commtrace.analyze.measures import MEASURES, table_by
 from commtrace.schema import Column
 
 COLUMNS = (
-    Column("op", str, "", "operator that needed it, empty for a call that no operator made"),
+    Column("op", str, "", "operator that needed the call, empty if none did"),
     Column("kind", str, "", "all_reduce, all_gather, ..."),
     *MEASURES,
 )
 
 
 def by_op(frames: Frames) -> pd.DataFrame:
-    """One row per operator and kind, the pair that blocks longest first."""
+    """Return one row per operator and kind, the longest blocked time first."""
     return table_by(frames, COLUMNS)
 
 

@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def by_phase(frames: Frames) -> pd.DataFrame:
-    """One row per phase that communicates, in the order of a training step."""
+    """Return one row per phase with communication, in the order of a training step."""
     table = table_by(frames, COLUMNS)
     order = table["phase"].map({phase: place for place, phase in enumerate(PHASES)})
     return table.loc[order.sort_values(kind="stable").index].reset_index(drop=True)
@@ -25,7 +25,7 @@ def by_phase(frames: Frames) -> pd.DataFrame:
 BY_PHASE = Analysis(
     "by_phase",
     "By phase",
-    "In which phase of training does it communicate?",
+    "Which phases of training communicate?",
     by_phase,
     COLUMNS,
 )

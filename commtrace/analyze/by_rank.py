@@ -1,8 +1,8 @@
 """Activity of each rank, its wait for others, and the wait it causes.
 
-Counts, sizes and times are the rank's own. A rank that comes late to a collective blocks the
-others, while it is blocked least itself: `caused_wait_ns` is the wait of the other members of
-those collectives to which this rank came last.
+Counts, sizes and times are the rank's own. A straggler blocks the other ranks and is blocked least
+itself: `caused_wait_ns` is the wait of the other members of collectives at which this rank arrived
+last.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ COLUMNS = (
     Column("num_calls", int, "", "calls"),
     Column("payload_bytes", int, "bytes", "payload"),
     Column("wire_bytes", int, "bytes", "bytes to send under the ring algorithm"),
-    Column("blocked_ns", int, "ns", "time blocked"),
-    Column("share", float, "1", "time blocked, as a part of the rank's recorded time"),
-    Column("wait_ns", int, "ns", "blocked before the last peer had arrived, where known"),
+    Column("blocked_ns", int, "ns", "blocked time"),
+    Column("share", float, "1", "blocked time as a fraction of the rank's recorded time"),
+    Column("wait_ns", int, "ns", "blocked time before the last peer arrived, if known"),
     Column(
-        "caused_wait_ns", int, "ns", "wait of others in collectives that this rank came last to"
+        "caused_wait_ns",
+        int,
+        "ns",
+        "wait of other ranks in collectives at which this rank arrived last",
     ),
-    Column("num_last", int, "", "collectives among all members that it came last to"),
-    Column("last_share", float, "1", "those as a part of all that it made with a known wait"),
+    Column("num_last", int, "", "collectives among all members at which it arrived last"),
+    Column("last_share", float, "1", "those as a fraction of its collectives with a known wait"),
 )
 
 _SUMMED = ["payload_bytes", "wire_bytes", "blocked_ns"]
@@ -51,20 +54,20 @@ def by_rank(frames: Frames) -> pd.DataFrame:
     table["share"] = table["blocked_ns"] / recorded.where(recorded > 0).astype("float64")
     table["wait_ns"] = wait.groupby(comm["rank"]).sum().reindex(index, fill_value=0)
     table["caused_wait_ns"] = wait.groupby(late).sum().reindex(index, fill_value=0)
-    met = (arrived["wait_ns"] >= 0) & comm["kind"].isin(NEEDS_EVERYONE)
-    last = met & (late == comm["rank"])
-    num_met, num_last = (
-        each.groupby(comm["rank"]).sum().reindex(index, fill_value=0) for each in (met, last)
+    matched = (arrived["wait_ns"] >= 0) & comm["kind"].isin(NEEDS_EVERYONE)
+    last = matched & (late == comm["rank"])
+    num_matched, num_last = (
+        each.groupby(comm["rank"]).sum().reindex(index, fill_value=0) for each in (matched, last)
     )
     table["num_last"] = num_last
-    table["last_share"] = num_last / num_met.where(num_met > 0).astype("float64")
+    table["last_share"] = num_last / num_matched.where(num_matched > 0).astype("float64")
     return typed(table, COLUMNS)
 
 
 BY_RANK = Analysis(
     "by_rank",
     "By rank",
-    "How long does each rank wait for others, and others for it?",
+    "How long does each rank wait for others, and they for it?",
     by_rank,
     COLUMNS,
 )

@@ -1,8 +1,8 @@
-"""Share of each step that is communication.
+"""Communication of each step, and its share of the step's time.
 
-Step -1 is what was recorded outside of steps: building the model, distributing its weights, and
-everything in a program that marks no steps. The measures are those of `measures`, means over ranks;
-only `share` is of the step's own time.
+Step -1 contains calls outside of steps: during model construction and weight distribution, and all
+calls of a program without steps. The measures are those of `measures`, as means over ranks, except
+that `share` refers to the step's time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import MEASURES, measures, recorded_ns, steps_ns, totals
 from commtrace.schema import Column
 
-_SHARE = Column("share", float, "1", "time blocked, as a part of the step's time")
+_SHARE = Column("share", float, "1", "blocked time as a fraction of the step's time")
 _MEASURES = tuple(
     _SHARE if column.name == "share" else column
     for column in MEASURES
@@ -23,8 +23,8 @@ _MEASURES = tuple(
 )
 
 COLUMNS = (
-    Column("step", int, "", "number of the step, from 0; -1 is outside of steps"),
-    Column("duration_ns", float, "ns", "how long it took; mean over ranks"),
+    Column("step", int, "", "number of the step, from 0; -1 outside of steps"),
+    Column("duration_ns", float, "ns", "duration; mean over ranks"),
     *_MEASURES,
 )
 

@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def calls(frames: Frames) -> pd.DataFrame:
-    """One row per call, as recorded, with its mesh axis, its wait, and who came last."""
+    """Return one row per call, with its mesh axis, its wait, and the rank that arrived last."""
     table = frames.comm.astype({column.name: object for column in COMM if column.type is str})
     table["mesh_axis"] = mesh_axes(frames, table["group"])
     arrived = arrivals(frames)

@@ -34,9 +34,9 @@ CATALOG: dict[str, Analysis] = {
 }
 
 FORMER_NAMES = {"latecomers": "stragglers"}
-"""Names of analyses in earlier versions; scripts that use them go on working."""
+"""Names of analyses in earlier versions, still accepted."""
 
 
 def analysis_named(name: str) -> Analysis | None:
-    """Analysis of that name, or of that former name; None if there is none."""
+    """Return the analysis with a current or former name; None if there is none."""
     return CATALOG.get(FORMER_NAMES.get(name, name))

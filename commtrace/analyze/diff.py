@@ -1,9 +1,9 @@
 """Changes between two runs, by module, operator, kind, group and phase.
 
-Numbers are what one rank does: means over each run's ranks. Where both runs mark steps, what
-happens in steps is counted per step (`scope` "step"), so that runs of different length compare;
-everything else is counted over the run (`scope` "run"). A group goes by its mesh axis, and by its
-name where it has none. A size or time that a run does not know is nan, and so is its change.
+Numbers are means over each run's ranks. If both runs mark steps, calls in steps are counted per
+step (`scope` "step"), so that runs of different length can be compared; all other calls are counted
+over the run (`scope` "run"). A group is identified by its mesh axis, or by its name without one. An
+unknown size or time is nan, and so is its change.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ORDER = (ADDED, REMOVED, CHANGED, SAME)
 
 COLUMNS = (
     Column("change", str, "", "added, removed, changed (in calls or bytes) or same"),
-    Column("scope", str, "", "step: per step; run: over the whole run"),
+    Column("scope", str, "", "step: per step; run: over the entire run"),
     Column("module", str, "", "path of the module"),
-    Column("op", str, "", "operator that needed it"),
+    Column("op", str, "", "operator that needed the calls"),
     Column("kind", str, "", "all_reduce, all_gather, ..."),
     Column("group", str, "", "mesh axis, or name of the group"),
     Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
@@ -41,7 +41,7 @@ COLUMNS = (
         for when, meaning in (
             ("before", "in the first run"),
             ("after", "in the second run"),
-            ("change", "second less first"),
+            ("change", "second minus first"),
         )
     ),
 )
@@ -73,8 +73,8 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     table = first.add_suffix("_before").join(second.add_suffix("_after"), how="outer")
     is_old = table["calls_before"].notna()
     is_new = table["calls_after"].notna()
-    for there, when in ((is_old, "before"), (is_new, "after")):
-        table.loc[~there, [f"{name}_{when}" for name in MEASURED]] = 0.0
+    for present, when in ((is_old, "before"), (is_new, "after")):
+        table.loc[~present, [f"{name}_{when}" for name in MEASURED]] = 0.0
     for name in MEASURED:
         table[f"{name}_change"] = table[f"{name}_after"] - table[f"{name}_before"]
     differs = table[["calls_change", "payload_bytes_change", "wire_bytes_change"]].abs().max(axis=1)
@@ -136,36 +136,36 @@ def increases(
 
 def differences_of_runs(*runs: Frames) -> list[str]:
     """Return sentences about properties that make the runs hard to compare."""
-    told = []
+    notes = []
     sizes = [str(frames.num_ranks) for frames in runs]
     if len(set(sizes)) > 1:
-        told.append(
+        notes.append(
             f"The runs have {', '.join(sizes[:-1])} and {sizes[-1]} ranks: numbers are means over "
-            "each run's ranks, and what one rank sends depends on how many there are."
+            "each run's ranks, and the bytes sent per rank depend on the number of ranks."
         )
     marked = [bool(len(frames.steps)) for frames in runs]
     if len(set(marked)) > 1:
         which = "Only one of the runs marks" if sum(marked) == 1 else "Only some of the runs mark"
-        told.append(f"{which} steps, so numbers are of the whole runs.")
+        notes.append(f"{which} steps, so numbers are over the entire runs.")
     for number, frames in enumerate(runs):
         name = _ORDINALS[number] if number < len(_ORDINALS) else f"{number + 1}th"
         dropped = int(frames.ranks["num_dropped"].clip(lower=0).sum())
         if dropped:
-            told.append(f"The {name} run has lost {dropped} calls: its numbers are too low.")
-        told += [
-            f"The {name} run does not know {what} of any call: that is not compared."
-            for column, what in _NOT_KNOWN.items()
+            notes.append(f"The {name} run has lost {dropped} calls: its numbers are too low.")
+        notes += [
+            f"The {name} run lacks {meaning} of all calls: not compared."
+            for column, meaning in _NOT_KNOWN.items()
             if len(frames.comm) and not (frames.comm[column] >= 0).any()
         ]
-    return told
+    return notes
 
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
-_NOT_KNOWN = {"wire_bytes": "the bytes sent", "blocked_ns": "the time blocked"}
+_NOT_KNOWN = {"wire_bytes": "the bytes sent", "blocked_ns": "the blocked time"}
 
 
-def _itself(frames: Frames) -> pd.DataFrame:
-    """Compare a run with itself, so that a difference can be listed like an analysis of one run."""
+def _self_comparison(frames: Frames) -> pd.DataFrame:
+    """Compare a run with itself, so that the catalog can treat a difference like an analysis."""
     return diff(frames, frames)
 
 
@@ -173,6 +173,6 @@ DIFF = Analysis(
     "diff",
     "Difference",
     "What changed from the first run to the second?",
-    _itself,
+    _self_comparison,
     COLUMNS,
 )

@@ -13,14 +13,14 @@ from commtrace.schema import Column
 from commtrace.units import text_of_duration
 
 COLUMNS = (
-    Column("fact", str, "", "what is known"),
-    Column("value", str, "", "what it is, as text"),
+    Column("fact", str, "", "name of the fact"),
+    Column("value", str, "", "its value, as text"),
 )
 
 
 def facts(frames: Frames) -> pd.DataFrame:
-    """One row per fact: first what the tables tell, then what was noted while recording."""
-    rows = [*_told_by_tables(frames), *_noted(frames)]
+    """Return one row per fact: first those derived from the tables, then the recorded ones."""
+    rows = [*_from_tables(frames), *_from_recording(frames)]
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
 
 
@@ -33,7 +33,7 @@ FACTS = Analysis(
 )
 
 
-def _told_by_tables(frames: Frames) -> list[tuple[str, str]]:
+def _from_tables(frames: Frames) -> list[tuple[str, str]]:
     ranks, comm = frames.ranks, frames.comm
     hosts = sorted(set(ranks["host"].astype(object)))
     devices = sorted(set(ranks["device"].astype(object)) - {""})
@@ -53,7 +53,7 @@ def _told_by_tables(frames: Frames) -> list[tuple[str, str]]:
     ]
 
 
-def _noted(frames: Frames) -> list[tuple[str, str]]:
+def _from_recording(frames: Frames) -> list[tuple[str, str]]:
     return [(str(name).replace("_", " "), _text(value)) for name, value in frames.run.items()]
 
 

@@ -90,8 +90,8 @@ def by_line(runs: Sequence[Frames]) -> list[Grown]:
         .set_index(["scope", *_FUNCTION, "key"])[list(MEASURED)]
         for table, each in zip(sums, keyed, strict=True)
     ]
-    told = [_numbers_by_key(each) for each in keyed]
-    return _grown(by_key, lambda place: _line_text(place, told))
+    line_numbers = [_numbers_by_key(each) for each in keyed]
+    return _grown(by_key, lambda place: _line_text(place, line_numbers))
 
 
 def _inclusive(table: pd.DataFrame) -> pd.DataFrame:
@@ -121,12 +121,12 @@ def _numbers_by_key(lines: pd.DataFrame) -> dict[Any, int]:
     return dict(zip(keys, lines["source_line"].tolist(), strict=True))
 
 
-def _line_text(place: tuple[Any, ...], told: Sequence[Mapping[Any, Any]]) -> tuple[str, str]:
+def _line_text(place: tuple[Any, ...], numbers: Sequence[Mapping[Any, Any]]) -> tuple[str, str]:
     """Format a line as `train.py:42`, with its function and its differing numbers in other runs."""
     file, function = str(place[0]), str(place[1])
     if not file:
         return "(line not known)", ""
-    lines = [int(each[place]) for each in told if place in each]
+    lines = [int(each[place]) for each in numbers if place in each]
     others = [str(line) for line in dict.fromkeys(lines) if line != lines[0]]
     moved = f", line {' and '.join(others)} in another run" if others else ""
     return f"{file}:{lines[0]}", (f"in {function}" if function else "") + moved
@@ -145,9 +145,9 @@ def _grown(
     places = list(dict.fromkeys(place for table in sums for place in table.index))
     aligned = []
     for table in sums:
-        there = table.reindex(pd.MultiIndex.from_tuples(places, names=table.index.names))
-        there.loc[~there.index.isin(table.index)] = 0.0
-        aligned.append(there)
+        values_of_run = table.reindex(pd.MultiIndex.from_tuples(places, names=table.index.names))
+        values_of_run.loc[~values_of_run.index.isin(table.index)] = 0.0
+        aligned.append(values_of_run)
     rows = []
     for number, (scope, *place) in enumerate(places):
         name, detail = text(tuple(place)) if text else (str(place[0]), "")

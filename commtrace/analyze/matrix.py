@@ -1,8 +1,8 @@
 """Bytes sent from each rank to each other: point-to-point as recorded, collectives as rings.
 
-A rank sends what the ring algorithm makes it send (`wire_bytes`) to the next rank of the group; an
-all-to-all sends each other member an equal part of it, and a scatter and a gather go between the
-root and each member. What the calls of uneven all-to-alls send to whom is not in a trace.
+A rank sends the wire bytes of the ring algorithm (`wire_bytes`) to the next rank of the group. An
+all-to-all sends an equal part to each other member; a scatter and a gather send between the root
+and each member. The trace lacks the split sizes of uneven all-to-alls.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from commtrace.schema import Column
 COLUMNS = (
     Column("source", int, "", "global rank that sends"),
     Column("target", int, "", "global rank that receives"),
-    Column("wire_bytes", float, "bytes", "bytes of the whole run"),
-    Column("num_calls", int, "", "calls of the source in which it sends them"),
+    Column("wire_bytes", float, "bytes", "bytes over the run"),
+    Column("num_calls", int, "", "calls of the source that send them"),
 )
 
 SPREAD = ("all_to_all", "scatter")
 
 
 def matrix(frames: Frames) -> pd.DataFrame:
-    """Return one row per pair of ranks of which one sends to the other, by source and target."""
+    """Return one row per pair of ranks with traffic, by source and target."""
     comm = frames.comm[frames.comm["wire_bytes"] > 0]
     sums = pd.DataFrame(
         {
@@ -68,7 +68,7 @@ def _next_in_ring(towards: pd.DataFrame) -> pd.DataFrame:
 MATRIX = Analysis(
     "matrix",
     "Rank by rank",
-    "How many bytes does each rank send to each other one?",
+    "How many bytes does each rank send to each other rank?",
     matrix,
     COLUMNS,
 )

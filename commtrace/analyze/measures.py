@@ -1,16 +1,16 @@
-"""The measures that the tables share, and whose numbers they are.
+"""Measures that the tables share.
 
-**What one rank does.** A count, a size or a time in these tables is the mean over all recorded
-ranks: where ranks do alike, each one's own number; a call that only one of four ranks makes counts
-0.25. Times the number of ranks, it is the total of the run. A size or time that the trace does not
-know is left out of the sum, and a sum of nothing known is nan.
+**Mean over ranks.** A count, a size or a time in these tables is the mean over all recorded ranks.
+A call that only one of four ranks makes counts 0.25. Multiplied by the number of ranks, the mean is
+the total of the run. Unknown sizes and times are excluded from a sum, and a sum without any known
+value is nan.
 
 Bandwidths are ratios of sums over all ranks, as nccl-tests defines them, over the time from issue
 to completion (waiting for late peers included):
 
     algbw = payload / time        busbw = payload * factor(kind, group size) / time
 
-What moves nothing, a barrier, has neither.
+A barrier, which has no payload, has neither.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ MEASURES = (
     Column("payload_bytes", float, "bytes", "payload; mean over ranks"),
     Column("wire_bytes", float, "bytes", "bytes to send under the ring algorithm; mean over ranks"),
     Column("time_ns", float, "ns", "time from issue to completion; mean over ranks"),
-    Column("blocked_ns", float, "ns", "exposed time, in which it blocks the rank; mean over ranks"),
-    Column("share", float, "1", "time blocked, as a part of the recorded time of all ranks"),
-    Column("share_of_steps", float, "1", "time blocked in steps, as a part of the steps' time"),
+    Column(
+        "blocked_ns", float, "ns", "exposed time, in which the rank is blocked; mean over ranks"
+    ),
+    Column("share", float, "1", "blocked time as a fraction of the recorded time of all ranks"),
+    Column("share_of_steps", float, "1", "blocked time in steps as a fraction of the steps' time"),
     Column("algbw_bytes_per_s", float, "bytes/s", "payload / time from issue to completion"),
     Column("busbw_bytes_per_s", float, "bytes/s", "algbw times the kind's factor (nccl-tests)"),
 )
@@ -118,7 +120,7 @@ def measures(frames: Frames, sums: pd.DataFrame) -> pd.DataFrame:
 
 
 def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:
-    """Return one row per value of the columns before `MEASURES`, the longest blocking first."""
+    """Return one row per value of the columns before `MEASURES`, the longest blocked time first."""
     by = [column.name for column in columns if column not in MEASURES]
     table = typed(measures(frames, totals(frames, by)).reset_index(), columns)
     return table.sort_values(

@@ -53,7 +53,7 @@ def _imported(frames: Frames) -> str:
     if not lacks:
         return ""
     source = frames.run.get("imported_from") or "another tool"
-    return f"Imported from {source}, which does not tell: {'; '.join(lacks)}."
+    return f"Imported from {source}, which lacks: {'; '.join(lacks)}."
 
 
 def _one_rank(frames: Frames) -> str:
@@ -62,12 +62,12 @@ def _one_rank(frames: Frames) -> str:
     world_size = frames.run.get("world_size", 1)
     if world_size == 1:
         return (
-            "The run had one rank, so nothing is sent to another: wire bytes are 0, and there is "
+            "The run had one rank, so nothing was sent to another: wire bytes are 0, and there is "
             "no peer to wait for."
         )
     return (
-        f"Only one of {world_size} ranks is in this trace: numbers are of that rank alone, and how "
-        "long it waited for the others is not known."
+        f"Only one of {world_size} ranks is in this trace: numbers are of that rank alone, and its "
+        "waits for other ranks are unknown."
     )
 
 
@@ -79,7 +79,7 @@ def _missing_ranks(frames: Frames) -> str:
         return f"None of the {len(missing)} ranks left a recording."
     return (
         f"{_ranks(missing)} left no recording: means are over the {frames.num_ranks} recorded "
-        "ranks, and waits are not known for collectives with a member that is missing."
+        "ranks, and waits are unknown for collectives with a missing member."
     )
 
 
@@ -88,12 +88,12 @@ def _left_out(frames: Frames) -> str:
     if not names:
         return ""
     return (
-        f"{', '.join(map(str, names))} had been left beside the run's spools by an earlier "
-        "run, and is not in this trace."
+        f"{', '.join(map(str, names))} left by an earlier run beside the run's spools: not "
+        "included in this trace."
     )
 
 
-def _cut_short(frames: Frames) -> str:
+def _truncated(frames: Frames) -> str:
     short = frames.ranks.loc[~frames.ranks["complete"], "rank"].tolist()
     if not short or "imported_from" in frames.run:  # an import covers a part of its run
         return ""
@@ -109,7 +109,7 @@ def _dropped(frames: Frames) -> str:
         return ""
     return (
         f"{dropped} calls were dropped to stay within the memory bound: counts, bytes and times "
-        "are too low by as much."
+        "are too low by that amount."
     )
 
 
@@ -124,8 +124,8 @@ def _no_steps(frames: Frames) -> str:
     if "imported_from" in frames.run:
         return "No steps were marked, so there are no numbers per step."
     return (
-        "No steps were marked, and none were found (no optimizer of torch stepped), so there are "
-        "no numbers per step. Call step() on the recording at the end of each step to have them."
+        "No steps were marked or detected (no torch optimizer stepped), so there are no numbers "
+        "per step. Call step() on the recording at the end of each step to mark them."
     )
 
 
@@ -137,24 +137,24 @@ def _found_steps(frames: Frames) -> str:
 def _no_modules(frames: Frames) -> str:
     if not len(frames.comm) or in_module(frames.comm).any():
         return ""
-    return "No call happened inside of a module, or modules were not tracked while recording."
+    return "No call was made in a module, or modules were not tracked while recording."
 
 
 def _no_operators(frames: Frames) -> str:
     if not len(frames.comm) or len(frames.ops) or (frames.comm["op"] != "").any():
         return ""
     return (
-        "Operators were not recorded, so calls cannot be traced to them, and the timeline has no "
+        "Operators were not recorded, so calls are not attributed to them, and the timeline has no "
         "phases."
-    ) + _unless_imported(frames, ' Record with detail="op" to have them.')
+    ) + _unless_imported(frames, ' Record with detail="op" to include them.')
 
 
 def _no_waits(frames: Frames) -> str:
     if frames.num_ranks < 2 or not len(frames.comm) or (arrivals(frames)["wait_ns"] >= 0).any():
         return ""
     return (
-        "No collective could be matched across its ranks, so waiting for late ranks is not told "
-        "apart from transfer."
+        "No collective could be matched across its ranks, so waiting for late ranks cannot be "
+        "separated from transfer."
     )
 
 
@@ -163,8 +163,9 @@ def _several_clocks(frames: Frames) -> str:
     if clock == "one clock":
         return ""
     return (
-        f"The ranks ran on hosts with clocks of their own ({clock}): waits between hosts, and the "
-        "timeline's alignment, are only as good as those agree."
+        f"The ranks ran on hosts with separate clocks ({clock}): the accuracy of waits between "
+        "hosts, "
+        "and of the timeline's alignment, is limited by their agreement."
     )
 
 
@@ -173,8 +174,8 @@ def _host_clocks(frames: Frames) -> str:
     if not devices or "imported_from" in frames.run:  # imports have device times
         return ""
     return (
-        f"The ranks computed on {', '.join(devices)}: exposed is what blocked the host, for a "
-        "trace does not have when the device's own work ran."
+        f"The ranks computed on {', '.join(devices)}: exposed time is the time for which the "
+        "host was blocked, since the trace lacks the times of the device's kernels."
     )
 
 
@@ -185,8 +186,8 @@ def _unseen_waits(frames: Frames) -> str:
         return ""
     kinds = ", ".join(sorted(unseen["kind"].unique()))
     return (
-        f"Of {len(unseen):,} calls of {len(comm):,} ({kinds}) it is not known how long they blocked"
-        " their ranks: nobody was seen to wait for them. Blocked times are too short by as much."
+        f"The blocked time of {len(unseen):,} of {len(comm):,} calls ({kinds}) is unknown, since "
+        "no wait for them was recorded. Blocked times are too short by that amount."
     )
 
 
@@ -201,12 +202,12 @@ def _none_of(column: str, text: str) -> Rule:
     return rule
 
 
-def _no_ways(frames: Frames) -> str:
+def _no_routes(frames: Frames) -> str:
     if frames.num_ranks < 2 or not len(frames.comm) or len(matrix(frames)):
         return ""
     return (
-        "No call is known to send anything to another rank: its size, its group's members or its "
-        "peer are not in the trace."
+        "No call is known to send data to another rank: the trace lacks its size, its group's "
+        "members or its peer."
     )
 
 
@@ -219,32 +220,32 @@ def _no_axes(frames: Frames) -> str:
 def _only_transfers(frames: Frames) -> str:
     if not len(frames.comm) or not frames.comm["kind"].isin(TRANSFERS).all():
         return ""
-    return "All calls are point-to-point: no group met in a collective."
+    return "All calls are point-to-point: there are no collectives."
 
 
 def _nothing_to_compare(frames: Frames) -> str:
     if not len(frames.comm) or frames.num_ranks > 1:
         return ""
-    return "There is one rank only, so its calls were compared with nobody's."
+    return "There is only one rank, so there are no calls to compare with."
 
 
 def _muted_findings(frames: Frames) -> str:
-    told = muted(frames)
-    if not told:
+    counts = muted(frames)
+    if not counts:
         return ""
-    each = "; ".join(f"{num} of {rule}: {reason}" for (rule, reason), num in told.items())
-    return f"Findings that {frames.settings.path} mutes are left out ({each})."
+    each = "; ".join(f"{num} of {rule}: {reason}" for (rule, reason), num in counts.items())
+    return f"Findings muted by {frames.settings.path} are omitted ({each})."
 
 
 def _unanswered_rules(frames: Frames) -> str:
-    told = unanswered(frames)
-    return " ".join(f"Rule {name}: {text}" for name, text in told.items())
+    lacking = unanswered(frames)
+    return " ".join(f"Rule {name}: {text}" for name, text in lacking.items())
 
 
 _STEP_ENDS = {
-    "optimizer": "a step ends where the optimizer's step() returns",
-    "profiler": "a step ends where step() of torch.profiler is called",
-    "scheduler": "a step ends where step() of the LR scheduler returns",
+    "optimizer": "a step ends when the optimizer's step() returns",
+    "profiler": "a step ends when step() of torch.profiler is called",
+    "scheduler": "a step ends when step() of the LR scheduler returns",
     RECORDING: "the recording counts as one step",
 }
 _OF_TIMES = ("overlap", "balance", "activity", "timeline", "wait_states", "skew")
@@ -259,7 +260,7 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     ((*_OF_WAITS, "matrix"), _one_rank),
     ((EVERYTHING,), _missing_ranks),
     ((EVERYTHING,), _left_out),
-    ((EVERYTHING,), _cut_short),
+    ((EVERYTHING,), _truncated),
     ((EVERYTHING,), _dropped),
     (("by_step", "timeline", "overlap", "balance"), _no_steps),
     (("by_module", "flame"), _no_modules),
@@ -271,16 +272,16 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
 )
 
 MINOR_RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
-    (_OF_TIMES, _none_of("issue_ns", "No call says when it was issued.")),
-    (("by_source",), _none_of("source_file", "No call says which line of the program made it.")),
-    (("sizes",), _none_of("payload_bytes", "No call says how large its message is.")),
+    (_OF_TIMES, _none_of("issue_ns", "The time of issue is unknown for all calls.")),
+    (("by_source",), _none_of("source_file", "The source line is unknown for all calls.")),
+    (("sizes",), _none_of("payload_bytes", "The message size is unknown for all calls.")),
     (
         ("by_region",),
-        _none_of("region", "No regions were marked: rec.region(name) puts calls under a name."),
+        _none_of("region", "No regions were marked: rec.region(name) labels calls."),
     ),
     (("by_axis",), _no_axes),
-    (("by_group",), _none_of("group", "No call says on which process group it was made.")),
-    (("matrix",), _no_ways),
+    (("by_group",), _none_of("group", "The process group is unknown for all calls.")),
+    (("matrix",), _no_routes),
     (("skew",), _only_transfers),
     (("matrix", "consistency"), _nothing_to_compare),
     (("findings",), _unanswered_rules),

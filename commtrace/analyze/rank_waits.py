@@ -1,7 +1,7 @@
 """Wait states of each rank, by the names of `wait_states`, beside its transfer time.
 
-The three times add up to what the rank was blocked: before its peers had come, after that, and in
-calls of which the trace cannot tell (a peer's call is missing, or no time is known).
+The three times add up to the blocked time of the rank: before the last peer arrived, after that,
+and in calls with an unknown wait (a peer's call is missing, or times are unknown).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ OTHER = "Other"
 
 COLUMNS = (
     Column("rank", int, "", "global rank"),
-    Column("state", str, "", "name of the wait state that its calls can be in, or Other"),
-    Column("num_calls", int, "", "those calls"),
-    Column("num_waits", int, "", "those of them that waited"),
-    Column("wait_ns", int, "ns", "blocked before the last peer that they need had come"),
-    Column("transfer_ns", int, "ns", "blocked after that"),
-    Column("unknown_ns", int, "ns", "blocked in calls of which it is not known"),
+    Column("state", str, "", "name of the wait state of its calls, or Other"),
+    Column("num_calls", int, "", "calls of that kind"),
+    Column("num_waits", int, "", "calls with a wait"),
+    Column("wait_ns", int, "ns", "blocked time before the last required peer arrived"),
+    Column("transfer_ns", int, "ns", "blocked time after that"),
+    Column("unknown_ns", int, "ns", "blocked time in calls with an unknown wait"),
 )
 
 
@@ -51,7 +51,7 @@ def rank_waits(frames: Frames) -> pd.DataFrame:
 RANK_WAITS = Analysis(
     "rank_waits",
     "Waits of each rank",
-    "What does each rank wait for, and how long?",
+    "In which wait states is each rank, and for how long?",
     rank_waits,
     COLUMNS,
 )

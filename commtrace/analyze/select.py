@@ -74,19 +74,18 @@ MOST_VALUES = 8
 
 
 def _hint(table: pd.DataFrame, by_name: dict[str, Column], text: str) -> str:
-    name, comparison, wanted = _parsed(text)
+    name, comparison, expected = _parsed(text)
     values = sorted(set(table[name].astype(object)))
     if by_name[name].type is not str:
-        return f"{text!r} holds for no row: {name} is from {values[0]} to {values[-1]}"
+        return f"{text!r} holds for no row: {name} ranges from {values[0]} to {values[-1]}"
     known = [value for value in values if value]
     if not known:
-        return f"{text!r} holds for no row: {name} is not known of any"
-    close = get_close_matches(wanted, known, n=1)
-    meant = f"did you mean {name}{comparison}{close[0]}? " if close else ""
+        return f"{text!r} holds for no row: {name} is unknown for all rows"
+    close = get_close_matches(expected, known, n=1)
+    close_match = f"did you mean {name}{comparison}{close[0]}? " if close else ""
     more = ", ..." if len(known) > MOST_VALUES else ""
-    return (
-        f"{text!r} holds for no row: {meant}{name} is one of {', '.join(known[:MOST_VALUES])}{more}"
-    )
+    values_text = ", ".join(known[:MOST_VALUES]) + more
+    return f"{text!r} holds for no row: {close_match}{name} is one of {values_text}"
 
 
 def _column(by_name: dict[str, Column], name: str) -> Column:
@@ -96,14 +95,14 @@ def _column(by_name: dict[str, Column], name: str) -> Column:
 
 
 def _holds(table: pd.DataFrame, by_name: dict[str, Column], text: str) -> pd.Series:
-    name, comparison, wanted = _parsed(text)
+    name, comparison, value = _parsed(text)
     column = _column(by_name, name)
     values = table[name]
     if column.type is str:
         values = values.astype(object)
     if comparison == CONTAINS:
-        return values.astype(str).str.contains(wanted, regex=False)
-    return COMPARISONS[comparison](values, _value(column, wanted, text))
+        return values.astype(str).str.contains(value, regex=False)
+    return COMPARISONS[comparison](values, _value(column, value, text))
 
 
 def _parsed(text: str) -> tuple[str, str, str]:
@@ -111,22 +110,22 @@ def _parsed(text: str) -> tuple[str, str, str]:
     matched = _CONDITION.fullmatch(text)
     if matched is None:
         raise UsageError(
-            f"{text!r} is no condition",
-            why="it takes a column, one of = != < <= > >= ~, and a value",
+            f"{text!r} is not a condition",
+            why="a condition is a column, one of = != < <= > >= ~, and a value",
             attempt="'kind=all_reduce', 'payload_bytes>1000' or 'module~attention'",
         )
-    name, comparison, wanted = matched.groups()
-    return name, comparison, wanted
+    name, comparison, value = matched.groups()
+    return name, comparison, value
 
 
-def _value(column: Column, wanted: str, text: str) -> Any:
+def _value(column: Column, value: str, text: str) -> Any:
     try:
         if column.type is bool:
-            return _FLAGS[wanted.lower()]
-        return column.type(wanted)
+            return _FLAGS[value.lower()]
+        return column.type(value)
     except (KeyError, ValueError):
         raise UsageError(
-            f"{text!r} is no condition",
-            found=f"{wanted!r} for {column.name}, whose values are of type {column.type.__name__}",
+            f"{text!r} is not a condition",
+            found=f"{value!r} for {column.name}, whose values are of type {column.type.__name__}",
             attempt=f"{column.name}={_EXAMPLES[column.type]}",
         ) from None

@@ -1,7 +1,7 @@
 """Message sizes: a histogram in powers of two, by kind and group.
 
-A row holds the calls with a payload from `from_bytes` up to, but not including, twice that; the
-row of 0 holds those that carry nothing. Counts and sums are of all ranks.
+A row contains the calls with a payload of at least `from_bytes` and less than twice that; the row
+of 0 contains calls without payload. Counts and sums are totals over all ranks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ COLUMNS = (
     Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
     Column("from_bytes", int, "bytes", "smallest payload of the row, a power of two or 0"),
     Column("num_calls", int, "", "calls of all ranks"),
-    Column("payload_bytes", int, "bytes", "their payload, of all ranks"),
-    Column("blocked_ns", int, "ns", "time that they blocked, of all ranks"),
+    Column("payload_bytes", int, "bytes", "their payload, over all ranks"),
+    Column("blocked_ns", int, "ns", "their blocked time, over all ranks"),
 )
 
 
 def sizes(frames: Frames) -> pd.DataFrame:
-    """Return one row per kind, group and power of two; calls of unknown size are left out."""
+    """Return one row per kind, group and power of two; calls of unknown size are excluded."""
     comm = frames.comm[frames.comm["payload_bytes"] >= 0]
     payload = comm["payload_bytes"]
     parts = pd.DataFrame(

@@ -1,7 +1,7 @@
 """Arrival skew of each group's members, and the rank that arrives last most often.
 
-The skew of a collective is the time from its first member's arrival to its last one's. Counted are
-collectives that all members of the group made and are in the trace, each once.
+The skew of a collective is the time between the arrivals of its first and its last member. Only
+collectives with the calls of all members in the trace count, each once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ COLUMNS = (
     Column("group", str, "", "name of the process group"),
     Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
     Column("kind", str, "", "kind of the collectives"),
-    Column("num_collectives", int, "", "how many, each counted once"),
+    Column("num_collectives", int, "", "number of collectives"),
     Column("mean_skew_ns", float, "ns", "mean time from the first arrival to the last one"),
     Column("max_skew_ns", int, "ns", "longest such time"),
-    Column("wait_ns", int, "ns", "wait of all members"),
+    Column("wait_ns", int, "ns", "total wait of all members"),
     Column("transfer_ns", int, "ns", "blocked time of all members after that"),
-    Column("last_rank", int, "", "rank that came last most often; the lowest of several"),
-    Column("last_share", float, "1", "part of the collectives to which it came last"),
+    Column("last_rank", int, "", "rank that arrived last most often; the lowest in a tie"),
+    Column("last_share", float, "1", "fraction of the collectives at which it arrived last"),
 )
 
 _BY = ["group", "kind"]
@@ -61,9 +61,9 @@ def skew(frames: Frames) -> pd.DataFrame:
         transfer_ns=("transfer", "sum"),
     )
     late = each.groupby([*_BY, "last"]).size().rename("times").reset_index("last")
-    often = late.sort_values(["times", "last"], ascending=[False, True]).groupby(_BY).first()
-    table["last_rank"] = often["last"]
-    table["last_share"] = often["times"] / table["num_collectives"]
+    last = late.sort_values(["times", "last"], ascending=[False, True]).groupby(_BY).first()
+    table["last_rank"] = last["last"]
+    table["last_share"] = last["times"] / table["num_collectives"]
     table = table.reset_index()
     table["mesh_axis"] = mesh_axes(frames, table["group"])
     table = table.sort_values(["wait_ns", *_BY], ascending=[False, True, True])
@@ -73,7 +73,7 @@ def skew(frames: Frames) -> pd.DataFrame:
 SKEW = Analysis(
     "skew",
     "Arrival skew",
-    "How far apart do the members of a group arrive, and who comes last?",
+    "How far apart do the members of a group arrive, and which arrives last?",
     skew,
     COLUMNS,
 )

@@ -1,10 +1,10 @@
-"""Stragglers: ranks that keep the others waiting, and the places at which they do.
+"""Stragglers: ranks that delay the others, by kind, phase, module and source line.
 
-A collective is held up by the member that came last, a transfer by the end that came second. The
-*delay* is how long all the others were blocked for it at once: the shortest of their waits, for if
-the last one had come earlier, they would have waited for the next to last. Sums of delays are
-what the run would gain were its stragglers in time. Of each rank the table has the 16 places that
-delay the others longest.
+The straggler of a collective is the member that arrived last; that of a transfer is the second end.
+Its *delay* is the time for which all other members were blocked simultaneously, that is, the
+shortest of their waits: without the straggler, they would have waited for the next-to-last member.
+The sum of delays is the time that the run would save without stragglers. The table has the 16 rows
+with the longest delay of each rank.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from commtrace.analyze.matching import is_transfer, mesh_axes, numbers, partners
 from commtrace.schema import Column
 
 COLUMNS = (
-    Column("rank", int, "", "rank that came last"),
+    Column("rank", int, "", "rank that arrived last"),
     Column("kind", str, "", "all_reduce, all_gather, ..."),
     Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group"),
     Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
     Column("module", str, "", "path of the module"),
-    Column("source_file", str, "", "file of the user's line, empty where it is not known"),
+    Column("source_file", str, "", "file of the user's line, empty if unknown"),
     Column("source_line", int, "", "line in that file"),
-    Column("num_late", int, "", "calls to which it came last and was waited for"),
-    Column("delay_ns", int, "ns", "time in which all others waited for it"),
-    Column("wait_ns", int, "ns", "wait of all others, added up"),
-    Column("max_delay_ns", int, "ns", "longest delay of one call"),
-    Column("worst_step", int, "", "step of that one; -1 is outside of steps"),
+    Column("num_late", int, "", "calls that it delayed"),
+    Column("delay_ns", int, "ns", "time for which all other members waited for it"),
+    Column("wait_ns", int, "ns", "total wait of all other members"),
+    Column("max_delay_ns", int, "ns", "longest delay of a call"),
+    Column("worst_step", int, "", "step of that call; -1 outside of steps"),
     Column("worst_call", str, "", "that call of the rank, as rank:id"),
-    Column("work_ns", float, "ns", "mean time from the rank's call before to these"),
-    Column("others_work_ns", float, "ns", "mean time from the others' calls before to these"),
+    Column("work_ns", float, "ns", "mean time since the preceding call of the rank"),
+    Column("others_work_ns", float, "ns", "mean time since the preceding calls of the others"),
 )
 
 MOST_PLACES = 16
@@ -42,10 +42,10 @@ _BY = ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_li
 
 
 @once
-def held_up(frames: Frames) -> pd.DataFrame:
+def delayed_calls(frames: Frames) -> pd.DataFrame:
     """Return one row per delayed call: the row of the straggler's call is the index.
 
-    Columns are `delay_ns` and `wait_ns` as in the table of `latecomers`; `num_ranks`, the number of
+    Columns are `delay_ns` and `wait_ns` as in the table of `stragglers`; `num_ranks`, the number of
     ranks involved; `number`, the collective's number in its group; and `work_ns` and
     `others_work_ns` of this one call.
     """
@@ -63,14 +63,14 @@ def held_up(frames: Frames) -> pd.DataFrame:
     if transfer.any():
         of_transfers = waits.index[transfer[waits.index]]
         waits.loc[of_transfers, "number"] = -1 - of_transfers  # each is a group of its own
-    met = waits.groupby(["group", "number"], sort=False).agg(
+    delayed = waits.groupby(["group", "number"], sort=False).agg(
         delay_ns=("wait", "min"),
         wait_ns=("wait", "sum"),
         num_others=("wait", "size"),
         last=("last", "first"),
         others_work_ns=("work", "mean"),
     )
-    found = met[met["delay_ns"] > 0].reset_index()
+    found = delayed[delayed["delay_ns"] > 0].reset_index()
     found.index = _rows_of_stragglers(frames, found)
     found = found[found.index >= 0]
     found["work_ns"] = _since_last_call(frames)[found.index]
@@ -111,7 +111,7 @@ def _since_last_call(frames: Frames) -> pd.Series:
 
 def stragglers(frames: Frames) -> pd.DataFrame:
     """Return one row per rank and place, the longest delay first."""
-    events = held_up(frames)
+    events = delayed_calls(frames)
     late = frames.comm.loc[events.index]
     text = late[["kind", "phase", "module", "source_file"]].astype(object)
     events = events.assign(
@@ -142,7 +142,7 @@ def stragglers(frames: Frames) -> pd.DataFrame:
 STRAGGLERS = Analysis(
     "stragglers",
     "Stragglers",
-    "Who keeps the others waiting, and where in the program?",
+    "Which ranks delay the others, and where in the program?",
     stragglers,
     COLUMNS,
 )

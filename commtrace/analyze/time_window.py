@@ -3,7 +3,7 @@
 A collective is included with all of its members or not at all, so that waits stay known: it is
 included if any member's call touches the window. The recorded time of ranks and steps is clipped to
 the window, so that shares refer to it. Consistency across ranks cannot be judged from a part; it is
-checked on the whole run.
+checked on the entire run.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def within(frames: Frames, window_ns: tuple[int, int]) -> Frames:
     touches = (comm["issue_ns"] >= 0) & (comm["issue_ns"] < last) & (end_ns(comm) > first)
     if not touches.any():
         lasts = text_of_duration(max(int(end_ns(comm).max()) - start, 0) if len(comm) else 0)
-        asked = " to ".join(text_of_duration(edge) for edge in window_ns)
+        window_text = " to ".join(text_of_duration(edge) for edge in window_ns)
         raise UsageError(
-            f"no communication from {asked}",
+            f"no communication from {window_text}",
             found=f"a run whose last call ends {lasts} after its start",
             attempt="another window",
         )
-    asked = " to ".join(text_of_duration(edge) for edge in window_ns)
-    return _part(frames, _whole_collectives(frames, touches), first, last, asked)
+    window_text = " to ".join(text_of_duration(edge) for edge in window_ns)
+    return _part(frames, _complete_collectives(frames, touches), first, last, window_text)
 
 
 def window_of_steps(frames: Frames, first: int, last: int) -> tuple[int, int]:
@@ -54,8 +54,8 @@ def window_of_steps(frames: Frames, first: int, last: int) -> tuple[int, int]:
         known = steps["step"]
         raise UsageError(
             f"no step from {first} to {last}",
-            found=f"steps {known.min()} to {known.max()}" if len(steps) else "no step at all",
-            attempt="other steps" if len(steps) else "a window of time",
+            found=f"steps {known.min()} to {known.max()}" if len(steps) else "no steps",
+            attempt="other steps" if len(steps) else "a time window",
         )
     start = frames.start_ns
     return int(chosen["start_ns"].min()) - start, int(chosen["end_ns"].max()) - start
@@ -69,12 +69,12 @@ def of_steps(frames: Frames, first: int, last: int) -> Frames:
     """
     begins, ends = (edge + frames.start_ns for edge in window_of_steps(frames, first, last))
     chosen = frames.steps[frames.steps["step"].between(first, last)]
-    asked = f"step {first}" if first == last else f"steps {first} to {last}"
-    part = _part(frames, frames.comm["step"].between(first, last), begins, ends, asked)
+    steps_text = f"step {first}" if first == last else f"steps {first} to {last}"
+    part = _part(frames, frames.comm["step"].between(first, last), begins, ends, steps_text)
     return replace(part, steps=chosen.reset_index(drop=True))
 
 
-def _whole_collectives(frames: Frames, touches: pd.Series) -> pd.Series:
+def _complete_collectives(frames: Frames, touches: pd.Series) -> pd.Series:
     """Extend the mask to all members of its collectives and to both ends of its transfers."""
     group = frames.comm["group"].cat.codes
     number = numbers(frames)
@@ -86,8 +86,8 @@ def _whole_collectives(frames: Frames, touches: pd.Series) -> pd.Series:
     return touches | members | touches.index.isin(partner[partner >= 0])
 
 
-def _part(frames: Frames, kept: pd.Series, first: int, last: int, asked: str) -> Frames:
-    comm = frames.comm.assign(seq=_renumbered(frames, kept))[kept].reset_index(drop=True)
+def _part(frames: Frames, selected: pd.Series, first: int, last: int, description: str) -> Frames:
+    comm = frames.comm.assign(seq=_renumbered(frames, selected))[selected].reset_index(drop=True)
     for name in comm.columns[comm.dtypes == "category"]:
         comm[name] = comm[name].cat.remove_unused_categories()
     ops, steps, ranks = frames.ops, frames.steps.copy(), frames.ranks.copy()
@@ -99,7 +99,7 @@ def _part(frames: Frames, kept: pd.Series, first: int, last: int, asked: str) ->
             table[name] = np.where(known, table[name].clip(first, last), table[name])
     return replace(
         frames,
-        run={**frames.run, "part": asked},
+        run={**frames.run, "part": description},
         comm=comm,
         ops=ops[in_ops].reset_index(drop=True),
         steps=steps[in_steps].reset_index(drop=True),
@@ -107,7 +107,7 @@ def _part(frames: Frames, kept: pd.Series, first: int, last: int, asked: str) ->
     )
 
 
-def _renumbered(frames: Frames, kept: pd.Series) -> pd.Series:
+def _renumbered(frames: Frames, selected: pd.Series) -> pd.Series:
     """Return the calls' `seq` in their groups, counted anew from 0 in groups with transfers.
 
     `matching` separates collectives from transfers in such groups by counting, so there must be no
@@ -117,7 +117,7 @@ def _renumbered(frames: Frames, kept: pd.Series) -> pd.Series:
     sent = is_transfer(frames)
     if not sent.any():
         return comm["seq"]
-    mixed = kept & comm["group"].isin(comm["group"][sent].unique())
+    mixed = selected & comm["group"].isin(comm["group"][sent].unique())
     known = mixed & (sent | (numbers(frames) >= 0)) & (comm["seq"] >= 0)
     ordered = comm[known].sort_values("seq", kind="stable")
     count = ordered.groupby(["rank", "group"], observed=True).cumcount()

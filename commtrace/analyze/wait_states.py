@@ -1,13 +1,13 @@
 """Wait states by their names in the literature (Scalasca), and the ranks that cause them.
 
-Each is the blocked time of a call of these kinds before somebody came:
+Each is the blocked time of a call of these kinds before a required peer arrived:
 
-    Wait at N x N        all_reduce, all_gather, reduce_scatter, all_to_all: until the last one came
+    Wait at N x N        all_reduce, all_gather, reduce_scatter, all_to_all: until all arrived
     Wait at Barrier      the same at a barrier
-    Late Broadcast       broadcast, scatter: until the root came
-    Early Reduce         reduce, gather: the root, until the last one came
-    Late Sender          recv: until the sender came
-    Late Receiver        send: until the receiver came, while the sender was blocked
+    Late Broadcast       broadcast, scatter: until the root arrived
+    Early Reduce         reduce, gather: the root, until the last one arrived
+    Late Sender          recv: until the sender arrived
+    Late Receiver        send: until the receiver arrived, while the sender was blocked
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ COLUMNS = (
     Column("state", str, "", "name of the wait state"),
     Column("kind", str, "", "kind of the calls"),
     Column("mesh_axis", str, "", "axis of the DeviceMesh that owns their groups"),
-    Column("num_calls", int, "", "calls of all ranks with a known wait, of 0 or more"),
-    Column("num_waits", int, "", "those of them that waited"),
-    Column("wait_ns", int, "ns", "wait of all ranks"),
-    Column("transfer_ns", int, "ns", "blocked time of these calls after their wait, of all ranks"),
+    Column("num_calls", int, "", "calls of all ranks with a known wait"),
+    Column("num_waits", int, "", "calls with a wait"),
+    Column("wait_ns", int, "ns", "total wait of all ranks"),
+    Column(
+        "transfer_ns", int, "ns", "blocked time of these calls after their wait, over all ranks"
+    ),
     Column("max_wait_ns", int, "ns", "longest wait of one call"),
-    Column("share", float, "1", "wait, as a part of the recorded time of all ranks"),
-    Column("worst_rank", int, "", "rank that the others waited for longest; -1 of none"),
-    Column("worst_wait_ns", int, "ns", "how long they waited for it"),
+    Column("share", float, "1", "wait as a fraction of the recorded time of all ranks"),
+    Column("worst_rank", int, "", "rank that the others waited for longest; -1 without waits"),
+    Column("worst_wait_ns", int, "ns", "total wait for that rank"),
 )
 
 STATES = {
@@ -89,7 +91,7 @@ def wait_states(frames: Frames) -> pd.DataFrame:
 WAIT_STATES = Analysis(
     "wait_states",
     "Wait states",
-    "What do ranks wait for, and for whom?",
+    "In which wait states are ranks, and for which rank do they wait?",
     wait_states,
     COLUMNS,
 )

@@ -15,7 +15,7 @@ import torch
 import torch.distributed._functional_collectives  # defines the operators of `c10d_functional`
 
 _FUNCTIONAL = "_c10d_functional"
-_CUT_TO_CUT = "_dtensor.shard_dim_alltoall"
+_SHARD_TO_SHARD = "_dtensor.shard_dim_alltoall"
 
 
 @lru_cache(maxsize=256)
@@ -44,7 +44,7 @@ def _exists(namespace: str, name: str) -> bool:
 @lru_cache(maxsize=256)
 def _counted_as(key: str) -> Any:
     """Return the packet that another packet's name is counted under; None if it is itself."""
-    if key == _CUT_TO_CUT:
+    if key == _SHARD_TO_SHARD:
         return packet_of("_c10d_functional::all_to_all_single")
     namespace, _, name = key.partition(".")
     found = packet_of(f"{namespace}::{name}") if namespace == _FUNCTIONAL else None

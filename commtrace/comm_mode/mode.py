@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 from commtrace.comm_mode.counts import Counts
 from commtrace.comm_mode.tally import MAX_OPERATORS, Operator, Tally
 from commtrace.comm_mode.text import NOISE_LEVELS, as_dict, as_json, table
@@ -146,7 +146,7 @@ class CommDebugMode:
         """Write the table to a file, by default `comm_mode_log.txt`, with one file per rank."""
         path = Path(file_name or _own_name("comm_mode_log", "txt"))
         text = self.generate_comm_debug_tracing_table(noise_level)
-        with whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
 
     def generate_json_dump(self, file_name: str | Path | None = None, noise_level: int = 3) -> None:
@@ -154,7 +154,7 @@ class CommDebugMode:
         path = Path(file_name or _own_name("comm_mode_log", "json"))
         level = _noise(noise_level)
         tree = as_json(self._modules(), self.comm_module_counts, self._operators(), level)
-        with whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             unfinished.write_text(json.dumps(tree, indent=4), encoding="utf-8")
 
     def _current_tree(self) -> Tree:
@@ -201,8 +201,8 @@ class _ModuleView:
 
     def print_paramater_info(self) -> None:
         """Print the parameters (torch's spelling)."""
-        held = {name: each.parameters for name, each in self._modules.items() if each.parameters}
-        print(visible(str(held), keep="\n"))
+        found = {name: each.parameters for name, each in self._modules.items() if each.parameters}
+        print(visible(str(found), keep="\n"))
 
     def print_sharding_info(self) -> None:
         """Print the placements of sharded parameters."""
@@ -214,7 +214,7 @@ class _ModuleView:
 def _noise(level: int) -> int:
     if level not in NOISE_LEVELS:
         raise UsageError(
-            f"a table of noise level {level!r}",
+            f"cannot print a table of noise level {level!r}",
             why=f"a noise level is one of {', '.join(map(str, NOISE_LEVELS))}",
         )
     return level

@@ -17,7 +17,7 @@ from commtrace.recorder import CURRENT, RECORDER, Call, Span
 
 PASSES = ("forward", "backward", "recompute")
 MAX_OPERATORS = 200_000
-_CUT_TO_CUT = "_dtensor.shard_dim_alltoall.default"
+_SHARD_TO_SHARD = "_dtensor.shard_dim_alltoall.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Tally:
             return
         native_op = call.functional_op or call.request.native_op
         operator = str(CURRENT.state.operators.innermost)
-        if operator == _CUT_TO_CUT:
+        if operator == _SHARD_TO_SHARD:
             native_op = operator.removesuffix(".default").replace(".", "::")
         place, in_pass = call.location.place, _pass_of(call.location.phase)
         packet = packet_of(native_op)

@@ -47,16 +47,16 @@ def table(modules: Mapping[str, Called], counts: Counted, operators: Listed, noi
         if noise:
             lines += [f"{indent}{line}" for line in _described(module)]
         for in_pass in PASSES:
-            told = [
+            entries = [
                 *(
                     f"*{packet}: {count}"
                     for packet, count in counts.get(module.name, {}).get(in_pass, {}).items()
                 ),
                 *_listed(operators.get(module.name, ()), in_pass, noise),
             ]
-            if told:
+            if entries:
                 lines.append(f"{indent}  {_TITLES[in_pass]}")
-                lines += [f"{indent}    {line}" for line in told]
+                lines += [f"{indent}    {line}" for line in entries]
     return "".join(f"{visible(line)}\n" for line in lines)
 
 
@@ -71,17 +71,17 @@ def _described(module: Called) -> Iterator[str]:
 
 def _listed(operators: Sequence[Operator], in_pass: str, noise: int) -> Iterator[str]:
     for operator in operators:
-        if operator.in_pass != in_pass or not _is_told(operator, noise):
+        if operator.in_pass != in_pass or not _is_listed(operator, noise):
             continue
         yield f"**{operator.name}"
         if operator.layouts:
-            told = as_dict(operator)
-            yield f"  shape: {told['input_shape']}"
-            yield f"  sharding: {told['input_sharding']}"
-            yield f"  device mesh: {told['device_mesh']}"
+            entry = as_dict(operator)
+            yield f"  shape: {entry['input_shape']}"
+            yield f"  sharding: {entry['input_sharding']}"
+            yield f"  device mesh: {entry['device_mesh']}"
 
 
-def _is_told(operator: Operator, noise: int) -> bool:
+def _is_listed(operator: Operator, noise: int) -> bool:
     if noise < 3 and operator.name in _TRIVIAL:
         return False
     return noise >= 2 or (noise == 1 and bool(operator.layouts))
@@ -131,7 +131,7 @@ def _node(
         node[f"operations_{_SUFFIXES[in_pass]}"] = [
             _as_text(as_dict(operator))
             for operator in operators
-            if operator.in_pass == in_pass and _is_told(operator, noise)
+            if operator.in_pass == in_pass and _is_listed(operator, noise)
         ]
     return node
 

@@ -28,7 +28,7 @@ import pandas as pd
 from commtrace.analyze.arrivals import arrivals, end_ns
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import SEND, is_transfer, numbers, partners
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 from commtrace.exporters.nesting import Slice, host_slices
 
 STEPS, HOST, COMMUNICATION = 1, 1000, 100_000
@@ -39,7 +39,7 @@ _FLOW = "matched"
 
 def write_perfetto(frames: Frames, path: Path) -> None:
     """Write the trace to `path`, compressed if its name ends in `.gz`."""
-    with whole(path) as unfinished, _opened(unfinished) as stream:
+    with atomic_write(path) as unfinished, _opened(unfinished) as stream:
         stream.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         first = True
         for event in events(frames):

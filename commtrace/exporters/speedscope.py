@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.frame import Frames
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -24,7 +24,7 @@ _PLACE = ["phase", "module", "op", "kind", "group", "source_file", "source_line"
 
 def write_speedscope(frames: Frames, path: Path) -> None:
     """Write the profiles to `path`."""
-    with whole(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
+    with atomic_write(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
         json.dump(speedscope_document(frames), stream, separators=(",", ":"))
 
 

@@ -20,7 +20,7 @@ import pandas as pd
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.facts import FACTS
 from commtrace.analyze.frame import Frames
-from commtrace.atomic_write import make_folder, whole
+from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.errors import UsageError
 from commtrace.exporters.spreadsheet import write_csv_rows
 from commtrace.schema import TABLES, Column
@@ -33,7 +33,7 @@ def write_csv_tables(frames: Frames, folder: Path) -> None:
     make_folder(folder)
     for name, columns, table in _tables(frames):
         with (
-            whole(folder / f"{name}.csv") as unfinished,
+            atomic_write(folder / f"{name}.csv") as unfinished,
             unfinished.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream,
         ):
             write_csv_rows(stream, [column.name for column in columns], _rows(table, columns))
@@ -83,7 +83,7 @@ def write_parquet_tables(frames: Frames, folder: Path) -> None:
             for column, array in zip(columns, arrays, strict=True)
         ]
         schema = pa.schema(fields, metadata={"exporter": "commtrace"})
-        with whole(folder / f"{name}.parquet") as unfinished:
+        with atomic_write(folder / f"{name}.parquet") as unfinished:
             pq.write_table(pa.Table.from_arrays(arrays, schema=schema), unfinished)
 
 

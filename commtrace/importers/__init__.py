@@ -21,7 +21,7 @@ from commtrace.importers.documents import (
 )
 from commtrace.importers.flight_recorder import read_dumps
 from commtrace.importers.kineto import read_profiles
-from commtrace.importers.recorded import Imported, strangers
+from commtrace.importers.recorded import Imported, non_members
 from commtrace.tracefile import Trace, join
 from commtrace.tracefile.reading import reading
 
@@ -41,21 +41,21 @@ def import_trace(sources: Iterable[Path | str]) -> Trace:
     from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
     documents = documents_of(sources)
-    asked = f"cannot import {_named([document.path for document in documents])}"
-    with reading(asked):
+    summary = f"cannot import {_named([document.path for document in documents])}"
+    with reading(summary):
         source = documents[0].format
         imported = _READERS[source](documents)
         trace = join([record.spool() for record in imported.records])
         facts = {
             "imported_from": source,
             "imported_files": len(documents),
-            "ranks_from": "; ".join([imported.ranks_from, *strangers(imported.records)]),
+            "ranks_from": "; ".join([imported.ranks_from, *non_members(imported.records)]),
             "lacks": imported.lacks,
             "torn_ranks": [],
         }
         if len(documents) > 1 and not all(record.host for record in imported.records):
-            facts["clock"] = "wall clocks of hosts that the files do not name"
-        return validated(replace(trace, run={**trace.run, **facts}), asked)
+            facts["clock"] = "wall clocks of unnamed hosts"
+        return validated(replace(trace, run={**trace.run, **facts}), summary)
 
 
 def _named(paths: Sequence[Path]) -> str:

@@ -37,7 +37,7 @@ _SUPPORTED = (
     "supported are chrome traces of torch.profiler (.json, .json.gz) and flight-recorder dumps "
     "(JSON or pickle)"
 )
-_NAME_THEM = "name the files that ranks wrote"
+_NAME_FILES = "pass the files that the ranks wrote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ def documents_of(sources: Iterable[Path | str]) -> list[Document]:
     if len(formats) > 1:
         found = "; ".join(f"{path} of {name}" for name, path in formats.items())
         raise TraceError(
-            "cannot import files of several kinds as one trace",
+            "cannot import files of several formats as one trace",
             found=found,
-            why="a call that both have would be counted twice",
-            attempt="import each kind by itself",
+            why="a call in both would be counted twice",
+            attempt="import each format separately",
         )
     return documents
 
@@ -98,14 +98,14 @@ def _files_of(sources: Iterable[Path | str]) -> list[Path]:
                     f"cannot import {source}",
                     found="no such file or folder",
                     why=_SUPPORTED,
-                    attempt=_NAME_THEM,
+                    attempt=_NAME_FILES,
                 )
     if not found:
         raise EmptyTraceError(
             "nothing to import",
             found="no file",
-            why="files of which the names begin with a dot, and folders in folders, do not count",
-            attempt=_NAME_THEM,
+            why="hidden files and subfolders are ignored",
+            attempt=_NAME_FILES,
         )
     return list(dict.fromkeys(found))
 
@@ -116,31 +116,31 @@ def read_document(path: Path) -> Document:
     Raises:
         TraceError: the file has another format; says which.
     """
-    asked = f"cannot import {path}"
-    data = read_file(path, asked)
-    allowance = Allowance(asked, len(data))
-    with reading(asked):
+    summary = f"cannot import {path}"
+    data = read_file(path, summary)
+    allowance = Allowance(summary, len(data))
+    with reading(summary):
         if data.startswith(_GZIP):
             data = _inflated(data, allowance)
         if not data:
             raise EmptyTraceError(
-                asked,
+                summary,
                 found="an empty file",
-                why="whoever was to write it had no time or no room",
+                why="its writer was interrupted, or the disk was full",
                 attempt="record it again",
             )
         if data.startswith(_PICKLE):
-            values = _unpickled(data, asked, allowance)
-            return Document(path, FLIGHT_RECORDER, _dump_in(values, asked))
+            values = _unpickled(data, summary, allowance)
+            return Document(path, FLIGHT_RECORDER, _dump_in(values, summary))
         allowance.take((_width_of(data) - 1) * len(data), "text")
         text = data.decode("utf-8-sig", "replace")
         num_bytes = allowance.num_bytes
         del data
         if _EVENTS in text or text.lstrip().startswith("["):
             num_events = text.count('"ph"')
-            Allowance(asked, num_bytes).take(num_events * _EVENT_BYTES, f"{num_events:,} events")
+            Allowance(summary, num_bytes).take(num_events * _EVENT_BYTES, f"{num_events:,} events")
             return Document(path, PROFILER, text)
-        return Document(path, FLIGHT_RECORDER, _dump_in(_parsed(text, asked, allowance), asked))
+        return Document(path, FLIGHT_RECORDER, _dump_in(_parsed(text, summary, allowance), summary))
 
 
 def _width_of(data: bytes) -> int:
@@ -159,27 +159,27 @@ def _inflated(data: bytes, allowance: Allowance) -> bytes:
         return allowance.inflate(data, container=GZIP)
     except DamageError as error:
         raise TruncatedTraceError(
-            allowance.asked,
-            found=f"gzip that breaks off: {error.found}",
-            why="its end is missing, or it was changed",
+            allowance.summary,
+            found=f"truncated gzip data: {error.found}",
+            why="the end is missing, or the file was modified",
             attempt="copy it again",
         ) from error
 
 
-def _unpickled(data: bytes, asked: str, allowance: Allowance) -> Any:
+def _unpickled(data: bytes, summary: str, allowance: Allowance) -> Any:
     try:
         return load_plain(data, allowance.left // BYTES_PER_VALUE)
     except ForbiddenNameError as error:
         raise TraceError(
-            asked,
-            found=f"a pickle that wants to load {error.name}",
-            why="a dump holds plain values only; anything else could run code, so none was loaded",
-            attempt="find out where the file comes from before you open it with anything else",
+            summary,
+            found=f"a pickle that loads {error.name}",
+            why="a dump holds plain values only; anything else could run code and was not loaded",
+            attempt="check the origin of the file before opening it with another tool",
         ) from error
     except BrokenPickleError as error:
         raise TruncatedTraceError(
-            asked,
-            found=f"a pickle that breaks off or is none ({error})",
+            summary,
+            found=f"a truncated or invalid pickle ({error})",
             why=_SUPPORTED,
             attempt="copy it again",
         ) from error
@@ -187,39 +187,37 @@ def _unpickled(data: bytes, asked: str, allowance: Allowance) -> Any:
         allowance.refuse(error.found)
 
 
-def _parsed(text: str, asked: str, allowance: Allowance) -> Any:
+def _parsed(text: str, summary: str, allowance: Allowance) -> Any:
     try:
         return parse_json(text, allowance)
     except ValueError as error:
         begins = text[:40].splitlines()[0] if text[:40].strip() else ""
         if text.lstrip()[:1] == "{":
-            is_cut = isinstance(error, JSONDecodeError)
+            is_truncated = isinstance(error, JSONDecodeError)
             raise TruncatedTraceError(
-                asked,
-                place=str(error) if is_cut else "",
-                found="JSON that breaks off" if is_cut else str(error),
-                why="a dump is one JSON document, and this one is not whole",
+                summary,
+                place=str(error) if is_truncated else "",
+                found="truncated JSON" if is_truncated else str(error),
+                why="a dump is one complete JSON document",
                 attempt="copy it again",
             ) from error
         raise NotATraceError(
-            asked, place="its first line", found=repr(begins), why=_SUPPORTED, attempt=_NAME_THEM
+            summary, place="its first line", found=repr(begins), why=_SUPPORTED, attempt=_NAME_FILES
         ) from error
 
 
-def _dump_in(values: Any, asked: str) -> dict[str, Any]:
+def _dump_in(values: Any, summary: str) -> dict[str, Any]:
     if isinstance(values, dict) and values.get("format") == "commtrace":
         raise NotATraceError(
-            asked,
+            summary,
             found="a trace of commtrace",
-            why="it needs no import: commands read it as it is",
+            why="commands read it without an import",
             attempt="`commtrace summary` with that file",
         )
     if not isinstance(values, dict) or not {"pg_config", "entries"} & set(values):
-        raise NotATraceError(
-            asked, found="values of another kind", why=_SUPPORTED, attempt=_NAME_THEM
-        )
+        raise NotATraceError(summary, found="other values", why=_SUPPORTED, attempt=_NAME_FILES)
     if not isinstance(values.get("entries", []), list):
         raise NotATraceError(
-            asked, place="entries", found="no list", why=_SUPPORTED, attempt=_NAME_THEM
+            summary, place="entries", found="not a list", why=_SUPPORTED, attempt=_NAME_FILES
         )
     return values

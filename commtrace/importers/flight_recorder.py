@@ -49,22 +49,22 @@ Entry = Mapping[str, Any]
 
 LACKS: tuple[str, ...] = (
     "roots, reductions, modules and operators",
-    "how long a rank was blocked: waits are not known, and a call's time is the one from its issue "
-    "to when torch noticed its end, which may be much later",
+    "blocked times: waits are unknown, and the duration of a call is the time from its issue until "
+    "torch noticed its completion, which may be much later",
 )
 """Information that no dump contains."""
 
-_NO_FRAMES = "source lines: a dump in JSON has none, one in pickle has"
+_NO_FRAMES = "source lines, which only dumps in pickle format have"
 
 
 def read_dumps(documents: Sequence[Document]) -> Imported:
     """Import dumps rank by rank, and list the missing information."""
-    told, worlds = [], []
+    stated, worlds = [], []
     for document in documents:
         with _read(document):
-            told.append(_rank_told(document.content))
+            stated.append(_stated_rank(document.content))
             worlds.append(worlds_of(document.content))
-    ranks = ranks_of(documents, told)
+    ranks = ranks_of(documents, stated)
     dumps = [
         with_names(document.content, numbers)
         for document, numbers in zip(documents, numbered(worlds), strict=True)
@@ -91,10 +91,10 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
             record.comm = [row for batch in of_rank for row in _rows(record, batch, first_seq)]
         _number_rows(record)
         _bound(record)
-    return Imported(records, ranks.told_by, _lacks(dumps, inferred))
+    return Imported(records, ranks.source, _lacks(dumps, inferred))
 
 
-def _rank_told(dump: Mapping[str, Any]) -> int:
+def _stated_rank(dump: Mapping[str, Any]) -> int:
     """Return the rank that a dump states, or its transfers imply: `send 1->0` is group rank 1."""
     if is_int(dump.get("rank")):
         return dump["rank"]
@@ -120,7 +120,7 @@ def ranks_listed(about: Mapping[str, Any]) -> Sequence[int]:
     ranks = about["ranks"]
     ranks = parse_json(ranks) if isinstance(ranks, str) else ranks
     if not isinstance(ranks, list) or not all(is_int(r) and 0 <= r < MAX_RANKS for r in ranks):
-        raise ValueError(f"ranks {str(ranks)[:60]}, which are no ranks below {MAX_RANKS}")
+        raise ValueError(f"ranks {str(ranks)[:60]}, which are not ranks below {MAX_RANKS}")
     return ranks
 
 
@@ -133,7 +133,7 @@ def _read(document: Document) -> Iterator[None]:
         raise NotATraceError(
             f"cannot import {document.path}",
             found=f"{type(error).__name__}: {error}",
-            why="its entries are not those of a flight recorder's dump of version 2",
+            why="its entries are not those of a flight-recorder dump of version 2",
             attempt="dump it again, or copy it again",
         ) from error
 
@@ -144,9 +144,7 @@ def _lacks(dumps: Sequence[Mapping[str, Any]], inferred: list[str]) -> list[str]
     if entries and not any(entry.get("frames") for entry in entries):
         lacks.append(_NO_FRAMES)
     if inferred:
-        lacks.append(
-            f"the ranks of group {', '.join(inferred)}: taken to be those that called on it"
-        )
+        lacks.append(f"the ranks of group {', '.join(inferred)}: inferred from the calls on it")
     return lacks
 
 
@@ -190,9 +188,9 @@ def _batches(dump: Mapping[str, Any], document: Document) -> list[list[Entry]]:
     with _read(document):
         for entry in entries:
             batches.setdefault(_key(entry), []).append(entry)
-        cut = batches[_key(entries[0])] if entries and entries[0]["record_id"] else []
-        if cut and _is_closing(cut) and not _is_p2p(cut[-1]):
-            del cut[:-1]
+        first_batch = batches[_key(entries[0])] if entries and entries[0]["record_id"] else []
+        if first_batch and _is_closing(first_batch) and not _is_p2p(first_batch[-1]):
+            del first_batch[:-1]
     return list(batches.values())
 
 
@@ -234,7 +232,7 @@ def _transfer(record: RankRecord, entry: Entry, last: Entry) -> Any:
     kind = _kind(entry)
     ends = _TRANSFER.fullmatch(_name(entry))
     if ends is None:
-        raise ValueError(f"a transfer {_name(entry)[:60]!r} that does not say from where to where")
+        raise ValueError(f"a transfer {_name(entry)[:60]!r} without source and destination")
     peer = int(ends[2])
     ranks = members_of(record.groups[_group_name(entry)])
     payload, dtype = _payload(kind, [entry], len(ranks))

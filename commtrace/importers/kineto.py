@@ -65,7 +65,7 @@ def read_profiles(documents: Sequence[Document]) -> Imported:
     _without_doubles(records)
     numbered, left = number_by_order(records)
     lacks = _lacks(records, profiles, inferred, numbered, left)
-    return Imported(records, ranks.told_by, lacks)
+    return Imported(records, ranks.source, lacks)
 
 
 def _lacks(
@@ -77,29 +77,25 @@ def _lacks(
 ) -> list[str]:
     calls = [call for record in records for call in record.comm]
     counts = {
-        "calls of no known group": sum(not call.group for call in calls),
-        "sizes of calls (as where record_shapes was off)": sum(
+        "calls with an unknown group": sum(not call.group for call in calls),
+        "sizes of calls (for instance because record_shapes was off)": sum(
             call.payload_bytes < 0 for call in calls
         ),
-        "calls of which only the issue is known, not the end": sum(
-            call.complete_ns < 0 for call in calls
-        ),
-        "kernels of communication of which no call is known": sum(p.num_strays for p in profiles),
-        "collectives that could not be matched across ranks: they have no numbers": left,
-        "collectives that were numbered by their order in each group": numbered,
+        "calls with an unknown end": sum(call.complete_ns < 0 for call in calls),
+        "communication kernels without a known call": sum(p.num_strays for p in profiles),
+        "collectives that could not be matched across ranks": left,
+        "collectives that were numbered by their order in the group": numbered,
     }
-    lacks = ["why calls were needed", "parameters that calls carry"]
+    lacks = ["reasons of calls", "parameters of calls"]
     if calls and not any(call.source_file for call in calls):
         lacks.append("source lines (with_stack was off)")
     if calls and not any(row.module for r in records for row in (*r.comm, *r.ops)):
         lacks.append("modules (with_stack or with_modules was off)")
     if inferred:
-        lacks.append(
-            f"the ranks of group {', '.join(inferred)}: taken to be those that called on it"
-        )
-    if num_odd := sum(profile.num_odd for profile in profiles):
-        lacks.append(f"{num_odd} events whose times cannot be: they are left out")
-    return lacks + [f"{what}: {count} of {len(calls)}" for what, count in counts.items() if count]
+        lacks.append(f"the ranks of group {', '.join(inferred)}: inferred from the calls on it")
+    if num_invalid := sum(profile.num_invalid for profile in profiles):
+        lacks.append(f"{num_invalid} events with invalid times, which are omitted")
+    return lacks + [f"{text}: {count} of {len(calls)}" for text, count in counts.items() if count]
 
 
 def _without_doubles(records: Sequence[RankRecord]) -> None:
@@ -157,9 +153,9 @@ class _Profile:
         self._about = events.about
         self._distributed: Mapping[str, Any] = self._about.get("distributedInfo") or {}
         self._epoch = int(self._about.get("baseTimeNanoseconds") or 0)
-        self.rank = _rank_told(self._distributed, document)
+        self.rank = _stated_rank(self._distributed, document)
         self.num_strays = 0
-        self.num_odd = self._found.num_odd
+        self.num_invalid = self._found.num_invalid
         # A group described only by start, stride and size must not use more memory than the file.
         self._most_members = max(len(document.content), MAX_RANKS)
 
@@ -325,7 +321,7 @@ class _Profile:
         }
 
 
-def _rank_told(about: Mapping[str, Any], document: Document) -> int:
+def _stated_rank(about: Mapping[str, Any], document: Document) -> int:
     """Return the rank that a trace states, checked against its world size."""
     rank, size = about.get("rank", NOT_KNOWN), about.get("world_size")
     if not is_int(rank) or not -1 <= rank < MAX_RANKS or (is_int(size) and 0 < size <= rank):
@@ -333,7 +329,7 @@ def _rank_told(about: Mapping[str, Any], document: Document) -> int:
             f"cannot import {document.path}",
             place="distributedInfo",
             found=f"rank {str(rank)[:40]} of {str(size)[:40]}",
-            why=f"a rank is an integer below the number of ranks, and below {MAX_RANKS:,}",
+            why=f"a rank is an integer below the world size and below {MAX_RANKS:,}",
             attempt="record it again, or copy it again",
         )
     return rank

@@ -89,17 +89,17 @@ def root_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
 def reduction_of(call: HostCall, kind: str) -> str:
     """Return the reduction, as stated in the name of the device kernel."""
     found = _REDUCTION.search(call.kernel) if "reduce" in kind else None
-    told = found.group(1).lower() if found else ""
-    return _REDUCTIONS.get(told, told)
+    name = found.group(1).lower() if found else ""
+    return _REDUCTIONS.get(name, name)
 
 
 def peer_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
     """Return the global rank of the other side of a transfer."""
     if kind not in TRANSFERS:
         return NOT_KNOWN
-    told = call.described.get("Dst Rank" if kind == "send" else "Src Rank")
-    if isinstance(told, (int, float)):
-        return int(told)
+    stated = call.described.get("Dst Rank" if kind == "send" else "Src Rank")
+    if isinstance(stated, (int, float)):
+        return int(stated)
     return _member(ranks, _input(call, _PEER_AT[kind]))
 
 

@@ -60,6 +60,6 @@ class Events:
             f"cannot import {self._document.path}",
             place=f"character {place}",
             found="the end of the file" if at_end else repr(self._text[place : place + 40]),
-            why="a chrome trace is one JSON document, and this one is not whole",
-            attempt="copy it again, or record again and let the profiler stop before the end",
+            why="a chrome trace is one complete JSON document",
+            attempt="copy it again, or profile again and stop the profiler before the program ends",
         )

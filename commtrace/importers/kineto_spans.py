@@ -66,7 +66,7 @@ class Gathered:
     pids: set[int] = field(default_factory=set)
     start: int = -1
     end: int = -1
-    num_odd: int = 0
+    num_invalid: int = 0
     """Number of events with invalid times, or that end before they begin."""
 
 
@@ -76,17 +76,17 @@ def gather(events: Iterable[Mapping[str, Any]]) -> Gathered:
     for event in events:
         if event.get("ph") != "X" or event.get("ts") is None:
             continue
-        sort = _SORTS.get(str(event.get("cat", "")).lower())
-        if sort is None:
+        handler = _HANDLERS.get(str(event.get("cat", "")).lower())
+        if handler is None:
             continue
         times = _times_of(event)
         if times is None:
-            found.num_odd += 1
+            found.num_invalid += 1
             continue
         start, end = times
         found.start = start if found.start < 0 else min(found.start, start)
         found.end = max(found.end, end)
-        sort(found, event, str(event.get("name", "")), start, end)
+        handler(found, event, str(event.get("name", "")), start, end)
     return found
 
 
@@ -107,16 +107,16 @@ def _of_operator(
     found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int
 ) -> None:
     if name == _DESCRIPTION:
-        what = PARAMS
+        span_type = PARAMS
     elif name.startswith(_COLLECTIVES) and kind_of(name[len(_COLLECTIVES) :]) in KINDS:
-        what = C10D
+        span_type = C10D
     elif name.startswith(_ENGINE):
-        what = BACKWARD
+        span_type = BACKWARD
     else:
-        what = OP
+        span_type = OP
     if isinstance(event.get("pid"), int):
         found.pids.add(event["pid"])
-    _add(found, event, what, name, start, end)
+    _add(found, event, span_type, name, start, end)
 
 
 def _of_python(found: Gathered, event: Mapping[str, Any], name: str, start: int, end: int) -> None:
@@ -151,7 +151,7 @@ def _of_kernel(found: Gathered, event: Mapping[str, Any], name: str, start: int,
         found.computing.append((start, end))
 
 
-_SORTS = {
+_HANDLERS = {
     "cpu_op": _of_operator,
     "operator": _of_operator,
     "python_function": _of_python,
@@ -161,11 +161,11 @@ _SORTS = {
 
 
 def _add(
-    found: Gathered, event: Mapping[str, Any], what: int, name: str, start: int, end: int
+    found: Gathered, event: Mapping[str, Any], span_type: int, name: str, start: int, end: int
 ) -> None:
     thread = event.get("tid")
     spans = found.spans.setdefault(thread if isinstance(thread, int) else NOT_KNOWN, [])
-    spans.append((start, -end, what, name, event.get("args") or {}))
+    spans.append((start, -end, span_type, name, event.get("args") or {}))
 
 
 Op = tuple[int, int, str, int, int, Mapping[str, Any], int]
@@ -179,15 +179,17 @@ def calls_of(found: Gathered) -> tuple[list[HostCall], dict[Any, HostCall], list
     ops: list[Op] = []
     for thread, spans in found.spans.items():
         for span, stack in _nested(spans):
-            start, minus_end, what, name, args = span
+            start, minus_end, span_type, name, args = span
             inside = next((each for each in reversed(stack) if isinstance(each[1], HostCall)), None)
-            if what == OP:
+            if span_type == OP:
                 parent = next((each[1] for each in reversed(stack) if each[0][2] == OP), NOT_KNOWN)
                 stack.append((span, len(ops)))
                 ops.append((len(ops), parent, name, start, -minus_end, _place(stack), thread))
-            elif what == C10D or (what == PARAMS and _is_call(args) and _is_taken(inside)):
+            elif span_type == C10D or (
+                span_type == PARAMS and _is_call(args) and _is_taken(inside)
+            ):
                 call = HostCall(start, -minus_end, thread, name.removeprefix(_COLLECTIVES), args)
-                call.described = args if what == PARAMS else {}
+                call.described = args if span_type == PARAMS else {}
                 call.place = _place(stack)
                 around = next((each for each in reversed(stack) if each[0][2] == OP), None)
                 call.op, call.op_id = (around[0][3], around[1]) if around else ("", NOT_KNOWN)
@@ -197,7 +199,7 @@ def calls_of(found: Gathered) -> tuple[list[HostCall], dict[Any, HostCall], list
             else:
                 if inside is not None:
                     by_id[args.get("External id")] = inside[1]
-                    if what == PARAMS and _is_call(args):
+                    if span_type == PARAMS and _is_call(args):
                         inside[1].described = args
                 stack.append((span, None))
     calls.sort(key=lambda call: call.start)

@@ -80,33 +80,34 @@ class Ranks:
     """The rank of each file, and in a clause how the ranks were determined."""
 
     numbers: list[int]
-    told_by: str
+    source: str
 
 
-def ranks_of(documents: Sequence[Document], told: Sequence[int]) -> Ranks:
+def ranks_of(documents: Sequence[Document], stated: Sequence[int]) -> Ranks:
     """Return each file's rank: as stated in it, else in its name; 0 for a single file without one.
 
     Raises:
         TraceError: a rank is unknown, or two files are of one rank.
     """
     found: dict[int, Path] = {}
-    ways: dict[str, None] = {}
-    for document, itself in zip(documents, told, strict=True):
+    sources: dict[str, None] = {}
+    for document, own in zip(documents, stated, strict=True):
         named = document.rank_in_name
-        rank = itself if itself >= 0 else named
-        ways[_BY_FILE if itself >= 0 else _BY_NAME] = None
+        rank = own if own >= 0 else named
+        sources[_BY_FILE if own >= 0 else _BY_NAME] = None
         if rank < 0 and len(documents) == 1:
-            rank, ways = 0, {_BY_NOTHING: None}
-        if 0 <= itself != named >= 0:
-            ways[f"{document.path.name} says that it is of rank {itself}, unlike its name"] = None
+            rank, sources = 0, {_BY_NOTHING: None}
+        if 0 <= own != named >= 0:
+            sources[f"{document.path.name} states rank {own}, unlike its name"] = None
         if not 0 <= rank < MAX_RANKS:
             raise TraceError(
                 f"cannot import {document.path}",
                 found="no rank, neither in the file nor in its name"
                 if rank < 0
                 else f"rank {rank}, which is not below {MAX_RANKS}",
-                why="of several files each must say whose it is: a date or a process id is no rank",
-                attempt="name the files by their ranks, `rank0`, `rank1`, ...",
+                why="each of several files must state its rank; dates and process ids are not "
+                "ranks",
+                attempt="name the files after their ranks, `rank0`, `rank1`, ...",
             )
         if rank in found:
             raise TraceError(
@@ -116,15 +117,15 @@ def ranks_of(documents: Sequence[Document], told: Sequence[int]) -> Ranks:
                 attempt="import one of them, or rename it",
             )
         found[rank] = document.path
-    return Ranks(list(found), "; ".join(ways))
+    return Ranks(list(found), "; ".join(sources))
 
 
-_BY_FILE = "told by the files themselves"
-_BY_NAME = "told by the files' names"
-_BY_NOTHING = "a single file that tells none is taken to be of rank 0"
+_BY_FILE = "read from the files"
+_BY_NAME = "read from the file names"
+_BY_NOTHING = "a single file without a rank is imported as rank 0"
 
 
-def strangers(records: Sequence[RankRecord]) -> list[str]:
+def non_members(records: Sequence[RankRecord]) -> list[str]:
     """Return sentences on ranks that called on groups of which they are not members."""
     found = []
     for record in records:
@@ -133,8 +134,8 @@ def strangers(records: Sequence[RankRecord]) -> list[str]:
             members = members_of(row) if row is not None else ()
             if members and record.rank not in members:
                 found.append(
-                    f"{record.path.name} is taken to be of rank {record.rank}, and called on group "
-                    f"{name}, which has no such rank"
+                    f"{record.path.name} was imported as rank {record.rank}, but has calls on "
+                    f"group {name}, which does not contain that rank"
                 )
                 break
     return found

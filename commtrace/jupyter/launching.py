@@ -109,7 +109,7 @@ def launch(
 
 def _check(name: str, nproc: int, detail: str) -> None:
     if nproc < 1:
-        raise UsageError(f"cannot run {name} on {nproc} ranks", why="a run has at least one rank")
+        raise UsageError(f"cannot run {name} on {nproc} ranks", why="a run needs at least one rank")
     if detail not in DETAILS:
         raise UsageError(
             f"cannot record with detail {detail!r}",
@@ -136,15 +136,19 @@ def _error(
             return KeyboardInterrupt()
         return LaunchError(f"{name} was stopped", found=f"exit code {result.exit_code}")
     if result.stuck:
-        stood = with_names(_told(result.stuck), names)
-        asked = f"{name} on {nproc} ranks did not end within {timeout_s:g} s"
+        stacks = with_names(_format_stacks(result.stuck), names)
+        summary = f"{name} on {nproc} ranks did not end within {timeout_s:g} s"
         return RankError(
-            asked, rank=result.failed_rank, traceback=stood, found=_who(result), run=run
+            summary,
+            rank=result.failed_rank,
+            traceback=stacks,
+            found=_unfinished(result),
+            run=run,
         )
     text = with_names(result.traceback, names).rstrip("\n")
     found = _last_error(text) or _ending(result.exit_code)
-    asked = f"{name} failed on rank {result.failed_rank} of {nproc}"
-    return RankError(asked, rank=result.failed_rank, traceback=text, found=found, run=run)
+    summary = f"{name} failed on rank {result.failed_rank} of {nproc}"
+    return RankError(summary, rank=result.failed_rank, traceback=text, found=found, run=run)
 
 
 def _last_error(traceback: str) -> str:
@@ -153,12 +157,12 @@ def _last_error(traceback: str) -> str:
     return lines[-1] if lines else ""
 
 
-def _who(result: LaunchResult) -> str:
+def _unfinished(result: LaunchResult) -> str:
     ranks = sorted(result.stuck)
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} still at work"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} still running"
 
 
-def _told(stuck: Mapping[int, Stack]) -> str:
+def _format_stacks(stuck: Mapping[int, Stack]) -> str:
     """Format the stacks of stuck ranks, grouping ranks with equal stacks."""
     places: dict[tuple[Any, ...], list[int]] = {}
     for rank, stack in sorted(stuck.items()):
@@ -167,7 +171,7 @@ def _told(stuck: Mapping[int, Stack]) -> str:
         line
         for stack, ranks in places.items()
         for line in (
-            f"rank {', '.join(map(str, ranks))} stood here (most recent call last):",
+            f"rank {', '.join(map(str, ranks))} was here (most recent call last):",
             *map(_frame, stack),
         )
     )

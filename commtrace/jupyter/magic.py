@@ -29,26 +29,26 @@ class CommtraceMagics(Magics):
     """The magics that `%load_ext commtrace` registers."""
 
     @magic_arguments()
-    @argument("name", nargs="?", default="", help="variable that the run is kept in")
+    @argument("name", nargs="?", default="", help="variable to store the run in")
     @argument("-o", "--path", help="run file to write")
     @argument(
         "-d",
         "--detail",
         choices=DETAILS,
         default="op",
-        help="operators too (op), or communication only (collective)",
+        help="record operators and communication (op), or communication only (collective)",
     )
-    @argument("--stacks", action="store_true", help="keep the whole Python stack of each call")
+    @argument("--stacks", action="store_true", help="record the full Python stack of each call")
     @argument("-q", "--quiet", action="store_true", help="show no summary")
     @cell_magic
     def commtrace(self, line: str, cell: str) -> None:
-        """Record what this cell communicates, and show a summary below it.
+        """Record the communication of this cell, and show a summary below it.
 
-        The run, as `commtrace.load` gives it, is kept in a variable where one is named.
+        If a variable is named, the run is stored in it, as returned by `commtrace.load`.
         """
         chosen = parse_argstring(self.commtrace, line)
         if chosen.name and not chosen.name.isidentifier():
-            raise UsageError(f"%%commtrace: {chosen.name!r} is no name for a variable")
+            raise UsageError(f"%%commtrace: {chosen.name!r} is not a valid variable name")
         run_cell = self._compiled(cell)
         recording = record(detail=chosen.detail, stacks=chosen.stacks)
         try:

@@ -22,10 +22,10 @@ from commtrace.pytest_plugin import options
 
 if TYPE_CHECKING:
     from commtrace.pytest_plugin.fixture import Comms
-    from commtrace.pytest_plugin.session_end import Gathered
+    from commtrace.pytest_plugin.session_end import SessionReport
 
 _MARKER = "comms"
-_judged = pytest.StashKey[Any]()
+_verdict = pytest.StashKey[Any]()
 _stale = pytest.StashKey[dict[str, list[str]]]()
 
 
@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and reject invalid option values."""
     config.addinivalue_line(
         "markers",
-        "comms(all_reduce=2, total='<=5', max_payload='1 MB', module='layers.*', ...): record what "
-        "the test communicates, and fail it where that is not as expected",
+        "comms(all_reduce=2, total='<=5', max_payload='1 MB', module='layers.*', ...): record the "
+        "communication of the test, and fail it if it is not as expected",
     )
     for option in options.OPTIONS:
         with _as_usage_error():
@@ -86,7 +86,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         require_torch("recording a test")
         from commtrace.pytest_plugin.verdict import Verdict, plan_of
 
-        item.stash[_judged] = Verdict(item, plan_of(item))
+        item.stash[_verdict] = Verdict(item, plan_of(item))
     except CommtraceError as error:
         refused = str(error)
     if refused:
@@ -96,17 +96,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Record the body of the test, and judge it."""
-    judged = item.stash.get(_judged, None)
-    if judged is None:
+    verdict = item.stash.get(_verdict, None)
+    if verdict is None:
         return (yield)
-    judged.begin()
+    verdict.begin()
     try:
         result = yield
     except BaseException as error:
-        judged.end(error)
+        verdict.end(error)
         raise
     failures = getattr(item, "_excinfo", None)  # where unittest.TestCase keeps its failure
-    judged.end(failures[0].value if failures else None)
+    verdict.end(failures[0].value if failures else None)
     return result
 
 
@@ -116,9 +116,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, Any, Any]:
     """Attach to the report, as plain data, what the session's end needs."""
     report = yield
-    judged = item.stash.get(_judged, None)
-    if judged is not None and call.when == "call" and judged.news:
-        report.comms = judged.news
+    verdict = item.stash.get(_verdict, None)
+    if verdict is not None and call.when == "call" and verdict.news:
+        report.comms = verdict.news
     if _stale in item.config.stash:
         report.comms_stale = item.config.stash[_stale]
         del item.config.stash[_stale]
@@ -130,28 +130,28 @@ class _AtTheEnd:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._gathered: Gathered | None = None
+        self._session_report: SessionReport | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Collect the data in a report."""
         if hasattr(report, "comms") or hasattr(report, "comms_stale"):
-            from commtrace.pytest_plugin.session_end import Gathered
+            from commtrace.pytest_plugin.session_end import SessionReport
 
-            self._gathered = self._gathered or Gathered()
-            self._gathered.take(report)
+            self._session_report = self._session_report or SessionReport()
+            self._session_report.take(report)
 
     def pytest_sessionfinish(self) -> None:
         """Write the baselines, in the one process that receives all reports."""
         is_worker = hasattr(self._config, "workerinput")
-        if self._gathered and options.setting(self._config, "update") and not is_worker:
+        if self._session_report and options.setting(self._config, "update") and not is_worker:
             with _as_usage_error():
-                self._gathered.write(self._config.rootpath)
+                self._session_report.write(self._config.rootpath)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary."""
-        if self._gathered:
+        if self._session_report:
             summary = options.setting(self._config, "summary")
-            self._gathered.tell(terminalreporter, summary=summary)
+            self._session_report.print_to(terminalreporter, summary=summary)
 
 
 @pytest.fixture
@@ -159,4 +159,4 @@ def comms(request: pytest.FixtureRequest) -> Comms:
     """Communication of the test so far: `comms.counts()`, `comms.expect(all_reduce=2)`."""
     from commtrace.pytest_plugin.fixture import Comms
 
-    return Comms(request.node.stash[_judged].recorded)
+    return Comms(request.node.stash[_verdict].recorded)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commtrace.atomic_write import make_folder, whole
+from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.errors import NewerTraceError, NotATraceError
 from commtrace.pytest_plugin.mismatch import ExpectationError, text_table
 from commtrace.pytest_plugin.observed import Observed
@@ -81,31 +81,31 @@ def read(path: Path) -> dict[str, Entry]:
         NotATraceError: the file is not a baseline.
         TraceError: the file cannot be opened or is too large.
     """
-    asked = f"cannot read the baseline {path}"
-    with reading(asked):
+    summary = f"cannot read the baseline {path}"
+    with reading(summary):
         if not path.exists() and not path.is_symlink():
             return {}
-        data = read_file(path, asked)
-        allowance = Allowance(asked, len(data))
+        data = read_file(path, summary)
+        allowance = Allowance(summary, len(data))
         try:
             document = parse_json(text_in(data), allowance)
-            _refuse_newer(document, asked)
+            _refuse_newer(document, summary)
             tests = _tests_in(document)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise NotATraceError(
-                asked,
+                summary,
                 found=f"{type(error).__name__}: {error}",
-                why="it is no file that --comms-update has written, or it was changed by hand",
+                why="it was not written by --comms-update, or was edited",
                 attempt="restore it, or remove it and run pytest --comms-update",
             ) from error
         return tests
 
 
-def _refuse_newer(document: Any, asked: str) -> None:
+def _refuse_newer(document: Any, summary: str) -> None:
     word, _, version = str(document["format"])[:40].partition(" ")
     if word == _WORD and version.isdecimal() and int(version) > _VERSION:
         raise NewerTraceError(
-            asked,
+            summary,
             found=f"version {version}",
             why=f"this commtrace reads versions up to {_VERSION}",
             attempt="install a newer commtrace",
@@ -140,7 +140,7 @@ def write(path: Path, news: Mapping[str, Entry]) -> bool:
     if before == after and path.exists():
         return False
     make_folder(path.parent)
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text(_text(after), encoding="utf-8")
     return True
 
@@ -170,7 +170,7 @@ def compare(
         return ExpectationError(
             f"{test} has no baseline",
             found=f"no entry in {path}",
-            why="there is nothing to compare with, and so nothing would ever fail",
+            why="without a baseline, the test could never fail",
             attempt=update,
         )
     if before == after:
@@ -184,22 +184,22 @@ def compare(
         "calls": increases(table, "calls").get(_SCOPE),
         "wire": increases(table, "bytes").get(_SCOPE),
     }
-    told = [
+    differences = [
         f"{name} {_text_of(name, each[0])} -> {_text_of(name, each[1])}"
         for name, each in grown.items()
         if each is not None
     ]
-    if mode == INCREASE and not told:
+    if mode == INCREASE and not differences:
         return None
     if changes.empty and before["ranks"] == after["ranks"]:
         return None
     if before["ranks"] != after["ranks"]:
-        told.append(f"{before['ranks']} ranks -> {after['ranks']} ranks")
+        differences.append(f"{before['ranks']} ranks -> {after['ranks']} ranks")
     differs = "communicates more than" if grown["calls"] or grown["wire"] else "differs from"
     error = ExpectationError(
         f"{test} {differs} its baseline",
-        found="; ".join(told) or f"{len(changes)} places that changed",
-        attempt=f"where this is meant, {update}",
+        found="; ".join(differences) or f"changes in {len(changes)} places",
+        attempt=f"if this is intended, {update}",
     )
     error.args = (f"{error.args[0]}\n\n{_text_of_changes(changes)}",)
     return error
@@ -232,7 +232,7 @@ def _text_of_changes(changes: pandas.DataFrame) -> str:
         where = [str(row[name]) for name in ("phase", "module", "op", "group")]
         lines.append((_SIGNS[str(row["change"])], str(row["kind"]), *numbers, *where))
     columns = (" ", "kind", "calls", "payload", "wire", "phase", "module", "operator", "group")
-    return "baseline -> now, what one rank does:\n" + text_table(columns, lines)
+    return "baseline -> now, per rank:\n" + text_table(columns, lines)
 
 
 def _arrow(before: str, after: str) -> str:

@@ -30,7 +30,7 @@ class Watcher(Protocol):
         """Return the recording for a `multiprocessing` process about to start, or None."""
         ...
 
-    def started(self, what: str) -> None:
+    def started(self, program: str) -> None:
         """Note a program that starts and is not recorded."""
         ...
 
@@ -49,7 +49,7 @@ def watch(watcher: Watcher | None) -> None:
     global _watcher
     if watcher is not None and _watcher is None:
         BaseProcess.start = _recorded_start  # pyright: ignore[reportAttributeAccessIssue]
-        subprocess.Popen.__init__ = _noted_init  # pyright: ignore[reportAttributeAccessIssue]
+        subprocess.Popen.__init__ = _watched_init  # pyright: ignore[reportAttributeAccessIssue]
     elif watcher is None and _watcher is not None:
         BaseProcess.start = _start  # pyright: ignore[reportAttributeAccessIssue]
         subprocess.Popen.__init__ = _init
@@ -88,7 +88,7 @@ def _recorded_start(process: Any) -> None:
     if _watcher is not None:
         own = type(process).run is not BaseProcess.run
         if own:
-            _watcher.started(f"{process.name}, a process whose class has a run() of its own")
+            _watcher.started(f"{process.name}, a process whose class overrides run()")
         elif getattr(process, "_target", None) is not None:
             occasion = _watcher.child()
             if occasion is not None:
@@ -96,7 +96,7 @@ def _recorded_start(process: Any) -> None:
     _start(process)
 
 
-def _noted_init(process: Any, args: Any, *rest: Any, **options: Any) -> None:
+def _watched_init(process: Any, args: Any, *rest: Any, **options: Any) -> None:
     if _watcher is not None:
         words = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
         text = " ".join(os.fsdecode(word) for word in words)

@@ -28,7 +28,7 @@ QUANTITIES = {
     **{kind: f"calls of kind {kind}" for kind in KINDS},
     "total": "calls of any kind",
     "payload": "bytes of payload, summed over the calls",
-    "wire": "bytes that a ring has to send, summed over the calls",
+    "wire": "bytes sent under the ring algorithm, summed over the calls",
     "largest": "bytes of payload of the largest call",
 }
 """Quantities that can be bounded, with their meaning on one rank."""
@@ -36,15 +36,15 @@ QUANTITIES = {
 _ALIASES = {"calls": "total"}
 _BOUNDS = {"max_": "<=", "min_": ">="}
 FILTERS = {
-    "module": "path of the module, or of one around it: a pattern, as for files",
+    "module": "path of the module or of an enclosing one: a glob pattern",
     "phase": "forward, backward, recompute, optimizer or other",
     "group": "mesh axis, name or description of the group: a pattern",
     "axis": "mesh axis of the group: a pattern",
     "op": "operator that needed it: a pattern, with or without its namespace and overload",
-    "region": "what was given to comms.region(...): a pattern",
+    "region": "name passed to comms.region(...): a pattern",
     "step": "number of the step, from 0",
     "dtype": "element type: a pattern",
-    "source": "file that the user's line is in: a pattern of its last parts",
+    "source": "file of the user's line: a pattern of its last components",
 }
 """Filters of calls; several values mean any of them."""
 
@@ -104,10 +104,10 @@ class Claim:
 
     def __str__(self) -> str:
         """Return the claim as in a failure: `all_reduce <= 2 in module layers.*`."""
-        return f"{self.quantity} {self.wanted}"
+        return f"{self.quantity} {self.expectation}"
 
     @property
-    def wanted(self) -> str:
+    def expectation(self) -> str:
         """The claim without its quantity."""
         texts = []
         for bound in self.bounds:
@@ -126,13 +126,13 @@ def text_of(quantity: str, value: int) -> str:
 
 
 def claims_of(
-    arguments: Mapping[str, Any], *, said: str, also: Sequence[str] = ()
+    arguments: Mapping[str, Any], *, caller: str, also: Sequence[str] = ()
 ) -> tuple[Claim, ...]:
     """Return the claims that keyword arguments express.
 
     Args:
         arguments: the keyword arguments.
-        said: the caller's name, for error messages.
+        caller: the caller's name, for error messages.
         also: further names to suggest for an unknown one.
 
     Raises:
@@ -141,23 +141,27 @@ def claims_of(
     for name in arguments:
         if name not in KNOWN:
             raise UsageError(
-                f"{said} has an argument {name!r}",
+                f"{caller} has an unknown argument {name!r}",
                 why=f"quantities are {', '.join(QUANTITIES)}, each also with max_ and min_; "
-                f"filters are {', '.join(FILTERS)}; then there are {', '.join((*_OTHERS, *also))}",
+                f"filters are {', '.join(FILTERS)}; others are {', '.join((*_OTHERS, *also))}",
                 attempt=_suggestion(name, (*KNOWN, *also)),
             )
     filters = tuple(
-        (name, _filter(name, arguments[name], said)) for name in FILTERS if name in arguments
+        (name, _filter(name, arguments[name], caller)) for name in FILTERS if name in arguments
     )
-    ranks = _ranks(arguments.get("ranks"), said)
+    ranks = _ranks(arguments.get("ranks"), caller)
     bounds: dict[str, list[Bound]] = {}
     for name, value in arguments.items():
         quantity, comparison = _quantity(name)
         if quantity is not None:
-            bounds.setdefault(quantity, []).extend(_bounds(name, quantity, comparison, value, said))
+            bounds.setdefault(quantity, []).extend(
+                _bounds(name, quantity, comparison, value, caller)
+            )
     for name in ("none", "exact"):
         if arguments.get(name, True) is not True:
-            raise UsageError(f"{said}: {name}={arguments[name]!r}", why="it is True or left out")
+            raise UsageError(
+                f"{caller}: {name}={arguments[name]!r}", why="it must be True or omitted"
+            )
     if "none" in arguments:
         bounds.setdefault("total", []).append(Bound("==", 0))
     if "exact" in arguments:
@@ -165,9 +169,9 @@ def claims_of(
     claims = tuple(Claim(name, tuple(each), filters, ranks) for name, each in bounds.items())
     if not claims and (filters or ranks is not None):
         raise UsageError(
-            f"{said} expects nothing",
+            f"{caller} expects nothing",
             found=f"only {', '.join(arguments)}",
-            why="these say which calls are meant, not how many there are to be",
+            why="these select calls but do not bound their number",
             attempt="add total=0, all_reduce=2 or max_payload='1 MB', for instance",
         )
     return claims
@@ -175,11 +179,11 @@ def claims_of(
 
 def nearest_first(all_claims: Sequence[Sequence[Claim]]) -> list[Claim]:
     """Merge the claims of several markers, nearest first; a nearer claim replaces its like."""
-    kept: dict[tuple[Any, ...], Claim] = {}
+    nearest: dict[tuple[Any, ...], Claim] = {}
     for claims in all_claims:
         for claim in claims:
-            kept.setdefault(claim.scope, claim)
-    return list(kept.values())
+            nearest.setdefault(claim.scope, claim)
+    return list(nearest.values())
 
 
 def _quantity(name: str) -> tuple[str | None, str]:
@@ -192,7 +196,7 @@ def _quantity(name: str) -> tuple[str | None, str]:
     return (plain if plain in QUANTITIES else None), "=="
 
 
-def _bounds(name: str, quantity: str, comparison: str, value: Any, said: str) -> list[Bound]:
+def _bounds(name: str, quantity: str, comparison: str, value: Any, caller: str) -> list[Bound]:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return [Bound(comparison, value)]
     if isinstance(value, str):
@@ -210,7 +214,7 @@ def _bounds(name: str, quantity: str, comparison: str, value: Any, said: str) ->
     if name != quantity and name not in _ALIASES:
         sized = '"64 KiB"' if quantity in SIZES else "2"
     raise UsageError(
-        f"{said}: {name}={value!r}",
+        f"{caller}: {name}={value!r}",
         why=f"{name} takes {'a size' if quantity in SIZES else 'a number of calls'}",
         attempt=f"a form like {sized}",
     )
@@ -222,30 +226,32 @@ def _number(quantity: str, text: str) -> int | None:
     return int(text) if text.strip().isdecimal() else None
 
 
-def _filter(name: str, value: Any, said: str) -> tuple[Any, ...]:
+def _filter(name: str, value: Any, caller: str) -> tuple[Any, ...]:
     values = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (value,)
-    wanted = int if name == "step" else str
+    value_type = int if name == "step" else str
     for each in values:
-        if not isinstance(each, wanted) or isinstance(each, bool):
-            kind = "a number" if wanted is int else "a string"
-            raise UsageError(f"{said}: {name}={value!r}", why=f"it takes {kind}, or a list of them")
+        if not isinstance(each, value_type) or isinstance(each, bool):
+            kind = "a number" if value_type is int else "a string"
+            raise UsageError(
+                f"{caller}: {name}={value!r}", why=f"it takes {kind}, or a list of them"
+            )
         if name == "phase" and each not in PHASES:
             raise UsageError(
-                f"{said}: phase={each!r}",
+                f"{caller}: phase={each!r}",
                 why=f"a phase is one of {', '.join(PHASES)}",
                 attempt=_suggestion(str(each), PHASES),
             )
     return values
 
 
-def _ranks(value: Any, said: str) -> tuple[int, ...] | str | None:
+def _ranks(value: Any, caller: str) -> tuple[int, ...] | str | None:
     if value is None or value == SUM:
         return value
     ranks = tuple(value) if isinstance(value, (list, tuple, range)) else (value,)
     if ranks and all(isinstance(rank, int) and not isinstance(rank, bool) for rank in ranks):
         return ranks
     raise UsageError(
-        f"{said}: ranks={value!r}",
+        f"{caller}: ranks={value!r}",
         why='it takes a rank, a list of ranks, or "sum" for all of them together',
     )
 

@@ -21,14 +21,14 @@ from commtrace.atomic_write import make_folder
 from commtrace.errors import RecordingError, UsageError
 from commtrace.pytest_plugin.expectation import claims_of
 from commtrace.pytest_plugin.mismatch import (
-    BlindError,
     ExpectationError,
+    IncompleteRecordingError,
     check,
     spans,
     text_of_observed,
 )
 from commtrace.pytest_plugin.observed import Observed, observed_in
-from commtrace.pytest_plugin.rank_recording import here
+from commtrace.pytest_plugin.rank_recording import rank_recording
 
 if TYPE_CHECKING:
     import pandas
@@ -41,7 +41,7 @@ _OWN_RANK = "rank"
 
 
 class Comms:
-    """Communication so far of the running test, or of the rank that asks."""
+    """Communication so far of the running test, or of the calling rank."""
 
     def __init__(self, recorded: RecordedTest | None) -> None:
         self._recorded = recorded
@@ -84,9 +84,7 @@ class Comms:
         """
         found = self._found()
         if column not in (None, "payload_bytes", "wire_bytes"):
-            raise UsageError(
-                f"comms.total({column!r})", why="it adds up payload_bytes or wire_bytes"
-            )
+            raise UsageError(f"comms.total({column!r})", why="it sums payload_bytes or wire_bytes")
         by_rank = {
             each: sum(1 if column is None else max(getattr(row, column), 0) for row in rows)
             for each in found.ranks
@@ -115,8 +113,8 @@ class Comms:
             tables[run] = analysis.function(frames) if analysis else getattr(frames, name)
         if len(tables) == 1:
             return next(iter(tables.values()))
-        whole = pandas.concat([table.assign(run=run) for run, table in tables.items()])
-        return whole.reset_index(drop=True)
+        joined = pandas.concat([table.assign(run=run) for run, table in tables.items()])
+        return joined.reset_index(drop=True)
 
     def expect(self, **arguments: Any) -> None:
         """Raise ExpectationError unless the calls so far meet `arguments`, those of the marker."""
@@ -127,33 +125,33 @@ class Comms:
     def expecting(self, **arguments: Any) -> Iterator[None]:
         """Apply `expect` to the communication of the body."""
         __tracebackhide__ = True
-        claims_of(arguments, said="comms.expecting")
+        claims_of(arguments, caller="comms.expecting")
         before = frozenset(row.key for row in self._found().rows)
         yield
         self._expect(arguments, self._found().without(before), "comms.expecting")
 
     def _expect(self, arguments: dict[str, Any], found: Observed, name: str) -> None:
         __tracebackhide__ = True
-        said = said_of(name, arguments)
-        claims = claims_of(arguments, said=name)
-        recording = here() or self._running().own
+        caller = text_of_call(name, arguments)
+        claims = claims_of(arguments, caller=name)
+        recording = rank_recording() or self._running().own
         if recording.is_on and not recording.is_heard():
-            raise BlindError(
-                f"{said} cannot be judged",
-                why="the recorder no longer sees calls: one that was made to nobody was not seen",
+            raise IncompleteRecordingError(
+                f"{caller} cannot be checked",
+                why="the recorder no longer intercepts calls: a test call was not recorded",
             )
-        error = check(claims, found, said=said)
+        error = check(claims, found, caller=caller)
         if error is not None:
             raise error
 
     def check(self) -> None:
         """Raise ExpectationError if ranks are inconsistent, as in `commtrace check`."""
         __tracebackhide__ = True
-        if here() is not None:
+        if rank_recording() is not None:
             raise UsageError(
                 "comms.check() in a rank",
-                why="it compares all ranks, and a rank knows only itself",
-                attempt="call it in the test, after its ranks have ended, or say consistent=True",
+                why="it compares all ranks, but a rank has only its own calls",
+                attempt="call it in the test, after its ranks have ended, or use consistent=True",
             )
         consistent(self._traces())
 
@@ -174,27 +172,27 @@ class Comms:
         return saved(self._traces(), Path(path))
 
     def _recording(self) -> Recording:
-        return here() or self._running().own
+        return rank_recording() or self._running().own
 
     def _running(self) -> RecordedTest:
         if self._recorded is None or not self._recorded.has_begun:
             raise RecordingError(
                 "comms has no recording",
-                found="it is used in a fixture" if self._recorded else "a process without one",
-                why="recorded is the body of the test, and what ranks run that it starts",
+                found="use in a fixture" if self._recorded else "a process without one",
+                why="only the body of the test and its ranks are recorded",
                 attempt="use it in the test",
             )
         return self._recorded
 
     def _traces(self) -> dict[str, Trace]:
-        recording = here()
+        recording = rank_recording()
         return {_OWN_RANK: recording.trace()} if recording else self._running().traces()
 
     def _found(self) -> Observed:
         return observed_in(self._traces())
 
 
-def said_of(name: str, arguments: dict[str, Any]) -> str:
+def text_of_call(name: str, arguments: dict[str, Any]) -> str:
     """Format a call with its keyword arguments, for error messages."""
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
@@ -204,25 +202,30 @@ def saved(traces: dict[str, Trace], path: Path) -> list[Path]:
     from commtrace.tracefile import write_trace
 
     make_folder(path.parent)
-    kept = [trace for trace in traces.values() if trace.num_rows("comm")]
-    kept = kept or list(traces.values())[:1]
+    communicating = [trace for trace in traces.values() if trace.num_rows("comm")]
+    communicating = communicating or list(traces.values())[:1]
     return [
         write_trace(trace, path.with_stem(f"{path.stem}-{number}") if number > 1 else path)
-        for number, trace in enumerate(kept, start=1)
+        for number, trace in enumerate(communicating, start=1)
     ]
 
 
 def consistent(traces: dict[str, Trace]) -> None:
-    """Raise ExpectationError if ranks are inconsistent, BlindError if there is only one."""
+    """Raise ExpectationError if ranks are inconsistent or cannot be compared.
+
+    Raises:
+        ExpectationError: the ranks disagree.
+        IncompleteRecordingError: there is only one rank.
+    """
     __tracebackhide__ = True
     from commtrace.analyze import CATALOG, load
 
     several = [trace for trace in traces.values() if len(trace.tables["ranks"]["rank"]) > 1]
     if not several:
-        raise BlindError(
+        raise IncompleteRecordingError(
             "the ranks cannot be compared",
             found="the recording of one rank",
-            why="that fits to itself, whatever it does",
+            why="consistency requires several ranks",
             attempt="run the test on several ranks: threads, processes, or mp.spawn",
         )
     faults = []
@@ -236,9 +239,10 @@ def consistent(traces: dict[str, Trace]) -> None:
             for each in faults
         ]
         raise ExpectationError(
-            "the ranks do not fit together",
+            "the ranks are inconsistent",
             found="\n".join(lines[:8]),
-            attempt="comms.table('consistency') has all of it; docs/testing.md says how to save it",
+            attempt="comms.table('consistency') for details; see docs/testing.md for saving the "
+            "trace",
         )
 
 
@@ -255,7 +259,7 @@ def _one_of(by_rank: dict[int, Any], rank: int | None, name: str) -> Any:
         raise UsageError(
             f"comms.{name}() of {len(values)} ranks",
             found="; ".join(f"rank {each}: {value}" for each, value in shown.items()),
-            why="they differ, so there is no number of each rank",
+            why="ranks differ, so a rank must be selected",
             attempt=f"comms.{name}(rank={min(by_rank)})",
         )
     return values[0]

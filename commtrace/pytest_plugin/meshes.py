@@ -30,7 +30,7 @@ def naming_axes() -> Iterator[None]:
     with _lock:
         if not _num_inside:
             _init = DeviceMesh.__init__
-            DeviceMesh.__init__ = _telling_init  # pyright: ignore[reportAttributeAccessIssue]
+            DeviceMesh.__init__ = _announcing_init  # pyright: ignore[reportAttributeAccessIssue]
         _num_inside += 1
     try:
         yield
@@ -41,12 +41,12 @@ def naming_axes() -> Iterator[None]:
                 DeviceMesh.__init__ = _init  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _telling_init(mesh: Any, *args: Any, **options: Any) -> None:
+def _announcing_init(mesh: Any, *args: Any, **options: Any) -> None:
     _init(mesh, *args, **options)
-    tell(mesh)
+    announce(mesh)
 
 
-def tell(mesh: DeviceMesh) -> None:
+def announce(mesh: DeviceMesh) -> None:
     """Notify the recorder of the groups of a mesh, and of their axes."""
     names = getattr(mesh, "_dim_group_names", ())
     axes = getattr(mesh, "mesh_dim_names", None) or [f"axis{n}" for n in range(len(names))]

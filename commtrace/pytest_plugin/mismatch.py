@@ -24,38 +24,38 @@ class ExpectationError(CommtraceError, AssertionError):
     """A test communicated otherwise than expected, or this cannot be determined."""
 
 
-class BlindError(ExpectationError):
+class IncompleteRecordingError(ExpectationError):
     """The communication of a test was not recorded, or not completely."""
 
 
-_LINES = "the lines below made these calls; --comms-report=DIR keeps the whole trace"
-_NOTHING = "look whether the test comes to the code that should communicate; nothing did"
+_LINES = "see the source lines of the calls below; --comms-report=DIR saves the trace"
+_NOTHING = "check that the test reaches the code that should communicate; nothing did"
 
 
 def check(
-    claims: Sequence[Claim], found: Observed, *, said: str, rows: int = DEFAULT_ROWS
+    claims: Sequence[Claim], found: Observed, *, caller: str, rows: int = DEFAULT_ROWS
 ) -> ExpectationError | None:
     """Return the failure if a claim does not hold; None if all do."""
     lines: list[tuple[str, ...]] = []
-    told: list[str] = []
+    differences: list[str] = []
     why, attempt = "", _LINES if found.rows else _NOTHING
     for claim in claims:
         unknown = unknown_modules(found, claim)
         if unknown:
-            told.append(f"no module {unknown[0]!r}, where {claim} was expected")
+            differences.append(f"no module {unknown[0]!r}, for which {claim} was expected")
             lines.append((str(claim), "no such module", ""))
-            why = "a bound on what no module does would hold for ever"
+            why = "a bound on a module that does not exist always holds"
             attempt = (
                 f"one of {', '.join(sorted(found.modules or ())[:8]) or 'none: no module ran'}"
             )
             continue
         broken = _broken(claim, found)
-        told += [f"{what}, expected {claim.wanted}" for _, what, _ in broken]
+        differences += [f"{number}, expected {claim.expectation}" for _, number, _ in broken]
         lines += broken
     if not lines:
         return None
     error = ExpectationError(
-        f"{said} does not hold", found="; ".join(told), why=why, attempt=attempt
+        f"{caller} does not hold", found="; ".join(differences), why=why, attempt=attempt
     )
     table = text_table(("expected", "found", "on ranks"), lines)
     error.args = (f"{error.args[0]}\n\n{table}\n\n{text_of_observed(found, rows)}",)
@@ -72,7 +72,7 @@ def _broken(claim: Claim, found: Observed) -> list[tuple[str, ...]]:
         (
             str(claim),
             f"{claim.quantity} {text_of(claim.quantity, number)}",
-            "all, in sum" if claim.ranks == SUM else _ranks_text(ranks, found),
+            "all, summed" if claim.ranks == SUM else _ranks_text(ranks, found),
         )
         for number, ranks in sorted(by_number.items())
     ]
@@ -121,9 +121,9 @@ def text_of_observed(found: Observed, rows: int = DEFAULT_ROWS) -> str:
     more = len(table) - len(drawn)
     return "\n".join(
         [
-            f"recorded, what one rank does, of {_on_ranks(found)}:",
+            f"recorded, per rank, of {_on_ranks(found)}:",
             text_table(shown, drawn),
-            *([f"... {more} more such lines; --comms-rows={len(table)} shows them"] * bool(more)),
+            *([f"... {more} more lines: --comms-rows={len(table)}"] * bool(more)),
         ]
     )
 

@@ -155,8 +155,8 @@ def unknown_modules(found: Observed, claim: Claim) -> list[str]:
     if found.modules is None:
         return []
     known = {around for path in found.modules for around in _around(path)}
-    wanted = [value for name, values in claim.filters if name == "module" for value in values]
-    return [each for each in wanted if each and not _any_match(known, each)]
+    patterns = [value for name, values in claim.filters if name == "module" for value in values]
+    return [each for each in patterns if each and not _any_match(known, each)]
 
 
 def _equal(row: Row, name: str, value: Any) -> bool:

@@ -36,7 +36,7 @@ class Option:
     marker: str = ""
     metavar: str = ""
 
-    def value_of(self, given: Any, *, said: str) -> Any:
+    def value_of(self, value: Any, *, caller: str) -> Any:
         """Convert a given value to the option's type.
 
         Raises:
@@ -44,23 +44,23 @@ class Option:
         """
         if self.values is bool:
             known = {**_TRUE, **_FALSE}
-            text = str(given).lower()
+            text = str(value).lower()
             if text in known:
                 return known[text]
             choices = "true or false"
         elif self.values is int:
-            if str(given).isdecimal():
-                return int(given)
+            if str(value).isdecimal():
+                return int(value)
             choices = "a number"
         elif self.values is str:
-            return str(given)
+            return str(value)
         else:
-            if given is True or given is False:
-                given = self.values[-1] if given else OFF
-            if given in self.values:
-                return given
+            if value is True or value is False:
+                value = self.values[-1] if value else OFF
+            if value in self.values:
+                return value
             choices = ", ".join(self.values)
-        raise UsageError(f"{said} is {given!r}", why=f"it takes {choices}")
+        raise UsageError(f"{caller} is {value!r}", why=f"it takes {choices}")
 
 
 OPTIONS = (
@@ -68,7 +68,7 @@ OPTIONS = (
         "detail",
         "op",
         ("op", "collective"),
-        "record operators too (op), or communication alone (collective)",
+        "record operators and communication (op), or communication only (collective)",
         "--comms-detail",
         "comms_detail",
         "detail",
@@ -77,7 +77,7 @@ OPTIONS = (
         "stacks",
         False,
         bool,
-        "keep the whole Python stack of each call in what is saved",
+        "record the full Python stack of each call",
         "--comms-stacks",
         "comms_stacks",
         "stacks",
@@ -86,7 +86,7 @@ OPTIONS = (
         "all",
         False,
         bool,
-        "record every test, also without the marker or the fixture",
+        "record every test, including those without the marker or the fixture",
         "--comms-all",
         "comms_all",
     ),
@@ -94,7 +94,7 @@ OPTIONS = (
         "consistent",
         False,
         bool,
-        "fail a test whose ranks do not fit together; one rank alone is let through",
+        "fail a test whose ranks are inconsistent; a single rank passes",
         "--comms-consistent",
         "comms_consistent",
         "consistent",
@@ -112,7 +112,7 @@ OPTIONS = (
         "baseline_dir",
         "",
         str,
-        "where baselines lie, from the root folder; the default is beside each test file",
+        "folder of the baselines, relative to the root; the default is beside each test file",
         "--comms-baseline-dir",
         "comms_baseline_dir",
         metavar="DIR",
@@ -137,7 +137,7 @@ OPTIONS = (
         "summary",
         False,
         bool,
-        "list what each recorded test communicated at the end",
+        "print a summary of each recorded test at the end",
         "--comms-summary",
         "comms_summary",
     ),
@@ -145,7 +145,7 @@ OPTIONS = (
         "rows",
         20,
         int,
-        "lines of the table in a failure",
+        "maximum number of rows of the table in a failure",
         "--comms-rows",
         "comms_rows",
         metavar="N",
@@ -187,11 +187,11 @@ def setting(config: pytest.Config, name: str, marked: Mapping[str, Any] | None =
     """
     option = BY_NAME[name]
     if marked and option.marker in marked:
-        return option.value_of(marked[option.marker], said=f"{option.marker}= of a marker")
-    given = config.getoption(_PREFIX + name)
-    if given is not None:
-        return option.value_of(given, said=option.flag)
-    given = config.getini(option.ini) if option.ini else None
-    if given not in (None, ""):
-        return option.value_of(given, said=f"{option.ini} of the ini file")
+        return option.value_of(marked[option.marker], caller=f"{option.marker}= of a marker")
+    value = config.getoption(_PREFIX + name)
+    if value is not None:
+        return option.value_of(value, caller=option.flag)
+    value = config.getini(option.ini) if option.ini else None
+    if value not in (None, ""):
+        return option.value_of(value, caller=f"{option.ini} of the ini file")
     return option.default

@@ -2,7 +2,7 @@
 
 The test's process makes a `RankRecording`; each rank runs its target through it. A rank leaves a
 spool in the recording's folder, and beside it a note if its recording cannot be trusted. In a rank,
-`here()` is that rank's recording; elsewhere in the test's process it is the test's.
+`rank_recording()` is that rank's recording; elsewhere in the test's process it is the test's.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 NOTE_SUFFIX = ".note"
 
 
-class _Here(threading.local):
+class _ThreadLocal(threading.local):
     recording: Recording | None = None
 
 
-_here = _Here()
+_local = _ThreadLocal()
 
 
-def here() -> Recording | None:
+def rank_recording() -> Recording | None:
     """Return the recording of the rank that this thread runs; None if it runs none."""
-    return _here.recording
+    return _local.recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,16 @@ class RankRecording:
         store = SpoolFolder(Path(self.folder))
         store.wants_axes = False  # they may belong to meshes that an earlier test left behind
         recording = Recording(store, self.detail, self.stacks, None)
-        before, _here.recording = _here.recording, recording
+        before, _local.recording = _local.recording, recording
         why = ""
         try:
             with recording, naming_axes():
                 try:
                     return function(*args, **kwargs)
                 finally:
-                    why = why_blind(recording)
+                    why = why_incomplete(recording)
         finally:
-            _here.recording = before
+            _local.recording = before
             self._note(why)
 
     def _watch(
@@ -72,7 +72,7 @@ class RankRecording:
         finally:
             distributed = sys.modules.get("torch.distributed")
             if distributed is not None and distributed.is_available():
-                self._note("it loaded torch after it had begun, and so could not be recorded")
+                self._note("torch was loaded after its start, so it could not be recorded")
 
     def _note(self, why: str) -> None:
         if why:
@@ -92,12 +92,12 @@ class Recorded:
         return self.recording(self.target, *args, **kwargs)
 
 
-def why_blind(recording: Recording) -> str:
+def why_incomplete(recording: Recording) -> str:
     """Return the reason why a recording cannot be trusted; empty if it can."""
     from commtrace.recorder import RECORDER
 
     if not recording.is_heard():
-        return "the recorder no longer sees calls: one that was made to nobody was not recorded"
+        return "the recorder no longer intercepts calls: a test call was not recorded"
     failures = RECORDER.failures
     if failures:
         first = failures.first

@@ -2,7 +2,7 @@
 
     recorded = RecordedTest(detail="op", stacks=False)
     recorded.begin(); ...the test...; recorded.end()
-    recorded.traces(), recorded.blindness()
+    recorded.traces(), recorded.gaps()
 
 Ranks are threads or processes of `dtensor_core`'s test harness, which announces its runs; processes
 of `multiprocessing`, including torch's `spawn` and its test cases, whose targets are wrapped; and
@@ -23,10 +23,10 @@ from commtrace.errors import EmptyTraceError, UnbegunSpoolError
 from commtrace.event import RankRow
 from commtrace.pytest_plugin import children
 from commtrace.pytest_plugin.expectation import Claim
-from commtrace.pytest_plugin.meshes import naming_axes, tell
+from commtrace.pytest_plugin.meshes import announce, naming_axes
 from commtrace.pytest_plugin.mismatch import spans
 from commtrace.pytest_plugin.observed import OWN
-from commtrace.pytest_plugin.rank_recording import NOTE_SUFFIX, RankRecording, why_blind
+from commtrace.pytest_plugin.rank_recording import NOTE_SUFFIX, RankRecording, why_incomplete
 from commtrace.recorder.bridge import set_rank_context
 from commtrace.session import Recording, record
 from commtrace.temporary_folders import scratch_folder
@@ -38,7 +38,7 @@ _CHILDREN = "children"
 
 
 @dataclass(frozen=True, slots=True)
-class Blindness:
+class RecordingGap:
     """Reason why calls may be missing, and the ranks concerned; None means any rank."""
 
     why: str
@@ -63,7 +63,7 @@ class RecordedTest:
         self._scratch = ExitStack()
         self._num_ranks: dict[str, int] = {}
         self._added: dict[str, Trace] = {}
-        self._why_blind = ""
+        self._why_incomplete = ""
         self._meshes = naming_axes()
         self._is_busy = False
         self.has_begun = False
@@ -80,9 +80,9 @@ class RecordedTest:
         self._own.__enter__()
         self._meshes.__enter__()
         for mesh in meshes:
-            tell(mesh)
+            announce(mesh)
         self.has_begun = True
-        set_rank_context(self._looking_on)
+        set_rank_context(self._record_ranks)
         children.watch(self)
 
     def end(self) -> None:
@@ -90,11 +90,13 @@ class RecordedTest:
         children.watch(None)
         self._meshes.__exit__(None, None, None)
         set_rank_context(None)
-        self._why_blind = why_blind(self._own)
-        with warnings.catch_warnings(record=True) as told:
+        self._why_incomplete = why_incomplete(self._own)
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self._own.__exit__(None, None, None)
-        self._why_blind = self._why_blind or "".join(str(each.message) for each in told[:1])
+        self._why_incomplete = self._why_incomplete or "".join(
+            str(each.message) for each in caught[:1]
+        )
 
     def forget(self) -> None:
         """Remove the files that ranks have left."""
@@ -105,7 +107,7 @@ class RecordedTest:
         self._added[f"added-{len(self._added)}"] = read_trace(path)
 
     @contextmanager
-    def _looking_on(self, world_size: int) -> Iterator[RankRecording]:
+    def _record_ranks(self, world_size: int) -> Iterator[RankRecording]:
         """Record the ranks of the test harness separately; pause the own recording meanwhile."""
         name = f"ranks-{len(self._num_ranks):05d}"
         self._num_ranks[name] = world_size
@@ -126,10 +128,10 @@ class RecordedTest:
         """Count a call on a group whose calls the dispatcher may not see."""
         self.num_past += 1
 
-    def started(self, what: str) -> None:
+    def started(self, program: str) -> None:
         """Note a program that is started and not recorded."""
         if not self._is_busy:
-            self.not_recorded.append(what)
+            self.not_recorded.append(program)
 
     def _occasion(self, name: str) -> RankRecording:
         if self._folder is None:
@@ -147,41 +149,43 @@ class RecordedTest:
                     found[f"{folder.name}-{number}"] = join(spools)
         return found | self._added
 
-    def blindness(self) -> list[Blindness]:
+    def gaps(self) -> list[RecordingGap]:
         """Return the reasons why the recording may be incomplete, most important first."""
         traces = self.traces()
-        told = [Blindness(self._why_blind)] if self._why_blind else []
+        reasons = [RecordingGap(self._why_incomplete)] if self._why_incomplete else []
         dropped = sum(max(n, 0) for t in traces.values() for n in t.tables["ranks"]["num_dropped"])
         if dropped:
-            told.append(Blindness(f"{dropped} calls were dropped to stay within the memory bound"))
+            reasons.append(
+                RecordingGap(f"{dropped} calls were dropped to stay within the memory bound")
+            )
         own = traces[OWN].num_rows("comm")
         if self.num_past > own:
-            told.append(
-                Blindness(
-                    f"of {self.num_past} calls on torch's group of threads (MultiThreadedTestCase) "
-                    f"{self.num_past - own} did not pass torch's dispatcher, where calls are "
-                    "recorded; functional collectives do, and so do all calls in processes and in "
+            reasons.append(
+                RecordingGap(
+                    f"of {self.num_past} calls on torch's threaded group (MultiThreadedTestCase), "
+                    f"{self.num_past - own} bypassed torch's dispatcher, where calls are recorded; "
+                    "functional collectives pass it, and so do all calls in processes and in "
                     "dtensor_core.testing.run_threads"
                 )
             )
-        told += self._of_ranks()
+        reasons += self._of_ranks()
         for name, trace in traces.items():
             if name != OWN:
-                told += _of_trace(trace)
+                reasons += _of_trace(trace)
         if self.not_recorded and not any(trace.num_rows("comm") for trace in traces.values()):
-            told.append(Blindness(_of_programs(self.not_recorded)))
-        return told
+            reasons.append(RecordingGap(_of_programs(self.not_recorded)))
+        return reasons
 
-    def _of_ranks(self) -> Iterator[Blindness]:
+    def _of_ranks(self) -> Iterator[RecordingGap]:
         """Yield the problems that ranks report, and ranks that left no recording."""
         for folder in sorted(self._folder.iterdir()) if self._folder else ():
             for note in sorted(folder.glob(f"*{NOTE_SUFFIX}")):
-                yield Blindness(f"in one of the ranks, {note.read_text(encoding='utf-8')}")
+                yield RecordingGap(f"in one of the ranks, {note.read_text(encoding='utf-8')}")
             if list(folder.glob(f"*{NOTE_SUFFIX}")):
                 continue
             num, seen = self._num_ranks.get(folder.name, 0), len(list(folder.glob(_ANY_SPOOL)))
             if seen < num:
-                yield Blindness(f"{num} ranks ran, and {seen} of them left a recording")
+                yield RecordingGap(f"{num} ranks ran, but only {seen} of them left a recording")
 
 
 _ANY_SPOOL = f"*{SPOOL_SUFFIX}"
@@ -211,26 +215,27 @@ def _runs(spools: list[Spool]) -> list[list[Spool]]:
     return [list(run.values()) for run in runs]
 
 
-def _of_trace(trace: Trace) -> Iterator[Blindness]:
+def _of_trace(trace: Trace) -> Iterator[RecordingGap]:
     missing = trace.run.get("missing_ranks") or []
     if missing and trace.run.get("process_group") != "fake":
-        yield Blindness(
+        yield RecordingGap(
             f"of {trace.run['world_size']} ranks, {spans(missing)} left no recording",
             frozenset(missing),
         )
     complete = zip(trace.tables["ranks"]["rank"], trace.tables["ranks"]["complete"], strict=True)
-    torn = [int(rank) for rank, is_complete in complete if not is_complete]
-    if torn:
-        yield Blindness(
-            f"rank {spans(torn)} was ended, or still ran, before its recording was closed",
-            frozenset(torn),
+    incomplete = [int(rank) for rank, is_complete in complete if not is_complete]
+    if incomplete:
+        yield RecordingGap(
+            f"rank {spans(incomplete)} was killed, or still running, before its recording was "
+            "closed",
+            frozenset(incomplete),
         )
 
 
 def _of_programs(started: Sequence[str]) -> str:
-    what = "a program that is" if len(started) == 1 else f"{len(started)} programs that are"
+    noun = "a program that is" if len(started) == 1 else f"{len(started)} programs that are"
     return (
-        f"no communication was recorded here, and the test started {what} not recorded: "
+        f"no communication was recorded, and the test started {noun} not recorded: "
         f"{'; '.join(started[:3])}"
     )
 

@@ -15,7 +15,7 @@ from commtrace.pytest_plugin.mismatch import text_table
 from commtrace.units import text_of_bytes
 
 
-class Gathered:
+class SessionReport:
     """Data collected from the reports of recorded tests."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Gathered:
             if baseline.write(root / path, entries):
                 self._written.append(f"{path}: {_num(len(entries), 'test')}")
 
-    def tell(self, terminal: Any, *, summary: bool) -> None:
+    def print_to(self, terminal: Any, *, summary: bool) -> None:
         """Print written baselines, stale entries, saved traces and, if asked for, the summary."""
         lines = [f"baseline written: {each}" for each in self._written]
         for path, names in sorted(self.stale.items()):
@@ -48,7 +48,7 @@ class Gathered:
                 lines.append(f"baseline without a test: {path}: {name}; remove the entry")
         lines += [f"saved: {news['saved']}" for news in self.tests.values() if "saved" in news]
         if summary and self.tests:
-            lines += ["what one rank does:", *_table(self.tests).splitlines()]
+            lines += ["per rank:", *_table(self.tests).splitlines()]
         if not lines:
             return
         terminal.section("communication")
@@ -56,8 +56,8 @@ class Gathered:
             terminal.line(visible(line))
 
 
-def _num(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+def _num(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _table(tests: dict[str, dict[str, Any]]) -> str:

@@ -29,8 +29,8 @@ def stale_entries(config: pytest.Config, items: Sequence[pytest.Item]) -> dict[s
     found = {}
     for file, known in names.items():
         path = baseline.path_of(file, folder, root)
-        gone = [] if file.resolve() in partly else sorted({*baseline.read(path)} - known)
-        if gone:
+        stale = [] if file.resolve() in partly else sorted({*baseline.read(path)} - known)
+        if stale:
             inside = path.relative_to(root) if path.is_relative_to(root) else path
-            found[inside.as_posix()] = gone
+            found[inside.as_posix()] = stale
     return found

@@ -19,9 +19,14 @@ from commtrace.errors import CommtraceError, UsageError
 from commtrace.escaping import visible
 from commtrace.pytest_plugin import baseline
 from commtrace.pytest_plugin.expectation import Claim, claims_of, nearest_first
-from commtrace.pytest_plugin.fixture import consistent, said_of, saved
+from commtrace.pytest_plugin.fixture import consistent, saved, text_of_call
 from commtrace.pytest_plugin.meshes import DeviceMesh
-from commtrace.pytest_plugin.mismatch import BlindError, ExpectationError, check, text_of_observed
+from commtrace.pytest_plugin.mismatch import (
+    ExpectationError,
+    IncompleteRecordingError,
+    check,
+    text_of_observed,
+)
 from commtrace.pytest_plugin.observed import Observed, observed_in
 from commtrace.pytest_plugin.options import OF_MARKER, OFF, setting
 from commtrace.pytest_plugin.recorded import RecordedTest
@@ -35,7 +40,7 @@ class Plan:
     """Expectations of a test, and the options of its recording."""
 
     claims: tuple[Claim, ...]
-    said: str
+    caller: str
     detail: str
     stacks: bool
     consistent: bool
@@ -53,12 +58,12 @@ def plan_of(item: pytest.Item) -> Plan:
     """
     marked: dict[str, Any] = {}
     all_claims: list[Sequence[Claim]] = []
-    said: list[str] = []
+    caller: list[str] = []
     at_node: dict[Any, set[Any]] = {}
     for node, mark in _markers(item):
         if mark.args:
             raise UsageError(
-                f"{_NAME} has arguments without a name",
+                f"{_NAME} has positional arguments",
                 found=", ".join(map(repr, mark.args)),
                 attempt=f"{_NAME}(all_reduce=2), for instance",
             )
@@ -66,31 +71,31 @@ def plan_of(item: pytest.Item) -> Plan:
             if name in mark.kwargs:
                 marked.setdefault(name, mark.kwargs[name])
         arguments = {name: each for name, each in mark.kwargs.items() if name not in OF_MARKER}
-        claims = claims_of(arguments, said=_NAME, also=OF_MARKER)
+        claims = claims_of(arguments, caller=_NAME, also=OF_MARKER)
         scopes = at_node.setdefault(node, set())
-        twice = [claim for claim in claims if claim.scope in scopes]
-        if twice:
+        duplicates = [claim for claim in claims if claim.scope in scopes]
+        if duplicates:
             raise UsageError(
-                f"{_NAME} says twice what {twice[0].quantity} is to be",
-                found=str(twice[0]),
-                why="both markers are of the same test and mean the same calls",
+                f"{_NAME} bounds {duplicates[0].quantity} twice",
+                found=str(duplicates[0]),
+                why="both markers apply to the same calls of the same test",
             )
         scopes |= {claim.scope for claim in claims}
         all_claims.append(claims)
-        said += [said_of(_NAME, arguments)] if claims else []
+        caller += [text_of_call(_NAME, arguments)] if claims else []
     config = item.config
     claims = tuple(nearest_first(all_claims))
     mode = setting(config, "baseline", marked)
-    is_asked = bool(claims) or MARKER in getattr(item, "fixturenames", ()) or mode != OFF
+    is_required = bool(claims) or MARKER in getattr(item, "fixturenames", ()) or mode != OFF
     return Plan(
         claims=claims,
-        said=" and ".join(said),
+        caller=" and ".join(caller),
         detail=setting(config, "detail", marked),
         stacks=setting(config, "stacks", marked),
         consistent=setting(config, "consistent", marked),
         must_be_several="consistent" in marked,
         baseline=mode,
-        must_be_seen=is_asked,
+        must_be_seen=is_required,
         rows=setting(config, "rows"),
     )
 
@@ -120,8 +125,8 @@ class Verdict:
 
     def begin(self) -> None:
         """Start recording."""
-        given = getattr(self._item, "funcargs", {}).values()
-        self.recorded.begin(each for each in given if isinstance(each, DeviceMesh))
+        arguments = getattr(self._item, "funcargs", {}).values()
+        self.recorded.begin(each for each in arguments if isinstance(each, DeviceMesh))
 
     def end(self, error: BaseException | None) -> None:
         """Stop recording, and raise the failure of a test whose body passed."""
@@ -145,16 +150,16 @@ class Verdict:
             pytest.fail(text, pytrace=False)
 
     def _failure(self, found: Observed) -> CommtraceError | None:
-        """Return the first failure; blindness comes first, since it puts all else in doubt."""
+        """Return the first failure; gaps come first, since they make all results unreliable."""
         plan = self._plan
-        for blindness in self.recorded.blindness() if plan.must_be_seen else ():
-            if not plan.claims or blindness.concerns(plan.claims):
-                return BlindError(
-                    f"{plan.said or 'the communication of the test'} cannot be judged",
-                    why=blindness.why,
-                    attempt="docs/testing.md says what is seen of which ranks",
+        for gap in self.recorded.gaps() if plan.must_be_seen else ():
+            if not plan.claims or gap.concerns(plan.claims):
+                return IncompleteRecordingError(
+                    f"{plan.caller or 'the communication of the test'} cannot be checked",
+                    why=gap.why,
+                    attempt="see docs/testing.md for the recorded processes",
                 )
-        failure = check(plan.claims, found, said=plan.said, rows=plan.rows)
+        failure = check(plan.claims, found, caller=plan.caller, rows=plan.rows)
         if failure is not None:
             return failure
         try:

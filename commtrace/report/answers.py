@@ -7,7 +7,7 @@ from functools import cached_property
 import pandas as pd
 
 from commtrace.analyze import CATALOG, Frames
-from commtrace.analyze.findings import together
+from commtrace.analyze.findings import grouped
 
 OF_THE_WHOLE = ("consistency",)
 """Analyses that are meaningless for a part of a run: a call outside of it is not a missing one."""
@@ -33,4 +33,4 @@ class Answers:
     @cached_property
     def findings(self) -> pd.DataFrame:
         """The findings, similar ones combined."""
-        return together(self["findings"])
+        return grouped(self["findings"])

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze import Frames
-from commtrace.analyze.findings import told
+from commtrace.analyze.findings import reported
 from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_SOURCE, NO_WAIT
 from commtrace.analyze.story.why import Reason, what_is_unknown, words_of
 from commtrace.collective_table import KINDS, busbw_factor
@@ -65,7 +65,7 @@ def _findings(answers: Answers) -> list[dict[str, Any]]:
     return [
         {"rule": rule.name, "title": finding.title, "advice": finding.advice}
         | {"card": cards.get((rule.name, finding.advice, table[key]), -1)}
-        for rule, finding, _ in told(answers.frames)[:MAX_FINDINGS]
+        for rule, finding, _ in reported(answers.frames)[:MAX_FINDINGS]
         for key in [(rule.name, finding.title, finding.advice)]
     ]
 
@@ -80,10 +80,10 @@ def _sources(frames: Frames) -> list[dict[str, Any]]:
 def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
     """Return the number of each call's set of findings, and these sets.
 
-    A set is a list of positions in `told`, of which the first `MAX_FINDINGS` are considered.
+    A set is a list of positions in `reported`, of which the first `MAX_FINDINGS` are considered.
     """
     position = pd.Series(np.arange(len(frames.comm)), index=frames.comm.index)
-    counted = [position[each.rows].to_numpy() for _, each, _ in told(frames)[:MAX_FINDINGS]]
+    counted = [position[each.rows].to_numpy() for _, each, _ in reported(frames)[:MAX_FINDINGS]]
     marks = np.random.default_rng(0).integers(1, 1 << 62, size=len(counted))
     sums = np.zeros(len(frames.comm), dtype="int64")
     for rows, mark in zip(counted, marks, strict=True):

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import Frames
-from commtrace.analyze.findings import by_lack, unanswered
+from commtrace.analyze.findings import by_missing_data, unanswered
 from commtrace.analyze.findings.finding import MAX_EVIDENCE
 from commtrace.analyze.matching import numbers
 from commtrace.report.answers import Answers
@@ -64,7 +64,7 @@ def finding_cards(answers: Answers) -> list[Card]:
 
 def not_judged(answers: Answers) -> dict[str, list[str]]:
     """Return the rules that could not be evaluated, grouped by the data that the trace lacks."""
-    return by_lack(unanswered(answers.frames))
+    return by_missing_data(unanswered(answers.frames))
 
 
 def verdict(answers: Answers) -> ConsistencySummary:

@@ -17,7 +17,7 @@ from commtrace.analyze import Frames
 from commtrace.analyze.diff import MEASURED, differences_of_runs, in_steps_of_all
 from commtrace.analyze.growth import Grown, by_kind, by_line, by_module, totals
 from commtrace.analyze.measures import recorded_ns
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 from commtrace.figures.flame import flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.offline import offline_page
@@ -53,7 +53,7 @@ def write_diff(runs: Sequence[Frames], path: Path | str, *, labels: Sequence[str
     """
     path = Path(path)
     text = render_diff(runs, labels or labels_of([frames.path for frames in runs]))
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
     return path
 

@@ -12,7 +12,7 @@ import pandas as pd
 from commtrace.analyze import Frames, Notice, load, notices_of
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.time_window import of_steps, within
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
 from commtrace.figures.flame import VALUES, block_names, flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring
@@ -58,7 +58,7 @@ def write_report(
     """
     path = Path(path)
     text = render_page(load(source), window_ns=window_ns, steps=steps)
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
     return path
 

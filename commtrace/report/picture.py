@@ -15,7 +15,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from commtrace.analyze import Frames, notices_of
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 from commtrace.errors import UsageError
 from commtrace.figures.flame import VALUES, flame_nodes
 from commtrace.figures.pictures import PICTURES
@@ -120,7 +120,7 @@ def write_picture(
     check_format(path)
     write = _WRITERS.get(path.suffix.lower(), _write_drawn)
     page = {"about": about, "note": note, "measures": dict(measures or {}), "chosen": chosen}
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         write(figure, unfinished, page)
 
 

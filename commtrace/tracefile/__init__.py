@@ -68,22 +68,22 @@ def read_trace(path: Path | str) -> Trace:
         TraceError: `path` holds no readable trace; says what was found and what is supported.
     """
     path = Path(path)
-    asked = f"cannot read the trace {path}"
-    with reading(asked):
+    summary = f"cannot read the trace {path}"
+    with reading(summary):
         if path.is_dir():
             return read_spools(path)
         if not path.exists() and not path.is_symlink():
             spools = path.with_name(f"{path.name}.spools")
-            make = "make one with `commtrace run --nproc 4 -o run.json SCRIPT`"
-            join_them = f"join what was recorded with `commtrace merge {spools} -o {path}`"
+            record = "record one with `commtrace run --nproc 4 -o run.json SCRIPT`"
+            merge = f"merge the spools with `commtrace merge {spools} -o {path}`"
             raise NotATraceError(
-                asked,
+                summary,
                 found="no such file",
-                why="a trace is a file, or the folder of spools that a run left behind",
-                attempt=join_them if spools.is_dir() else make,
+                why="a trace is a file, or the folder of spools of an interrupted run",
+                attempt=merge if spools.is_dir() else record,
             )
         from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
         if path.suffix == SPOOL_SUFFIX:
-            return validated(join([read_spool(path)], path=path), asked)
-        return validated(read_run_file(path), asked)
+            return validated(join([read_spool(path)], path=path), summary)
+        return validated(read_run_file(path), summary)

@@ -106,13 +106,13 @@ def _align_systems(
         waiting.remove(boot)
 
 
-def _between(ours: Mapping[Key, Instants], theirs: Mapping[Key, Instants]) -> Alignment | None:
+def _between(own: Mapping[Key, Instants], other: Mapping[Key, Instants]) -> Alignment | None:
     """Return the alignment of their times to ours; None if they share no collective."""
-    shared = ours.keys() & theirs.keys()
+    shared = own.keys() & other.keys()
     if not shared:
         return None
-    least = max(ours[key][0] - theirs[key][1] for key in shared)
-    most = min(ours[key][1] - theirs[key][0] for key in shared)
+    least = max(own[key][0] - other[key][1] for key in shared)
+    most = min(own[key][1] - other[key][0] for key in shared)
     error = abs(most - least) // 2
     if least <= 0 <= most and error > _WALL_ERROR_NS:
         return Alignment(0, max(-least, most))
@@ -166,10 +166,10 @@ def _numbers(spool: Spool, names: Names, mixed: Collection[str]) -> list[int]:
         group, seq = groups[row], seqs[row]
         if seq < 0:
             continue
-        is_whole = num_seen[group] == seq or names.get(group, group) not in mixed
+        is_gapless = num_seen[group] == seq or names.get(group, group) not in mixed
         num_seen[group] += 1
         if kinds[row] in _TRANSFERS:
             num_transfers[group] += 1
-        elif is_whole:
+        elif is_gapless:
             found[row] = seq - num_transfers[group]
     return found

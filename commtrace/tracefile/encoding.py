@@ -86,8 +86,8 @@ def encode_planes(values: array[int]) -> tuple[Description, bytes]:
     packed = values.tobytes()
     planes = [packed[place::8] for place in _PLANES]
     alike = [plane[0] if plane.count(plane[:1]) == len(plane) else NOT_ALIKE for plane in planes]
-    kept = [plane for plane, byte in zip(planes, alike, strict=True) if byte == NOT_ALIKE]
-    return {"planes": alike}, b"".join(kept)
+    differing = [plane for plane, byte in zip(planes, alike, strict=True) if byte == NOT_ALIKE]
+    return {"planes": alike}, b"".join(differing)
 
 
 def encode_floats(values: Sequence[float]) -> tuple[Description, bytes]:
@@ -116,7 +116,7 @@ def decode(
         DamageError: the bytes do not fill the rows, or are not of a column `of_type`.
     """
     if not isinstance(description, dict):
-        raise DamageError(f"no description of a column: {_cut(description)}")
+        raise DamageError(f"an invalid description of a column: {_shortened(description)}")
     if (description.get("width") == "float") is not (of_type is float) and of_type is not None:
         raise DamageError("integers" if of_type is float else "floats", "its width")
     try:
@@ -132,7 +132,7 @@ def decode(
 def require_rows(rows: Any, num_columns: int, allowance: Allowance, place: str) -> int:
     """Return the number of rows that a file claims; charge their memory to the allowance."""
     if not is_int(rows) or rows < 0:
-        raise DamageError(f"rows: {_cut(rows)}, which is no number of rows", place)
+        raise DamageError(f"rows: {_shortened(rows)}, which is not a number of rows", place)
     allowance.take(8 * rows * num_columns, f"{rows:,} rows", place)
     return rows
 
@@ -174,7 +174,7 @@ def _typecode(description: Description) -> str:
     if width == "float":
         return "d"
     if type(width) is not int or width not in _TYPECODES:
-        raise DamageError(f"an unknown width {_cut(width)}")
+        raise DamageError(f"an unknown width {_shortened(width)}")
     return _TYPECODES[width]
 
 
@@ -182,26 +182,26 @@ def _integer(description: Description, name: str, of_type: type | None = None) -
     value = description.get(name)
     is_flag = type(value) is bool and of_type in (bool, None)
     if not is_flag and type(value) is not int:
-        raise DamageError(f"{name}: {_cut(value)}, which is no integer")
+        raise DamageError(f"{name}: {_shortened(value)}, which is not an integer")
     return int(value)  # type: ignore[arg-type] - it is one by now
 
 
 def _planes(alike: Any) -> Sequence[int]:
     is_one = isinstance(alike, list) and len(alike) == 8
     if not is_one or not all(type(byte) is int and -1 <= byte <= 255 for byte in alike):
-        raise DamageError(f"planes: {_cut(alike)}, which are not 8 bytes")
+        raise DamageError(f"planes: {_shortened(alike)}, which are not 8 bytes")
     return alike
 
 
-def _cut(value: Any) -> str:
+def _shortened(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _join_planes(alike: Sequence[int], data: bytes, rows: int) -> array[Any]:
-    num_kept = sum(byte == NOT_ALIKE for byte in alike)
-    if len(data) != num_kept * rows:
-        raise DamageError(f"{len(data)} bytes for {rows} rows of {num_kept}")
+    num_differing = sum(byte == NOT_ALIKE for byte in alike)
+    if len(data) != num_differing * rows:
+        raise DamageError(f"{len(data)} bytes for {rows} rows of {num_differing}")
     packed = bytearray(8 * rows)
     position = 0
     for place, byte in zip(_PLANES, alike, strict=True):

@@ -59,11 +59,11 @@ def _is_object(value: Any) -> bool:
 _MEANINGS: dict[Check, str] = {
     _is_text: "a string",
     _is_flag: "true or false",
-    _is_count: "an integer from -1 on",
+    _is_count: "an integer of -1 or more",
     _is_rank: f"a rank below {MAX_RANKS:,}",
-    _is_world_size: f"a number of ranks, {MAX_RANKS:,} at most",
+    _is_world_size: f"a number of ranks up to {MAX_RANKS:,}",
     _is_instant: "a time in nanoseconds",
-    _are_ranks: f"a list of different ranks below {MAX_RANKS:,}",
+    _are_ranks: f"a list of distinct ranks below {MAX_RANKS:,}",
     _are_texts: "a list of strings",
     _is_object: "an object",
 }
@@ -109,31 +109,33 @@ RUN_FACTS: dict[str, Check] = {
 """Facts that a run may have."""
 
 
-def require_spool_facts(facts: Mapping[str, Any], asked: str) -> None:
+def require_spool_facts(facts: Mapping[str, Any], summary: str) -> None:
     """Raise InvalidTraceError unless a spool has all required facts, with valid values."""
     for name in SPOOL_FACTS:
         if name not in facts:
-            raise _invalid(asked, f"facts.{name}", "no such fact", SPOOL_FACTS[name])
-    _require(facts, SPOOL_FACTS | CLOSING_FACTS, "facts", asked)
-    require_run_facts(facts["run"], asked, "facts.run")
+            raise _invalid(summary, f"facts.{name}", "no such fact", SPOOL_FACTS[name])
+    _require(facts, SPOOL_FACTS | CLOSING_FACTS, "facts", summary)
+    require_run_facts(facts["run"], summary, "facts.run")
 
 
-def require_run_facts(run: Mapping[str, Any], asked: str, place: str = "run") -> None:
+def require_run_facts(run: Mapping[str, Any], summary: str, place: str = "run") -> None:
     """Raise InvalidTraceError if a known fact of a run has an invalid value."""
-    _require(run, RUN_FACTS, place, asked)
+    _require(run, RUN_FACTS, place, summary)
 
 
-def _require(facts: Mapping[str, Any], checks: Mapping[str, Check], place: str, asked: str) -> None:
+def _require(
+    facts: Mapping[str, Any], checks: Mapping[str, Check], place: str, summary: str
+) -> None:
     for name, check in checks.items():
         if name in facts and not check(facts[name]):
-            raise _invalid(asked, f"{place}.{name}", repr(facts[name])[:80], check)
+            raise _invalid(summary, f"{place}.{name}", repr(facts[name])[:80], check)
 
 
-def _invalid(asked: str, place: str, found: str, check: Check) -> InvalidTraceError:
+def _invalid(summary: str, place: str, found: str, check: Check) -> InvalidTraceError:
     return InvalidTraceError(
-        asked,
+        summary,
         place=place,
         found=found,
-        why=f"that fact is {_MEANINGS[check]}",
+        why=f"this fact must be {_MEANINGS[check]}",
         attempt="copy the file again, or record the run again",
     )

@@ -11,7 +11,7 @@ from commtrace.schema import TABLES
 from commtrace.tracefile.steps import STEPS_FROM
 from commtrace.tracefile.trace import Trace
 
-_TOLD_APART = (
+_OWN_FIELDS = (
     *("world_size", "missing_ranks", "torn_ranks", "clock", "command", "created"),
     STEPS_FROM,
 )
@@ -69,7 +69,7 @@ def run_info(trace: Trace) -> RunInfo:
     ranks, groups, run = trace.tables["ranks"], trace.tables["groups"], trace.run
     starts = [start for start in ranks["start_ns"] if start >= 0]
     recorded = tuple(sorted(ranks["rank"]))
-    named = (*_TOLD_APART, *_OF_SOFTWARE)
+    named = (*_OWN_FIELDS, *_OF_SOFTWARE)
     return RunInfo(
         path=str(trace.path or ""),
         num_bytes=_num_bytes(trace.path),

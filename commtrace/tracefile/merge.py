@@ -55,29 +55,29 @@ def merge_spools(folder: Path | str, out_path: Path | str) -> Path:
 
 def read_spools(folder: Path) -> Trace:
     """Read a folder of spools as the trace that `merge_spools` would write."""
-    asked = f"cannot read the trace {folder}"
-    with reading(asked):
+    summary = f"cannot read the trace {folder}"
+    with reading(summary):
         from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
 
         if not folder.is_dir():
             raise TraceError(
-                asked,
+                summary,
                 found="a file" if folder.exists() else "no such folder",
                 why=f"spools are *{SPOOL_SUFFIX} files of one folder",
-                attempt="name the folder that the run left behind, run.json.spools",
+                attempt="pass the folder of the interrupted run, run.json.spools",
             )
         paths = sorted(folder.glob(f"*{SPOOL_SUFFIX}"))
         if not paths:
             raise EmptyTraceError(
-                asked,
+                summary,
                 found=f"a folder without a *{SPOOL_SUFFIX} file",
-                why="every recorded rank writes one",
-                attempt="record the program again, or name another folder",
+                why="every recorded rank writes a spool",
+                attempt="record the program again, or pass another folder",
             )
         spools, left_out = _latest(_begun(paths))
         trace = join(spools, path=folder)
         run = {**trace.run, LEFT_OUT: left_out} if left_out else trace.run
-        return validated(replace(trace, run=run), asked)
+        return validated(replace(trace, run=run), summary)
 
 
 def _begun(paths: Sequence[Path]) -> list[Spool]:
@@ -102,12 +102,12 @@ def _latest(spools: Sequence[Spool]) -> tuple[list[Spool], list[str]]:
     spools = [spool for spool in spools if not _has_ranks(spool, last[_rank(spool)])]
     again = {_rank(spool) for spool in spools if _start_ns(spool) < last[_rank(spool)]}
     begun = min((last[rank] for rank in again), default=0)
-    kept, left_out = [], []
+    latest, left_out = [], []
     for spool in spools:
         newest = last[_rank(spool)]
         is_earlier = _end_ns(spool) < (newest if _start_ns(spool) < newest else begun)
-        (left_out if is_earlier else kept).append(spool)
-    return kept, sorted(spool.path.name for spool in left_out if spool.path is not None)
+        (left_out if is_earlier else latest).append(spool)
+    return latest, sorted(spool.path.name for spool in left_out if spool.path is not None)
 
 
 def _has_ranks(spool: Spool, last_start_ns: int) -> bool:
@@ -170,7 +170,7 @@ def _refuse_doubles(spools: Sequence[Spool]) -> None:
             raise TraceError(
                 "cannot merge the spools",
                 found=f"two of rank {_rank(spool)}: {other.path} and {spool.path}",
-                why="they come from different recordings",
+                why="they are from different recordings",
                 attempt="move one of them to another folder",
             )
 
@@ -249,10 +249,10 @@ def _renamed(values: ColumnValues, names: Mapping[str, str], strings: StringTabl
 def _concatenate(
     column: Column, parts: Sequence[ColumnValues], strings: StringTable
 ) -> ColumnValues:
-    whole = array("d" if column.type is float else "q")
+    joined = array("d" if column.type is float else "q")
     for part in parts:
-        whole.extend(part.codes if isinstance(part, StringColumn) else part)
-    return StringColumn(whole, strings.strings) if column.type is str else whole
+        joined.extend(part.codes if isinstance(part, StringColumn) else part)
+    return StringColumn(joined, strings.strings) if column.type is str else joined
 
 
 def _rank_row(spool: Spool, part: Mapping[str, Table], alignment: Alignment) -> Any:

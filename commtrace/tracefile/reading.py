@@ -47,7 +47,7 @@ _MOST_BYTES = 4 << 30
 BYTES_PER_VALUE = 64
 _CHUNK_BYTES = 1 << 20
 _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-_DAMAGED = "the file was cut off or changed after it was written"
+_DAMAGED = "the file was truncated or modified after it was written"
 _COPY_AGAIN = "copy it again, or record the run again"
 
 
@@ -65,38 +65,38 @@ class MoreThanError(DamageError):
 
 
 @contextmanager
-def reading(asked: str) -> Iterator[None]:
-    """Convert every failure of the body into a TraceError that begins with `asked`."""
+def reading(summary: str) -> Iterator[None]:
+    """Convert every failure of the body into a TraceError that begins with `summary`."""
     try:
         yield
     except CommtraceError:
         raise
     except DamageError as error:
         raise TruncatedTraceError(
-            asked, place=error.place, found=error.found, why=_DAMAGED, attempt=_COPY_AGAIN
+            summary, place=error.place, found=error.found, why=_DAMAGED, attempt=_COPY_AGAIN
         ) from error
     except OSError as error:
         raise TraceError(
-            asked,
+            summary,
             found=(error.strerror or str(error)).lower(),
-            why="the file cannot be opened and read",
-            attempt="name a regular file that you may read",
+            why="the file cannot be opened or read",
+            attempt="pass a regular, readable file",
         ) from error
     except MemoryError as error:
         raise OversizedTraceError(
-            asked,
-            found="more than fits into the memory that is left",
-            why="what the file holds takes many times its size once it is read",
+            summary,
+            found="contents larger than the available memory",
+            why="the contents take many times the size of the file",
             attempt="read it on a machine with more memory, or record less",
         ) from error
     except RecursionError as error:
         raise TruncatedTraceError(
-            asked, found="values that are nested too deep", why=_DAMAGED, attempt=_COPY_AGAIN
+            summary, found="values that are nested too deeply", why=_DAMAGED, attempt=_COPY_AGAIN
         ) from error
     except Exception as error:  # a reader met values that it did not foresee
         text = " ".join(str(error).split())[:200]
         raise TruncatedTraceError(
-            asked,
+            summary,
             place=_place_of(error),
             found=f"{type(error).__name__}: {text}",
             why=_DAMAGED,
@@ -119,20 +119,20 @@ def _place_of(error: BaseException) -> str:
 class Allowance:
     """Memory budget for the contents of one file."""
 
-    __slots__ = ("asked", "left", "num_bytes", "total")
+    __slots__ = ("left", "num_bytes", "summary", "total")
 
-    def __init__(self, asked: str, num_bytes: int) -> None:
-        self.asked = asked
+    def __init__(self, summary: str, num_bytes: int) -> None:
+        self.summary = summary
         self.num_bytes = num_bytes
         limit = _limit()
         if limit is None:
             limit = min(_FLOOR_BYTES + _FACTOR * num_bytes, _MOST_BYTES)
         self.total = self.left = limit
 
-    def take(self, num_bytes: int, what: str, place: str = "") -> None:
+    def take(self, num_bytes: int, contents: str, place: str = "") -> None:
         """Charge `num_bytes` for `what`; raise OversizedTraceError if the budget is exceeded."""
         if num_bytes > self.left:
-            self.refuse(f"{what}: {text_of_bytes(num_bytes)} of memory", place)
+            self.refuse(f"{contents}: {text_of_bytes(num_bytes)} of memory", place)
         self.left -= num_bytes
 
     def inflate(self, data: bytes, *, container: int = ZLIB, place: str = "") -> bytes:
@@ -147,12 +147,12 @@ class Allowance:
     def refuse(self, found: str, place: str = "") -> NoReturn:
         """Raise OversizedTraceError for a file that claims to hold more than is plausible."""
         raise OversizedTraceError(
-            self.asked,
+            self.summary,
             place=place,
             found=found,
             why=f"a file of {text_of_bytes(self.num_bytes)} may take {text_of_bytes(self.total)} "
-            "of memory: one that claims more is damaged, or made to exhaust a machine",
-            attempt=f"{LIMIT_VARIABLE}=16GiB, if you know where the file comes from",
+            "of memory: a larger claim means that the file is damaged or malicious",
+            attempt=f"{LIMIT_VARIABLE}=16GiB, if you trust the file",
         )
 
 
@@ -165,22 +165,22 @@ def _limit() -> int | None:
     if found is None:
         raise UsageError(
             f"cannot read files with {LIMIT_VARIABLE}={text}",
-            found="no number of bytes",
+            found="not a number of bytes",
             attempt=f"{LIMIT_VARIABLE}=16GiB",
         )
     return int(found[1]) << _POWERS[found[2].upper()]
 
 
-def read_file(path: Path, asked: str) -> bytes:
+def read_file(path: Path, summary: str) -> bytes:
     """Read a regular file; devices, pipes, sockets and folders are refused without opening them."""
-    with reading(asked):
-        _require_regular(os.stat(path).st_mode, asked)
+    with reading(summary):
+        _require_regular(os.stat(path).st_mode, summary)
         # It may have become a pipe since; opening that without O_NONBLOCK waits for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as stream:
             about = os.fstat(descriptor)
-            _require_regular(about.st_mode, asked)
-            return _all_of(stream, about.st_size, asked)
+            _require_regular(about.st_mode, summary)
+            return _all_of(stream, about.st_size, summary)
 
 
 _KINDS = {
@@ -192,17 +192,17 @@ _KINDS = {
 }
 
 
-def _require_regular(mode: int, asked: str) -> None:
+def _require_regular(mode: int, summary: str) -> None:
     if not stat.S_ISREG(mode):
         raise NotATraceError(
-            asked,
-            found=_KINDS.get(stat.S_IFMT(mode), "something that is no file"),
+            summary,
+            found=_KINDS.get(stat.S_IFMT(mode), "not a file"),
             why="only regular files are read",
-            attempt="write its contents to a file first",
+            attempt="write the contents to a file first",
         )
 
 
-def _all_of(stream: io.RawIOBase, size: int, asked: str) -> bytes:
+def _all_of(stream: io.RawIOBase, size: int, summary: str) -> bytes:
     """Read a file that may be longer than its size says."""
     most = _limit() or _MOST_BYTES
     parts: list[bytes] = []
@@ -213,7 +213,7 @@ def _all_of(stream: io.RawIOBase, size: int, asked: str) -> bytes:
             return b"".join(parts)
         parts.append(part)
         total, ask_for = total + len(part), _CHUNK_BYTES
-    Allowance(asked, max(size, total)).refuse(text_of_bytes(max(size, total)))
+    Allowance(summary, max(size, total)).refuse(text_of_bytes(max(size, total)))
 
 
 def inflate(data: bytes, most: int, *, container: int = ZLIB) -> bytes:
@@ -231,9 +231,9 @@ def inflate(data: bytes, most: int, *, container: int = ZLIB) -> bytes:
             try:
                 part = machine.decompress(data, min(_CHUNK_BYTES, most - total + 1))
             except zlib.error as error:
-                raise DamageError(f"compressed data that is damaged: {error}") from error
+                raise DamageError(f"damaged compressed data: {error}") from error
             if not part and not machine.eof:
-                raise DamageError("compressed data that breaks off")
+                raise DamageError("truncated compressed data")
             parts.append(part)
             total += len(part)
             if total > most:
@@ -248,7 +248,7 @@ def text_in(data: bytes, place: str = "") -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DamageError("bytes that are no text", f"byte {error.start}") from error
+        raise DamageError("bytes that are not valid UTF-8", f"byte {error.start}") from error
 
 
 def parse_json(text: str, allowance: Allowance | None = None) -> Any:
@@ -270,8 +270,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice[:60]!r} is told twice in one object")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{duplicate[:60]!r} occurs twice in one object")
     return found
 
 
@@ -301,6 +301,6 @@ def is_int(value: Any) -> TypeGuard[int]:
 def distinct(strings: list[str]) -> list[str]:
     """Return `strings`; raise DamageError for duplicates: columns compare strings by index."""
     if len(set(strings)) < len(strings):
-        twice = next(each for each, num in Counter(strings).items() if num > 1)
-        raise DamageError(f"{twice[:60]!r} twice", "strings")
+        duplicate = next(each for each, num in Counter(strings).items() if num > 1)
+        raise DamageError(f"{duplicate[:60]!r} twice", "strings")
     return strings

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 from commtrace.errors import EmptyTraceError, NewerTraceError, NotATraceError
 from commtrace.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, Column
 from commtrace.tracefile.encoding import (
@@ -61,7 +61,7 @@ def write_trace(trace: Trace, path: Path | str) -> Path:
         "strings": strings.strings,
         "tables": tables,
     }
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text(json.dumps(document, separators=(",", ":")), encoding="ascii")
     return path
 
@@ -105,13 +105,13 @@ def read_run_file(path: Path) -> Trace:
         TruncatedTraceError: it is incomplete or damaged.
         OversizedTraceError: it claims more memory than its size allows.
     """
-    asked = f"cannot read the trace {path}"
-    data = read_file(path, asked)
-    allowance = Allowance(asked, len(data))
-    with reading(asked):
-        document = _parse(data, asked, allowance)
+    summary = f"cannot read the trace {path}"
+    data = read_file(path, summary)
+    allowance = Allowance(summary, len(data))
+    with reading(summary):
+        document = _parse(data, summary, allowance)
         del data
-        version = _version(document, asked)
+        version = _version(document, summary)
         strings = _list_of_strings(document.get("strings"))
         run = _object(document, "run")
         stored = _object(document, "tables")
@@ -119,59 +119,59 @@ def read_run_file(path: Path) -> Trace:
         return Trace(run, tables, path, version)
 
 
-def _parse(data: bytes, asked: str, allowance: Allowance) -> dict[str, Any]:
+def _parse(data: bytes, summary: str, allowance: Allowance) -> dict[str, Any]:
     if not data:
         raise EmptyTraceError(
-            asked,
+            summary,
             found="an empty file",
-            why="the program ended before the trace was written, or there was no room",
+            why="the program ended before it wrote the trace, or the disk was full",
             attempt="record the run again",
         )
     try:
         text = text_in(data)
     except DamageError as error:
-        raise _no_trace(asked, error.found, error.place) from error
+        raise _no_trace(summary, error.found, error.place) from error
     try:
         document = parse_json(text, allowance)
     except ValueError as error:
         begins = text[:200].replace(" ", "")[: len(_OPENING)]
         if begins and _OPENING.startswith(begins):
-            raise _told(error, text) from error
+            raise _damage(error, text) from error
         line = text.splitlines()[0][:60] if text.strip() else ""
-        raise _no_trace(asked, repr(line), "its first line") from error
+        raise _no_trace(summary, repr(line), "its first line") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT_NAME:
-        raise _no_trace(asked, "JSON of another kind")
+        raise _no_trace(summary, "JSON of another format")
     return document
 
 
-def _no_trace(asked: str, found: str, place: str = "") -> NotATraceError:
+def _no_trace(summary: str, found: str, place: str = "") -> NotATraceError:
     return NotATraceError(
-        asked,
+        summary,
         place=place,
         found=found,
         why=f"a trace is a JSON object that begins with {_OPENING}",
-        attempt="another file; what torch's own tools wrote is for `commtrace import`",
+        attempt="another file; import files of torch's tools with `commtrace import`",
     )
 
 
-def _told(error: ValueError, text: str) -> DamageError:
+def _damage(error: ValueError, text: str) -> DamageError:
     """Return the error for text that begins as a trace but does not parse; mostly it is cut off."""
     at = getattr(error, "pos", len(text))
-    is_cut = isinstance(error, json.JSONDecodeError) and (
+    is_truncated = isinstance(error, json.JSONDecodeError) and (
         at >= len(text) or error.msg.startswith("Unterminated") or not text.rstrip().endswith("}")
     )
-    if is_cut:
+    if is_truncated:
         return DamageError("the end of the file", f"character {len(text)}")
     return DamageError(str(error), f"character {at}" if at < len(text) else "")
 
 
-def _version(document: Mapping[str, Any], asked: str) -> int:
+def _version(document: Mapping[str, Any], summary: str) -> int:
     version = document.get("version")
     if not is_int(version) or version < 1:
         raise DamageError(repr(version), "version")
     if version > FORMAT_VERSION:
         raise NewerTraceError(
-            asked,
+            summary,
             found=f"version {version} of the format",
             why=f"this commtrace supports versions up to {FORMAT_VERSION}",
             attempt="install the commtrace that recorded it, or a newer one",
@@ -188,7 +188,7 @@ def _object(container: Mapping[str, Any], name: str, place: str = "") -> dict[st
 
 def _list_of_strings(value: Any) -> list[str]:
     if not isinstance(value, list) or not all(type(each) is str for each in value):
-        raise DamageError("no list of strings", "strings")
+        raise DamageError("not a list of strings", "strings")
     return distinct(value)
 
 
@@ -234,7 +234,7 @@ def _decode_stored(column: Column, description: Description, rows: int, place: s
     try:
         packed = description.get("data", "") if isinstance(description, dict) else ""
         if not isinstance(packed, str):
-            raise DamageError("data that is no text")
+            raise DamageError("data that is not text")
         data = base64.b64decode(packed, validate=True)
         data = inflate(data, size_of(description, rows))
         return decode(description, data, rows, column.type)

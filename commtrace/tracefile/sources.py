@@ -106,16 +106,16 @@ def joined(facts: Iterable[Mapping[str, Any]]) -> list[Any]:
     return snippets.rows()
 
 
-def _row(given: Any) -> Any:
-    is_row = isinstance(given, list) and len(given) == 3
-    if not is_row or not (type(given[0]) is type(given[2]) is str and type(given[1]) is int):
+def _row(fact: Any) -> Any:
+    is_row = isinstance(fact, list) and len(fact) == 3
+    if not is_row or not (type(fact[0]) is type(fact[2]) is str and type(fact[1]) is int):
         raise TraceError(
             "cannot join the spools",
             place=f"fact {FACT!r}",
-            found=repr(given)[:60],
+            found=repr(fact)[:60],
             why="a snippet is [file, first line, text]",
         )
-    return SourceRow(*given)
+    return SourceRow(*fact)
 
 
 def lines_around(rows: Iterable[Any], file: str, line: int) -> tuple[SourceLine, ...]:

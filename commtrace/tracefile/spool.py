@@ -19,7 +19,7 @@ everything before it counts. Each batch lists all calls in progress as `outstand
 last batch count, as calls without a known end. Steps that were found rather than marked are rows of
 `found_steps`, with their source.
 
-The file is longer than others, so that writer and reader of one layout are together.
+The file exceeds the usual length, to keep the writer and the reader of the layout together.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ SITES = {
 _FIRST_WORD = b"commtrace-spool"
 _FIRST_LINE = b"%s %d\n" % (_FIRST_WORD, FORMAT_VERSION)
 _FIRST_LINES = tuple(b"%s %d\n" % (_FIRST_WORD, n + 1) for n in range(FORMAT_VERSION))
-_KILLED = "the process ended before it had written its first batch"
-_OTHERS = "join the spools of the other ranks: this one is then said to be missing"
+_KILLED = "the process ended before it wrote its first batch"
+_OTHERS = "merge the spools of the other ranks: this rank is then reported as missing"
 _BATCH = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
 _FASTEST = 1
@@ -249,18 +249,18 @@ def read_spool(path: Path) -> Spool:
 
 def parse_spool(data: bytes, path: Path | None = None) -> Spool:
     """Parse a spool in memory without checking its facts; `path` is only used in messages."""
-    asked = f"cannot read the spool {path}"
-    _check_first_line(data, asked)
-    allowance = Allowance(asked, len(data))
+    summary = f"cannot read the spool {path}"
+    _check_first_line(data, summary)
+    allowance = Allowance(summary, len(data))
     builder = _Builder(allowance)
     end = len(_FIRST_LINE)
-    with reading(asked):
-        for whole, payload in batches(data):
+    with reading(summary):
+        for batch_end, payload in batches(data):
             builder.add(payload)
-            end = whole
+            end = batch_end
         if not builder.num_batches:
             raise UnbegunSpoolError(
-                asked,
+                summary,
                 place=f"byte {end}",
                 found="no complete batch",
                 why=_KILLED,
@@ -277,23 +277,23 @@ def batches(data: bytes) -> Iterator[tuple[int, bytes]]:
         yield position, payload
 
 
-def _check_first_line(data: bytes, asked: str) -> None:
+def _check_first_line(data: bytes, summary: str) -> None:
     if not data:
-        raise EmptyTraceError(asked, found="an empty file", why=_KILLED, attempt=_OTHERS)
+        raise EmptyTraceError(summary, found="an empty file", why=_KILLED, attempt=_OTHERS)
     if data.startswith(_FIRST_LINES):
         return
     word, _, version = data[:64].partition(b"\n")[0].partition(b" ")
     if word == _FIRST_WORD and version[:20].isdigit():
         raise NewerTraceError(
-            asked,
+            summary,
             found=f"version {int(version[:20])} of the format",
             why=f"this commtrace supports versions up to {FORMAT_VERSION}",
             attempt="install the commtrace that recorded it, or a newer one",
         )
     if _FIRST_LINE.startswith(data):
-        raise UnbegunSpoolError(asked, found=f"{len(data)} bytes", why=_KILLED, attempt=_OTHERS)
+        raise UnbegunSpoolError(summary, found=f"{len(data)} bytes", why=_KILLED, attempt=_OTHERS)
     raise NotATraceError(
-        asked,
+        summary,
         place="its first line",
         found=repr(data[:32]),
         why=f"a spool begins with the line {_FIRST_LINE.decode().strip()!r}",
@@ -337,7 +337,7 @@ class _Builder:
         self.facts.update(facts)
         strings = _part(head, "strings", list)
         if not all(type(each) is str for each in strings):
-            raise DamageError("something else than a string", "strings")
+            raise DamageError("a value that is not a string", "strings")
         self._strings.extend(strings)
         self._arrays[OUTSTANDING] = _empty_table(OUTSTANDING)
         position = 0
@@ -380,13 +380,13 @@ class _Builder:
 
     def _join_sites(self, table: str) -> None:
         arrays = self._arrays
-        whole, numbers, sites = arrays[table], arrays[numbers_of(table)], arrays[sites_of(table)]
+        rows, numbers, sites = arrays[table], arrays[numbers_of(table)], arrays[sites_of(table)]
         for name in _OF_EACH[table]:
-            whole[name].extend(numbers[name])
+            rows[name].extend(numbers[name])
         require_codes(numbers[SITE.name], len(sites["rank"]), f"sites of {table}")
         require_rows(len(numbers[SITE.name]), len(TABLES[table]), self._allowance, table)
         for column in SITES[table]:
-            whole[column.name].extend(map(sites[column.name].__getitem__, numbers[SITE.name]))
+            rows[column.name].extend(map(sites[column.name].__getitem__, numbers[SITE.name]))
 
     def _correct_ranks(self) -> None:
         """Reassign to the rank the rows that were recorded before the process knew its rank.

@@ -50,11 +50,11 @@ def with_steps_from(source: str, spool: Spool) -> Spool:
     rows = [row for row, each in enumerate(found["source"]) if each == source]
     steps = {column.name: array("q", [found[column.name][row] for row in rows]) for column in STEPS}
     steps["rank"] = array("q", [spool.facts["rank"]]) * len(rows)
-    told = {
+    events = {
         name: {**spool.tables[name], "step": _steps_at(spool.tables[name][instant], steps)}
         for name, instant in _INSTANTS.items()
     }
-    return replace(spool, tables={**spool.tables, "steps": steps, **told})
+    return replace(spool, tables={**spool.tables, "steps": steps, **events})
 
 
 def _steps_at(instants: Sequence[int], steps: Mapping[str, array[int]]) -> array[int]:
@@ -80,5 +80,5 @@ def _num_steps(spool: Spool) -> int:
 def _is_marked(spool: Spool) -> bool:
     """Return whether the program has marked a step; the recording as a step does not count."""
     num_steps = _num_steps(spool)
-    is_whole: Any = spool.facts.get("is_one_step", False)
-    return num_steps > 1 or (num_steps == 1 and not is_whole)
+    is_one_step: Any = spool.facts.get("is_one_step", False)
+    return num_steps > 1 or (num_steps == 1 and not is_one_step)

@@ -127,7 +127,7 @@ class RunFile:
     def open(self, rank: int) -> BinaryIO:
         """Create the rank's file in the folder of spools; remove those of an earlier program."""
         if self.path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "a folder of that name", str(self.path))
+            raise IsADirectoryError(errno.EISDIR, "an existing folder", str(self.path))
         key = self.path.absolute(), rank
         _num_recordings[key] += 1
         number = _num_recordings[key]

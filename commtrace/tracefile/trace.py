@@ -141,9 +141,9 @@ def require_events(trace: Trace) -> Trace:
     if trace.num_rows("comm") or trace.num_rows("ops"):
         return trace
     raise EmptyTraceError(
-        f"nothing to show of the trace {trace.path or 'in memory'}",
-        found="no communication call and no operator",
-        why="the recorded program communicated nothing while recording was on"
-        + (", or was ended before it was written" if trace.run.get("torn_ranks") else ""),
+        f"nothing to show for the trace {trace.path or 'in memory'}",
+        found="no communication calls or operators",
+        why="the program did not communicate while recording was on"
+        + (", or ended before its calls were written" if trace.run.get("torn_ranks") else ""),
         attempt="record a part of the program that communicates",
     )

@@ -23,27 +23,27 @@ from commtrace.tracefile.facts import require_run_facts
 from commtrace.tracefile.reading import check_depth, distinct, reading
 from commtrace.tracefile.trace import StringColumn, Table, Trace
 
-_MOST_TOLD = 5
+_MAX_LISTED = 5
 
 
-def validated(trace: Trace, asked: str = "") -> Trace:
+def validated(trace: Trace, summary: str = "") -> Trace:
     """Return `trace` with printable strings, if it obeys the schema.
 
     Raises:
         InvalidTraceError: names the columns and rows with impossible values.
     """
-    asked = asked or f"cannot read the trace {trace.path or 'in memory'}"
-    with reading(asked):
+    summary = summary or f"cannot read the trace {trace.path or 'in memory'}"
+    with reading(summary):
         check_depth(trace.run)
-        require_run_facts(trace.run, asked)
+        require_run_facts(trace.run, summary)
         found = list(_problems(trace))
         if found:
-            more = f"; and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+            more = f"; and {len(found) - _MAX_LISTED} more" if len(found) > _MAX_LISTED else ""
             raise InvalidTraceError(
-                asked,
+                summary,
                 place=found[0][0],
-                found="; ".join(text for _, text in found[:_MOST_TOLD]) + more,
-                why="no recording has such values: the file was changed, or is damaged",
+                found="; ".join(text for _, text in found[:_MAX_LISTED]) + more,
+                why="a recording never has such values: the file was modified or is damaged",
                 attempt="copy it again, or record the run again",
             )
         return _printable(trace)
@@ -105,7 +105,7 @@ def _misshapen(place: str, column: Column, values: Sequence[str]) -> Iterator[Pr
     if bad:
         more = f" and {len(bad) - 1:,} more" if len(bad) > 1 else ""
         shown = repr(bad[0][:60])
-        yield place, f"{place}: {shown}{more}, which is not of the form of {column.form}"
+        yield place, f"{place}: {shown}{more}, which is not of the form {column.form}"
 
 
 def _used(values: Sequence[str]) -> list[str]:
@@ -163,7 +163,7 @@ def _doubles(name: str, table: Table) -> Iterator[Problem]:
         row = int(order[1:][same][0])
         values = ", ".join(f"{column} {table[column][row]}" for column in UNIQUE[name])
         place = f"tables.{name}"
-        yield place, f"{place}: {int(same.sum()):,} rows told twice, as of {values}"
+        yield place, f"{place}: {int(same.sum()):,} duplicate rows, such as {values}"
 
 
 def _is_increasing(keys: Sequence[np.ndarray]) -> bool:
@@ -193,7 +193,7 @@ def _sizes(groups: Table) -> Iterator[Problem]:
         num = ranks.count(",") + 1
         if ranks and size != num:
             place = "tables.groups.columns.size"
-            yield place, f"{place}: {size} in row {row}, whose ranks are {num}"
+            yield place, f"{place}: {size} in row {row}, which has {num} ranks"
             return
 
 
@@ -222,7 +222,7 @@ def _unknown_references(trace: Trace, sound: dict[str, bool]) -> Iterator[Proble
         unknown = sorted(names - {""} - set(trace.tables[other][key]))
         if unknown:
             place = f"tables.{name}.columns.{column}"
-            yield place, f"{place}: {unknown[0][:60]!r}, which table {other} does not have"
+            yield place, f"{place}: {unknown[0][:60]!r}, which is not in table {other}"
 
 
 def _printable(trace: Trace) -> Trace:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import CATALOG, Frames
-from commtrace.analyze.findings import by_lack, together, unanswered
+from commtrace.analyze.findings import by_missing_data, grouped, unanswered
 from commtrace.escaping import visible
 from commtrace.units import text_of_bytes, text_of_duration
 from commtrace.views.html import html
@@ -61,12 +61,12 @@ class Findings(Table):
 
     def _not_judged(self) -> list[str]:
         """Return one sentence per kind of missing data, with the rules that need it."""
-        lacks = by_lack(self.attrs[_UNANSWERED])
+        lacks = by_missing_data(self.attrs[_UNANSWERED])
         return [f"Not judged: {', '.join(names)}. {lack}" for lack, names in lacks.items()]
 
     def _rows(self) -> list[dict[Any, Any]]:
         """Return the findings, similar ones combined."""
-        return together(pd.DataFrame(self)).to_dict("records")
+        return grouped(pd.DataFrame(self)).to_dict("records")
 
     def _heading(self) -> str:
         num = len(self._rows())

@@ -42,7 +42,7 @@ def test_a_fault_ends_with_code_1_and_is_explained(commtrace: Commtrace, broken_
     )
 
 
-def test_what_was_lost_is_told_and_is_no_fault(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_what_was_lost_is_reported_and_is_no_fault(commtrace: Commtrace, tmp_path: Path) -> None:
     program = training(num_ranks=4, tp=4)
     rows = [row for row in program.rows if row.rank or row.id < 5]
     ranks = [rank_row(rank, num_dropped=9 if rank == 0 else 0) for rank in range(4)]
@@ -52,10 +52,12 @@ def test_what_was_lost_is_told_and_is_no_fault(commtrace: Commtrace, tmp_path: P
     ended = commtrace("check", trace)
     assert ended.code == 0
     assert "no fault in" in ended.out
-    assert "it went beyond the memory bound" in ended.out
+    assert "it exceeded the memory bound" in ended.out
 
 
-def test_what_the_trace_lacks_is_told_beside_no_fault(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_what_the_trace_lacks_is_reported_beside_no_fault(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
     program = training(num_ranks=4, tp=4)
     ranks = [rank_row(rank, complete=rank != 2) for rank in range(4)]
     trace = trace_of(program.rows, groups=program.groups, ranks=ranks)

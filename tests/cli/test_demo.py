@@ -41,7 +41,7 @@ def test_ranks_that_cannot_share_the_model_are_refused(commtrace: Commtrace) -> 
         assert (ended.code, ended.out) == (2, "")
         assert ended.err == (
             f"error: cannot run the demo on {nproc} ranks\n"
-            "  why: they share the 4 heads of its model evenly\n"
+            "  why: the 4 heads of its model must divide evenly\n"
             "  try: --nproc 1, 2 or 4\n"
         )
 
@@ -63,7 +63,7 @@ def test_a_wheel_has_the_program_where_it_is_looked_for() -> None:
     assert demo.program() == ROOT / "examples" / demo.NAME
 
 
-def test_an_installation_without_the_program_is_told_so(
+def test_an_installation_without_the_program_is_reported_so(
     commtrace: Commtrace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(demo, "PLACES", (tmp_path / "a", tmp_path / "b"))

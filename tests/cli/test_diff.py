@@ -52,18 +52,18 @@ def test_what_changed_in_all_comes_before_the_places(
 
 
 @pytest.mark.parametrize(
-    ("metric", "told"),
+    ("metric", "message"),
     [
         ("calls", "calls grew per step: 10 -> 15 (+5)\n"),
         ("bytes", "wire_bytes grew per step: 6.14 kB -> 9.22 kB (+3.07 kB)\n"),
     ],
 )
 def test_an_increase_ends_with_code_1(
-    commtrace: Commtrace, run_json: Path, longer_json: Path, metric: str, told: str
+    commtrace: Commtrace, run_json: Path, longer_json: Path, metric: str, message: str
 ) -> None:
     ended = commtrace("diff", run_json, longer_json, "--fail-on-increase", metric)
     assert ended.code == 1
-    assert ended.err.endswith(told)
+    assert ended.err.endswith(message)
     assert commtrace("diff", longer_json, run_json, "--fail-on-increase", metric).code == 0
 
 

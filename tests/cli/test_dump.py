@@ -49,17 +49,15 @@ def test_the_terminal_shows_what_fits_and_says_what_is_left(
     assert ended.code == 0
     assert ended.out.startswith("120 of 120 rows of comm\n")
     assert "90 more: --limit 120" in ended.out
-    told = " ".join(ended.out.split())
-    assert re.search(
-        r"\d+ columns left out \(.*\): in a wider terminal, or with --columns or", told
-    )
+    text = " ".join(ended.out.split())
+    assert re.search(r"\d+ columns omitted \(.*\): in a wider terminal, or with --columns or", text)
     assert max(len(line) for line in ended.out.splitlines()) <= columns
 
 
 def test_no_row_that_matches_is_no_fault(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("dump", run_json, "comm", "--where", "rank=99")
     assert (ended.code, ended.out) == (0, "0 of 120 rows of comm\n")
-    assert ended.err.startswith("note: 'rank=99' holds for no row: rank is from 0 to 3\n")
+    assert ended.err.startswith("note: 'rank=99' holds for no row: rank ranges from 0 to 3\n")
 
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
@@ -80,7 +78,7 @@ def test_a_trace_without_events_is_dumped_too(commtrace: Commtrace, silent_json:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ("com",),
@@ -88,12 +86,12 @@ def test_a_trace_without_events_is_dumped_too(commtrace: Commtrace, silent_json:
         ),
         (("comm", "--where", "knd=x"), "error: no column 'knd'\n"),
         (("comm", "--columns", "knd"), "error: no column 'knd'\n"),
-        (("comm", "--where", "kind"), "error: 'kind' is no condition\n"),
+        (("comm", "--where", "kind"), "error: 'kind' is not a condition\n"),
     ],
 )
-def test_what_there_is_not_is_told(
-    commtrace: Commtrace, run_json: Path, arguments: tuple[str, ...], said: str
+def test_what_there_is_not_is_reported(
+    commtrace: Commtrace, run_json: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     ended = commtrace("dump", run_json, *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(said)
+    assert ended.err.startswith(message)

@@ -43,7 +43,9 @@ def test_the_story_goes_from_the_line_to_the_peers(commtrace: Commtrace, needed_
     ended = commtrace("explain", needed_json, "longest")
     assert ended.code == 0
     story, last, findings = re.sub(" +\n", "\n", ended.out).partition("last\n")
-    assert findings.startswith("\nreplicated  aten.mm.default in net brought its argument self")
+    assert findings.startswith(
+        "\nreplication_fallback  aten.mm.default in net replicated its argument self"
+    )
     assert story + last == (
         "0:7 all_gather on tp, step 0, forward\n"
         "where    train.py:1 in forward\n"
@@ -53,9 +55,9 @@ def test_the_story_goes_from_the_line_to_the_peers(commtrace: Commtrace, needed_
         "why      aten.mm.default needs its argument self in another layout\n"
         "           inside of aten.linear.default\n"
         "           from  f32[8,8] tp:S(0)\n"
-        "                 dim 0 cut over tp\n"
+        "                 dim 0 sharded over tp\n"
         "           to    f32[8,8] tp:R\n"
-        "                 whole on each rank of tp\n"
+        "                 replicated over tp\n"
         "choice   > on tp  R, S(1) -> S(1)  100 µs  cheapest\n"
         "           on tp  R, R -> R  200 µs\n"
         "sent     c10d::_allgather_base_\n"
@@ -65,9 +67,9 @@ def test_the_story_goes_from_the_line_to_the_peers(commtrace: Commtrace, needed_
         "time     began 0 ns into the run, took 2 ms\n"
         "         blocked rank 0 for 2 ms\n"
         "           1.5 ms waiting for rank 1\n"
-        "           500 µs transfer, with all there\n"
+        "           500 µs transfer after the last arrival\n"
         "         128 kB/s algbw, 64 kB/s busbw\n"
-        "peers    rank 1 came last, 1.5 ms after the first\n"
+        "peers    rank 1 arrived last, 1.5 ms after the first\n"
         "         call  arrived  blocked  waited  transfer\n"
         "         0:7     +0 ns     2 ms  1.5 ms    500 µs  this call\n"
         "         1:7   +1.5 ms   500 µs    0 ns    500 µs  last\n"
@@ -90,10 +92,10 @@ def test_without_a_reason_it_says_so_and_tells_the_rest(
     plain = write_trace(trace_of(rows), tmp_path / "plain.json")
     ended = commtrace("explain", plain, "0", columns=140)
     assert ended.code == 0
-    assert "why      No operator on distributed tensors asked for it" in ended.out
+    assert "why      No operator on distributed tensors needed it" in ended.out
     assert "a.py:9" in ended.out
-    assert "1 of 2 came; no call of rank 1 is in the trace" in ended.out
-    assert "note: When it was complete is not known" in ended.out
+    assert "1 of 2 arrived; no call of rank 1 is in the trace" in ended.out
+    assert "note: The completion time is unknown" in ended.out
 
 
 def test_of_many_peers_this_one_and_the_latest_are_shown(

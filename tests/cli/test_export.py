@@ -24,13 +24,13 @@ def test_perfetto_is_written_beside_where_one_stands(
 
 
 @pytest.mark.parametrize("to", ["perfetto", "speedscope"])
-def test_a_file_goes_where_it_is_told(
+def test_a_file_is_written_to_the_requested_path(
     to: str, commtrace: Commtrace, run_json: Path, tmp_path: Path
 ) -> None:
     assert commtrace("export", run_json, "--to", to, "-o", "mine.json").code == 0
     assert json.loads((tmp_path / "mine.json").read_text())
     again = commtrace("export", run_json, "--to", to, "-o", "mine.json")
-    assert (again.code, "found: a file of that name" in again.err) == (2, True)
+    assert (again.code, "found: an existing file" in again.err) == (2, True)
     assert commtrace("export", run_json, "--to", to, "-o", "mine.json", "--force").code == 0
 
 
@@ -42,7 +42,7 @@ def test_csv_is_a_folder_of_tables(commtrace: Commtrace, run_json: Path, tmp_pat
                      "sources.csv", "steps.csv"]  # fmt: skip
     assert all(f"wrote run-csv/{name}" in ended.err for name in names)
     again = commtrace("export", run_json, "--to", "csv")
-    assert (again.code, "a folder with something in it" in again.err) == (2, True)
+    assert (again.code, "a folder that is not empty" in again.err) == (2, True)
     assert commtrace("export", run_json, "--to", "csv", "-f").code == 0
 
 

@@ -39,24 +39,24 @@ def test_findings_have_their_cost_and_advice_and_what_was_not_judged_its_reason(
         "2 findings\n"
         "\n"
         "outside_modules  could save 800 ns (26.7% of the steps) and 160 B\n"
-        "  20 calls of all_reduce in forward were made outside of any module, at a.py:9.\n"
-        "  Move them into a module, so that they are planned and seen with it, or check\n"
-        "  that they are meant.\n"
+        "  20 calls of all_reduce in forward are outside of any module, at a.py:9.\n"
+        "  Move them into a module, so that they are attributed to it, or check that they\n"
+        "  are intended.\n"
         "  at a.py:9\n"
         "\n"
         "small_messages  could save 760 ns (25.3% of the steps)\n"
-        "  20 calls of all_reduce on tp in forward carry 8 B on average, less than a link\n"
-        "  needs to reach its speed.\n"
-        "  Send them together: coalesced or in buckets, or less often.\n"
+        "  20 calls of all_reduce on tp in forward carry 8 B on average, too small for\n"
+        "  the full bandwidth of a link.\n"
+        "  Coalesce them or use buckets, or send less often.\n"
         "  at a.py:9\n"
         "\n"
-        "not judged: wide_types. No call carries a type of 16 bits. The trace has the\n"
-        "types of what is sent, not of what is computed, so whether float32 is wider than\n"
-        "the program's own type cannot be told.\n"
+        "not evaluated: float32_messages. No call carries a 16-bit type. The trace has\n"
+        "the types of messages, not of computations, so it is unknown whether float32 is\n"
+        "wider than the type of the computation.\n"
         "\n"
-        "not judged: reduced_again. No reduction says which parameters' gradients it\n"
-        "carries (those of DistributedDataParallel and FSDP do), so what is reduced again\n"
-        "cannot be told.\n"
+        "not evaluated: repeated_reduction. No reduction names the parameters of its\n"
+        "gradients (those of DistributedDataParallel and FSDP do), so repeated reductions\n"
+        "cannot be identified.\n"
     )
     assert ended.err == f"next  commtrace explain {wasteful_json} 0:0\n"
 
@@ -85,29 +85,37 @@ def test_json_and_csv_hold_exact_numbers(commtrace: Commtrace, wasteful_json: Pa
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
+    ("requested", "code"),
     [
         (["outside_modules"], 1),
         (["any"], 1),
         (["stall", "small_messages"], 1),
-        (["gathered_again"], 0),
+        (["repeated_all_gather"], 0),
         ([], 0),
     ],
 )
 @pytest.mark.parametrize("form", [[], ["--json"], ["--csv"]])
 def test_fail_on_ends_with_1_where_the_rule_has_found_something(
-    commtrace: Commtrace, wasteful_json: Path, asked: list[str], code: int, form: list[str]
+    commtrace: Commtrace, wasteful_json: Path, requested: list[str], code: int, form: list[str]
 ) -> None:
-    options = [part for name in asked for part in ("--fail-on", name)]
+    options = [part for name in requested for part in ("--fail-on", name)]
     assert commtrace("findings", wasteful_json, *options, *form).code == code
 
 
 def test_fail_on_a_rule_that_could_not_judge_says_so(
     commtrace: Commtrace, wasteful_json: Path
 ) -> None:
+    ended = commtrace("findings", wasteful_json, "--fail-on", "float32_messages", "--json")
+    assert ended.code == 0
+    assert ended.err.startswith(
+        "note: float32_messages could not be evaluated: No call carries a 16-bit type"
+    )
+
+
+def test_fail_on_accepts_former_names(commtrace: Commtrace, wasteful_json: Path) -> None:
     ended = commtrace("findings", wasteful_json, "--fail-on", "wide_types", "--json")
     assert ended.code == 0
-    assert ended.err.startswith("note: wide_types could not be judged: No call carries a type of")
+    assert ended.err.startswith("note: float32_messages could not be evaluated")
 
 
 def test_fail_on_a_rule_that_there_is_not_is_refused(
@@ -127,7 +135,7 @@ reason = "the loss"
 """
 
 
-def test_a_muted_finding_is_told_with_its_reason_and_fails_nothing(
+def test_a_muted_finding_is_reported_with_its_reason_and_fails_nothing(
     commtrace: Commtrace, wasteful_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text(MUTED)
@@ -135,16 +143,16 @@ def test_a_muted_finding_is_told_with_its_reason_and_fails_nothing(
     ended = commtrace("findings", wasteful_json, "--fail-on", "outside_modules")
     assert ended.code == 0
     assert "1 finding\n" in ended.out
-    told = " ".join(ended.out.split())
-    assert "muted: 1 finding of outside_modules. the loss (" in told
+    text = " ".join(ended.out.split())
+    assert "muted: 1 finding of outside_modules. the loss (" in text
     document = json.loads(commtrace("findings", wasteful_json, "--json").out)
     assert document["muted"] == [
         {"rule": "outside_modules", "reason": "the loss", "num_findings": 1}
     ]
-    assert set(document["unanswered"]) == {"wide_types", "reduced_again"}
+    assert set(document["unanswered"]) == {"float32_messages", "repeated_reduction"}
 
 
-def test_a_mistake_in_the_settings_is_told(
+def test_a_mistake_in_the_settings_is_reported(
     commtrace: Commtrace, wasteful_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.commtrace]\nmute = []")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from commtrace_cli.fitting import Fitted, fitted, told
+from commtrace_cli.fitting import Fitted, fitted, omissions
 from tests.cli.conftest import Commtrace
 
 HEADINGS = {name: name for name in ("module", "kind", "wire", "blocked")}
@@ -35,7 +35,7 @@ def drawn(found: Fitted, width: int) -> list[str]:
 
 def test_all_is_shown_where_there_is_room() -> None:
     found = of_width(80)
-    assert (found.left_out, found.num_cut) == ((), 0)
+    assert (found.left_out, found.num_truncated) == ((), 0)
     assert drawn(found, 80)[0].split() == list(HEADINGS)
 
 
@@ -49,22 +49,25 @@ def test_numbers_are_whole_and_what_is_missing_is_counted(width: int) -> None:
     for name in NUMBERS:
         if name not in found.left_out:
             assert all(text in line for text, line in zip(TEXTS[name], lines[1:], strict=True))
-    assert sum("…" in line for line in lines[1:]) == min(found.num_cut, 1) or found.num_cut > 1
+    assert (
+        sum("…" in line for line in lines[1:]) == min(found.num_truncated, 1)
+        or found.num_truncated > 1
+    )
 
 
 def test_a_path_keeps_its_end_and_what_is_important_stays() -> None:
     found = of_width(40)
     assert found.left_out == ("wire",)
-    assert found.num_cut == 1
+    assert found.num_truncated == 1
     assert drawn(found, 40)[1].startswith("…")
     assert "attention" in drawn(found, 40)[1]
 
 
-def test_what_is_missing_is_told_in_a_sentence() -> None:
-    assert told([], 0, "with --csv") == ""
-    assert told([str(n) for n in range(10)], 1, "with --csv") == (
-        "10 columns left out (0, 1, 2, 3, 4, 5, 6, 7, ...), 1 cell cut: in a wider terminal, or "
-        "with --csv"
+def test_what_is_missing_is_reported_in_a_sentence() -> None:
+    assert omissions([], 0, "with --csv") == ""
+    assert omissions([str(n) for n in range(10)], 1, "with --csv") == (
+        "10 columns omitted (0, 1, 2, 3, 4, 5, 6, 7, ...), 1 cell truncated: in a wider terminal, "
+        "or with --csv"
     )
 
 
@@ -85,4 +88,4 @@ def test_no_command_writes_past_the_edge_or_cuts_a_number(
     assert max(map(len, ended.out.splitlines())) <= columns
     assert not re.search(r"\d(\.\d*)? ?…", ended.out)
     if "…" in ended.out:
-        assert re.search(r"\d+\s+(cells?|names?)\s+cut", ended.out)
+        assert re.search(r"\d+\s+(cells?|names?)\s+truncated", ended.out)

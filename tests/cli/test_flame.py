@@ -18,10 +18,10 @@ def test_it_draws_the_flame_graph_in_the_terminal(commtrace: Commtrace, run_json
     lines = ended.out.splitlines()
     assert lines[:2] == [
         "train.py --steps 3",
-        "Bytes sent: what one rank does, the mean over ranks",
+        "Bytes sent: per rank, as the mean over ranks",
     ]
-    whole = next(line for line in lines if line.startswith("all communication"))
-    assert whole.split()[2:5] == ["18.4", "kB", "100%"]  # 6 x (3 x 768 + 2 x 384) bytes
+    total_line = next(line for line in lines if line.startswith("all communication"))
+    assert total_line.split()[2:5] == ["18.4", "kB", "100%"]  # 6 x (3 x 768 + 2 x 384) bytes
     assert all(len(line) <= 100 for line in lines)
     assert ended.err.endswith(f"next  commtrace flame {run_json} --by wire_bytes -o flame.html\n")
 
@@ -34,11 +34,13 @@ def test_widths_are_by_what_is_asked_for(
     commtrace: Commtrace, run_json: Path, by: str, amount: list[str] | None
 ) -> None:
     ended = commtrace("flame", run_json, "--by", by)
-    whole = next(line for line in ended.out.splitlines() if line.startswith("all comm")).split()
+    total_line = next(
+        line for line in ended.out.splitlines() if line.startswith("all comm")
+    ).split()
     if amount:
-        assert whole[2 : 2 + len(amount)] == amount
+        assert total_line[2 : 2 + len(amount)] == amount
     else:
-        assert whole[3] in ("µs", "ms")
+        assert total_line[3] in ("µs", "ms")
 
 
 def test_every_width_is_a_value_of_the_figure() -> None:
@@ -61,8 +63,10 @@ def test_a_phase_alone(commtrace: Commtrace, run_json: Path) -> None:
 def test_some_steps_alone(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("flame", run_json, "--by", "count", "--steps", "1:2")
     assert "all communication" in ended.out
-    whole = next(line for line in ended.out.splitlines() if line.startswith("all comm")).split()
-    assert whole[2] == "20"
+    total_line = next(
+        line for line in ended.out.splitlines() if line.startswith("all comm")
+    ).split()
+    assert total_line[2] == "20"
     refused = commtrace("flame", run_json, "--steps", "7")
     assert refused.code == 2
     assert "steps 0 to 2" in refused.err

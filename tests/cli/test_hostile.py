@@ -92,15 +92,15 @@ def test_every_command_is_tried() -> None:
 
 @pytest.mark.parametrize(
     ("command", "arguments"),
-    [(command, given) for command, all_given in ARGUMENTS.items() for given in all_given],
+    [(command, argv) for command, all_arguments in ARGUMENTS.items() for argv in all_arguments],
     ids=lambda each: each if isinstance(each, str) else ascii(" ".join(each))[:24],
 )
 def test_a_command_shows_hostile_names_as_letters(
     commtrace: Commtrace, hostile_json: Path, command: str, arguments: tuple[str, ...]
 ) -> None:
-    given = [str(hostile_json) if each == "TRACE" else each for each in arguments]
+    argv = [str(hostile_json) if each == "TRACE" else each for each in arguments]
     for columns in (60, 160):
-        ended: Ended = commtrace(command, *given, columns=columns)
+        ended: Ended = commtrace(command, *argv, columns=columns)
         assert "Traceback" not in ended.err
         assert is_seen(ended.out), ascii(ended.out)
         assert is_seen(ended.err), ascii(ended.err)
@@ -114,13 +114,13 @@ def test_a_command_shows_hostile_names_as_letters(
 def test_json_and_csv_are_exact(
     commtrace: Commtrace, hostile_json: Path, arguments: tuple[str, ...]
 ) -> None:
-    given = [hostile_json if each == "TRACE" else each for each in arguments]
-    text = commtrace(*given, "--json").out
+    argv = [hostile_json if each == "TRACE" else each for each in arguments]
+    text = commtrace(*argv, "--json").out
     assert is_seen(text)
     _, table = [value for value in json.loads(text).values() if isinstance(value, dict)][:2]
     modules = {row["module"] for row in table["rows"]}
     assert any(f"={BAD[:-26]}" in module for module in modules)
-    rows = csv.DictReader(io.StringIO(commtrace(*given, "--csv").out, newline=""))
+    rows = csv.DictReader(io.StringIO(commtrace(*argv, "--csv").out, newline=""))
     fields = {row["module"] for row in rows}
     assert all(field.startswith("'=") for field in fields if field)
     assert {text_of_cell(field) for field in fields} == modules
@@ -150,8 +150,10 @@ def test_the_next_command_can_be_pasted_into_a_shell(capsys: pytest.CaptureFixtu
     finish([], then=["printf", "%s", "it's\x1b\u202e\\"])
     line = capsys.readouterr().err.removeprefix("next  ").strip()
     assert line.isprintable()
-    said = subprocess.run(["bash", "-c", line], capture_output=True, timeout=60, check=True).stdout
-    assert said.decode() == "it's\x1b\u202e\\"
+    printed = subprocess.run(
+        ["bash", "-c", line], capture_output=True, timeout=60, check=True
+    ).stdout
+    assert printed.decode() == "it's\x1b\u202e\\"
 
 
 PRINTERS = {

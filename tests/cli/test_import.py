@@ -16,13 +16,13 @@ def test_dumps_become_a_run_file_that_can_be_checked(commtrace: Commtrace, tmp_p
     ended = commtrace("import", "dumps", "-o", "run.json", columns=None)
     assert (ended.code, ended.out) == (0, "")
     assert "imported 84 calls of 4 ranks from flight recorder" in ended.err
-    assert "note: it does not tell roots, reductions, modules and operators" in ended.err
+    assert "note: the source lacks roots, reductions, modules and operators" in ended.err
     assert "next  commtrace check run.json" in ended.err
     assert read_trace(tmp_path / "run.json").run["imported_files"] == 4
     checked = commtrace("check", "run.json")
     first, note = checked.out.split("\n", 1)
     assert (checked.code, first) == (0, "no fault in 84 calls of 4 ranks")
-    assert note.startswith("note: Imported from flight recorder, which does not tell: roots")
+    assert note.startswith("note: Imported from flight recorder, which lacks: roots")
 
 
 def test_a_rank_that_never_came_makes_the_check_end_with_1(
@@ -34,7 +34,7 @@ def test_a_rank_that_never_came_makes_the_check_end_with_1(
     commtrace("import", write_dumps(tmp_path / "dumps", dumps), "-o", "run.json")
     ended = commtrace("check", "run.json")
     assert ended.code == 1
-    assert "Rank 3 never came to all_reduce 9 of group 0; ranks 0-2 did." in ended.out
+    assert "Rank 3 never arrived at all_reduce 9 of group 0; ranks 0-2 did." in ended.out
 
 
 def test_a_pickle_that_would_run_something_ends_with_3(
@@ -47,14 +47,12 @@ def test_a_pickle_that_would_run_something_ends_with_3(
     (tmp_path / "rank_0").write_bytes(pickle.dumps(Payload(), 2))
     ended = commtrace("import", "rank_0", "-o", "run.json")
     assert ended.code == 3
-    assert f"found: a pickle that wants to load {os.system.__module__}.system" in ended.err
+    assert f"found: a pickle that loads {os.system.__module__}.system" in ended.err
     assert not (tmp_path / "ran").exists()
     assert not (tmp_path / "run.json").exists()
 
 
-def test_what_is_there_is_overwritten_only_when_told_to(
-    commtrace: Commtrace, tmp_path: Path
-) -> None:
+def test_what_is_there_is_overwritten_only_with_force(commtrace: Commtrace, tmp_path: Path) -> None:
     dumps = write_dumps(tmp_path / "dumps", healthy(1))
     (tmp_path / "run.json").write_text("mine")
     assert commtrace("import", dumps, "-o", "run.json").code == 2
@@ -73,10 +71,10 @@ def test_files_that_are_none_are_named_with_what_is_in_them(
     for name, found in {
         "nowhere": "no such file or folder",
         "notes": "'hello'",
-        "other.json": "values of another kind",
+        "other.json": "other values",
         "cut.json": "the end of the file",
         "empty": "an empty file",
-        "bad.gz": "gzip that breaks off",
+        "bad.gz": "truncated gzip data",
         str(run_json): "a trace of commtrace",
     }.items():
         ended = commtrace("import", name, "-o", "out.json", columns=None)
@@ -92,7 +90,7 @@ def test_files_of_several_kinds_or_of_one_rank_are_no_run(
     folder = write_dumps(tmp_path / "dumps", healthy(1))
     (tmp_path / "profile.json").write_text('{"traceEvents": []}')
     mixed = commtrace("import", folder, "profile.json", "-o", "out.json")
-    assert (mixed.code, "cannot import files of several kinds" in mixed.err) == (3, True)
+    assert (mixed.code, "cannot import files of several formats" in mixed.err) == (3, True)
     (folder / "rank_0_again").write_bytes((folder / "nccl_trace_rank_0").read_bytes())
     twice = commtrace("import", folder, "-o", "out.json", columns=None)
     assert (twice.code, "found: two of rank 0:" in twice.err) == (3, True)
@@ -110,7 +108,7 @@ def test_info_says_where_it_comes_from_and_what_is_lacking(
     commtrace: Commtrace, tmp_path: Path
 ) -> None:
     commtrace("import", write_dumps(tmp_path / "dumps", healthy(1)), "-o", "run.json")
-    told = commtrace("info", "run.json", columns=None).out
-    assert "imported from   flight recorder" in told
-    assert "roots, reductions, modules and operators; how long" in told
-    assert "not closed" not in told
+    text = commtrace("info", "run.json", columns=None).out
+    assert "imported from   flight recorder" in text
+    assert "roots, reductions, modules and operators; blocked" in text
+    assert "not closed" not in text

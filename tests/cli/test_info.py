@@ -21,7 +21,7 @@ def test_it_tells_program_ranks_sizes_and_format(commtrace: Commtrace, run_json:
     size = f"{run_json.stat().st_size / 1000:.3g} kB"
     assert re.sub(" +\n", "\n", ended.out) == (
         f"trace      run.json, {size}\n"
-        f"format     version {FORMAT_VERSION}, of {FORMAT_VERSION} that are known here\n"
+        f"format     version {FORMAT_VERSION}, latest supported version {FORMAT_VERSION}\n"
         "program    train.py --steps 3\n"
         "recorded   2023-11-14T22:13:20+00:00, 10.3 ms, detail op\n"
         "with       torch 2.13.0, python 3.11.7\n"
@@ -36,11 +36,11 @@ def test_it_tells_program_ranks_sizes_and_format(commtrace: Commtrace, run_json:
     assert ended.err == "next  commtrace summary run.json\n"
 
 
-def test_what_is_missing_is_told(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_what_is_missing_is_reported(commtrace: Commtrace, tmp_path: Path) -> None:
     folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
     (folder / spool_name(1)).unlink()
-    cut = folder / spool_name(2)
-    cut.write_bytes(cut.read_bytes()[:-3])
+    spool = folder / spool_name(2)
+    spool.write_bytes(spool.read_bytes()[:-3])
     assert "3 of 4, no recording of rank 1, not closed by rank 2" in commtrace("info", folder).out
     lossy = trace_of(ranks=[rank_row(0, num_dropped=1200)])
     path = write_trace(lossy, tmp_path / "lossy.json")
@@ -50,14 +50,14 @@ def test_what_is_missing_is_told(commtrace: Commtrace, tmp_path: Path) -> None:
 def test_a_trace_without_events_has_facts_too(commtrace: Commtrace, silent_json: Path) -> None:
     ended = commtrace("info", silent_json)
     assert ended.code == 0
-    assert "none were marked" in ended.out
+    assert "none marked or detected" in ended.out
 
 
 def test_json_has_the_facts_as_values(commtrace: Commtrace, run_json: Path) -> None:
-    told = json.loads(commtrace("info", run_json, "--json").out)["info"]
-    assert (told["world_size"], told["recorded_ranks"]) == (4, [0, 1, 2, 3])
-    assert told["hosts"][0]["host"] == "node0"
-    assert told["num_rows"]["comm"] == 120
+    printed = json.loads(commtrace("info", run_json, "--json").out)["info"]
+    assert (printed["world_size"], printed["recorded_ranks"]) == (4, [0, 1, 2, 3])
+    assert printed["hosts"][0]["host"] == "node0"
+    assert printed["num_rows"]["comm"] == 120
 
 
 def test_settings_of_the_project_are_shown(
@@ -76,6 +76,6 @@ def test_settings_of_the_project_are_shown(
         "pyproject.toml detail collective libraries trainer threshold late_odds 7, by default 5 "
         "muted stall, module m.*: a checkpoint"
     )
-    told = json.loads(commtrace("info", run_json, "--json").out)["settings"]
-    assert told["muted"][0]["rule"] == "stall"
-    assert told["path"] == str(tmp_path / "pyproject.toml")
+    printed = json.loads(commtrace("info", run_json, "--json").out)["settings"]
+    assert printed["muted"][0]["rule"] == "stall"
+    assert printed["path"] == str(tmp_path / "pyproject.toml")

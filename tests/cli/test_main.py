@@ -88,7 +88,7 @@ def test_an_unknown_command_is_named(commtrace: Commtrace) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ("summary", "run.json", "--by", "modul"),
@@ -107,9 +107,9 @@ def test_an_unknown_command_is_named(commtrace: Commtrace) -> None:
     ],
 )
 def test_a_wrong_argument_gets_an_error_like_all_others(
-    commtrace: Commtrace, run_json: Path, arguments: tuple[str, ...], said: str
+    commtrace: Commtrace, run_json: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert commtrace(*arguments).err == said
+    assert commtrace(*arguments).err == message
 
 
 def test_what_the_system_refuses_gets_a_sentence(commtrace: Commtrace, run_json: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_the_system_refuses_gets_a_sentence(commtrace: Commtrace, run_json:
     assert ended.err == (
         f"error: cannot write {name}\n"
         "  found: a name that is too long for the file system\n"
-        "  try: a shorter one\n"
+        "  try: a shorter name\n"
     )
 
 
@@ -135,8 +135,8 @@ def test_who_stops_reading_ends_the_command_without_a_word(
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        said = process.stderr.read()
-        assert (process.wait(timeout=60), said) == (141, b"")
+        message = process.stderr.read()
+        assert (process.wait(timeout=60), message) == (141, b"")
 
 
 def test_output_that_cannot_be_written_gets_a_sentence(run_json: Path) -> None:
@@ -147,7 +147,7 @@ def test_output_that_cannot_be_written_gets_a_sentence(run_json: Path) -> None:
         assert process.communicate(timeout=60)[1].decode() == (
             "error: cannot write the output\n"
             "  found: no space left on device\n"
-            "  try: send what is printed to another place\n"
+            "  try: redirect the output to another place\n"
         )
         assert process.returncode == 2
 
@@ -201,7 +201,7 @@ def test_the_completion_of_a_shell_can_be_shown(
     assert "_COMMTRACE_COMPLETE" in ended.out
 
 
-def test_the_version_is_told(commtrace: Commtrace) -> None:
+def test_the_version_is_reported(commtrace: Commtrace) -> None:
     ended = commtrace("--version")
     assert (ended.code, ended.out) == (0, f"commtrace {__version__}\n")
 

@@ -22,8 +22,8 @@ def test_ranks_that_are_missing_or_cut_off_are_named(commtrace: Commtrace, tmp_p
     folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
     (folder / spool_name(1)).unlink()
     (folder / spool_name(3)).write_bytes(b"")
-    cut = folder / spool_name(2)
-    cut.write_bytes(cut.read_bytes()[:-3])
+    spool = folder / spool_name(2)
+    spool.write_bytes(spool.read_bytes()[:-3])
     ended = commtrace("merge", folder)
     assert ended.code == 0
     assert "note: no spool of ranks 1, 3" in ended.err
@@ -38,7 +38,9 @@ def test_a_file_is_not_overwritten_unasked(commtrace: Commtrace, tmp_path: Path)
     assert commtrace("merge", folder, "--force").code == 0
 
 
-def test_a_folder_without_spools_is_told_to_have_none(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_a_folder_without_spools_is_reported_to_have_none(
+    commtrace: Commtrace, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     ended = commtrace("merge", tmp_path / "empty")
     assert ended.code == 3
@@ -46,14 +48,14 @@ def test_a_folder_without_spools_is_told_to_have_none(commtrace: Commtrace, tmp_
     assert not (tmp_path / "run.json").exists()
 
 
-def test_what_is_no_folder_is_told_so(commtrace: Commtrace, tmp_path: Path) -> None:
+def test_what_is_no_folder_is_reported_so(commtrace: Commtrace, tmp_path: Path) -> None:
     ended = commtrace("merge", "nowhere")
     assert (ended.code, ended.err) == (
         3,
         "error: cannot read the trace nowhere\n"
         "  found: no such folder\n"
         "  why: spools are *.spool files of one folder\n"
-        "  try: name the folder that the run left behind, run.json.spools\n",
+        "  try: pass the folder of the interrupted run, run.json.spools\n",
     )
     (tmp_path / "run.json").touch()
     assert "  found: a file\n" in commtrace("merge", "run.json", "-o", "other.json").err

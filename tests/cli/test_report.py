@@ -35,8 +35,8 @@ def test_an_existing_page_is_kept_unless_forced(commtrace: Commtrace, run_json: 
     assert refused.code == 2
     assert refused.err == (
         "error: cannot write report.html\n"
-        "  found: a file of that name\n"
-        "  why: nothing is overwritten unasked\n"
+        "  found: an existing file\n"
+        "  why: existing files are only overwritten with --force\n"
         "  try: another -o, or --force to overwrite it\n"
     )
     assert Path("report.html").read_text() == "mine"
@@ -87,7 +87,7 @@ def folder(path: Path, _run_json: Path) -> None:
 
 
 EXPECTED = """  why: a trace is a JSON object that begins with {"format":"commtrace"
-  try: another file; what torch's own tools wrote is for `commtrace import`"""
+  try: another file; import files of torch's tools with `commtrace import`"""
 BAD_TRACES = {
     text: f"""error: cannot read the trace TRACE
   at: its first line
@@ -95,18 +95,18 @@ BAD_TRACES = {
 {EXPECTED}
 """,
     other_json: f"""error: cannot read the trace TRACE
-  found: JSON of another kind
+  found: JSON of another format
 {EXPECTED}
 """,
     binary: f"""error: cannot read the trace TRACE
   at: byte 4
-  found: bytes that are no text
+  found: bytes that are not valid UTF-8
 {EXPECTED}
 """,
     truncated: """error: cannot read the trace TRACE
   at: character 900
   found: the end of the file
-  why: the file was cut off or changed after it was written
+  why: the file was truncated or modified after it was written
   try: copy it again, or record the run again
 """,
     newer: f"""error: cannot read the trace TRACE
@@ -116,18 +116,18 @@ BAD_TRACES = {
 """,
     empty: """error: cannot read the trace TRACE
   found: an empty file
-  why: the program ended before the trace was written, or there was no room
+  why: the program ended before it wrote the trace, or the disk was full
   try: record the run again
 """,
     missing: """error: cannot read the trace TRACE
   found: no such file
-  why: a trace is a file, or the folder of spools that a run left behind
-  try: make one with `commtrace run --nproc 4 -o run.json SCRIPT`
+  why: a trace is a file, or the folder of spools of an interrupted run
+  try: record one with `commtrace run --nproc 4 -o run.json SCRIPT`
 """,
     folder: """error: cannot read the trace TRACE
   found: a folder without a *.spool file
-  why: every recorded rank writes one
-  try: record the program again, or name another folder
+  why: every recorded rank writes a spool
+  try: record the program again, or pass another folder
 """,
 }
 
@@ -161,7 +161,7 @@ def test_every_command_says_the_same_of_it(
 def test_a_trace_without_events_is_not_drawn(commtrace: Commtrace, silent_json: Path) -> None:
     ended = commtrace("report", silent_json)
     assert ended.code == 3
-    assert ended.err.startswith(f"error: nothing to show of the trace {silent_json}\n")
+    assert ended.err.startswith(f"error: nothing to show for the trace {silent_json}\n")
     assert not Path("report.html").exists()
 
 

@@ -96,7 +96,7 @@ def test_ranks_are_recorded_and_their_output_passes_through(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         (
             "raises",
@@ -111,13 +111,13 @@ def test_ranks_are_recorded_and_their_output_passes_through(tmp_path: Path) -> N
         ("is killed", "error: train.py failed on rank 1 of 2\n  found: signal 9 (SIGKILL)\n"),
     ],
 )
-def test_of_a_rank_that_fails_the_trace_is_kept(tmp_path: Path, how: str, said: str) -> None:
+def test_of_a_rank_that_fails_the_trace_is_kept(tmp_path: Path, how: str, message: str) -> None:
     (tmp_path / "train.py").write_text(GREETING + FAILURES[how])
     ended = run("-n", "2", "--detail", "collective", "train.py", folder=tmp_path)
     assert ended.code == 1
-    assert ended.err.startswith(said)
+    assert ended.err.startswith(message)
     assert re.fullmatch(
-        r"wrote run\.json \(.*\)\nnext  commtrace summary run\.json\n", ended.err[len(said) :]
+        r"wrote run\.json \(.*\)\nnext  commtrace summary run\.json\n", ended.err[len(message) :]
     )
     trace = read_trace(tmp_path / "run.json")
     assert trace.run["world_size"] == 2
@@ -209,23 +209,23 @@ note: train.py communicated nothing
         ("print('done')\n", "no process group on any of 2 ranks"),
         (
             "import torch.distributed as dist\ndist.init_process_group('gloo')\n",
-            "a process group in 2 processes, and no call on it",
+            "a process group in 2 processes, without a call on it",
         ),
         (
             "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'pass'])\n",
-            f"other programs that it started, which are not recorded: {sys.executable} -c pass\n"
-            "  try: record the one that has the ranks: commtrace run --nproc N PROGRAM",
+            f"programs that it started, which are not recorded: {sys.executable} -c pass\n"
+            "  try: record the program with the ranks: commtrace run --nproc N PROGRAM",
         ),
     ],
 )
-def test_a_program_that_communicated_nothing_is_told_with_a_command_that_works(
+def test_a_program_that_communicated_nothing_is_reported_with_a_command_that_works(
     tmp_path: Path, script: str, found: str
 ) -> None:
     (tmp_path / "train.py").write_text(script)
     ended = run("-n", "2", "train.py", folder=tmp_path)
     assert ended.code == 0
-    said, _, end = ended.err.partition("wrote ")
-    assert said == NOTHING.format(found=found)
+    message, _, end = ended.err.partition("wrote ")
+    assert message == NOTHING.format(found=found)
     (command,) = re.findall(r"^next  commtrace (.*)$", end, re.MULTILINE)
     assert command == "info run.json"
     with start(*command.split(), folder=tmp_path) as process:
@@ -261,7 +261,7 @@ def test_ranks_that_a_script_starts_are_recorded_and_earlier_ones_kept(
     ended = run("-n", "1", "train.py", "2", port, folder=tmp_path)
     assert ended.code == 0
     assert ended.err.startswith(
-        "note: 2 spools of ranks that train.py started earlier are not in it, "
+        "note: 2 spools of ranks that train.py started earlier are not included, "
         "and stay in run.json.spools\nwrote run.json"
     )
     assert kinds(read_trace(tmp_path / "run.json")) == {(0, "all_reduce"): 1, (1, "all_reduce"): 1}
@@ -277,20 +277,20 @@ def test_ranks_that_each_process_would_start_are_refused_and_nothing_is_left(
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.endswith(  # after torch's own messages about the processes that it kills
         "error: cannot run train.py on 2 ranks\n"
-        "  found: a process group of processes that it starts itself\n"
-        "  why: each of the 2 would start ranks of its own\n"
-        "  try: --nproc 1, which records the ranks that it starts\n"
+        "  found: a process group of processes that the script starts itself\n"
+        "  why: each of the 2 processes would start further ranks\n"
+        "  try: --nproc 1, which records the ranks that the script starts\n"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_options_behind_the_script_are_the_scripts_and_told(tmp_path: Path) -> None:
+def test_options_behind_the_script_are_the_scripts_and_reported(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GREETING)
     arguments = ("--detail", "collective", "--stacks", "-o", "x", "--output=y", "-n", "5")
     ended = run("-n", "1", "-o", "out.json", "train.py", *arguments, folder=tmp_path)
     assert (ended.code, ended.out) == (0, f"rank 0 got {list(arguments)}\n")
     assert [line for line in ended.err.splitlines() if line.startswith("note")] == [
-        f"note: train.py gets {name}; to give it to `commtrace run`, put it before train.py"
+        f"note: {name} is passed to train.py; put it before train.py for `commtrace run`"
         for name in ("--detail", "--stacks")  # the others are also given before it
     ]
     assert read_trace(tmp_path / "out.json").run["detail"] == "op"
@@ -309,36 +309,36 @@ def test_a_killed_run_leaves_spools_that_are_a_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ("train.py", "--lr", "1", "--nproc", "4"),
             "error: cannot run train.py\n"
             "  found: --nproc after train.py\n"
-            "  why: what follows SCRIPT is the script's own\n"
+            "  why: arguments after SCRIPT belong to the script\n"
             "  try: commtrace run --nproc N train.py\n",
         ),
         (
             ("--nproc", "0", "train.py"),
             "error: cannot run train.py on 0 ranks\n"
-            "  why: a run has at least one rank\n"
+            "  why: a run needs at least one rank\n"
             "  try: --nproc 1 or more\n",
         ),
         (
             ("--nproc", "2", "trian.py"),
             "error: cannot run trian.py\n"
             "  found: no such file\n"
-            "  why: it has to be a Python script\n",
+            "  why: it must be a Python script\n",
         ),
         (
             ("--nproc", "2", "."),
-            "error: cannot run .\n  found: a folder\n  why: it has to be a Python script\n",
+            "error: cannot run .\n  found: a folder\n  why: it must be a Python script\n",
         ),
         (
             ("--nproc", "2", "-o", "old.json", "train.py"),
             "error: cannot write old.json\n"
-            "  found: a file of that name\n"
-            "  why: nothing is overwritten unasked\n"
+            "  found: an existing file\n"
+            "  why: existing files are only overwritten with --force\n"
             "  try: another -o, or --force to overwrite it\n",
         ),
         (
@@ -350,25 +350,25 @@ def test_a_killed_run_leaves_spools_that_are_a_trace(tmp_path: Path) -> None:
         (
             ("--nproc", "2", "-o", "cut.json", "train.py"),
             "error: cannot record into cut.json.spools\n"
-            "  found: what a run that was cut short has left there\n"
-            "  try: `commtrace summary cut.json.spools` to look at it, or --force to overwrite "
+            "  found: spools of an interrupted run\n"
+            "  try: `commtrace summary cut.json.spools` to inspect it, or --force to overwrite "
             "it\n",
         ),
     ],
 )
 def test_what_cannot_be_run_gets_a_sentence(
-    commtrace: Commtrace, arguments: tuple[str, ...], said: str
+    commtrace: Commtrace, arguments: tuple[str, ...], message: str
 ) -> None:
     for name in ("train.py", "old.json"):
         Path(name).touch()
     Path("cut.json.spools").mkdir()
     before = set(Path.cwd().iterdir())
-    assert commtrace("run", *arguments) == Ended(2, "", said)
+    assert commtrace("run", *arguments) == Ended(2, "", message)
     assert set(Path.cwd().iterdir()) == before
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("train.py",), "Missing option '--nproc'"),
         (("--nproc", "many", "train.py"), "Invalid value for '--nproc'"),
@@ -377,9 +377,9 @@ def test_what_cannot_be_run_gets_a_sentence(
     ],
 )
 def test_wrong_usage_names_the_option(
-    commtrace: Commtrace, arguments: tuple[str, ...], said: str
+    commtrace: Commtrace, arguments: tuple[str, ...], message: str
 ) -> None:
     ended = commtrace("run", *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert said in ended.err
+    assert message in ended.err
     assert "Traceback" not in ended.err

@@ -29,13 +29,13 @@ def test_anything_else_is_no_window(text: str) -> None:
         window_of(text)
     assert str(refused.value) == (
         f"cannot read the window {text!r}\n"
-        "  why: it is two times after the start of the run, each with its unit\n"
-        "  try: --window 1.5s:2s, or 250ms: for all from there on"
+        "  why: a window is two times relative to the start of the run, with units\n"
+        "  try: --window 1.5s:2s, or 250ms: for an open end"
     )
 
 
 def test_a_window_ends_after_its_start() -> None:
-    with pytest.raises(UsageError, match="an end that is not after its start"):
+    with pytest.raises(UsageError, match="an end that is not after the start"):
         window_of("2s:1s")
 
 
@@ -61,6 +61,6 @@ def test_anything_else_is_no_ranks(text: str) -> None:
         ranks_of(text)
     assert str(refused.value) == (
         f"cannot read the ranks {text!r}\n"
-        "  why: they are numbers, or a first and a last one, between commas\n"
+        "  why: ranks are numbers or ranges, separated by commas\n"
         "  try: --ranks 0,1, or --ranks 0-3,8"
     )

@@ -26,13 +26,13 @@ from tests.commtrace.synthetic import TENSOR_BYTES, synthetic_facts, write_synth
 
 def first_calls(trace: Trace, num: int) -> Trace:
     """Keep only the first calls of a trace."""
-    kept = {
+    first_rows = {
         name: StringColumn(values.codes[:num], values.strings)
         if isinstance(values, StringColumn)
         else values[:num]
         for name, values in trace.tables["comm"].items()
     }
-    return replace(trace, tables={**trace.tables, "comm": kept})
+    return replace(trace, tables={**trace.tables, "comm": first_rows})
 
 
 def lines_of(text: str, title: str) -> list[list[str]]:
@@ -48,7 +48,7 @@ def test_the_four_tables_come_in_order_below_the_run(commtrace: Commtrace, run_j
     assert ended.out.splitlines()[:3] == [
         "train.py --steps 3",
         "4 ranks, 3 steps, 10.3 ms, 30 communication calls per rank (120 in all)",
-        "Numbers are what one rank does: the mean over ranks.",
+        "Numbers are per rank: the mean over ranks.",
     ]
     places = [ended.out.index(f"\n\nBy {name}") for name in ("kind", "phase", "module", "operator")]
     assert places == sorted(places)
@@ -90,7 +90,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut_off(
 def test_a_wide_terminal_shows_more_columns(commtrace: Commtrace, run_json: Path) -> None:
     narrow = commtrace("summary", run_json, "--by", "op", columns=80).out
     assert "(payload, busbw): in a wider terminal, or with --csv --by" in narrow
-    assert "busbw" not in narrow.partition("left out")[0]
+    assert "busbw" not in narrow.partition("omitted")[0]
     assert "busbw" in commtrace("summary", run_json, "--by", "op", columns=140).out
 
 
@@ -141,7 +141,7 @@ def test_several_tables_as_csv_are_refused(commtrace: Commtrace, run_json: Path)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == (
         "error: cannot print several tables as CSV\n"
-        "  why: each has columns of its own\n"
+        "  why: their columns differ\n"
         "  try: one of them: --csv --by module, or all of them: --json\n"
     )
 
@@ -191,10 +191,10 @@ def test_a_run_that_was_cut_short_is_not_said_to_be_silent(
         SpoolWriter(stream, synthetic_facts(0, 1))
     ended = commtrace("summary", spools)
     assert (ended.code, ended.out) == (3, "")
-    assert "or was ended before it was written" in ended.err
+    assert "or ended before its calls were written" in ended.err
 
 
-def test_calls_that_ranks_make_unequally_are_told_in_all(
+def test_calls_that_ranks_make_unequally_are_reported_in_all(
     commtrace: Commtrace, run_json: Path
 ) -> None:
     trace = read_trace(run_json)

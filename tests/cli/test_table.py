@@ -74,5 +74,5 @@ def test_a_table_that_does_not_exist_is_refused(commtrace: Commtrace, run_json: 
 def test_columns_and_rows_that_do_not_fit_are_named(commtrace: Commtrace, run_json: Path) -> None:
     ended = commtrace("table", run_json, "calls", "--rows", "2")
     assert "118 more rows: --rows 120" in ended.out
-    assert "columns left out (" in ended.out
+    assert "columns omitted (" in ended.out
     assert "in a wider terminal, or with --csv" in " ".join(ended.out.split())

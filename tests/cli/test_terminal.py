@@ -85,8 +85,8 @@ def test_an_existing_output_is_refused_without_force(tmp_path: Path) -> None:
         check_output(existing, force=False)
     assert str(refused.value) == (
         f"cannot write {existing}\n"
-        "  found: a file of that name\n"
-        "  why: nothing is overwritten unasked\n"
+        "  found: an existing file\n"
+        "  why: existing files are only overwritten with --force\n"
         "  try: another -o, or --force to overwrite it"
     )
     check_output(existing, force=True)
@@ -153,7 +153,7 @@ def test_a_folder_is_no_output(tmp_path: Path, force: bool) -> None:
         check_output(tmp_path, force=force)
     assert str(refused.value) == (
         f"cannot write {tmp_path}\n"
-        "  found: a folder of that name\n"
+        "  found: an existing folder\n"
         f"  try: a file in it: {tmp_path}/FILE"
     )
 

@@ -62,8 +62,8 @@ def test_a_phase_is_the_whole_of_its_own_graph(tree: Tree) -> None:
 
 
 def test_the_largest_rows_are_kept_with_what_they_are_part_of(tree: Tree) -> None:
-    kept = largest(list(tree.rows()), 4)
-    assert [row.name.split()[0] for row in kept] == ["all", "forward", "layers", "0.wo"]
+    retained = largest(list(tree.rows()), 4)
+    assert [row.name.split()[0] for row in retained] == ["all", "forward", "layers", "0.wo"]
 
 
 def test_a_long_name_keeps_its_end() -> None:

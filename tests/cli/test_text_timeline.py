@@ -65,8 +65,8 @@ def test_no_time_is_lost_between_columns() -> None:
     for num_columns in (7, 60, 1000):
         found = cells(frames, activity, (0, lasts), num_columns)
         for part in ("waiting", "transferring"):
-            wanted = busy[busy["activity"] == part].groupby("rank")["duration_ns"].sum()
-            assert found.groupby("rank")[part].sum().to_dict() == wanted.to_dict()
+            expected = busy[busy["activity"] == part].groupby("rank")["duration_ns"].sum()
+            assert found.groupby("rank")[part].sum().to_dict() == expected.to_dict()
         assert found["column"].between(0, num_columns - 1).all()
 
 

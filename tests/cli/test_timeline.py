@@ -36,7 +36,7 @@ def test_it_draws_a_row_per_rank_in_the_terminal(commtrace: Commtrace, late_json
     assert all(len(line) <= 100 for line in ended.out.splitlines())
     assert " R  all_reduce" in ended.out
     assert "phase of the first rank: f forward, b backward" in ended.out
-    assert "Others wait longest for rank 2: " in ended.out
+    assert "Straggler: ranks wait longest for rank 2, " in ended.out
     assert ended.err.endswith(f"next  commtrace timeline {late_json} -o timeline.html\n")
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from commtrace.atomic_write import whole
+from commtrace.atomic_write import atomic_write
 from commtrace.errors import OutputError
 
 
 def test_what_is_there_stays_until_all_is_written(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("before")
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text("after")
         assert path.read_text() == "before"
         assert (unfinished.parent, unfinished.suffix) == (tmp_path, ".html")
@@ -31,7 +31,7 @@ def test_nothing_is_left_of_what_was_not_written_to_its_end(tmp_path: Path) -> N
     path.write_text("before")
 
     def write() -> None:
-        with whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             unfinished.write_text("aft")
             raise OSError("the disk is full")
 
@@ -46,7 +46,7 @@ def test_nothing_is_left_of_what_was_not_written_to_its_end(tmp_path: Path) -> N
     [
         (errno.ENOSPC, "no space left on the device"),
         (errno.EDQUOT, "your quota is used up"),
-        (errno.EROFS, "a file system that is read-only"),
+        (errno.EROFS, "a read-only file system"),
         (errno.EIO, "input/output error"),
     ],
 )
@@ -54,20 +54,21 @@ def test_what_the_system_says_while_writing_has_four_parts(
     tmp_path: Path, code: int, found: str
 ) -> None:
     path = tmp_path / "page.html"
-    with pytest.raises(OutputError) as refused, whole(path):
+    with pytest.raises(OutputError) as refused, atomic_write(path):
         raise OSError(code, os.strerror(code))
     assert isinstance(refused.value, OSError)
     assert refused.value.exit_code == 2
-    assert (refused.value.asked, refused.value.found) == (f"cannot write {path}", found)
+    assert (refused.value.summary, refused.value.found) == (f"cannot write {path}", found)
     assert refused.value.attempt
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_grows_past_a_limit_is_not_left_behind(tmp_path: Path) -> None:
     program = (
-        "import resource, sys; from pathlib import Path; from commtrace.atomic_write import whole\n"
+        "import resource, sys; from pathlib import Path\n"
+        "from commtrace.atomic_write import atomic_write\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "with whole(Path(sys.argv[1])) as unfinished: unfinished.write_bytes(bytes(5000))\n"
+        "with atomic_write(Path(sys.argv[1])) as unfinished: unfinished.write_bytes(bytes(5000))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "run.json")],
@@ -76,14 +77,14 @@ def test_a_file_that_grows_past_a_limit_is_not_left_behind(tmp_path: Path) -> No
         timeout=60,
     )
     assert "OutputError: cannot write" in done.stderr
-    assert "found: a limit on the size of files" in done.stderr
+    assert "found: a limit on file sizes" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        (lambda path: path.mkdir(), "a folder of that name"),
+        (lambda path: path.mkdir(), "an existing folder"),
         (os.mkfifo, "something that is neither a file nor a folder"),
     ],
 )
@@ -91,34 +92,37 @@ def test_a_folder_or_a_pipe_is_never_replaced(tmp_path: Path, make: Any, found: 
     path = tmp_path / "out"
     make(path)
     kind = path.stat().st_mode
-    with pytest.raises(OutputError) as refused, whole(path):
+    with pytest.raises(OutputError) as refused, atomic_write(path):
         pass
     assert refused.value.found == found
     assert path.stat().st_mode == kind
 
 
 def test_a_device_is_never_replaced() -> None:
-    with pytest.raises(OutputError, match="neither a file nor a folder"), whole(Path(os.devnull)):
+    with (
+        pytest.raises(OutputError, match="neither a file nor a folder"),
+        atomic_write(Path(os.devnull)),
+    ):
         pass
     assert Path(os.devnull).is_char_device()
 
 
 def test_a_folder_that_is_missing_or_a_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OutputError) as missing, whole(tmp_path / "no" / "x.json"):
+    with pytest.raises(OutputError) as missing, atomic_write(tmp_path / "no" / "x.json"):
         pass
     assert missing.value.found == f"no folder {tmp_path}/no"
     assert missing.value.attempt == f"`mkdir -p {tmp_path}/no`, or another path"
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError) as wrong, whole(tmp_path / "file" / "x.json"):
+    with pytest.raises(OutputError) as wrong, atomic_write(tmp_path / "file" / "x.json"):
         pass
-    assert wrong.value.found == f"a file in the place of the folder {tmp_path}/file"
+    assert wrong.value.found == f"a file instead of the folder {tmp_path}/file"
 
 
 def test_a_folder_without_write_permission_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
-    with pytest.raises(OutputError) as refused, whole(tmp_path / "x.json"):
+    with pytest.raises(OutputError) as refused, atomic_write(tmp_path / "x.json"):
         pass
     assert refused.value.found == f"no permission to write to {tmp_path}"
 
@@ -128,7 +132,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "real" / "run.json")
     for text in ("one", "two"):
-        with whole(link) as unfinished:
+        with atomic_write(link) as unfinished:
             unfinished.write_text(text)
         assert link.is_symlink()
         assert (tmp_path / "real" / "run.json").read_text() == text

@@ -229,9 +229,9 @@ def test_ranks_of_each_of_several_processes_are_refused(
     assert time.monotonic() - begin < DEADLINE_S
     assert str(error.value) == (
         f"cannot run {tmp_path}/starting.py on 2 ranks\n"
-        "  found: a process group of processes that it starts itself\n"
-        "  why: each of the 2 would start ranks of its own\n"
-        "  try: --nproc 1, which records the ranks that it starts"
+        "  found: a process group of processes that the script starts itself\n"
+        "  why: each of the 2 processes would start further ranks\n"
+        "  try: --nproc 1, which records the ranks that the script starts"
     )
 
 
@@ -250,7 +250,7 @@ def test_a_group_of_processes_that_serve_ranks_is_left_alone(run: Any) -> None:
     assert calls(result) == {0: 1, 1: 1}
 
 
-def test_a_rank_that_fails_in_a_process_of_its_own_is_told(run: Any) -> None:
+def test_a_rank_that_fails_in_a_process_of_its_own_is_reported(run: Any) -> None:
     result = run(
         "mp.spawn(fail, (2,), nprocs=2)",
         more="""

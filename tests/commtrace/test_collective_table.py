@@ -87,7 +87,9 @@ def test_the_busbw_factor_is_that_of_nccl_tests(kind: str, factor: float) -> Non
 
 
 @given(st.sampled_from(sorted(KINDS)), st.integers(0, 1 << 50))
-def test_a_rank_on_its_own_sends_nothing_unless_told_whom_to_send_to(kind: str, size: int) -> None:
+def test_a_rank_on_its_own_sends_nothing_unless_reported_whom_to_send_to(
+    kind: str, size: int
+) -> None:
     assert wire_bytes(kind, size, 1) == (size if kind == "send" else 0)
 
 

@@ -165,11 +165,11 @@ def test_what_ranks_called_right_before_one_was_aborted_is_kept(run: Any) -> Non
         "",
     )  # not a peer that raised
     problems = CATALOG["consistency"].function(load(result.spool_folder))
-    told = problems[["problem", "number", "ranks"]].values.tolist()
-    assert told[0] == ["size", 1, "2"]
+    expected = problems[["problem", "number", "ranks"]].values.tolist()
+    assert expected[0] == ["size", 1, "2"]
 
 
-def test_a_script_that_does_not_compile_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_script_that_does_not_compile_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("x = 1\nif x\n")
     result = run_script(path, nproc=1, spool_folder=tmp_path / "spools")
@@ -185,7 +185,7 @@ def test_no_ranks_are_refused(nproc: int, script: Any, tmp_path: Path) -> None:
         run_script(path, nproc=nproc, spool_folder=tmp_path / "spools")
     assert str(error.value) == (
         f"cannot run {path} on {nproc} ranks\n"
-        "  why: a run has at least one rank\n"
+        "  why: a run needs at least one rank\n"
         "  try: --nproc 1 or more"
     )
     assert not (tmp_path / "spools").exists()
@@ -206,10 +206,10 @@ print("exit code", result.exit_code)
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(signal.SIGKILL, ""), (signal.SIGTERM, f"exit code {128 + 15}\n")]
+    ("number", "expected"), [(signal.SIGKILL, ""), (signal.SIGTERM, f"exit code {128 + 15}\n")]
 )
 def test_ranks_end_with_the_launcher(
-    number: signal.Signals, told: str, script: Any, tmp_path: Path
+    number: signal.Signals, expected: str, script: Any, tmp_path: Path
 ) -> None:
     path = script(
         f"""
@@ -227,7 +227,7 @@ def test_ranks_end_with_the_launcher(
         wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 2, 60)
         pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
         process.send_signal(number)
-        assert process.communicate(timeout=40)[0] == told
+        assert process.communicate(timeout=40)[0] == expected
         wait_until(lambda: not any(map(is_running, pids)), 10)
     finally:
         for pid in [process.pid, *pids]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.atomic_write import make_folder, whole
+from commtrace.atomic_write import atomic_write, make_folder
 from commtrace.errors import OutputError
 from commtrace.permissions import opener
 
@@ -27,7 +27,7 @@ def usual_umask() -> Iterator[None]:
 
 def write(path: Path) -> int:
     """Write a file, and return its permissions."""
-    with whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         assert mode(unfinished) & ~0o660 == 0
         unfinished.write_text("text")
     return mode(path)

@@ -69,7 +69,7 @@ def test_paths_and_lines_of_cells_go_along(monkeypatch: pytest.MonkeyPatch) -> N
     assert linecache.getline(name, 2) == "    return 7\n"
 
 
-def test_what_cannot_go_is_told() -> None:
+def test_what_cannot_go_is_reported() -> None:
     lock = threading.Lock()
 
     def locked() -> Any:
@@ -79,8 +79,8 @@ def test_what_cannot_go_is_told() -> None:
         pack(locked, (), {})
     assert str(error.value).splitlines()[1:] == [
         "  found: TypeError: cannot pickle '_thread.lock' object",
-        "  why: it goes by value, with every variable that it uses",
-        "  try: make such objects in the function itself",
+        "  why: it is pickled by value, with every variable that it uses",
+        "  try: create such objects in the function",
     ]
 
 
@@ -89,11 +89,11 @@ def test_without_cloudpickle_a_modules_function_goes_and_a_local_one_is_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     assert unpack(pack(len, ([1, 2],), {}))() == 2
-    with pytest.raises(UsageError, match="try: pip install cloudpickle, or put the function"):
+    with pytest.raises(UsageError, match="try: pip install cloudpickle, or move the function"):
         pack(lambda: 1, (), {})
 
 
-def test_what_is_only_in_the_other_process_is_told() -> None:
+def test_what_is_only_in_the_other_process_is_reported() -> None:
     def lost() -> None: ...
 
     @dataclass
@@ -104,18 +104,18 @@ def test_what_is_only_in_the_other_process_is_told() -> None:
     with pytest.raises(LaunchError) as error:
         unpack(pack(lost, (Gone(),), {}))
     assert str(error.value) == (
-        "cannot make the function again in this rank\n"
+        "cannot unpickle the function in this rank\n"
         "  found: ModuleNotFoundError: No module named 'no_such_module'\n"
-        "  try: import what it uses from a file, or define it beside the function"
+        "  try: import its dependencies from a module, or define them beside the function"
     )
 
 
-def test_what_cannot_come_back_is_told_by_both_sides(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="what rank 2 returned cannot be brought back"):
+def test_what_cannot_come_back_is_reported_by_both_sides(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="cannot return the result of rank 2"):
         keep_result(tmp_path, 2, threading.Lock())
     path = tmp_path / "rank-00000.result"
     path.write_bytes(pickle.dumps(1)[:-1])
-    with pytest.raises(LaunchError, match="what rank 0 returned cannot be brought back"):
+    with pytest.raises(LaunchError, match="cannot return the result of rank 0"):
         results(tmp_path, 1)
 
 
@@ -140,5 +140,5 @@ def test_a_pickle_of_another_user_is_not_loaded(tmp_path: Path) -> None:
 def test_a_link_to_a_pickle_is_not_followed(tmp_path: Path) -> None:
     keep_result(tmp_path, 1, 1)
     (tmp_path / "rank-00000.result").symlink_to(tmp_path / "rank-00001.result")
-    with pytest.raises(LaunchError, match="what rank 0 returned cannot be brought back"):
+    with pytest.raises(LaunchError, match="cannot return the result of rank 0"):
         results(tmp_path, 2)

@@ -253,7 +253,7 @@ def test_an_asynchronous_generator_is_no_function_to_be_decorated() -> None:
 
     with pytest.raises(UsageError) as raised:
         commtrace.record()(batches)
-    assert "inside of it or around its loop" in str(raised.value)
+    assert "inside it or around its loop" in str(raised.value)
 
 
 def test_a_function_decorated_with_a_file_writes_it_at_each_call(
@@ -291,10 +291,10 @@ def test_a_recording_of_one_rank_is_a_file_when_it_ends(tmp_path: Path) -> None:
         recording.__enter__()
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_at_the_beginning(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_reported_at_the_beginning(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     recording = commtrace.record(tmp_path / "file" / "run.json")
-    with pytest.raises(RecordingError, match="cannot begin to record"), recording:
+    with pytest.raises(RecordingError, match="cannot start recording"), recording:
         pass
     assert RECORDER.buffers == ()
 
@@ -358,10 +358,10 @@ def ended(program: str, path: Path) -> tuple[int, str]:
     """Exit code of a program, and its text on stderr."""
     process = start(program, path)
     try:
-        _, said = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
-    return process.returncode, said
+    return process.returncode, stderr
 
 
 KILLED = """
@@ -390,7 +390,7 @@ def test_processes_killed_under_load_leave_all_but_their_last_second(tmp_path: P
     """
     moments = [1 + random.random() * 2.5 for _ in range(3)]
     process = start(KILLED, tmp_path / "run.json")
-    told: dict[int, list[tuple[int, float]]] = {}
+    counts: dict[int, list[tuple[int, float]]] = {}
     pids: dict[int, int] = {}
     begun: dict[int, float] = {}
     killed: set[int] = set()
@@ -400,7 +400,7 @@ def test_processes_killed_under_load_leave_all_but_their_last_second(tmp_path: P
         assert process.stdout is not None
         for line in process.stdout:
             rank, pid, count, moment = line.split()
-            lines = told.setdefault(int(rank), [])
+            lines = counts.setdefault(int(rank), [])
             lines.append((int(count), float(moment)))
             pids[int(rank)] = int(pid)
             begun.setdefault(int(rank), time.monotonic())
@@ -423,17 +423,17 @@ def test_processes_killed_under_load_leave_all_but_their_last_second(tmp_path: P
     for rank in killed:
         ids = [row.id for row in calls_of(trace) if row.rank == rank]
         assert ids == list(range(len(ids)))
-        end = told[rank][-1][1]
-        expected = [count for count, told_at in told[rank] if told_at < end - 1]
+        end = counts[rank][-1][1]
+        expected = [count for count, told_at in counts[rank] if told_at < end - 1]
         assert len(ids) >= max(expected, default=0), (rank, moments)
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise KeyError(1)"])
 def test_a_program_that_ends_inside_of_a_recording_is_recorded(end: str, tmp_path: Path) -> None:
     program = "begin()\nrecording = commtrace.record(sys.argv[1]).__enter__()\ndist.barrier()\n"
-    code, said = ended(program + end, tmp_path / "run.json")
+    code, stderr = ended(program + end, tmp_path / "run.json")
     assert code == {"": 0, "sys.exit(3)": 3}.get(end, 1)
-    assert said.strip().endswith("KeyError: 1" if "KeyError" in end else "")
+    assert stderr.strip().endswith("KeyError: 1" if "KeyError" in end else "")
     trace = read_trace(tmp_path / "run.json")
     assert (trace.num_rows("comm"), trace.run["torn_ranks"]) == (1, [])
 
@@ -469,18 +469,18 @@ print("done")
 
 
 def test_a_disk_that_is_full_for_a_while_costs_what_came_meanwhile(tmp_path: Path) -> None:
-    code, said = ended(FULL, tmp_path / "run.json")
+    code, stderr = ended(FULL, tmp_path / "run.json")
     assert code == 0
-    assert "failures while recording, the trace is not complete; the first: OSError" in said
+    assert "failures while recording; the trace is incomplete. First failure: OSError" in stderr
     trace = read_trace(tmp_path / "run.json")
-    ((kept, dropped),) = [
+    ((num_events, dropped),) = [
         (row.num_events, row.num_dropped)
         for row in (RankRow(*each) for each in trace.rows("ranks"))
     ]
-    assert kept + dropped == 2000
+    assert num_events + dropped == 2000
     ids = set(trace.tables["comm"]["id"])
     assert ids >= {*range(500), *range(1500, 2000)}
-    assert len(ids) == kept < 2000
+    assert len(ids) == num_events < 2000
     for row in calls_of(trace):  # strings and all
         assert (row.kind, row.input_shapes) == ("all_reduce", f"[{row.id}]")
     assert trace.num_rows("groups") == 1
@@ -512,12 +512,12 @@ def test_a_users_exception_stays_what_it_is_where_the_file_cannot_be_written(
 
 @pytest.mark.parametrize("path", ["", "."])
 def test_a_path_that_names_no_file_is_refused(path: str) -> None:
-    with pytest.raises(UsageError, match="it names no file"):
+    with pytest.raises(UsageError, match="the path has no file name"):
         commtrace.record(path)
 
 
-def test_a_folder_in_place_of_the_file_is_told_at_the_beginning(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="a folder of that name"), commtrace.record(tmp_path):
+def test_a_folder_in_place_of_the_file_is_reported_at_the_beginning(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="an existing folder"), commtrace.record(tmp_path):
         pass
     assert RECORDER.buffers == ()
 
@@ -660,10 +660,10 @@ def test_a_recording_proves_that_it_is_on_and_leaves_no_trace_of_that(world: Non
 
 def test_a_recording_that_no_longer_hears_says_so(world: None) -> None:
     with commtrace.record() as recording:
-        kept = RECORDER.buffers
+        num_events = RECORDER.buffers
         RECORDER.set_buffers(())
         assert not recording.is_heard()
-        RECORDER.set_buffers(kept)
+        RECORDER.set_buffers(num_events)
         assert recording.is_heard()
         listening._interception.uninstall()
         assert not recording.is_heard()

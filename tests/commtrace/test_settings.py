@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 
 import commtrace
+from commtrace.analyze.findings import RULES
 from commtrace.errors import SettingsError
-from commtrace.settings import DEFAULTS, THRESHOLDS, Muted, settings_of
+from commtrace.settings import DEFAULTS, FORMER_RULES, THRESHOLDS, Muted, settings_of
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import calls
 
@@ -63,7 +64,7 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[tool.commtrace]\ndetial = 'op'", "no setting 'detial' in [tool.commtrace]"),
         ("[tool.commtrace]\ndetial = 'op'", "try: detail"),
@@ -72,7 +73,7 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
             "found: 'all'\n  why: it is one of 'op', 'collective'",
         ),
         ("[tool.commtrace]\nlibraries = 'a'", "why: it is a list of packages, by name"),
-        ("[tool.commtrace]\nlibraries = ['']", "why: it is a text that says something"),
+        ("[tool.commtrace]\nlibraries = ['']", "why: it is a text that is not empty"),
         ("[tool]\ncommtrace = 3", "at: tool.commtrace\n  found: 3\n  why: it is a table"),
         (
             "[tool.commtrace.thresholds]\nlate = 1",
@@ -84,22 +85,22 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         (f"[tool.commtrace.thresholds]\nlate_odds = {'9' * 400}", "it is a number from 0 to 1e+18"),
         (f"[tool.commtrace]\nlibraries = {'9' * 5000}", "cannot read the settings of"),
         (f"[tool.commtrace]\nlibraries = {'[' * 5000}", "found: RecursionError"),
-        ("[tool.commtrace]\nmuted = 1", "why: it is a list of tables, each begun with [[tool."),
+        ("[tool.commtrace]\nmuted = 1", "why: it is a list of tables, [[tool."),
         ("[[tool.commtrace.muted]]\nrule = 'stall'", "found: no reason"),
         ("[[tool.commtrace.muted]]\nreason = 'x'", "found: no rule"),
         ("[[tool.commtrace.muted]]\nrule = 'a'\nreason = 'b'\nline = 3", "no setting 'line'"),
         ("[tool.commtrace", "cannot read the settings of"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+def test_a_mistake_is_reported_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError) as error:
         settings_of(written(tmp_path, text))
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert error.value.exit_code == 2
     assert str(tmp_path / "pyproject.toml") in str(error.value)
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_reported(tmp_path: Path) -> None:
     tmp_path.joinpath("pyproject.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match="UnicodeDecodeError"):
         settings_of(tmp_path)
@@ -127,8 +128,8 @@ def reduced_by(name: str, file: str) -> ModuleType:
     return module
 
 
-def line_of_call(module: ModuleType, **given: object) -> tuple[str, str]:
-    with fake_world(2), commtrace.record(detail="collective", **given) as recording:  # type: ignore[arg-type]
+def line_of_call(module: ModuleType, **columns: object) -> tuple[str, str]:
+    with fake_world(2), commtrace.record(detail="collective", **columns) as recording:  # type: ignore[arg-type]
         module.call()
     (made,) = calls(recording)
     return made.source_file, made.source_function
@@ -176,7 +177,7 @@ def test_an_installed_package_of_one_s_own_is_not_theirs(
     assert line_of_call(ours) == (file, "reduce")
 
 
-def test_where_all_is_installed_its_nearest_line_is_told() -> None:
+def test_where_all_is_installed_its_nearest_line_is_reported() -> None:
     import threading
 
     file = "/venv/lib/python3.11/site-packages/unheard_of.py"
@@ -187,6 +188,14 @@ def test_where_all_is_installed_its_nearest_line_is_told() -> None:
         thread.join()
     (made,) = calls(recording)
     assert (made.source_file, made.source_function) == (file, "reduce")
+
+
+def test_former_names_of_rules_are_those_of_rules_now(tmp_path: Path) -> None:
+    assert set(FORMER_RULES.values()) <= {rule.name for rule in RULES}
+    assert not set(FORMER_RULES) & {rule.name for rule in RULES}
+    for former, current in FORMER_RULES.items():
+        muted = f'[[tool.commtrace.muted]]\nrule = "{former}"\nreason = "intended"\n'
+        assert settings_of(written(tmp_path, muted)).muted == (Muted(current, "intended"),)
 
 
 def test_tomllib_is_there() -> None:

@@ -75,11 +75,11 @@ def test_the_folder_of_another_process_at_work_stays() -> None:
     process.communicate(timeout=60)
 
 
-def test_spools_stay_and_their_place_is_told_once() -> None:
+def test_spools_stay_and_their_place_is_reported_once() -> None:
     folder = killed("rank-00000.spool")
     assert remove_abandoned() == [
-        f"a process that was killed has left its recording in {folder}: "
-        f"`commtrace merge {folder} -o run.json` joins it"
+        f"a killed process left a recording in {folder}: "
+        f"`commtrace merge {folder} -o run.json` merges it"
     ]
     assert [path.name for path in folder.iterdir()] == ["rank-00000.spool"]
     assert remove_abandoned() == []

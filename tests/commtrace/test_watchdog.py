@@ -23,13 +23,13 @@ PROGRAM = """
 import os, signal, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from commtrace.watchdog import come_under
+from commtrace.watchdog import register_rank
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 def inner():
     print("here", flush=True); {body}
 def outer():
     inner()
-come_under(Path({folder!r}), {rank})
+register_rank(Path({folder!r}), {rank})
 outer()
 print("on", flush=True)
 time.sleep(60)

@@ -8,7 +8,7 @@ from commtrace.analyze import CATALOG, Analysis
 from commtrace.analyze.findings import findings
 from commtrace.tracefile import read_trace
 from tests.commtrace.analyze.second import Run
-from tests.commtrace.analyze.second.checked import has_circle
+from tests.commtrace.analyze.second.checked import has_cycle
 from tests.commtrace.analyze.second.compare import differences
 from tests.demo.conftest import Demo
 
@@ -34,6 +34,11 @@ def test_waits_are_known_and_communication_lasts_at_least_as_long_as_it_blocks(d
 
 def test_the_ranks_of_the_demo_fit_together(demo: Demo, run: Run) -> None:
     assert CATALOG["consistency"].function(demo.frames).empty
-    assert not has_circle(run)
+    assert not has_cycle(run)
     rules = set(findings(demo.frames)["rule"])
-    assert not rules & {"reduced_to_be_cut", "padded_shards", "replicated", "outside_modules"}
+    assert not rules & {
+        "all_reduce_then_shard",
+        "padded_shards",
+        "replication_fallback",
+        "outside_modules",
+    }

@@ -67,7 +67,7 @@ def test_the_layouts_and_the_reason_are_those_of_the_comments() -> None:
     assert sentences[-1].endswith(reason)
 
 
-def test_what_a_function_would_send_is_told_and_what_sends_nothing_is_let_through(
+def test_what_a_function_would_send_is_reported_and_what_sends_nothing_is_let_through(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     names: dict[str, object] = {}

@@ -35,9 +35,9 @@ class Absence:
 def absences(covered: Coverage) -> list[Absence]:
     """Return one absence for each group whose members did not make equally many calls."""
     reached = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
-    furthest = reached.groupby("group")["last"].agg(["min", "max"])
+    last_numbers = reached.groupby("group")["last"].agg(["min", "max"])
     found = []
-    for group in furthest.index[furthest["min"] < furthest["max"]]:
+    for group in last_numbers.index[last_numbers["min"] < last_numbers["max"]]:
         rows = reached[reached["group"] == group]
         behind = rows[rows["last"] < rows["last"].max()]
         lost = {
@@ -45,13 +45,13 @@ def absences(covered: Coverage) -> list[Absence]:
             for rank, last in zip(behind["rank"], behind["last"], strict=True)
             if rank in covered.dropping
             or (group, rank) in covered.unsure
-            or (last < 0 and rank in covered.ringed)
+            or (last < 0 and rank in covered.ring_truncated)
         }
         sure = behind[~behind["rank"].isin(lost)]
         number = _next_after(covered, group, (sure if len(sure) else behind)["last"].min())
         late = behind[behind["last"] < number]["rank"].tolist()
-        if set(late) & covered.cut and _went_through(covered, group, number):
-            lost |= set(late) & covered.cut
+        if set(late) & covered.truncated and _went_through(covered, group, number):
+            lost |= set(late) & covered.truncated
         present = tuple(sorted(set(rows["rank"]) - set(late)))
         found.append(Absence(group, number, present, tuple(late), tuple(sorted(lost & set(late)))))
     return found
@@ -66,8 +66,8 @@ def _next_after(covered: Coverage, group: str, number: int) -> int:
 
 def _went_through(covered: Coverage, group: str, number: int) -> bool:
     calls = covered.calls
-    here = calls[(calls["group"] == group) & (calls["number"] == number)]
-    return bool((here["complete_ns"] >= 0).any())
+    members = calls[(calls["group"] == group) & (calls["number"] == number)]
+    return bool((members["complete_ns"] >= 0).any())
 
 
 def missing_calls(
@@ -79,26 +79,28 @@ def missing_calls(
         if not missing:
             continue
         calls = covered.calls
-        here = calls[(calls["group"] == each.group) & (calls["number"] == each.number)]
-        here = here.sort_values("rank")
-        kind = here["kind"].mode().iloc[0]
+        members = calls[(calls["group"] == each.group) & (calls["number"] == each.number)]
+        members = members.sort_values("rank")
+        kind = members["kind"].mode().iloc[0]
         axis = covered.axes.get(each.group, "")
         named = call_text(kind, each.number, each.group, axis)
         is_extra = len(each.absent) > len(each.present)
         is_tie = len(each.absent) == len(each.present)
         blamed = [] if is_tie else each.present if is_extra else missing
-        came, stayed_away = text_of_ranks(each.present), text_of_ranks(missing)
+        arrived, absentees = text_of_ranks(each.present), text_of_ranks(missing)
         text = (
-            f"Only {came} made {named}; {stayed_away} did not."
+            f"Only {arrived} made {named}; {absentees} did not."
             if is_extra
-            else f"{stayed_away} never came to {named}; {came} did."
+            else f"{absentees} never arrived at {named}; {arrived} did."
         )
         stuck = [f"rank {rank} waits in {waits_in[rank]}" for rank in missing if rank in waits_in]
         if stuck:
             text += f" Meanwhile {'; '.join(stuck[:3])}{'; ...' if len(stuck) > 3 else ''}."
-        elif (cut := sorted(set(missing) & covered.cut)) and not covered.imported_from:
-            text += f" The recording of {text_of_ranks(cut)} was not closed: it may have died."
-        made, missed = f"made by {came}", f"not by {stayed_away}"
+        elif (unclosed := sorted(set(missing) & covered.truncated)) and not covered.imported_from:
+            text += (
+                f" The recording of {text_of_ranks(unclosed)} was not closed: it may have crashed."
+            )
+        made, missed = f"made by {arrived}", f"not by {absentees}"
         yield Problem(
             problem="extra call" if is_extra else "missing call",
             is_fault=True,
@@ -108,9 +110,9 @@ def missing_calls(
             ranks=numbers_text(blamed),
             expected=missed if is_extra else made,
             found=made if is_extra else missed,
-            source=source_of(here.iloc[0]),
+            source=source_of(members.iloc[0]),
             explanation=text[0].upper() + text[1:],
-            at_ns=int(here["issue_ns"].min()),
+            at_ns=int(members["issue_ns"].min()),
         )
 
 
@@ -121,7 +123,7 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
     for rank, groups in rows.groupby("rank")["group"]:
         alike.setdefault(tuple(groups), []).append(int(str(rank)))
     for names, ranks in alike.items():
-        them, they = ("it as a member", "it") if len(ranks) == 1 else ("them as members", "they")
+        verb, pronoun = ("is", "this rank") if len(ranks) == 1 else ("are", "these ranks")
         yield Problem(
             problem="missing rank",
             is_fault=covered.imported_from != PROFILER,  # may cover any subset of ranks
@@ -130,8 +132,8 @@ def missing_ranks(covered: Coverage) -> Iterator[Problem]:
             ranks=numbers_text(ranks),
             expected="a recording",
             found="none",
-            explanation=f"{_at_the_start(ranks)} left no recording, though {len(names)} of the "
-            f"groups that communicated count {them}: whether {they} came cannot be told.",
+            explanation=f"{_at_the_start(ranks)} left no recording, but {verb} in {len(names)} of "
+            f"the groups that communicated: the arrival of {pronoun} is unknown.",
         )
 
 
@@ -165,20 +167,20 @@ def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
             ranks=numbers_text(ranks),
             found=found,
             explanation=f"The trace has lost {found} of {each}{text_of_ranks(ranks)}: {reason}. "
-            "These were not checked, and their absence is held against nobody.",
+            "These were not checked, and no rank is blamed for them.",
         )
 
 
 def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
     if rank in covered.dropping:
-        return "it went beyond the memory bound"
+        return "it exceeded the memory bound"
     if covered.imported_from == PROFILER:
-        return "the profiler was on for a part of the run"
-    if covered.imported_from and is_at_the_end and rank not in covered.ringed:
-        return "its dump was made before others'"
-    if rank in covered.cut and not covered.imported_from:
-        return "its recording was cut off"
-    return "its buffer held the last ones only, as a flight recorder's does"
+        return "the profiler covered a part of the run"
+    if covered.imported_from and is_at_the_end and rank not in covered.ring_truncated:
+        return "its dump was written before those of other ranks"
+    if rank in covered.truncated and not covered.imported_from:
+        return "its recording was truncated"
+    return "its ring buffer holds only the latest calls"
 
 
 def not_compared(covered: Coverage) -> Iterator[Problem]:
@@ -192,5 +194,5 @@ def not_compared(covered: Coverage) -> Iterator[Problem]:
         ranks=numbers_text(covered.unnumbered),
         found=f"{num} collectives",
         explanation=f"{num} collectives of {text_of_ranks(set(covered.unnumbered))} have no number "
-        "within their group, or no known group: they could not be compared across ranks.",
+        "within their group, or an unknown group: they could not be compared across ranks.",
     )

@@ -1,7 +1,7 @@
 """Consistency check across the ranks of a run, as one table.
 
-The order of the trace's ranks and rows plays no part. An empty table says that every call was met
-by its peers with equal kind, reduction, root, type and size, and in an order that can end.
+The order of the trace's ranks and rows does not matter. An empty table means that every call was
+matched by its peers with equal kind, reduction, root, type and size, in an order without deadlocks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from commtrace.analyze.consistency.order import crossed_orders
 from commtrace.analyze.consistency.problem import COLUMNS
 from commtrace.analyze.consistency.transfers import unmatched_transfers
 from commtrace.analyze.consistency.waiting import (
-    circles,
+    deadlock_cycles,
     deadlocks,
     explained_by,
     hangs_in,
@@ -38,7 +38,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
     absent = absences(covered)
     differing = {group: number for group, number in first_disagreements(covered).values()}
     all_waits = waits(frames, covered, absent)
-    rings = circles(all_waits)
+    rings = deadlock_cycles(all_waits)
     explained = explained_by(rings)
     unexplained = [
         each
@@ -64,7 +64,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
 CONSISTENCY = Analysis(
     "consistency",
     "Consistency",
-    "Do all ranks make the same calls, in an order that can end?",
+    "Do all ranks make the same calls, in an order without deadlocks?",
     consistency,
     COLUMNS,
 )

@@ -28,11 +28,11 @@ class Coverage:
             count`, where `last` is -1 and `count` 0 for members without a call.
         axes: Mesh axis of each group.
         unrecorded: Ranks without a recording.
-        cut: Ranks that did not close their recording.
+        truncated: Ranks that did not close their recording.
         dropping: Ranks that exceeded the memory bound.
         unsure: (group, rank) pairs in which some collectives have no known number.
         unnumbered: By rank, how many collectives have no sequence number at all.
-        ringed: Ranks whose first calls a flight recorder's ring buffer has lost.
+        ring_truncated: Ranks whose first calls a flight recorder's ring buffer has lost.
         imported_from: The tool that an imported trace comes from; else empty.
     """
 
@@ -40,11 +40,11 @@ class Coverage:
     reached: pd.DataFrame
     axes: dict[str, str]
     unrecorded: frozenset[int]
-    cut: frozenset[int]
+    truncated: frozenset[int]
     dropping: frozenset[int]
     unsure: frozenset[tuple[str, int]]
     unnumbered: dict[int, int]
-    ringed: frozenset[int]
+    ring_truncated: frozenset[int]
     imported_from: str
 
 
@@ -73,16 +73,16 @@ def coverage(frames: Frames) -> Coverage:
         reached=reached,
         axes=dict(zip(groups["name"].astype(object), groups["mesh_axis"], strict=True)),
         unrecorded=frozenset(int(rank) for rank in missing),
-        cut=frozenset(ranks.loc[~ranks["complete"], "rank"].tolist()),
+        truncated=frozenset(ranks.loc[~ranks["complete"], "rank"].tolist()),
         dropping=frozenset(ranks.loc[ranks["num_dropped"] > 0, "rank"].tolist()),
         unsure=frozenset(unnumbered.itertuples(index=False, name=None)),
         unnumbered=dict(Counter(without.tolist())),
-        ringed=_ringed(frames),
+        ring_truncated=_ring_truncated(frames),
         imported_from=str(frames.run.get("imported_from", "")),
     )
 
 
-def _ringed(frames: Frames) -> frozenset[int]:
+def _ring_truncated(frames: Frames) -> frozenset[int]:
     if frames.run.get("imported_from") != FLIGHT_RECORDER:
         return frozenset()
     first = frames.comm.groupby("rank")["id"].min()

@@ -21,10 +21,10 @@ def graph_of(edges: Iterable[tuple[Node, Node]]) -> nx.DiGraph[Node]:
     return nx.DiGraph(edges)
 
 
-def knots(graph: nx.DiGraph[Node]) -> list[set[Node]]:
+def components(graph: nx.DiGraph[Node]) -> list[set[Node]]:
     """Return the strongly connected components of several nodes: only these have cycles.
 
-    >>> knots(graph_of([(0, 1), (1, 2), (2, 1)]))
+    >>> components(graph_of([(0, 1), (1, 2), (2, 1)]))
     [{1, 2}]
     """
     import networkx as nx

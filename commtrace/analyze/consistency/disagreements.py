@@ -8,7 +8,7 @@ all-gather. If ranks may send different amounts, another law applies:
     gather, scatter    a member sends (receives) as much as the root has room for (sends)
 
 An unknown value agrees with everything. Ranks that differ from the majority are to blame; without
-a majority, nobody is.
+a majority, no rank is.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def disagreements(covered: Coverage) -> Iterator[Problem]:
     """Yield one problem for each field that differs in a group's first call with a disagreement."""
     for group, number in first_disagreements(covered).values():
         calls = covered.calls
-        here = calls[(calls["group"] == group) & (calls["number"].isin([number, number + 1]))]
-        yield from _of_call(covered, here, group, number)
+        nearby = calls[(calls["group"] == group) & (calls["number"].isin([number, number + 1]))]
+        yield from _of_call(covered, nearby, group, number)
 
 
 def _comparable(covered: Coverage) -> pd.DataFrame:
@@ -105,8 +105,8 @@ def _exchanged_sizes(covered: Coverage) -> set[tuple[int, int]]:
         [sizes.get(calls["group"].cat.categories[code], 0) for code, _ in totals.index],
         index=totals.index,
     )
-    whole = (totals["sent", "count"] == size) & (totals["received", "count"] == size)
-    bad = totals.index[whole & (totals["sent", "sum"] != totals["received", "sum"])]
+    complete = (totals["sent", "count"] == size) & (totals["received", "count"] == size)
+    bad = totals.index[complete & (totals["sent", "sum"] != totals["received", "sum"])]
     return set(bad)
 
 
@@ -148,15 +148,15 @@ def rooted_parts(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:
     return table.dropna(subset="own").merge(roots, on=["group", "number", "rank"])
 
 
-def _of_call(covered: Coverage, here: pd.DataFrame, group: str, number: int) -> Iterator[Problem]:
-    calls = here[here["number"] == number].drop_duplicates("rank").set_index("rank").sort_index()
+def _of_call(covered: Coverage, rows: pd.DataFrame, group: str, number: int) -> Iterator[Problem]:
+    calls = rows[rows["number"] == number].drop_duplicates("rank").set_index("rank").sort_index()
     kinds = Counter(calls["kind"])
     kind = kinds.most_common(1)[0][0]
     named = call_text(kind, number, group, covered.axes.get(group, ""))
     at = int(calls["issue_ns"].min())
     for field in FIELDS[:1] if len(kinds) > 1 else FIELDS[1:]:
         if field == "size" and kind in UNEVEN:
-            yield from _uneven(covered, here[here["number"] == number], kind, named, group, number)
+            yield from _uneven(covered, rows[rows["number"] == number], kind, named, group, number)
             continue
         values = _known(calls, field)
         votes = Counter(values).most_common()
@@ -170,8 +170,10 @@ def _of_call(covered: Coverage, here: pd.DataFrame, group: str, number: int) -> 
             f"{text_of_ranks(values[values == value].index.tolist())}: {_text(field, value)}"
             for value in sorted({values[rank] for rank in blamed}, key=str)
         )
-        told = f"{named}: {found}" + (f"; the other {len(usual)}: {expected}" if expected else "")
-        hint = _slipped(here, number, blamed, usual.tolist()) if has_majority else ""
+        values_text = f"{named}: {found}" + (
+            f"; the other {len(usual)}: {expected}" if expected else ""
+        )
+        hint = _slipped(rows, number, blamed, usual.tolist()) if has_majority else ""
         yield Problem(
             problem=field,
             is_fault=True,
@@ -182,8 +184,8 @@ def _of_call(covered: Coverage, here: pd.DataFrame, group: str, number: int) -> 
             expected=expected,
             found=found,
             source=source_of(calls.loc[blamed[0]]),
-            explanation=f"The members differ in the {_WORDS.get(field, field)} of {told}."
-            + ("" if has_majority else " There is no majority, so nobody is blamed.")
+            explanation=f"The members differ in the {_WORDS.get(field, field)} of {values_text}."
+            + ("" if has_majority else " There is no majority, so no rank is blamed.")
             + hint,
             at_ns=at,
         )
@@ -216,13 +218,13 @@ def _uneven(
         "at_ns": int(calls["issue_ns"].min()),
     }
     if kind == "all_to_all":
-        sent, received = (_totals(calls[f"{way}_shapes"]) for way in ("input", "output"))
+        sent, received = (_totals(calls[f"{end}_shapes"]) for end in ("input", "output"))
         if len(sent.dropna()) == len(received.dropna()) and sent.sum() != received.sum():
             found = f"{sent.sum():.0f} elements sent, {received.sum():.0f} received"
-            told = f"In {named}, not all that is sent is received: {found}."
+            description = f"In {named}, the total sent differs from the total received: {found}."
             source = source_of(calls.iloc[0])
             yield Problem(
-                **shared, ranks="", expected="", found=found, source=source, explanation=told
+                **shared, ranks="", expected="", found=found, source=source, explanation=description
             )
         return
     parts = rooted_parts(covered, calls)
@@ -234,8 +236,8 @@ def _uneven(
     blamed = [root] if len(bad) > 1 and len(bad) >= len(parts) - 1 else bad["rank"].tolist()
     found = f"rank {one['rank']}: {one['own']:.0f} elements"
     expected = f"{one['roots']} elements"
-    told = (
-        f"In {named}, rank {one['rank']} has {one['own']:.0f} elements where the root, rank {root}"
+    description = (
+        f"In {named}, rank {one['rank']} has {one['own']:.0f} elements, but the root, rank {root}"
     )
     source = source_of(calls[calls["rank"] == blamed[0]].iloc[0])
     yield Problem(
@@ -244,23 +246,23 @@ def _uneven(
         expected=expected,
         found=found,
         source=source,
-        explanation=f"{told}, has {one['roots']} for it.",
+        explanation=f"{description}, has {one['roots']} for it.",
     )
 
 
 _SIGNATURE = [KIND, "reduce_op", "root", "dtype", "payload_bytes"]
 
 
-def _slipped(here: pd.DataFrame, number: int, blamed: list[int], usual: list[int]) -> str:
+def _slipped(nearby: pd.DataFrame, number: int, blamed: list[int], usual: list[int]) -> str:
     """Return a hint if the blamed ranks' calls are those of the others shifted by one; else ""."""
 
     def made(rank: int, which: int) -> tuple[object, ...]:
-        rows = here[(here["rank"] == rank) & (here["number"] == which)]
+        rows = nearby[(nearby["rank"] == rank) & (nearby["number"] == which)]
         return tuple(rows.iloc[0][_SIGNATURE]) if len(rows) else ()
 
-    theirs, others = made(blamed[0], number), made(usual[0], number)
-    if theirs and theirs == made(usual[0], number + 1):
-        return f" It looks as if {text_of_ranks(blamed)} had left this call out."
+    deviating, others = made(blamed[0], number), made(usual[0], number)
+    if deviating and deviating == made(usual[0], number + 1):
+        return f" It looks as if {text_of_ranks(blamed)} skipped this call."
     if others and others == made(blamed[0], number + 1) != made(usual[0], number + 1):
-        return f" It looks as if {text_of_ranks(blamed)} had made one call too many."
+        return f" It looks as if {text_of_ranks(blamed)} made an extra call."
     return ""

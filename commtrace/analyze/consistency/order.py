@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.consistency.deadlock_cycle import graph_of, knots, shortest_cycle
+from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.units import text_of_ranks
 
@@ -45,19 +45,21 @@ def crossed_orders(covered: Coverage, until: dict[str, int]) -> Iterator[Problem
     if not edges:
         return
     seen: Counter[frozenset[str]] = Counter()
-    kept: dict[frozenset[str], tuple[list[int], pd.DataFrame]] = {}
+    first_of: dict[frozenset[str], tuple[list[int], pd.DataFrame]] = {}
     place = calls.groupby(node)["issue_ns"].max()
     graph = graph_of((at, then) for at, after in edges.items() for then in after)
-    for knot in sorted(knots(graph), key=lambda nodes: min(place[each] for each in nodes)):
-        here = calls[node.isin(list(knot))]
-        groups = frozenset(here["group"].astype(object))
+    for component in sorted(
+        components(graph), key=lambda nodes: min(place[each] for each in nodes)
+    ):
+        involved = calls[node.isin(list(component))]
+        groups = frozenset(involved["group"].astype(object))
         seen[groups] += 1
-        if groups not in kept:
-            first = min(knot, key=lambda each: (place[each], each))
-            circle = shortest_cycle(graph.subgraph(knot), first)
-            kept[groups] = (circle, here.assign(node=node[here.index]))
-    for groups, (circle, here) in kept.items():
-        yield _problem(covered, edges, circle, here, seen[groups])
+        if groups not in first_of:
+            first = min(component, key=lambda each: (place[each], each))
+            cycle = shortest_cycle(graph.subgraph(component), first)
+            first_of[groups] = (cycle, involved.assign(node=node[involved.index]))
+    for groups, (cycle, involved) in first_of.items():
+        yield _problem(covered, edges, cycle, involved, seen[groups])
 
 
 def _backward_edges(calls: pd.DataFrame, node: pd.Series) -> Edges:
@@ -76,9 +78,9 @@ def _backward_edges(calls: pd.DataFrame, node: pd.Series) -> Edges:
     if not backward.any():
         return {}
     inside = _covered_by(place, place[then[backward]], place[first[backward]])
-    wanted = inside[first] & inside[then]
+    in_span = inside[first] & inside[then]
     edges: Edges = {}
-    for a, b, rank in zip(first[wanted], then[wanted], ranks[wanted], strict=True):
+    for a, b, rank in zip(first[in_span], then[in_span], ranks[in_span], strict=True):
         edges.setdefault(int(a), {}).setdefault(int(b), []).append(int(rank))
     return edges
 
@@ -90,11 +92,11 @@ def _covered_by(values: np.ndarray, lows: np.ndarray, highs: np.ndarray) -> np.n
     return begun > ended
 
 
-def _turns(edges: Edges, circle: list[int]) -> list[tuple[int, int, int]]:
+def _turns(edges: Edges, cycle: list[int]) -> list[tuple[int, int, int]]:
     """Return the cycle as (from, to, rank), merging consecutive steps that one rank makes."""
     turns: list[tuple[int, int, int]] = []
     common: set[int] = set()
-    for at, then in zip(circle, [*circle[1:], circle[0]], strict=True):
+    for at, then in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         ranks = set(edges[at][then])
         if turns and common & ranks:
             common &= ranks
@@ -106,10 +108,10 @@ def _turns(edges: Edges, circle: list[int]) -> list[tuple[int, int, int]]:
 
 
 def _problem(
-    covered: Coverage, edges: Edges, circle: list[int], here: pd.DataFrame, num: int
+    covered: Coverage, edges: Edges, cycle: list[int], involved: pd.DataFrame, num: int
 ) -> Problem:
-    turns = _turns(edges, circle)
-    first = here.drop_duplicates("node").set_index("node")
+    turns = _turns(edges, cycle)
+    first = involved.drop_duplicates("node").set_index("node")
 
     def name(node: int) -> str:
         call = first.loc[node]
@@ -117,17 +119,17 @@ def _problem(
         axis = covered.axes.get(group, "")
         return call_text(str(call["kind"]), int(call["number"]), group, axis)
 
-    blamed, usual = _minority(here, turns)
-    ways = [f"rank {rank} makes {name(a)} before {name(b)}" for a, b, rank in turns]
-    text = f"Calls of different groups are made in orders that can deadlock: {'; '.join(ways)}."
+    blamed, usual = _minority(involved, turns)
+    orders = [f"rank {rank} makes {name(a)} before {name(b)}" for a, b, rank in turns]
+    text = f"Calls of different groups are made in orders that can deadlock: {'; '.join(orders)}."
     if blamed:
-        text += f" Most ranks do as rank {usual[0]}; {text_of_ranks(blamed)} differs."
+        text += f" Most ranks use the order of rank {usual[0]}; {text_of_ranks(blamed)} differs."
     if num > 1:
         text += f" The same groups are crossed {num} times in the run."
     call = first.loc[turns[0][0]]
     concerned = {rank for *_, rank in turns}
     rank = min(blamed or concerned)
-    source = here[here["rank"] == rank]
+    source = involved[involved["rank"] == rank]
     group = str(call["group"])
     return Problem(
         problem="order",
@@ -136,22 +138,24 @@ def _problem(
         mesh_axis=covered.axes.get(group, ""),
         number=int(call["number"]),
         ranks=numbers_text(blamed),
-        found="; ".join(ways),
-        source=source_of((source if len(source) else here).iloc[0]),
+        found="; ".join(orders),
+        source=source_of((source if len(source) else involved).iloc[0]),
         explanation=text,
-        at_ns=int(here["issue_ns"].min()),
+        at_ns=int(involved["issue_ns"].min()),
     )
 
 
-def _minority(here: pd.DataFrame, turns: list[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
+def _minority(
+    calls: pd.DataFrame, turns: list[tuple[int, int, int]]
+) -> tuple[list[int], list[int]]:
     """Split the ranks that make two crossed calls into those of the rarer order, and the others."""
     if len(turns) != 2:
         return [], []
     a, b = turns[0][:2]
-    places = here[here["node"].isin([a, b])].pivot_table(
+    places = calls[calls["node"].isin([a, b])].pivot_table(
         index="rank", columns="node", values="id", aggfunc="min"
     )
     both = places.dropna()
-    ways = [both.index[both[a] < both[b]].tolist(), both.index[both[a] > both[b]].tolist()]
-    fewer, more = sorted(ways, key=len)
+    orders = [both.index[both[a] < both[b]].tolist(), both.index[both[a] > both[b]].tolist()]
+    fewer, more = sorted(orders, key=len)
     return (fewer, more) if len(fewer) < len(more) else ([], [])

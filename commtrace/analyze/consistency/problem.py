@@ -9,16 +9,21 @@ from commtrace.schema import INSTANT, Column
 
 COLUMNS = (
     Column("problem", str, "", "kind, reduce_op, root, dtype, size, missing call, extra call, ..."),
-    Column("is_fault", bool, "", "something is wrong; else it only could not be checked"),
+    Column("is_fault", bool, "", "an error in the program; otherwise a gap in the check"),
     Column("group", str, "", "name of the process group"),
     Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
-    Column("number", int, "", "which collective of the group, from 0; -1 of none in particular"),
-    Column("ranks", str, "", "who is to blame, `1,3`; empty where that cannot be told"),
+    Column(
+        "number",
+        int,
+        "",
+        "number of the collective in the group, from 0; -1 for none in particular",
+    ),
+    Column("ranks", str, "", "blamed ranks, `1,3`; empty if unknown"),
     Column("expected", str, "", "what the majority did"),
     Column("found", str, "", "what the others did"),
-    Column("source", str, "", "line of a rank that is to blame, or of one that is concerned"),
-    Column("explanation", str, "", "all of it in a sentence"),
-    Column("at_ns", int, INSTANT, "when the first rank came to it; -1 not known"),
+    Column("source", str, "", "source line of a blamed rank, or of one that is involved"),
+    Column("explanation", str, "", "explanation in a sentence"),
+    Column("at_ns", int, INSTANT, "arrival of the first rank; -1 unknown"),
 )
 
 

@@ -48,8 +48,8 @@ def unmatched_transfers(
         for (group, source, target), row in bad.iterrows():  # type: ignore[misc]
             pair = group, min(source, target), max(source, target)
             pairs.setdefault(pair, []).append((source, target, row))
-        for pair, ways in pairs.items():
-            yield _problem(frames, covered, pair, ways, column)
+        for pair, directions in pairs.items():
+            yield _problem(frames, covered, pair, directions, column)
         wide = wide.drop(uneven.index)
 
 
@@ -70,8 +70,8 @@ def _comparable(transfers: pd.DataFrame, covered: Coverage) -> pd.DataFrame:
         pd.MultiIndex.from_frame(open_to_all[["group", "target"]])
     )
     from_dumps = covered.imported_from == FLIGHT_RECORDER  # the end of a dump is certain
-    cut = covered.ringed if from_dumps else covered.cut
-    unsure = covered.unrecorded | cut | covered.dropping
+    incomplete = covered.ring_truncated if from_dumps else covered.truncated
+    unsure = covered.unrecorded | incomplete | covered.dropping
     known = ~(ends["source"].isin(unsure) | ends["target"].isin(unsure))
     return ends[known & ~is_open & (transfers["peer"] >= 0)]
 
@@ -88,19 +88,19 @@ def _problem(
     frames: Frames,
     covered: Coverage,
     pair: tuple[str, int, int],
-    ways: Sequence[tuple[int, int, pd.Series]],
+    both: Sequence[tuple[int, int, pd.Series]],
     column: str,
 ) -> Problem:
     group, low, high = pair
-    what = "transfer" if column == "num" else "byte"
-    calls = frames.comm.loc[[max(row["row", SEND], row["row", RECV]) for *_, row in ways]]
+    noun = "transfer" if column == "num" else "byte"
+    calls = frames.comm.loc[[max(row["row", SEND], row["row", RECV]) for *_, row in both]]
     call = calls.loc[calls["issue_ns"].idxmin()]
-    founds = [
-        f"{counted(row[column, SEND], what)} sent, {row[column, RECV]} received" for *_, row in ways
+    counts = [
+        f"{counted(row[column, SEND], noun)} sent, {row[column, RECV]} received" for *_, row in both
     ]
-    told = [
+    descriptions = [
         f"from rank {source} to rank {target}: {found}"
-        for (source, target, _), found in zip(ways, founds, strict=True)
+        for (source, target, _), found in zip(both, counts, strict=True)
     ]
     return Problem(
         problem="transfer",
@@ -108,8 +108,8 @@ def _problem(
         group=group,
         mesh_axis=covered.axes.get(group, ""),
         ranks=f"{low},{high}",
-        found="; ".join(founds),
+        found="; ".join(counts),
         source=source_of(call),
-        explanation=f"On group {group}, {'; '.join(told)}.",
+        explanation=f"On group {group}, {'; '.join(descriptions)}.",
         at_ns=int(call["issue_ns"]),
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.consistency.deadlock_cycle import graph_of, knots, shortest_cycle
+from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
@@ -96,7 +96,7 @@ def waits(frames: Frames, covered: Coverage, absent: list[Absence]) -> list[Wait
     return sorted(found, key=lambda wait: (wait.at_ns, wait.rank))
 
 
-def circles(all_waits: list[Wait]) -> list[list[Wait]]:
+def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
     """Return shortest deadlock cycles without common ranks or calls, one for each deadlock.
 
     In each, a rank waits for the next. The graph has a node for each wait and one for each call, so
@@ -111,16 +111,16 @@ def circles(all_waits: list[Wait]) -> list[list[Wait]]:
     if not stuck:
         return []
     graph = graph_of(_edges(all_waits, calls, of_rank))
-    knotted = set[Wait | _Call]().union(*knots(graph))
+    in_cycles = set[Wait | _Call]().union(*components(graph))
     found, taken = [], set[int | _Call]()
     for wait in all_waits:
-        if wait not in knotted or not taken.isdisjoint((wait.rank, wait.call)):
+        if wait not in in_cycles or not taken.isdisjoint((wait.rank, wait.call)):
             continue
-        circle = [each for each in shortest_cycle(graph, wait) if isinstance(each, Wait)]
-        parts = {part for each in circle for part in (each.rank, each.call)}
+        cycle = [each for each in shortest_cycle(graph, wait) if isinstance(each, Wait)]
+        parts = {part for each in cycle for part in (each.rank, each.call)}
         if taken.isdisjoint(parts):
             taken |= parts
-            found.append(circle)
+            found.append(cycle)
     return found
 
 
@@ -135,34 +135,34 @@ def _edges(
 
 def deadlocks(covered: Coverage, found: list[list[Wait]]) -> Iterator[Problem]:
     """Yield one problem for each deadlock cycle."""
-    for circle in found:
+    for cycle in found:
         links = [
-            f"rank {wait.rank} waits in {wait.text} for rank {circle[(i + 1) % len(circle)].rank}"
-            for i, wait in enumerate(circle)
+            f"rank {wait.rank} waits in {wait.text} for rank {cycle[(i + 1) % len(cycle)].rank}"
+            for i, wait in enumerate(cycle)
         ]
-        group = next((wait.group for wait in circle if wait.group), "")
+        group = next((wait.group for wait in cycle if wait.group), "")
         yield Problem(
             problem="deadlock",
             is_fault=True,
             group=group,
             mesh_axis=covered.axes.get(group, ""),
-            number=next((wait.number for wait in circle if wait.group == group), -1),
-            ranks=numbers_text({wait.rank for wait in circle}),
-            found="; ".join(wait.text for wait in circle),
-            source=circle[0].source,
-            explanation=f"A circle that cannot end: {'; '.join(links)}.",
-            at_ns=int(np.min([wait.at_ns for wait in circle])),
+            number=next((wait.number for wait in cycle if wait.group == group), -1),
+            ranks=numbers_text({wait.rank for wait in cycle}),
+            found="; ".join(wait.text for wait in cycle),
+            source=cycle[0].source,
+            explanation=f"Deadlock cycle: {'; '.join(links)}.",
+            at_ns=int(np.min([wait.at_ns for wait in cycle])),
         )
 
 
 def explained_by(found: list[list[Wait]]) -> set[tuple[str, int]]:
     """Return the collectives whose absences are explained by these deadlock cycles."""
-    return {(wait.group, wait.number) for circle in found for wait in circle}
+    return {(wait.group, wait.number) for cycle in found for wait in cycle}
 
 
 def rows_of(found: list[list[Wait]]) -> set[int]:
     """Return the rows of the calls in deadlock cycles; a transfer there lacks its other end."""
-    return {wait.row for circle in found for wait in circle}
+    return {wait.row for cycle in found for wait in cycle}
 
 
 def hangs_in(all_waits: list[Wait]) -> dict[int, str]:

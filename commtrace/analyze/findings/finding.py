@@ -15,23 +15,23 @@ from commtrace.tracefile import RECORDING, STEPS_FROM
 
 COLUMNS = (
     Column("rule", str, "", "name of the rule that found it"),
-    Column("title", str, "", "what was found, in a sentence"),
-    Column("advice", str, "", "what to do about it"),
-    Column("module", str, "", "path of the module, where it is one"),
-    Column("op", str, "", "operator that needed it, where it is one"),
+    Column("title", str, "", "the observation, in a sentence"),
+    Column("advice", str, "", "the suggested remedy"),
+    Column("module", str, "", "path of the module, if all calls share one"),
+    Column("op", str, "", "operator that needed the calls, if they share one"),
     Column("kind", str, "", "all_reduce, all_gather, ..."),
-    Column("mesh_axis", str, "", "axis of the DeviceMesh, where it is one"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh, if all calls share one"),
     Column("source", str, "", "the user's line of the first call"),
-    Column("num_calls", float, "", "calls that it is about; mean over ranks"),
+    Column("num_calls", float, "", "calls of the finding; mean over ranks"),
     Column("cost_bytes", float, "bytes", "wire bytes that could be saved; mean over ranks"),
     Column("cost_ns", float, "ns", "time that could be saved; mean over ranks"),
     Column(
         "share",
         float,
         "1",
-        "the part of it in steps, of the steps' time; where none are marked, of the recorded time",
+        "cost in steps as a fraction of the steps' time; of the recorded time without steps",
     ),
-    Column("evidence", str, "", "the first of these calls, as rank:id, by `,`"),
+    Column("evidence", str, "", "the first of these calls, as rank:id, separated by `,`"),
 )
 
 MAX_EVIDENCE = 20
@@ -82,8 +82,8 @@ def lacks_steps(frames: Frames) -> str:
     if "imported_from" in frames.run:
         return "The trace has no steps."
     return (
-        "No steps were marked, and none were found: no optimizer of torch, no profiler and no LR "
-        "scheduler stepped while recording. Call step() on the recording at the end of each step."
+        "No steps were marked or detected: no torch optimizer, profiler or LR scheduler stepped "
+        "while recording. Call step() on the recording at the end of each step."
     )
 
 
@@ -91,8 +91,9 @@ def lacks_several_steps(frames: Frames) -> str:
     """Return a sentence if the trace has no steps, or counts the recording as one step; else ""."""
     if len(frames.comm) and frames.run.get(STEPS_FROM) == RECORDING:
         return (
-            "The recording counts as one step, for none was marked and no optimizer of torch "
-            "stepped: what comes again in it may be in another step of the program."
+            "The recording counts as one step, since none was marked and no torch optimizer "
+            "stepped: "
+            "repeated calls may belong to different steps of the program."
         )
     return lacks_steps(frames)
 
@@ -102,8 +103,8 @@ def lacks_layouts(frames: Frames) -> str:
     if not len(frames.comm) or (frames.comm["source_spec"] != "").any():
         return ""
     return (
-        "No call says between which layouts it goes: only redistributions of dtensor_core and of "
-        "torch's DTensor announce that. What becomes of a result is known by the next call only."
+        "No call has source and target layouts: only redistributions of dtensor_core and of "
+        "torch's DTensor announce them."
     )
 
 

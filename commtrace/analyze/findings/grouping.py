@@ -20,7 +20,7 @@ _PLACES = ["module", "op", "kind", "mesh_axis"]
 _MOST_NAMED = 3
 
 
-def together(table: pd.DataFrame) -> pd.DataFrame:
+def grouped(table: pd.DataFrame) -> pd.DataFrame:
     """Combine similar findings into one row each, the largest cost in time first."""
     rows = [_united(rows) for _, rows in table.groupby(_SAME, sort=False)]
     united = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
@@ -29,12 +29,12 @@ def together(table: pd.DataFrame) -> pd.DataFrame:
     return united.sort_values(by, ascending=[False, False, True, True]).reset_index(drop=True)
 
 
-def by_lack(unanswered: Mapping[str, str]) -> dict[str, list[str]]:
+def by_missing_data(unanswered: Mapping[str, str]) -> dict[str, list[str]]:
     """Group the rules that a trace cannot answer by the data they lack."""
-    told: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for name, lack in unanswered.items():
-        told.setdefault(lack, []).append(name)
-    return told
+        grouped.setdefault(lack, []).append(name)
+    return grouped
 
 
 def _united(rows: pd.DataFrame) -> dict[Any, Any]:
@@ -58,8 +58,8 @@ def _likewise(rows: pd.DataFrame) -> str:
     if len(others) == num_others and rows["module"].is_unique:
         named = ", ".join(others[:_MOST_NAMED])
         more = f" and {num_others - _MOST_NAMED} more" if num_others > _MOST_NAMED else ""
-        return f"Likewise in {named}{more}."
-    return f"Likewise {num_others} {'time' if num_others == 1 else 'times'} more at this line."
+        return f"The same in {named}{more}."
+    return f"The same {num_others} more {'time' if num_others == 1 else 'times'} at this line."
 
 
 def _some_of(calls: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Gradients reduced more than once a step: after each pass, or by two independent parties."""
+"""Gradients reduced more than once per step: after each pass, or by a library and the program."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _REDUCTIONS = ("all_reduce", "reduce_scatter")
 _STEP = ["rank", "group", "step"]
 
 
-def reduced_again(frames: Frames) -> list[Finding]:
-    """Reductions of gradients that the step has reduced before, by their parameters' names; and
-    all-reduces at one line of as many bytes as a library has reduced gradients in the step.
+def repeated_reduction(frames: Frames) -> list[Finding]:
+    """Gradients that the step has already reduced, identified by the names of their parameters; and
+    all-reduces at one line that total as many bytes as a library has reduced in the step.
     """
     comm = frames.comm
     calls = comm[comm["kind"].isin(_REDUCTIONS) & (comm["step"] >= 0)].sort_values(["rank", "id"])
@@ -34,8 +34,9 @@ def reduced_again(frames: Frames) -> list[Finding]:
             _again(
                 frames,
                 rows,
-                f"Gradients of the same parameters are reduced {num} times more than once a step.",
-                "If passes add up to one step, reduce after the last one only: no_sync() of "
+                f"Gradients of the same parameters are reduced again {num} times per rank within "
+                "a step.",
+                "With gradient accumulation, reduce after the last pass only: no_sync() of "
                 "DistributedDataParallel, set_requires_gradient_sync(False) of FSDP.",
             )
         )
@@ -47,10 +48,10 @@ def reduced_again(frames: Frames) -> list[Finding]:
             _again(
                 frames,
                 rows,
-                "As many bytes as gradients have been reduced in the step are all-reduced once "
-                f"more, in {per_rank(frames, len(rows))} calls{where}.",
-                "If these are the gradients again, leave it out: the library has them reduced when "
-                "the backward pass returns.",
+                "As many bytes as the step's reduced gradients are all-reduced again, "
+                f"in {per_rank(frames, len(rows))} calls{where}.",
+                "If these are the same gradients, remove this reduction: the library has reduced "
+                "them when the backward pass returns.",
             )
         )
     return found
@@ -74,8 +75,10 @@ def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFr
     reduced = known(gradients["payload_bytes"]).groupby([gradients[name] for name in _STEP]).sum()
     by = [others[name] for name in (*_STEP, "source_file", "source_line")]
     sizes = known(others["payload_bytes"]).groupby(by, observed=True).transform("sum")
-    wanted = pd.MultiIndex.from_frame(others[_STEP]).map(reduced.to_dict())
-    return others[(sizes > 0) & (sizes.to_numpy() == pd.Series(wanted, dtype="float64").to_numpy())]
+    gradient_bytes = pd.MultiIndex.from_frame(others[_STEP]).map(reduced.to_dict())
+    return others[
+        (sizes > 0) & (sizes.to_numpy() == pd.Series(gradient_bytes, dtype="float64").to_numpy())
+    ]
 
 
 def _lacks_gradients(frames: Frames) -> str:
@@ -85,11 +88,14 @@ def _lacks_gradients(frames: Frames) -> str:
     if not reduces.any() or named.any():
         return lacks_several_steps(frames) if reduces.any() else ""
     return (
-        "No reduction says which parameters' gradients it carries (those of "
-        "DistributedDataParallel and FSDP do), so what is reduced again cannot be told."
+        "No reduction names the parameters of its gradients (those of DistributedDataParallel and "
+        "FSDP do), so repeated reductions cannot be identified."
     )
 
 
-REDUCED_AGAIN = Rule(
-    "reduced_again", "gradients reduced more than once a step", reduced_again, _lacks_gradients
+REPEATED_REDUCTION = Rule(
+    "repeated_reduction",
+    "gradients reduced more than once per step",
+    repeated_reduction,
+    _lacks_gradients,
 )

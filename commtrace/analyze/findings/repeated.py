@@ -21,9 +21,9 @@ from commtrace.analyze.matching import numbers
 _CALLS = ["rank", "group", "step", "thread"]
 
 
-def gathered_again(frames: Frames) -> list[Finding]:
-    """All-gathers of what was gathered before and has not changed: by its parameters' names within
-    a step, and by the identity of the tensors themselves, where the trace has it.
+def repeated_all_gather(frames: Frames) -> list[Finding]:
+    """All-gathers of data that was gathered before and has not changed: identified by the names of
+    parameters within a step, or by the identity of the tensors, if recorded.
     """
     named = _parameters_again(frames)
     same = _tensors_again(frames).difference(named)
@@ -32,9 +32,9 @@ def gathered_again(frames: Frames) -> list[Finding]:
         _again(
             frames,
             rows,
-            f"The same parameters are gathered again within a step, {{}} in all, "
+            f"The same parameters are gathered again within a step, {{}} per rank, "
             f"unchanged: {_few(str(names))}.",
-            "Keep them gathered between forward and backward where memory allows: "
+            "Keep them gathered between forward and backward if memory allows: "
             "reshard_after_forward=False of fully_shard, ShardingStrategy.SHARD_GRAD_OP of "
             "FullyShardedDataParallel.",
         )
@@ -47,9 +47,9 @@ def gathered_again(frames: Frames) -> list[Finding]:
             _again(
                 frames,
                 rows,
-                f"The same tensors are gathered again, {{}} in all, in {where}, though "
-                "nothing was written into them on any rank since the last time.",
-                "Keep the gathered tensor and hand it on to its other uses, where memory allows.",
+                f"The same tensors are gathered again, {{}} per rank, in {where}, although no "
+                "rank has written to them since.",
+                "Keep the gathered tensor and reuse it, if memory allows.",
             )
         )
     return found
@@ -94,9 +94,9 @@ def _tensors_again(frames: Frames) -> pd.Index:
     calls = calls.assign(number=number[gathers.index]).sort_values("number", kind="stable")
     before = calls.groupby(["rank", "group", "sent_id"])["number"].shift(1)
     calls["before"] = before.where(calls["sent_id"] >= 0)
-    met = calls.groupby(["group", "number"])["before"]
-    is_again = (met.transform("count") == met.transform("size")) & (
-        met.transform("min") == met.transform("max")
+    collectives = calls.groupby(["group", "number"])["before"]
+    is_again = (collectives.transform("count") == collectives.transform("size")) & (
+        collectives.transform("min") == collectives.transform("max")
     )
     return calls.index[is_again]
 
@@ -114,9 +114,9 @@ def lacks_identity(frames: Frames) -> str:
     if (gathers["parameters"] != "").any():
         return lacks_steps(frames)
     return (
-        'No all-gather says which tensors it sends (record with detail="op" to have that) or which '
-        "parameters (FSDP's do): a tensor gathered twice is known by its layouts only (rule "
-        "ping_pong)."
+        'No all-gather identifies its tensors (recorded with detail="op") or its parameters '
+        "(recorded "
+        "for FSDP), so repeated all-gathers are found by layouts only (rule ping_pong)."
     )
 
 
@@ -137,7 +137,7 @@ def _announced(frames: Frames) -> pd.DataFrame:
 
 
 def ping_pong(frames: Frames) -> list[Finding]:
-    """Calls that undo the one right before, or gather what has the layouts of that one."""
+    """Redistributions that revert the preceding one, or repeat an all-gather with its layouts."""
     calls = _announced(frames)
     calls = calls[calls["phase"].astype(object) == calls["before_phase"].astype(object)]
     source, target = calls["source_spec"].astype(object), calls["target_spec"].astype(object)
@@ -154,24 +154,24 @@ def ping_pong(frames: Frames) -> list[Finding]:
         *_pairs(
             frames,
             undone,
-            "goes back to the layout that the call before it came from",
-            "Leave the tensor as it is between the two: let both sides agree on one layout.",
+            "reverts the redistribution of the preceding call",
+            "Keep the tensor in one layout between the two, on which both sides agree.",
         ),
         *_pairs(
             frames,
             again,
-            "gathers the same layouts as the call right before: one tensor that was cut again or "
-            "gathered for each of several uses, or several tensors that one call could gather",
-            "Gather once and hand the result on (PrepareModuleInput on the parent module).",
+            "has the same layouts as the preceding all-gather: one tensor that was resharded in "
+            "between or is gathered for each use, or several tensors that one call could gather",
+            "Gather once and reuse the result (PrepareModuleInput on the parent module).",
         ),
     ]
 
 
-def _pairs(frames: Frames, calls: pd.DataFrame, what: str, advice: str) -> list[Finding]:
+def _pairs(frames: Frames, calls: pd.DataFrame, observation: str, advice: str) -> list[Finding]:
     by = ["module", "source_spec", "target_spec"]
     return [
         Finding(
-            title=f"In {module or 'no module'}, a call {source} -> {target} {what}.",
+            title=f"In {module or 'no module'}, a call {source} -> {target} {observation}.",
             advice=advice,
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum(),
@@ -182,8 +182,8 @@ def _pairs(frames: Frames, calls: pd.DataFrame, what: str, advice: str) -> list[
     ]
 
 
-def reduced_to_be_cut(frames: Frames) -> list[Finding]:
-    """All-reduces right before a gather of the same shape: in between, the result was cut."""
+def all_reduce_then_shard(frames: Frames) -> list[Finding]:
+    """All-reduces directly followed by an all-gather of a shard of their result."""
     calls = _announced(frames)
     calls = calls[(calls["kind"] == "all_gather") & (calls["before_kind"] == "all_reduce")]
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
@@ -191,17 +191,17 @@ def reduced_to_be_cut(frames: Frames) -> list[Finding]:
     fitting = {
         (group, now, before)
         for group, now, before in pairs.itertuples(index=False)
-        if _is_cut_of(layout(now), layout(before), axes.get(group, ""))
+        if _is_shard_of(layout(now), layout(before), axes.get(group, ""))
     }
     keys = zip(calls["group"], calls["source_spec"], calls["before_target_spec"], strict=True)
     calls = calls[np.array([key in fitting for key in keys], dtype=bool)]
     reduces = frames.comm.loc[calls["before_row"].astype("int64")]
     return [
         Finding(
-            title=f"In {module or 'no module'}, what an all-reduce adds up is cut before it is "
-            f"used: the next call gathers a shard of that shape ({spec}).",
-            advice="Reduce to the shard itself: a reduce-scatter sends half as much "
-            "(output_layouts=Shard(...) in place of Replicate()).",
+            title=f"In {module or 'no module'}, only a shard of an all-reduce's result is used: "
+            f"the next call gathers a shard of that shape ({spec}).",
+            advice="Use a reduce-scatter, which sends half as much (output_layouts=Shard(...) "
+            "instead of Replicate()).",
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum() / 2,
             cost_ns=transfer(frames, rows).sum() / 2,
@@ -211,23 +211,25 @@ def reduced_to_be_cut(frames: Frames) -> list[Finding]:
     ]
 
 
-def _is_cut_of(now: Layout | None, before: Layout | None, axis: str) -> bool:
+def _is_shard_of(now: Layout | None, before: Layout | None, axis: str) -> bool:
     if now is None or before is None:
         return False
     is_same = (now.shape, now.dtype) == (before.shape, before.dtype)
     return is_same and before.on(axis) == "R" and now.on(axis).startswith("S")
 
 
-GATHERED_AGAIN = Rule(
-    "gathered_again",
-    "the same parameters gathered twice in a step, or the same tensor without change",
-    gathered_again,
+REPEATED_ALL_GATHER = Rule(
+    "repeated_all_gather",
+    "unchanged parameters or tensors gathered again",
+    repeated_all_gather,
     lacks_identity,
 )
-PING_PONG = Rule("ping_pong", "gathered, cut and gathered again", ping_pong, lacks_layouts)
-REDUCED_TO_BE_CUT = Rule(
-    "reduced_to_be_cut",
-    "an all-reduce of which only a shard is used",
-    reduced_to_be_cut,
+PING_PONG = Rule(
+    "ping_pong", "a redistribution that the next one reverts or repeats", ping_pong, lacks_layouts
+)
+ALL_REDUCE_THEN_SHARD = Rule(
+    "all_reduce_then_shard",
+    "an all-reduce of whose result only a shard is used",
+    all_reduce_then_shard,
     lacks_layouts,
 )

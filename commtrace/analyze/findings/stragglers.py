@@ -1,6 +1,6 @@
 """Stragglers: a rank that is always late, a rank that stalled once, and ranks late in turn.
 
-The cost is the time in which all others waited (`held_up` of `commtrace.analyze.stragglers`),
+The cost is the time in which all others waited (`delayed_calls` of `commtrace.analyze.stragglers`),
 multiplied by the number of ranks involved. If n ranks behave alike, each causes 1/n of all delays.
 A rank counts as late if its odds are `late_odds` times as high and its delays are spread over
 several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`).
@@ -14,28 +14,28 @@ from commtrace.analyze.arrivals import NEEDS_EVERYONE, arrivals
 from commtrace.analyze.findings.finding import Finding, Rule, lacks_steps
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.stragglers import held_up
+from commtrace.analyze.stragglers import delayed_calls
 from commtrace.units import text_of_duration
 
 _PLACE = ["kind", "phase", "module", "source_file", "source_line"]
 
 
-def late_ranks(frames: Frames) -> list[Finding]:
-    """Ranks to which most delays are due, again and again, at the cost of a share of the run."""
+def stragglers(frames: Frames) -> list[Finding]:
+    """Ranks that cause most of the delay, in several calls, at a significant share of the run."""
     events = _delays(frames)
     found = []
     for rank in _always_late(frames, events):
         own = events[events["rank"] == rank]
-        place, there = _worst_place(frames, own)
-        part = there["delay_ns"].sum() / own["delay_ns"].sum()
+        place, worst = _worst_place(frames, own)
+        part = worst["delay_ns"].sum() / own["delay_ns"].sum()
         found.append(
             Finding(
-                title=f"Rank {rank} keeps the others waiting, for "
+                title=f"Rank {rank} delays the other ranks, by "
                 f"{text_of_duration(own['delay_ns'].sum())} in {len(own)} calls; {part:.0%} of it "
-                f"before {place}{_works(there)}.",
-                advice="Look at what that rank does before that call and the others do not (data "
-                "loading, logging, an uneven shard), or at its machine.",
-                rows=there.index,
+                f"before {place}{_works(worst)}.",
+                advice="Check what only that rank does before that call (data loading, logging, an "
+                "uneven shard), and its machine.",
+                rows=worst.index,
                 cost_bytes=0.0,
                 cost_ns=float(own["cost"].sum()),
             )
@@ -44,17 +44,17 @@ def late_ranks(frames: Frames) -> list[Finding]:
 
 
 def stalls(frames: Frames) -> list[Finding]:
-    """Delays far above all others, of ranks that are not always late, once it is under way."""
+    """Delays far above the median, by ranks that are not always late, after the first step."""
     events = _delays(frames)
     stalled = _stalled(frames, events)
     return [
         Finding(
-            title=f"Rank {rank} stopped the others {_times(len(own))}, for "
+            title=f"Rank {rank} stalled the other ranks {_times(len(own))}, for "
             f"{text_of_duration(own['delay_ns'].sum())}: before "
             f"{_worst_place(frames, own.head(1))[0]}, in step {own['step'].iloc[0]}"
             f"{_works(own.head(1))}.",
-            advice="Look at what that rank did then: a checkpoint, an evaluation, garbage "
-            "collection, a slow file.",
+            advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
+            "collection, slow file access.",
             rows=own.index,
             cost_bytes=0.0,
             cost_ns=float(own["cost"].sum()),
@@ -63,10 +63,10 @@ def stalls(frames: Frames) -> list[Finding]:
     ]
 
 
-def uneven_work(frames: Frames) -> list[Finding]:
-    """Delays that no rank stands out in, where they are a large share of the run together.
+def load_imbalance(frames: Frames) -> list[Finding]:
+    """Delays caused by changing ranks that together are a large share of the run.
 
-    To the first collective of a group ranks come as their start has it.
+    The first collective of a group is excluded, since ranks start at different times.
     """
     events = _delays(frames)
     rest = events[~events["rank"].isin(_always_late(frames, events))]
@@ -79,11 +79,11 @@ def uneven_work(frames: Frames) -> list[Finding]:
     place, _ = _worst_place(frames, rest)
     return [
         Finding(
-            title=f"All ranks wait for one that comes last, for "
-            f"{text_of_duration(rest['delay_ns'].sum())}, now for one and now for another "
+            title=f"Changing ranks delay all others, by "
+            f"{text_of_duration(rest['delay_ns'].sum())} "
             f"({most}); mostly before {place}.",
-            advice="Give all ranks as much to do in each step: batches of like length, experts of "
-            "like load, garbage collection at the same time; or more cores, if ranks share them.",
+            advice="Balance the load in each step: batches of equal length, experts of equal load, "
+            "garbage collection at the same time; or more cores, if ranks share them.",
             rows=rest.index,
             cost_bytes=0.0,
             cost_ns=cost,
@@ -93,7 +93,7 @@ def uneven_work(frames: Frames) -> list[Finding]:
 
 def _delays(frames: Frames) -> pd.DataFrame:
     """Return the delayed collectives, within steps if these are marked, with their cost."""
-    events = held_up(frames)
+    events = delayed_calls(frames)
     if len(frames.steps):
         events = events[frames.comm.loc[events.index, "step"] >= 0]
     late = frames.comm.loc[events.index]
@@ -142,10 +142,10 @@ def _worst_place(frames: Frames, events: pd.DataFrame) -> tuple[str, pd.DataFram
     """
     calls = frames.comm.loc[events.index, _PLACE]
     number = calls.groupby(_PLACE, observed=True, sort=False).ngroup()
-    there = events[number == events["cost"].groupby(number).sum().idxmax()]
-    kind, phase, module, file, line = calls.loc[there.index[0]]
+    worst = events[number == events["cost"].groupby(number).sum().idxmax()]
+    kind, phase, module, file, line = calls.loc[worst.index[0]]
     text = f"{kind} in {phase or 'other'}{f' of {module}' if module else ''}"
-    return (f"{text} ({file}:{line})" if file else text), there
+    return (f"{text} ({file}:{line})" if file else text), worst
 
 
 def _works(events: pd.DataFrame) -> str:
@@ -159,7 +159,7 @@ def _works(events: pd.DataFrame) -> str:
     if not own > others:  # nan compares false
         return ""
     return (
-        f", to which it comes {text_of_duration(own)} after its last call and the others "
+        f", at which it arrives {text_of_duration(own)} after its previous call and the others "
         f"{text_of_duration(others)}"
     )
 
@@ -172,13 +172,15 @@ def lacks_waits(frames: Frames) -> str:
     """Return a sentence if no wait is known, so that arrivals cannot be compared; else ""."""
     if not len(frames.comm) or (arrivals(frames)["wait_ns"] >= 0).any():
         return ""
-    return "No collective could be matched across its ranks, so nobody is known to be late."
+    return "No collective could be matched across its ranks, so stragglers are unknown."
 
 
 def _lacks_waits_or_steps(frames: Frames) -> str:
     return lacks_waits(frames) or lacks_steps(frames)
 
 
-LATE = Rule("late_rank", "a rank that is always late", late_ranks, lacks_waits)
-STALL = Rule("stall", "a rank that once stopped all others", stalls, _lacks_waits_or_steps)
-UNEVEN = Rule("uneven_work", "ranks that are late in turn", uneven_work, lacks_waits)
+STRAGGLER = Rule("straggler", "a rank that is regularly late", stragglers, lacks_waits)
+STALL = Rule("stall", "a single long delay of all other ranks", stalls, _lacks_waits_or_steps)
+LOAD_IMBALANCE = Rule(
+    "load_imbalance", "changing ranks that delay the others", load_imbalance, lacks_waits
+)

@@ -23,9 +23,9 @@ HALF = ("bfloat16", "float16")
 
 
 def small_messages(frames: Frames) -> list[Finding]:
-    """Many messages of one kind in a phase of a step, on one group, too small for the link's speed.
+    """Many messages of one kind in a phase of a step, on one group, too small for full bandwidth.
 
-    Gradients in buckets are told apart from what else is sent; flags are `unneeded_flags`' matter.
+    Buckets of gradients are counted separately; flags are left to rule `unused_parameter_flags`.
     """
     comm = frames.comm
     small_bytes, least = map(frames.settings.threshold, ("small_bytes", "many_per_step"))
@@ -41,12 +41,12 @@ def small_messages(frames: Frames) -> list[Finding]:
         bundles = rows.groupby(["rank", "step"])
         saved = rows["cost"].sum() - bundles["cost"].max().sum()
         mean = text_of_bytes(rows["payload_bytes"].mean())
-        of_what = f"{carries}, " if carries else ""
+        content = f"{carries}, " if carries else ""
         found.append(
             Finding(
                 title=f"{per_rank(frames, len(rows))} calls of {kind} on "
-                f"{axes.get(group) or f'group {group}'} in {phase} carry {of_what}{mean} on "
-                "average, less than a link needs to reach its speed.",
+                f"{axes.get(group) or f'group {group}'} in {phase} carry {content}{mean} on "
+                "average, too small for the full bandwidth of a link.",
                 advice=_TOGETHER.get(str(carries), _TOGETHER[""]),
                 rows=rows.index,
                 cost_bytes=0.0,
@@ -59,24 +59,22 @@ def small_messages(frames: Frames) -> list[Finding]:
 _TOGETHER = {
     "gradients": "Make the buckets larger (bucket_cap_mb of DistributedDataParallel), the sharded "
     "units larger (of FSDP), or reduce after the last pass of an accumulation only (no_sync).",
-    "activations": "Cut the batch into fewer microbatches, or the model into larger stages.",
-    "": "Send them together: coalesced or in buckets, or less often.",
+    "activations": "Use fewer microbatches, or larger pipeline stages.",
+    "": "Coalesce them or use buckets, or send less often.",
 }
 """Advice by the data that is carried."""
 
 
-def unneeded_flags(frames: Frames) -> list[Finding]:
-    """Flags which parameters a pass has used, of a model that DistributedDataParallel has logged to
-    leave none unused on any rank.
-    """
+def unused_parameter_flags(frames: Frames) -> list[Finding]:
+    """Flags of used parameters, although DistributedDataParallel has logged that none is unused."""
     flags = frames.comm[frames.comm["carries"] == "flags"]
     return [
         Finding(
-            title=f"{per_rank(frames, len(rows))} calls tell which parameters a pass has used "
-            "(find_unused_parameters=True), and DistributedDataParallel has found none unused.",
-            advice="Leave find_unused_parameters=True out: it searches the autograd graph after "
+            title=f"{per_rank(frames, len(rows))} calls send flags of used parameters "
+            "(find_unused_parameters=True), but DistributedDataParallel has found none unused.",
+            advice="Remove find_unused_parameters=True: it searches the autograd graph after "
             "each forward pass, sends these flags, and keeps the buckets in their first order. "
-            "Keep it if control flow leaves parameters unused in passes to come.",
+            "Keep it if control flow can leave parameters unused in later passes.",
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum(),
             cost_ns=transfer(frames, rows).sum(),
@@ -91,12 +89,15 @@ def _lacks_logs(frames: Frames) -> str:
     flags = frames.comm[frames.comm["carries"] == "flags"]
     if flags.empty or (flags["reason"] != "").any():
         return ""
-    return "No flags say whether parameters were unused: DistributedDataParallel had not logged it."
+    return (
+        "The flags do not state whether parameters were unused: DistributedDataParallel had not "
+        "logged it."
+    )
 
 
 def _lacks_sizes_or_steps(frames: Frames) -> str:
     if len(frames.comm) and not (frames.comm["payload_bytes"] >= 0).any():
-        return "No call says how large its message is."
+        return "The message size is unknown for all calls."
     return lacks_steps(frames)
 
 
@@ -105,8 +106,8 @@ def _top(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-def wide_types(frames: Frames) -> list[Finding]:
-    """Messages of 32 bits in modules that send 16 bits, too."""
+def float32_messages(frames: Frames) -> list[Finding]:
+    """Messages of 32 bits in modules that also send 16 bits."""
     comm = frames.comm
     in_half = comm.loc[comm["dtype"].isin(HALF) & (comm["module"] != ""), "module"]
     halves = {_top(str(module)) for module in in_half.unique()}
@@ -119,7 +120,8 @@ def wide_types(frames: Frames) -> list[Finding]:
         Finding(
             title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} of {module} "
             "carry float32 where the module computes in 16 bits.",
-            advice="Reduce or gather in 16 bits (reduce_dtype, or cast before) if sums bear it.",
+            advice="Reduce or gather in 16 bits (reduce_dtype, or a cast before), if the precision "
+            "suffices.",
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum() / 2,
             cost_ns=transfer(frames, rows).sum() / 2,
@@ -136,29 +138,29 @@ def lacks_half(frames: Frames) -> str:
     if not len(frames.comm) or frames.comm["dtype"].isin(HALF).any():
         return ""
     return (
-        "No call carries a type of 16 bits. The trace has the types of what is sent, not of what "
-        "is computed, so whether float32 is wider than the program's own type cannot be told."
+        "No call carries a 16-bit type. The trace has the types of messages, not of computations, "
+        "so it is unknown whether float32 is wider than the type of the computation."
     )
 
 
-def replicated_operators(frames: Frames) -> list[Finding]:
-    """Operators that brought a sharded argument to every rank for want of another candidate."""
+def replication_fallback(frames: Frames) -> list[Finding]:
+    """Operators that replicated a sharded argument, since no other candidate was valid."""
     comm = frames.comm
-    asked = ~comm["op"].isin(["", "redistribute", "redistribute.backward"])
-    calls = comm[asked & (comm["target_spec"] != "")]
+    by_operator = ~comm["op"].isin(["", "redistribute", "redistribute.backward"])
+    calls = comm[by_operator & (comm["target_spec"] != "")]
     specs = {text: layout(text) for text in {*calls["source_spec"], *calls["target_spec"]}}
     source = calls["source_spec"].astype(object).map(specs)
     target = calls["target_spec"].astype(object).map(specs)
-    fell = [
+    is_replicating = [
         bool(a and b and a.sharded and b.is_replicated) for a, b in zip(source, target, strict=True)
     ]
-    calls = calls[np.array(fell, dtype=bool)]
+    calls = calls[np.array(is_replicating, dtype=bool)]
     return [
         Finding(
-            title=f"{op} in {module or 'no module'} brought its argument {argument} to every rank "
+            title=f"{op} in {module or 'no module'} replicated its argument {argument} "
             f"({source} -> {target}).",
-            advice="Give it a layout that the operator can keep (`explain` lists them), or a rule: "
-            "register_sharding.",
+            advice="Use a layout that the operator supports (`explain` lists them), or register a "
+            "rule: register_sharding.",
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum(),
             cost_ns=transfer(frames, rows).sum(),
@@ -175,16 +177,16 @@ def in_module(comm: pd.DataFrame) -> pd.Series:
 
 
 def outside_modules(frames: Frames) -> list[Finding]:
-    """Communication of forward and backward passes that no module made, the root one included."""
+    """Communication of forward and backward passes outside of any module."""
     comm = frames.comm
     passes = comm["phase"].isin(["forward", "backward", "recompute"])
     calls = comm[passes & ~in_module(comm)]
     return [
         Finding(
-            title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} were made outside of "
+            title=f"{per_rank(frames, len(rows))} calls of {kind} in {phase} are outside of "
             f"any module, at {file or 'an unknown line'}{f':{line}' if file else ''}.",
-            advice="Move them into a module, so that they are planned and seen with it, or check "
-            "that they are meant.",
+            advice="Move them into a module, so that they are attributed to it, or check that they "
+            "are intended.",
             rows=rows.index,
             cost_bytes=known(rows["wire_bytes"]).sum(),
             cost_ns=transfer(frames, rows).sum(),
@@ -199,11 +201,11 @@ def lacks_modules(frames: Frames) -> str:
     """Return a sentence if no call was made in a module; else ""."""
     if not len(frames.comm) or in_module(frames.comm).any():
         return ""
-    return "No call happened inside of a module, or modules were not tracked while recording."
+    return "No call was made in a module, or modules were not tracked while recording."
 
 
 def padded_shards(frames: Frames) -> list[Finding]:
-    """Gathers of shards that do not divide, whose payload is larger than the tensor."""
+    """Collectives of unevenly sharded tensors, whose padding makes the payload larger."""
     comm = frames.comm
     calls = comm[comm["kind"].isin(["all_gather", "reduce_scatter"]) & (comm["payload_bytes"] > 0)]
     specs = (
@@ -217,15 +219,15 @@ def padded_shards(frames: Frames) -> list[Finding]:
         for text, each in known_specs.items()
         if each is not None and len(each.sharded) == 1
     }
-    whole = specs.map(sizes).astype("float64")
-    waste = (calls["payload_bytes"] - whole)[whole > 0]
+    tensor_bytes = specs.map(sizes).astype("float64")
+    waste = (calls["payload_bytes"] - tensor_bytes)[tensor_bytes > 0]
     waste = waste[waste > 0]
     rows = calls.loc[waste.index].assign(part=waste / calls.loc[waste.index, "payload_bytes"])
     return [
         Finding(
             title=f"{kind} of {spec} in {module or 'no module'} sends {each['part'].mean():.0%} "
-            "padding, for its dimension does not divide by the ranks.",
-            advice="Make the dimension a multiple of the number of ranks, or cut another one.",
+            "padding, since the sharded dimension is not divisible by the number of ranks.",
+            advice="Make the dimension a multiple of the number of ranks, or shard another one.",
             rows=each.index,
             cost_bytes=(known(each["wire_bytes"]) * each["part"]).sum(),
             cost_ns=(transfer(frames, each) * each["part"]).sum(),
@@ -239,15 +241,23 @@ def padded_shards(frames: Frames) -> list[Finding]:
 SMALL_MESSAGES = Rule(
     "small_messages", "many small messages on one group", small_messages, _lacks_sizes_or_steps
 )
-UNNEEDED_FLAGS = Rule(
-    "unneeded_flags",
-    "flags of used parameters where none is unused",
-    unneeded_flags,
+UNUSED_PARAMETER_FLAGS = Rule(
+    "unused_parameter_flags",
+    "flags of used parameters although none is unused",
+    unused_parameter_flags,
     _lacks_logs,
 )
-WIDE_TYPES = Rule("wide_types", "float32 sent where 16 bits are computed", wide_types, lacks_half)
-REPLICATED = Rule(
-    "replicated", "an operator that fell back to replication", replicated_operators, lacks_layouts
+FLOAT32_MESSAGES = Rule(
+    "float32_messages",
+    "float32 messages in modules that compute in 16 bits",
+    float32_messages,
+    lacks_half,
+)
+REPLICATION_FALLBACK = Rule(
+    "replication_fallback",
+    "an operator that fell back to replication",
+    replication_fallback,
+    lacks_layouts,
 )
 OUTSIDE = Rule(
     "outside_modules", "communication outside of any module", outside_modules, lacks_modules

@@ -38,7 +38,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class MatchedCalls:
     """All calls of one collective or transfer.
 
     Attributes:
@@ -54,7 +54,7 @@ class Meeting:
     missing_ranks: tuple[int, ...]
 
 
-def meeting(frames: Frames, call: pd.Series) -> Meeting:
+def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
     """Return the calls that form one collective or transfer with a row of table `comm`."""
     same_group = frames.comm["group"] == call["group"]
     part = replace(frames, comm=frames.comm[same_group])  # calls meet in their group only
@@ -87,12 +87,12 @@ def meeting(frames: Frames, call: pd.Series) -> Meeting:
         )
         for each, row in rows.iterrows()
     )
-    came = {peer.rank for peer in peers}
-    missing = tuple(rank for rank in _wanted(frames, call) if rank not in came)
-    return Meeting(number, peers, int(arrived["last_rank"].loc[label]), missing)
+    arrived_ranks = {peer.rank for peer in peers}
+    missing = tuple(rank for rank in _required_ranks(frames, call) if rank not in arrived_ranks)
+    return MatchedCalls(number, peers, int(arrived["last_rank"].loc[label]), missing)
 
 
-def _wanted(frames: Frames, call: pd.Series) -> tuple[int, ...]:
+def _required_ranks(frames: Frames, call: pd.Series) -> tuple[int, ...]:
     """Return the ranks that the call needs: its group's members, or both ends of a transfer."""
     if call["kind"] in TRANSFERS:
         return tuple(int(rank) for rank in (call["rank"], call["peer"]) if rank >= 0)

@@ -36,32 +36,32 @@ def find_call(frames: Frames, text: str) -> pd.Series:
     if matched is None:
         raise UsageError(
             f"cannot explain {text!r}",
-            why=f"a call is named by its rank and id, 0:92, by its id, or {' or '.join(NAMED)}",
+            why=f"a call is identified by rank and id, 0:92, by its id, or by {' or '.join(NAMED)}",
             attempt="`commtrace table TRACE calls` lists rank and id of each call",
         )
-    wanted = comm["id"] == int(matched["id"])
+    is_named = comm["id"] == int(matched["id"])
     if matched["rank"] is not None:
-        wanted &= comm["rank"] == int(matched["rank"])
-    found = comm[wanted].sort_values("rank")
+        is_named &= comm["rank"] == int(matched["rank"])
+    found = comm[is_named].sort_values("rank")
     if found.empty:
-        raise UsageError(f"no call {text!r}", found=_what_there_is(comm, matched["rank"]))
+        raise UsageError(f"no call {text!r}", found=_available(comm, matched["rank"]))
     return found.iloc[0]
 
 
 def _first_by(comm: pd.DataFrame, column: str, text: str) -> pd.Series:
     known = comm[comm[column] >= 0]
     if known.empty:
-        found = f"no call whose {column} is known" if len(comm) else "no call at all"
+        found = f"no call with a known {column}" if len(comm) else "no calls"
         raise UsageError(f"no {text} call", found=found)
     by = [column, "rank", "id"]
     return known.sort_values(by, ascending=[False, True, True]).iloc[0]
 
 
-def _what_there_is(comm: pd.DataFrame, rank: str | None) -> str:
+def _available(comm: pd.DataFrame, rank: str | None) -> str:
     """Describe the ids of the rank that was asked for, or of all ranks."""
     ids = comm["id"] if rank is None else comm.loc[comm["rank"] == int(rank), "id"]
     if len(ids):
-        whose = "ids" if rank is None else f"ids of rank {rank} are"
-        return f"{whose} {ids.min()} to {ids.max()}"
+        subject = "ids" if rank is None else f"ids of rank {rank} are"
+        return f"{subject} {ids.min()} to {ids.max()}"
     ranks = comm["rank"]
-    return f"calls of ranks {ranks.min()} to {ranks.max()}" if len(ranks) else "no call at all"
+    return f"calls of ranks {ranks.min()} to {ranks.max()}" if len(ranks) else "no calls"

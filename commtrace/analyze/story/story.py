@@ -8,21 +8,21 @@ from pathlib import Path
 import pandas as pd
 
 from commtrace.analyze.arrivals import end_ns
-from commtrace.analyze.findings import told as told_findings
+from commtrace.analyze.findings import reported as reported_findings
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.story.peers import Meeting, Peer, meeting, ranks_of
+from commtrace.analyze.story.peers import MatchedCalls, Peer, matched_calls, ranks_of
 from commtrace.analyze.story.why import Why, what_is_unknown, why
 from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
 from commtrace.units import NANOSECONDS_PER_SECOND
 
 NO_END = (
-    "When it was complete is not known: nobody waited for it, it had not ended when the recording "
-    "did, or the device tells nothing."
+    "The completion time is unknown: no wait for the call was recorded, it was in progress when "
+    "the recording ended, or the device does not report it."
 )
-NO_SOURCE = "No line of the program is on the stack of the thread that made it."
-NO_WAIT = "How much of the time was waiting is not known"
-NO_PEERS = "its peers' calls are not in the trace, differ from it, or have no time"
+NO_SOURCE = "The stack of the calling thread contains no line of the program."
+NO_WAIT = "The wait time is unknown"
+NO_PEERS = "the calls of its peers are not in the trace, differ from it, or have no time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +132,15 @@ class Story:
 
 def explain(frames: Frames, call: pd.Series) -> Story:
     """Return the story of a row of table `comm`, as returned by `find_call`."""
-    told, met, group = why(frames, call), meeting(frames, call), _group(frames, call)
-    time = _time(frames, call, met, len(group.ranks))
-    unknown = what_is_unknown(frames, told) | _unknown_of_time(call, time, met)
+    reason, collective, group = why(frames, call), matched_calls(frames, call), _group(frames, call)
+    time = _time(frames, call, collective, len(group.ranks))
+    unknown = what_is_unknown(frames, reason) | _unknown_of_time(call, time, collective)
     if not call["source_file"]:
         unknown["source"] = NO_SOURCE
     where = _where(frames, call)
     if where.lines and not where.are_recorded:
         unknown["lines"] = (
-            "The source lines are those of the file as it is now: the trace does not have them."
+            "The source lines are from the current file, since the trace does not have them."
         )
     return Story(
         rank=int(call["rank"]),
@@ -157,14 +157,14 @@ def explain(frames: Frames, call: pd.Series) -> Story:
         payload_bytes=int(call["payload_bytes"]),
         planned_bytes=int(call["planned_bytes"]),
         wire_bytes=int(call["wire_bytes"]),
-        number=met.number,
+        number=collective.number,
         num_alike=_num_alike(frames, call),
         where=where,
-        why=told,
+        why=reason,
         group=group,
         time=time,
-        peers=met.peers,
-        missing_ranks=met.missing_ranks,
+        peers=collective.peers,
+        missing_ranks=collective.missing_ranks,
         findings=_findings(frames, call),
         unknown=unknown,
     )
@@ -212,8 +212,8 @@ def _group(frames: Frames, call: pd.Series) -> Group:
     return Group(name=name, ranks=ranks_of(frames, name), **facts)
 
 
-def _time(frames: Frames, call: pd.Series, met: Meeting, group_size: int) -> Time:
-    this = next(peer for peer in met.peers if peer.is_this)
+def _time(frames: Frames, call: pd.Series, collective: MatchedCalls, group_size: int) -> Time:
+    this = next(peer for peer in collective.peers if peer.is_this)
     issued = int(call["issue_ns"])
     ended = int(end_ns(pd.DataFrame([call])).iloc[0])
     is_known = issued >= 0 and (call["complete_ns"] >= issued or call["blocked_ns"] >= 0)
@@ -231,18 +231,18 @@ def _time(frames: Frames, call: pd.Series, met: Meeting, group_size: int) -> Tim
         hidden_ns=max(lasted - blocked, 0) if lasted >= 0 and blocked >= 0 else -1,
         wait_ns=this.wait_ns,
         transfer_ns=this.transfer_ns,
-        waited_for=met.waited_for,
+        waited_for=collective.waited_for,
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=busbw,
     )
 
 
-def _unknown_of_time(call: pd.Series, time: Time, met: Meeting) -> dict[str, str]:
+def _unknown_of_time(call: pd.Series, time: Time, collective: MatchedCalls) -> dict[str, str]:
     unknown = {}
     if call["complete_ns"] < 0:
         unknown["end"] = NO_END
     if time.wait_ns < 0:
-        listed = ", ".join(map(str, met.missing_ranks))
+        listed = ", ".join(map(str, collective.missing_ranks))
         why_not = f"the call of rank {listed} is not in the trace" if listed else NO_PEERS
         unknown["wait"] = f"{NO_WAIT}: {why_not}."
     return unknown
@@ -261,6 +261,6 @@ def _findings(frames: Frames, call: pd.Series) -> tuple[Suggestion, ...]:
     """Return the findings that include the call."""
     return tuple(
         Suggestion(rule.name, finding.title, finding.advice)
-        for rule, finding, _ in told_findings(frames)
+        for rule, finding, _ in reported_findings(frames)
         if call.name in finding.rows
     )

@@ -23,21 +23,21 @@ from commtrace.analyze.frame import Frames
 from commtrace.schema import HARNESS
 
 BY_NAME = {
-    "redistribute": "Nothing else was considered: the program asked for this layout by name.",
-    "redistribute.backward": "Nothing else was considered: a gradient goes back the way that its "
-    "tensor came.",
-    "distribute_tensor": "Nothing else was considered: the program asked for this layout by name.",
+    "redistribute": "No candidates: the program requested this layout explicitly.",
+    "redistribute.backward": "No candidates: a gradient is redistributed to the layout of its "
+    "tensor.",
+    "distribute_tensor": "No candidates: the program requested this layout explicitly.",
 }
 """Sentences shown instead of candidates for operators that ask for a layout explicitly."""
 
 _NOTE = re.compile(r": \w+ on \S+ \((.+)\)$")
-_NOT_TOLD = "What else was considered is not known: only dtensor_core tells."
+_CANDIDATES_UNKNOWN = "The candidates are unknown: only dtensor_core announces them."
 
 _SAME_REDISTRIBUTION = (
     *("op", "op_id", "argument", "source_spec", "target_spec"),
     *("step", "phase", "module", "module_call", "source_file", "source_line"),
 )
-_TERMS = {"sum": "summed", "avg": "averaged", "product": "multiplied"}
+_TERMS = {"avg": "average"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,33 +147,33 @@ class Reason(Protocol):
         ...
 
 
-def what_is_unknown(frames: Frames, told: Reason) -> dict[str, str]:
+def what_is_unknown(frames: Frames, reason: Reason) -> dict[str, str]:
     """Return the parts of the reason that the trace lacks, each with an explanation."""
-    if not told.op:
-        return {"operator": _why_no_operator(frames, told)}
-    if not told.source_spec:
+    if not reason.op:
+        return {"operator": _why_no_operator(frames, reason)}
+    if not reason.source_spec:
         return {
-            "layouts": "Nobody told between which layouts it goes: only redistributions of "
-            "dtensor_core and of torch's DTensor do."
+            "layouts": "The source and target layouts are unknown: only redistributions of "
+            "dtensor_core and of torch's DTensor announce them."
         }
-    if told.candidates:
+    if reason.candidates:
         return {}
-    return {"candidates": BY_NAME.get(told.op, _NOT_TOLD)}
+    return {"candidates": BY_NAME.get(reason.op, _CANDIDATES_UNKNOWN)}
 
 
-def _why_no_operator(frames: Frames, told: Reason) -> str:
-    if told.carries == HARNESS:
-        return "No operator asked for it: a test harness synchronizes its ranks."
-    if told.carries:
-        return f"No operator asked for it: a library sends {told.carries} on its own."
+def _why_no_operator(frames: Frames, reason: Reason) -> str:
+    if reason.carries == HARNESS:
+        return "No operator needed it: a test harness synchronizes its ranks."
+    if reason.carries:
+        return f"No operator needed it: a library sends {reason.carries}."
     if frames.run.get("detail") == "collective" and not len(frames.ops):
         return (
-            "No reason is known. The program, or a library that it calls, communicates here itself;"
-            ' or it is for an operator: those were not recorded (detail="collective").'
+            "The reason is unknown. The program or a library communicates here explicitly, or an "
+            'operator needed it; operators were not recorded (detail="collective").'
         )
     return (
-        "No operator on distributed tensors asked for it: the line itself, or a library that it "
-        "calls, communicates."
+        "No operator on distributed tensors needed it: this line, or a library that it calls, "
+        "communicates explicitly."
     )
 
 
@@ -187,7 +187,7 @@ def words_of(spec: str) -> str:
     """Describe a layout's text in words; empty if it cannot be parsed.
 
     >>> words_of("f32[8,16] dp:S(0) tp:R")
-    'dim 0 cut over dp, whole on each rank of tp'
+    'dim 0 sharded over dp, replicated over tp'
     """
     parsed = layout(spec)
     if parsed is None:
@@ -198,13 +198,13 @@ def words_of(spec: str) -> str:
 def _words(axis: str, placement: str) -> str:
     kind, _, argument = placement.rstrip(")").partition("(")
     if kind == "R":
-        return f"whole on each rank of {axis}"
+        return f"replicated over {axis}"
     if kind == "S" and argument.isdigit():
-        return f"dim {argument} cut over {axis}"
+        return f"dim {argument} sharded over {axis}"
     if kind == "P" and argument in _TERMS:
-        return f"terms to be {_TERMS[argument]} over {axis}"
+        return f"partial {_TERMS[argument]} over {axis}"
     if kind == "P":
-        return f"terms of a {argument} over {axis}"
+        return f"partial {argument} over {axis}"
     return f"{placement} over {axis}"
 
 

@@ -72,8 +72,8 @@ def measures_of(trace: Trace, calls: list[Any]) -> dict[str, float]:
     }
 
 
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
+def _ratio(part: float, total: float) -> float:
+    return part / total if total else math.nan
 
 
 EVERYONE = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
@@ -136,14 +136,14 @@ def _wait_of(
 ) -> tuple[int, Any] | None:
     if call.kind in TRANSFERS:
         peers = [call, other_end_of(comm, call)]
-        whole = peers[1] is not None
+        total = peers[1] is not None
     else:
-        whole = (
+        total = (
             len(peers) == size
             and len({peer.rank for peer in peers}) == len(peers)
             and len({(peer.kind, peer.root) for peer in peers}) == 1
         )
-    if not whole or call.blocked_ns < 0 or call.kind == "made_up":
+    if not total or call.blocked_ns < 0 or call.kind == "made_up":
         return None
     is_root = call.rank == call.root
     if call.kind in (*EVERYONE, *TRANSFERS) or (call.kind in ("reduce", "gather") and is_root):

@@ -14,25 +14,25 @@ START_NS = 1_700_000_000_000_000_000
 LASTS_NS = 1_000_000
 
 
-def call(**given: Any) -> Any:
+def call(**columns: Any) -> Any:
     """A call with only the given fields known; `at` and `until` are relative to the run's start."""
     defaults: dict[str, Any] = {"rank": 0, "kind": "all_reduce", "group": "g", "phase": "forward"}
     for short, name in (("at", "issue_ns"), ("until", "complete_ns")):
-        if short in given:
-            given[name] = START_NS + given.pop(short)
-    return CommEvent(**(defaults | given))
+        if short in columns:
+            columns[name] = START_NS + columns.pop(short)
+    return CommEvent(**(defaults | columns))
 
 
 def step(rank: int, number: int, start: int, end: int) -> Any:
     return StepRow(rank, number, START_NS + start, START_NS + end)
 
 
-def op(**given: Any) -> Any:
-    given["start_ns"] = START_NS + given.pop("at")
-    return OpEvent(**({"rank": 0, "level": "dtensor"} | given))
+def op(**columns: Any) -> Any:
+    columns["start_ns"] = START_NS + columns.pop("at")
+    return OpEvent(**({"rank": 0, "level": "dtensor"} | columns))
 
 
-def rank_row(rank: int, **given: Any) -> Any:
+def rank_row(rank: int, **columns: Any) -> Any:
     known = {
         "rank": rank,
         "host": "node0",
@@ -42,12 +42,12 @@ def rank_row(rank: int, **given: Any) -> Any:
         "num_dropped": 0,
         "complete": True,
     }
-    return RankRow(**(known | given))
+    return RankRow(**(known | columns))
 
 
-def group(name: str = "g", ranks: Sequence[int] = (0, 1), **given: Any) -> Any:
+def group(name: str = "g", ranks: Sequence[int] = (0, 1), **columns: Any) -> Any:
     known = {"name": name, "ranks": ",".join(map(str, ranks)), "size": len(ranks)}
-    return GroupRow(**(known | {"mesh_axis": "tp", "backend": "gloo"} | given))
+    return GroupRow(**(known | {"mesh_axis": "tp", "backend": "gloo"} | columns))
 
 
 def trace_of(
@@ -102,17 +102,17 @@ _LAYOUTS = tuple(
 
 def _what_is_told(chance: random.Random) -> dict[str, Any]:
     """Random values of fields that are known for some calls only: layouts, parameters, lines."""
-    told: dict[str, Any] = {"dtype": chance.choice(("", "float32", "float32", "bfloat16"))}
-    told["thread"] = chance.choice((7, 7, 8))
+    reported: dict[str, Any] = {"dtype": chance.choice(("", "float32", "float32", "bfloat16"))}
+    reported["thread"] = chance.choice((7, 7, 8))
     if chance.random() < 0.7:
         source, target = chance.sample(_LAYOUTS, 2)
-        told |= {"source_spec": source, "target_spec": target, "argument": "self"}
+        reported |= {"source_spec": source, "target_spec": target, "argument": "self"}
     if chance.random() < 0.7:
-        told |= {"carries": "parameters", "parameters": chance.choice(("w", "w,b", "v"))}
+        reported |= {"carries": "parameters", "parameters": chance.choice(("w", "w,b", "v"))}
     if chance.random() < 0.7:
-        told |= {"source_file": "train.py", "source_line": chance.choice((3, 4))}
-        told |= {"source_function": "step", "region": chance.choice(("", "warm-up"))}
-    return told
+        reported |= {"source_file": "train.py", "source_line": chance.choice((3, 4))}
+        reported |= {"source_function": "step", "region": chance.choice(("", "warm-up"))}
+    return reported
 
 
 def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Trace:
@@ -180,7 +180,7 @@ def layouts_trace(seed: int, num_ranks: int = 2, num_calls: int = 120) -> Trace:
     comm = []
     for number in range(num_calls):
         source, target = chance.sample(layouts, 2)
-        told = {
+        reported = {
             "kind": chance.choice(("all_gather", "all_gather", "all_reduce")),
             "source_spec": source,
             "target_spec": target,
@@ -202,7 +202,7 @@ def layouts_trace(seed: int, num_ranks: int = 2, num_calls: int = 120) -> Trace:
             comm.append(
                 call(
                     rank=rank, id=number, seq=number, at=at, until=at + lasts, call_ns=lasts,
-                    blocked_ns=lasts, sent_id=own, **told,
+                    blocked_ns=lasts, sent_id=own, **reported,
                 )
             )  # fmt: skip
     steps = [
@@ -260,11 +260,11 @@ def accumulated(num_passes: int = 2, *, by_hand: bool = False, num_steps: int = 
     """
     comm: list[Any] = []
 
-    def reduces(**given: Any) -> None:
+    def reduces(**columns: Any) -> None:
         n = len(comm)
         times = {"at": 100 * n, "until": 100 * n + 50, "call_ns": 50, "blocked_ns": 50}
         known = {"id": n, "seq": n, "module": "m", "source_file": "train.py", "wire_bytes": 12}
-        comm.append(call(**known, **times, **given))
+        comm.append(call(**known, **times, **columns))
 
     for number in range(num_steps):
         for _ in range(num_passes):

@@ -10,7 +10,7 @@ from tests.commtrace.analyze.rows import START_NS, call, group, run_of
 UNKNOWN = (-1, -1, -1)
 
 
-def met(kind: str, comes: list[int], leaves: int, **shared: Any) -> list[Any]:
+def collective(kind: str, arrivals: list[int], leaves: int, **shared: Any) -> list[Any]:
     """One collective at which rank r arrives at comes[r]; all are blocked until `leaves`."""
     return [
         call(
@@ -22,7 +22,7 @@ def met(kind: str, comes: list[int], leaves: int, **shared: Any) -> list[Any]:
             blocked_ns=leaves - at,
             **({"seq": 0} | shared),
         )
-        for rank, at in enumerate(comes)
+        for rank, at in enumerate(arrivals)
     ]
 
 
@@ -36,29 +36,29 @@ def waits(calls: list[Any], **more: Any) -> list[tuple[int, int, int]]:
     "kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"]
 )
 def test_everyone_waits_for_the_last_one(kind: str) -> None:
-    assert waits(met(kind, [10, 40], 100)) == [(30, 60, 1), (0, 60, 1)]
+    assert waits(collective(kind, [10, 40], 100)) == [(30, 60, 1), (0, 60, 1)]
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "scatter"])
 def test_receivers_wait_for_the_root_and_it_for_nobody(kind: str) -> None:
-    early_root = met(kind, [10, 40, 50], 100, root=0)
+    early_root = collective(kind, [10, 40, 50], 100, root=0)
     assert waits(early_root, num_ranks=3) == [(0, 90, 0), (0, 60, 1), (0, 50, 2)]
-    late_root = met(kind, [10, 40, 20], 100, root=1)
+    late_root = collective(kind, [10, 40, 20], 100, root=1)
     assert waits(late_root, num_ranks=3) == [(30, 60, 1), (0, 60, 1), (20, 60, 1)]
 
 
 @pytest.mark.parametrize("kind", ["reduce", "gather"])
 def test_the_root_waits_for_all_and_the_others_for_nobody(kind: str) -> None:
-    calls = met(kind, [10, 40, 20], 100, root=0)
+    calls = collective(kind, [10, 40, 20], 100, root=0)
     assert waits(calls, num_ranks=3) == [(30, 60, 1), (0, 60, 1), (0, 80, 2)]
 
 
 def test_who_comes_at_the_same_time_waits_for_nobody() -> None:
-    assert waits(met("all_reduce", [10, 10], 50)) == [(0, 40, 0), (0, 40, 1)]
+    assert waits(collective("all_reduce", [10, 10], 50)) == [(0, 40, 0), (0, 40, 1)]
 
 
 def test_of_several_that_come_last_together_the_lowest_is_named() -> None:
-    late = waits(met("all_reduce", [10, 40, 40], 100), num_ranks=3)
+    late = waits(collective("all_reduce", [10, 40, 40], 100), num_ranks=3)
     assert late == [(30, 60, 1), (0, 60, 1), (0, 60, 2)]
 
 
@@ -80,16 +80,16 @@ def test_a_late_peer_cannot_make_a_rank_wait_longer_than_it_was_blocked() -> Non
 
 
 def test_a_collective_with_a_missing_member_has_no_known_wait() -> None:
-    assert waits(met("all_reduce", [10, 40], 100), num_ranks=3) == [UNKNOWN, UNKNOWN]
+    assert waits(collective("all_reduce", [10, 40], 100), num_ranks=3) == [UNKNOWN, UNKNOWN]
 
 
 def test_members_that_disagree_on_the_kind_have_no_known_wait() -> None:
-    calls = [met("all_reduce", [10, 40], 100)[0], met("all_gather", [10, 40], 100)[1]]
+    calls = [collective("all_reduce", [10, 40], 100)[0], collective("all_gather", [10, 40], 100)[1]]
     assert waits(calls) == [UNKNOWN, UNKNOWN]
 
 
 def test_a_rank_that_appears_twice_makes_the_collective_unknown() -> None:
-    calls = [met("all_reduce", [10, 40], 100)[0], met("all_reduce", [10, 40], 100)[0]]
+    calls = [collective("all_reduce", [10, 40], 100)[0], collective("all_reduce", [10, 40], 100)[0]]
     assert waits(calls) == [UNKNOWN, UNKNOWN]
 
 
@@ -97,22 +97,27 @@ def test_a_rank_that_appears_twice_makes_the_collective_unknown() -> None:
     "shared", [{"kind": "send"}, {"kind": "recv"}, {"seq": -1}, {"blocked_ns": -1}, {"group": "?"}]
 )
 def test_what_cannot_be_matched_has_no_known_wait(shared: dict[str, Any]) -> None:
-    calls = [row._replace(**shared) for row in met(shared.get("kind", "all_reduce"), [10, 40], 100)]
+    calls = [
+        row._replace(**shared)
+        for row in collective(shared.get("kind", "all_reduce"), [10, 40], 100)
+    ]
     assert waits(calls) == [UNKNOWN, UNKNOWN]
 
 
 def test_a_broadcast_whose_root_is_not_known_has_no_known_wait() -> None:
-    assert waits(met("broadcast", [10, 40], 100)) == [UNKNOWN, UNKNOWN]
+    assert waits(collective("broadcast", [10, 40], 100)) == [UNKNOWN, UNKNOWN]
 
 
 def test_equal_numbers_on_different_groups_are_different_collectives() -> None:
     groups = [group("g", (0, 1)), group("h", (0, 1))]
-    calls = met("all_reduce", [10, 40], 100) + met("all_reduce", [200, 210], 300, group="h")
+    calls = collective("all_reduce", [10, 40], 100) + collective(
+        "all_reduce", [200, 210], 300, group="h"
+    )
     assert waits(calls, groups=groups) == [(30, 60, 1), (0, 60, 1), (10, 90, 1), (0, 90, 1)]
 
 
 def test_nanoseconds_since_the_epoch_are_kept_exactly() -> None:
-    table = arrivals(run_of(met("all_reduce", [1, 4], 9)))
+    table = arrivals(run_of(collective("all_reduce", [1, 4], 9)))
     assert table["arrival_ns"].tolist() == [START_NS + 4, START_NS + 4]
     assert table["wait_ns"].tolist() == [3, 0]
 
@@ -162,7 +167,7 @@ def test_a_transfer_whose_other_end_is_missing_has_no_known_wait() -> None:
 
 
 def test_transfers_between_some_members_do_not_shift_the_collectives_of_all() -> None:
-    ring = [row._replace(seq=1) for row in met("all_reduce", [110, 120, 130], 200)]
+    ring = [row._replace(seq=1) for row in collective("all_reduce", [110, 120, 130], 200)]
     alone = ring[2]._replace(seq=0)  # rank 2 made no transfer, so its first call is this one
     found = waits([*moved((50, 60), (10, 60)), ring[0], ring[1], alone], num_ranks=3)
     assert found[2:] == [(20, 70, 2), (10, 70, 2), (0, 70, 2)]

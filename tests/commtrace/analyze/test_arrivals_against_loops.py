@@ -21,14 +21,14 @@ def test_the_wait_of_every_call_agrees_with_loops(trace: Trace) -> None:
     comm = rows(trace, "comm")
     found: list[dict[str, Any]] = arrivals(load(trace)).to_dict("records")
     known = 0
-    for call, arrival, wanted in zip(comm, found, waits_of(trace), strict=True):
+    for call, arrival, expected in zip(comm, found, waits_of(trace), strict=True):
         assert (arrival["rank"], arrival["id"]) == (call.rank, call.id)
-        if wanted is None:
+        if expected is None:
             unknown = [arrival[name] for name in ("wait_ns", "transfer_ns", "last_rank")]
             assert unknown == [-1, -1, -1]
             continue
         known += 1
-        wait, last = wanted
+        wait, last = expected
         assert (arrival["wait_ns"], arrival["last_rank"]) == (wait, last)
         assert arrival["transfer_ns"] == call.blocked_ns - wait
     assert known

@@ -19,7 +19,7 @@ def test_groups_of_one_axis_are_added_up() -> None:
     assert CATALOG["by_axis"].function(frames)["num_calls"].tolist() == [1.0]
 
 
-def test_lines_and_regions_are_told_apart() -> None:
+def test_lines_and_regions_are_distinguished() -> None:
     calls = [
         call(source_file="a.py", source_line=3, region="loss", blocked_ns=1),
         call(source_file="a.py", source_line=5, blocked_ns=9),

@@ -6,7 +6,7 @@ from tests.commtrace.analyze.rows import call, group, rank_row, run_of
 
 def test_the_rank_that_comes_late_is_blocked_least_and_makes_others_wait() -> None:
     # Rank 1 arrives 70 after rank 0 and 40 after rank 2; all leave at 100.
-    comes = {0: 0, 1: 70, 2: 30}
+    arrivals = {0: 0, 1: 70, 2: 30}
     calls = [
         call(
             rank=rank,
@@ -18,7 +18,7 @@ def test_the_rank_that_comes_late_is_blocked_least_and_makes_others_wait() -> No
             payload_bytes=6,
             wire_bytes=8,
         )
-        for rank, at in comes.items()
+        for rank, at in arrivals.items()
     ]
     table = by_rank(run_of(calls, num_ranks=3))
     assert table["rank"].tolist() == [0, 1, 2]

@@ -11,12 +11,12 @@ from tests.commtrace.analyze.rows import call, run_of
 
 
 def test_each_run_is_asked_once_and_an_equal_one_by_itself() -> None:
-    asked: list[Frames] = []
+    calls: list[Frames] = []
 
     @once
     def number(frames: Frames) -> int:
-        asked.append(frames)
-        return len(asked)
+        calls.append(frames)
+        return len(calls)
 
     first, second = run_of([call()]), run_of([call()])
     assert [number(run) for run in (first, second, first, second)] == [1, 2, 1, 2]
@@ -31,9 +31,9 @@ def test_what_is_kept_goes_with_the_run() -> None:
         return answers[0]
 
     run = run_of([call()])
-    kept = weakref.ref(rows(run))
+    reference = weakref.ref(rows(run))
     answers.clear()
-    assert kept() is not None
+    assert reference() is not None
     del run
     gc.collect()
-    assert kept() is None
+    assert reference() is None

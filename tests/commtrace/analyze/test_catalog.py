@@ -54,11 +54,11 @@ def test_an_analysis_is_found_by_its_name_and_every_column_says_what_it_means() 
 
 def test_shares_of_a_run_s_kinds_add_up_to_the_share_of_all() -> None:
     frames: Frames = RUNS["training"]
-    whole = CATALOG["by_module"].function(frames).loc[0]
+    full = CATALOG["by_module"].function(frames).loc[0]
     for name in ("by_kind", "by_phase", "by_op"):
         table = CATALOG[name].function(frames)
         for column in ("num_calls", "payload_bytes", "wire_bytes", "blocked_ns", "share"):
-            assert table[column].sum() == pytest.approx(whole[column])
+            assert table[column].sum() == pytest.approx(full[column])
 
 
 def test_analysing_needs_no_torch() -> None:

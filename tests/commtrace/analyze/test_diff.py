@@ -13,7 +13,7 @@ from tests.commtrace.analyze.rows import call, group, random_trace, rank_row, ru
 from tests.commtrace.analyze.training import training_trace
 
 
-def told(before: Any, after: Any, *columns: str) -> list[tuple[Any, ...]]:
+def changes_of(before: Any, after: Any, *columns: str) -> list[tuple[Any, ...]]:
     return list(diff(before, after)[list(columns)].itertuples(index=False, name=None))
 
 
@@ -29,7 +29,9 @@ def test_what_was_added_removed_and_changed_comes_before_what_is_the_same() -> N
         ],
         num_ranks=1,
     )
-    assert told(before, after, "change", "module", "wire_bytes_change", "blocked_ns_change") == [
+    assert changes_of(
+        before, after, "change", "module", "wire_bytes_change", "blocked_ns_change"
+    ) == [
         ("added", "d", 0, 0),
         ("removed", "b", -2, 0),
         ("changed", "c", 6, -3),
@@ -51,14 +53,14 @@ def test_runs_of_different_length_compare_by_step() -> None:
     short = run_of([call(step=0)], num_ranks=1, steps=[step(0, 0, 0, 9)])
     calls = [call(id=n, step=n) for n in range(4)]
     long = run_of(calls, num_ranks=1, steps=[step(0, n, 0, 9) for n in range(4)])
-    assert told(short, long, "change", "scope", "calls_after") == [("same", "step", 1)]
-    assert told(short, run_of(calls, num_ranks=1), "scope", "calls_change") == [("run", 3)]
+    assert changes_of(short, long, "change", "scope", "calls_after") == [("same", "step", 1)]
+    assert changes_of(short, run_of(calls, num_ranks=1), "scope", "calls_change") == [("run", 3)]
 
 
 def test_a_group_goes_by_its_axis_whatever_its_name() -> None:
     before = run_of([call(group="7")], groups=[group("7")])
     after = run_of([call(group="9")], groups=[group("9")])
-    assert told(before, after, "change", "group") == [("same", "tp")]
+    assert changes_of(before, after, "change", "group") == [("same", "tp")]
 
 
 def test_only_a_sum_that_grew_beyond_the_tolerance_is_an_increase() -> None:
@@ -77,17 +79,17 @@ def test_what_makes_runs_hard_to_compare_is_said() -> None:
     one = run_of([call(step=0, **known)], num_ranks=1, steps=[step(0, 0, 0, 9)])
     assert [text.split(":")[0] for text in differences_of_runs(two, one)] == [
         "The runs have 2 and 1 ranks",
-        "Only one of the runs marks steps, so numbers are of the whole runs.",
+        "Only one of the runs marks steps, so numbers are over the entire runs.",
         "The first run has lost 3 calls",
     ]
     timeless = run_of([call(wire_bytes=8)], num_ranks=1, steps=[step(0, 0, 0, 9)])
     assert differences_of_runs(one, one, timeless) == [
-        "The third run does not know the time blocked of any call: that is not compared."
+        "The third run lacks the blocked time of all calls: not compared."
     ]
     assert differences_of_runs(one, two, one)[:2] == [
-        "The runs have 1, 2 and 1 ranks: numbers are means over each run's ranks, and what one "
-        "rank sends depends on how many there are.",
-        "Only some of the runs mark steps, so numbers are of the whole runs.",
+        "The runs have 1, 2 and 1 ranks: numbers are means over each run's ranks, and the bytes "
+        "sent per rank depend on the number of ranks.",
+        "Only some of the runs mark steps, so numbers are over the entire runs.",
     ]
 
 

@@ -22,8 +22,8 @@ def tables_of(frames: Frames) -> dict[str, pd.DataFrame]:
 @pytest.mark.parametrize("trace", [training_trace(), Trace({}, {})], ids=["training", "empty"])
 def test_every_table_has_the_columns_and_dtypes_of_the_schema(trace: Trace) -> None:
     for name, table in tables_of(load(trace)).items():
-        wanted = {column.name: DTYPES[column.type] for column in TABLES[name]}
-        assert {column: str(dtype) for column, dtype in table.dtypes.items()} == wanted
+        expected = {column.name: DTYPES[column.type] for column in TABLES[name]}
+        assert {column: str(dtype) for column, dtype in table.dtypes.items()} == expected
 
 
 def test_every_value_is_the_trace_s_own() -> None:

@@ -22,7 +22,7 @@ def test_numbers_are_means_over_each_run_s_own_ranks() -> None:
     assert row.growth("wire_bytes") == 4
 
 
-def test_what_happens_in_steps_is_counted_per_step_and_told_apart() -> None:
+def test_what_happens_in_steps_is_counted_per_step_and_distinguished() -> None:
     short = run_of([call(step=0), call(id=1, step=-1)], num_ranks=1, steps=[step(0, 0, 0, 9)])
     long = run_of(
         [call(id=n, step=n) for n in range(3)],
@@ -44,7 +44,7 @@ def test_a_place_that_a_run_lacks_is_0_and_a_size_that_it_does_not_know_is_nan()
     assert [row.name for row in by_kind([base, other])] == ["send", "all_gather"]
 
 
-def test_a_module_has_what_is_inside_of_it_and_chains_are_told_once() -> None:
+def test_a_module_has_what_is_inside_of_it_and_chains_are_reported_once() -> None:
     base = run_of([call(module="layers.0.wq"), call(id=1, module="layers.1")], num_ranks=1)
     other = run_of([call(id=n, module="layers.1") for n in range(3)], num_ranks=1)
     assert of(by_module([base, other])) == {

@@ -91,36 +91,36 @@ def test_a_table_without_rows_comes_with_what_is_missing(name: str, analysis: An
     table = analysis.function(frames)
     check_range(analysis, table)
     assert [*table.columns] == [column.name for column in analysis.columns]
-    told = notices_on(analysis.name, notices_of(frames))
+    reported = notices_on(analysis.name, notices_of(frames))
     is_fine = analysis.name in ("consistency", "findings")  # for these an empty table is an answer
-    assert len(table) or told or (is_fine and frames.num_ranks > 1 and len(frames.comm))
+    assert len(table) or reported or (is_fine and frames.num_ranks > 1 and len(frames.comm))
 
 
 @pytest.mark.parametrize(
-    ("name", "analysis", "said"),
+    ("name", "analysis", "message"),
     [
-        ("one rank of one", "consistency", "compared with nobody's"),
+        ("one rank of one", "consistency", "no calls to compare with"),
         ("one rank of four", "skew", "Only one of 4 ranks is in this trace"),
         ("one rank of four", "matrix", "Ranks 0, 1, 3 left no recording"),
-        ("a missing rank", "wait_states", "waits are not known for collectives with a member"),
+        ("a missing rank", "wait_states", "waits are unknown for collectives with a missing"),
         ("no collectives", "matrix", "No communication was recorded"),
         ("no rank", "by_kind", "None of the 2 ranks left a recording"),
         ("only transfers", "by_step", "No steps were marked"),
         ("only transfers", "skew", "All calls are point-to-point"),
         ("lost calls", "sizes", "7 calls were dropped"),
-        ("lost calls", "sizes", "No call says how large its message is"),
+        ("lost calls", "sizes", "The message size is unknown"),
         ("lost calls", "overlap", "Rank 1 did not close the recording"),
-        ("hardly anything known", "activity", "No call says when it was issued"),
-        ("hardly anything known", "by_source", "No call says which line"),
+        ("hardly anything known", "activity", "The time of issue is unknown"),
+        ("hardly anything known", "by_source", "The source line is unknown"),
         ("hardly anything known", "by_axis", "No process group is known to belong to an axis"),
-        ("hardly anything known", "matrix", "No call is known to send anything"),
+        ("hardly anything known", "matrix", "No call is known to send data"),
         ("hardly anything known", "by_region", "No regions were marked"),
-        ("hardly anything known", "findings", "Rule late_rank: No collective could be matched"),
-        ("a clock ahead", "skew", "clocks of their own (clocks of several hosts, aligned to 1 ms)"),
+        ("hardly anything known", "findings", "Rule straggler: No collective could be matched"),
+        ("a clock ahead", "skew", "separate clocks (clocks of several hosts, aligned to 1 ms)"),
     ],
 )
-def test_what_is_missing_is_said_where_it_matters(name: str, analysis: str, said: str) -> None:
-    assert said in " ".join(notices_on(analysis, notices_of(HARD[name])))
+def test_what_is_missing_is_said_where_it_matters(name: str, analysis: str, message: str) -> None:
+    assert message in " ".join(notices_on(analysis, notices_of(HARD[name])))
 
 
 def test_a_clock_that_is_off_changes_no_count_and_no_size() -> None:

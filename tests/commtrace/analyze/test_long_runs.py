@@ -108,7 +108,7 @@ def test_a_week_is_computed_as_python_s_integers_have_it(week: Trace, analysis: 
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"), [("late", "late_rank"), ("stalled", "stall"), ("in turn", "uneven_work")]
+    ("name", "rule"), [("late", "straggler"), ("stalled", "stall"), ("in turn", "load_imbalance")]
 )
 def test_who_is_late_is_found_however_long_the_run_is(name: str, rule: str) -> None:
     for times in (1, 10**3, 10**6, WEEK_NS // 200_000):
@@ -127,17 +127,19 @@ def thousand() -> tuple[Trace, Trace, int]:
 
 
 def assert_scaled(short: pd.DataFrame, long: pd.DataFrame, analysis: Analysis, k: int) -> None:
-    told = ("title", "value", "explanation")  # sentences that contain times
+    texts = ("title", "value", "explanation")  # sentences that contain times
     for column in analysis.columns:
         before, after = short[column.name], long[column.name]
         if column.unit == INSTANT:
-            wanted = [value if value < 0 else START_NS + (value - START_NS) * k for value in before]
-            assert after.tolist() == wanted, column.name
+            expected = [
+                value if value < 0 else START_NS + (value - START_NS) * k for value in before
+            ]
+            assert after.tolist() == expected, column.name
         elif column.unit in SCALED:
             factor = float(k) ** SCALED[column.unit]
-            wanted = [value if value == -1 else value * factor for value in before]
-            assert after.tolist() == pytest.approx(wanted, nan_ok=True), column.name
-        elif column.name not in told:
+            expected = [value if value == -1 else value * factor for value in before]
+            assert after.tolist() == pytest.approx(expected, nan_ok=True), column.name
+        elif column.name not in texts:
             assert after.tolist() == pytest.approx(before.tolist(), nan_ok=True), column.name
 
 
@@ -157,11 +159,11 @@ def test_a_thousand_ranks_for_a_week_have_the_late_one_found_and_a_page(
 ) -> None:
     frames = load(thousand[1])
     with np.errstate(all="raise"):
-        assert findings(frames)["title"].str.startswith("Rank 7 keeps").tolist() == [True]
+        assert findings(frames)["title"].str.startswith("Rank 7 delays").tolist() == [True]
         notices_of(frames)
         page = tmp_path / "page.html"
         write_report(replace(frames, run={**frames.run, "command": "a week"}), page)
-    assert "Rank 7 keeps the others waiting" in page.read_text(encoding="utf-8")
+    assert "Rank 7 delays the other ranks" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -180,8 +182,8 @@ def test_sizes_grow_and_stop_where_64_bits_end(analysis: Analysis, power: int) -
             continue
         before, after = (table[column.name].tolist() for table in tables)
         most = MOST if column.type is int else math.inf
-        wanted = [value if value == -1 else min(value * k, most) for value in before]
-        assert sorted(after) == pytest.approx(sorted(wanted), nan_ok=True), column.name
+        expected = [value if value == -1 else min(value * k, most) for value in before]
+        assert sorted(after) == pytest.approx(sorted(expected), nan_ok=True), column.name
         assert min(after) >= -1
 
 

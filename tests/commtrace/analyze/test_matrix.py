@@ -44,5 +44,5 @@ def test_all_wire_bytes_of_known_groups_are_somewhere(trace) -> None:
     comm = frames.comm
     known = comm["group"].isin(set(frames.groups["name"])) | (comm["kind"] == "send")
     known &= comm["kind"] != "recv"
-    wanted = comm.loc[known, "wire_bytes"].clip(lower=0).sum()
-    assert matrix(frames)["wire_bytes"].sum() == pytest.approx(wanted)
+    expected = comm.loc[known, "wire_bytes"].clip(lower=0).sum()
+    assert matrix(frames)["wire_bytes"].sum() == pytest.approx(expected)

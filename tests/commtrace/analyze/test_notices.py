@@ -27,22 +27,22 @@ def test_a_run_of_one_rank_has_no_peers() -> None:
     assert "The run had one rank" in texts(run_of([call(module="a", op="b")], num_ranks=1))
 
 
-def test_one_rank_of_many_is_told_apart_from_a_run_of_one() -> None:
+def test_one_rank_of_many_is_distinguished_from_a_run_of_one() -> None:
     frames = run_of([call(module="a", op="b")], num_ranks=1, run={"world_size": 8})
     assert "Only one of 8 ranks is in this trace" in texts(frames)
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"),
+    ("missing", "message"),
     [
         ([3], "Rank 3 left no recording: means are over the 2 recorded ranks"),
         ([2, 3], "Ranks 2, 3 left no recording"),
         (list(range(2, 20)), "Ranks 2-19 left no recording"),
     ],
 )
-def test_missing_ranks_are_named(missing: list[int], said: str) -> None:
+def test_missing_ranks_are_named(missing: list[int], message: str) -> None:
     frames = run_of([call(module="a", op="b")], run={"missing_ranks": missing})
-    assert said in texts(frames)
+    assert message in texts(frames)
 
 
 def test_a_run_that_no_rank_recorded_is_said_to_be_so() -> None:
@@ -60,21 +60,21 @@ def test_dropped_calls_are_counted() -> None:
     assert "7 calls were dropped" in texts(run_of([call()], ranks=ranks))
 
 
-def test_what_an_unknown_source_lacks_is_told() -> None:
-    run = {"lacks": ["why calls were needed", "modules"]}
-    wanted = "Imported from another tool, which does not tell: why calls were needed; modules."
-    assert wanted in texts(run_of([call()], run=run))
+def test_what_an_unknown_source_lacks_is_reported() -> None:
+    run = {"lacks": ["reasons of calls", "modules"]}
+    expected = "Imported from another tool, which lacks: reasons of calls; modules."
+    assert expected in texts(run_of([call()], run=run))
 
 
 def test_steps_modules_operators_and_matches_are_missed_one_by_one() -> None:
     bare = texts(run_of([call()]))
-    for said in (
+    for message in (
         "No steps were marked",
-        "No call happened inside of a module",
+        "No call was made in a module",
         "Operators were not recorded",
         "No collective could be matched across its ranks",
     ):
-        assert said in bare
+        assert message in bare
     shared = {"seq": 0, "at": 0, "until": 5, "blocked_ns": 5, "module": "a", "op": "b"}
     calls = [call(rank=rank, **shared) for rank in range(2)]
     assert texts(run_of(calls, steps=[step(0, 0, 0, 5)])) == ""
@@ -82,15 +82,15 @@ def test_steps_modules_operators_and_matches_are_missed_one_by_one() -> None:
 
 def test_clocks_of_several_hosts_are_mentioned() -> None:
     frames = run_of([call()], run={"clock": "wall clocks of several hosts"})
-    assert "hosts with clocks of their own" in texts(frames)
+    assert "hosts with separate clocks" in texts(frames)
 
 
-def test_a_notice_is_told_where_it_matters() -> None:
-    said = notices_of(run_of([call(module="a")], run={"missing_ranks": [3]}))
-    missing = next(notice.text for notice in said if notice.limits == (EVERYTHING,))
-    steps = next(notice.text for notice in said if "by_step" in notice.limits)
-    assert notices_on("by_kind", said) == [missing]
-    assert steps in notices_on("by_step", said)
+def test_a_notice_is_reported_where_it_matters() -> None:
+    message = notices_of(run_of([call(module="a")], run={"missing_ranks": [3]}))
+    missing = next(notice.text for notice in message if notice.limits == (EVERYTHING,))
+    steps = next(notice.text for notice in message if "by_step" in notice.limits)
+    assert notices_on("by_kind", message) == [missing]
+    assert steps in notices_on("by_step", message)
 
 
 def test_notices_limit_only_what_exists() -> None:
@@ -99,5 +99,5 @@ def test_notices_limit_only_what_exists() -> None:
 
 
 def test_calls_of_the_outermost_module_are_in_a_module() -> None:
-    told = [notice.text for notice in notices_of(run_of([call(module_class="Net")]))]
-    assert not any("inside of a module" in text for text in told)
+    reported = [notice.text for notice in notices_of(run_of([call(module_class="Net")]))]
+    assert not any("in a module" in text for text in reported)

@@ -46,7 +46,7 @@ def test_a_call_that_nobody_is_known_to_wait_for_is_not_taken_for_hidden() -> No
 
 def test_what_a_rank_does_follows_without_gaps() -> None:
     table = activity(one_rank())
-    told = list(
+    intervals = list(
         zip(
             table["start_ns"] - START_NS,
             table["duration_ns"],
@@ -55,7 +55,7 @@ def test_what_a_rank_does_follows_without_gaps() -> None:
             strict=True,
         )
     )
-    assert told == [
+    assert intervals == [
         (0, 10, "transferring", 0),
         (10, 10, "working", -1),
         (20, 2, "transferring", 1),
@@ -65,7 +65,7 @@ def test_what_a_rank_does_follows_without_gaps() -> None:
     ]
 
 
-def test_a_wait_for_a_late_rank_is_told_from_the_transfer() -> None:
+def test_a_wait_for_a_late_rank_is_distinguished_from_the_transfer() -> None:
     calls = [
         call(rank=r, seq=0, at=at, until=100, call_ns=100 - at, blocked_ns=100 - at)
         for r, at in enumerate((10, 60))

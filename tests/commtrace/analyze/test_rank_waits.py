@@ -11,14 +11,14 @@ from commtrace.analyze.wait_states import STATES, wait_states
 from commtrace.tracefile import Trace
 from tests.commtrace.analyze.by_hand import rows, waits_of
 from tests.commtrace.analyze.rows import call, random_trace, run_of
-from tests.commtrace.analyze.test_arrivals import met, moved
+from tests.commtrace.analyze.test_arrivals import collective, moved
 from tests.commtrace.analyze.training import training_trace
 
 TRACES = [random_trace(seed) for seed in range(3)] + [training_trace()]
 
 
 def test_each_rank_has_its_own_waits_by_their_names() -> None:
-    table = rank_waits(run_of(met("all_reduce", [10, 40], 100)))
+    table = rank_waits(run_of(collective("all_reduce", [10, 40], 100)))
     assert table.values.tolist() == [
         [0, "Wait at N x N", 1, 1, 30, 60, 0],
         [1, "Wait at N x N", 1, 0, 0, 60, 0],
@@ -33,7 +33,7 @@ def test_the_receiver_of_a_late_send_waits() -> None:
     ]
 
 
-def test_what_is_not_known_to_be_wait_or_transfer_is_told_apart() -> None:
+def test_what_is_not_known_to_be_wait_or_transfer_is_distinguished() -> None:
     alone = call(at=0, until=9, seq=0, call_ns=9, blocked_ns=9)
     other = call(kind="made_up", at=20, until=29, seq=1, call_ns=5, blocked_ns=5)
     table = rank_waits(run_of([alone, other]))
@@ -45,9 +45,9 @@ def test_what_is_not_known_to_be_wait_or_transfer_is_told_apart() -> None:
 
 @pytest.mark.parametrize("trace", TRACES)
 def test_waits_of_ranks_agree_with_loops(trace: Trace) -> None:
-    wanted: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    expected: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for one, wait in zip(rows(trace, "comm"), waits_of(trace), strict=True):
-        sums = wanted[one.rank, STATES.get(one.kind, OTHER)]
+        sums = expected[one.rank, STATES.get(one.kind, OTHER)]
         if wait is None:
             sums[2] += max(one.blocked_ns, 0)
         else:
@@ -57,7 +57,7 @@ def test_waits_of_ranks_agree_with_loops(trace: Trace) -> None:
         (row.rank, row.state): [row.wait_ns, row.transfer_ns, row.unknown_ns]
         for row in rank_waits(load(trace)).itertuples(index=False)
     }
-    assert found == wanted
+    assert found == expected
 
 
 @pytest.mark.parametrize("trace", TRACES)

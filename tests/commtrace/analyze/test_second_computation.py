@@ -31,7 +31,7 @@ from tests.commtrace.analyze.rows import (
     trace_of,
 )
 from tests.commtrace.analyze.second import OF_TWO_RUNS, SECOND, Run
-from tests.commtrace.analyze.second.checked import has_circle
+from tests.commtrace.analyze.second.checked import has_cycle
 from tests.commtrace.analyze.second.compare import differences
 from tests.commtrace.analyze.second.differing import diff as diff_by_loops
 from tests.commtrace.analyze.training import training_trace
@@ -52,8 +52,8 @@ def _faulty() -> dict[str, Trace]:
         "size": ("all_gather", {"payload_bytes": 63}),
     }
     traces = {
-        field: _of(healthy, changed(healthy.rows, 2, kind, given))
-        for field, (kind, given) in changes.items()
+        field: _of(healthy, changed(healthy.rows, 2, kind, value))
+        for field, (kind, value) in changes.items()
     }
     return traces | {
         "healthy": _of(healthy),
@@ -97,14 +97,16 @@ def test_an_analysis_agrees_with_loops_in_every_column(
 def test_a_planted_fault_is_found_by_both(name: str) -> None:
     trace = FAULTY[name]
     found = differences(CATALOG["consistency"], Run(trace), load(trace))
-    told_by_one = "only in the table: ('order', 'world', 1, '3', 0)"  # the loops have `has_circle`
+    told_by_one = "only in the table: ('order', 'world', 1, '3', 0)"  # the loops have `has_cycle`
     assert found == ([told_by_one] if name == "crossed" else [])
 
 
 @pytest.mark.parametrize("trace", [*TRACES.values(), *FAULTY.values()], ids=[*TRACES, *FAULTY])
-def test_a_circle_in_the_order_of_calls_is_there_if_and_only_if_it_is_told(trace: Trace) -> None:
+def test_a_cycle_in_the_order_of_calls_is_there_if_and_only_if_it_is_reported(
+    trace: Trace,
+) -> None:
     problems = set(CATALOG["consistency"].function(load(trace))["problem"])
-    assert has_circle(Run(trace)) == bool(problems & {"order", "deadlock"})
+    assert has_cycle(Run(trace)) == bool(problems & {"order", "deadlock"})
 
 
 def test_every_rule_and_every_problem_has_something_to_compare() -> None:
@@ -127,9 +129,9 @@ def test_the_difference_of_two_runs_agrees_with_loops(before: str, after: str) -
     first, second = TRACES[before], TRACES[after]
     table = diff(load(first), load(second)).to_dict("records")
     found = {tuple(row.pop(key) for key in OF_TWO_RUNS): row for row in table}
-    wanted = diff_by_loops(Run(first), Run(second))
-    assert found.keys() == wanted.keys()
-    for place, row in wanted.items():
+    expected = diff_by_loops(Run(first), Run(second))
+    assert found.keys() == expected.keys()
+    for place, row in expected.items():
         change = row.pop("change")
         assert found[place].pop("change") == change, place
         assert found[place] == pytest.approx(row, rel=1e-9, abs=1e-6, nan_ok=True), place

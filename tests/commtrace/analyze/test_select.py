@@ -52,32 +52,34 @@ def test_columns_come_as_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "columns", "said"),
+    ("where", "columns", "message"),
     [
-        ("kind", (), "'kind' is no condition\n  why: it takes a column, one of"),
+        ("kind", (), "'kind' is not a condition\n  why: a condition is a column, one of"),
         ("rank=one", (), "found: 'one' for rank, whose values are of type int"),
         ("is_async=maybe", (), "found: 'maybe' for is_async, whose values are of type bool"),
         ("knd=x", (), "no column 'knd'"),
         ("rank=0", ("payload",), "no column 'payload'"),
     ],
 )
-def test_what_cannot_be_looked_for_is_told(where: str, columns: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_looked_for_is_reported(
+    where: str, columns: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(UsageError) as refused:
         select(FRAMES.comm, COMM, where=[where], columns=columns)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("where", "said"),
+    ("where", "message"),
     [
         ("kind=all_reduc", "did you mean kind=all_reduce? kind is one of all_reduce, send"),
         ("kind=xyz", "'kind=xyz' holds for no row: kind is one of all_reduce, send"),
-        ("rank>7", "'rank>7' holds for no row: rank is from 0 to 1"),
-        ("region=x", "'region=x' holds for no row: region is not known of any"),
+        ("rank>7", "'rank>7' holds for no row: rank ranges from 0 to 1"),
+        ("region=x", "'region=x' holds for no row: region is unknown for all rows"),
     ],
 )
-def test_a_condition_that_holds_for_no_row_gets_a_hint(where: str, said: str) -> None:
+def test_a_condition_that_holds_for_no_row_gets_a_hint(where: str, message: str) -> None:
     frames = run_of([call(kind="all_reduce"), call(rank=1, kind="send")])
     (hint,) = hints(frames.comm, COMM, [where, "rank<2"])
-    assert hint.endswith(said)
+    assert hint.endswith(message)
     assert hints(frames.comm, COMM, ["kind=send", "rank=0"]) == []

@@ -12,7 +12,7 @@ from commtrace.tracefile import Trace
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.by_hand import numbers_of, rows, waits_of
 from tests.commtrace.analyze.rows import random_trace, run_of
-from tests.commtrace.analyze.test_arrivals import met, moved
+from tests.commtrace.analyze.test_arrivals import collective, moved
 from tests.commtrace.analyze.training import training_trace
 
 TRACES = [random_trace(seed) for seed in range(3)] + [training_trace()]
@@ -29,7 +29,7 @@ TRACES = [random_trace(seed) for seed in range(3)] + [training_trace()]
 )
 def test_a_wait_has_its_name_and_its_cause(kind: str, state: str) -> None:
     root = {"broadcast": 1, "reduce": 0}.get(kind, -1)
-    row = wait_states(run_of(met(kind, [10, 40], 100, root=root))).iloc[0]
+    row = wait_states(run_of(collective(kind, [10, 40], 100, root=root))).iloc[0]
     assert (row["state"], row["kind"], row["mesh_axis"]) == (state, kind, "tp")
     assert (row["num_calls"], row["num_waits"]) == (2, 1)
     assert (row["wait_ns"], row["transfer_ns"], row["max_wait_ns"]) == (30, 120, 30)
@@ -46,7 +46,9 @@ def test_transfers_wait_for_late_senders_and_receivers() -> None:
 
 
 def test_the_skew_is_from_the_first_arrival_to_the_last_one() -> None:
-    calls = met("all_reduce", [10, 40], 100) + met("all_reduce", [220, 210], 300, seq=1)
+    calls = collective("all_reduce", [10, 40], 100) + collective(
+        "all_reduce", [220, 210], 300, seq=1
+    )
     row = skew(run_of(calls)).iloc[0]
     assert (row["num_collectives"], row["mean_skew_ns"], row["max_skew_ns"]) == (2, 20, 30)
     assert (row["wait_ns"], row["last_rank"], row["last_share"]) == (40, 0, 0.5)
@@ -55,15 +57,15 @@ def test_the_skew_is_from_the_first_arrival_to_the_last_one() -> None:
 @pytest.mark.parametrize("trace", TRACES)
 def test_wait_states_agree_with_loops(trace: Trace) -> None:
     comm, waits = rows(trace, "comm"), waits_of(trace)
-    wanted: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for call, wait in zip(comm, waits, strict=True):
         if wait is not None:
-            sums = wanted[call.kind]
+            sums = expected[call.kind]
             sums[0] += 1
             sums[1] += wait[0]
             sums[2] += call.blocked_ns - wait[0]
     found = wait_states(load(trace)).groupby("kind")[["num_calls", "wait_ns", "transfer_ns"]].sum()
-    assert {kind: list(row) for kind, *row in found.itertuples()} == dict(wanted)
+    assert {kind: list(row) for kind, *row in found.itertuples()} == dict(expected)
 
 
 @pytest.mark.parametrize("trace", TRACES)
@@ -73,15 +75,15 @@ def test_skews_agree_with_loops(trace: Trace) -> None:
     for call, number, wait in zip(comm, numbers_of(comm), waits, strict=True):
         if wait is not None and call.kind not in ("send", "recv"):
             met_at[call.group, call.kind, number].append(call.issue_ns)
-    wanted: dict[tuple, list[int]] = defaultdict(list)
+    expected: dict[tuple, list[int]] = defaultdict(list)
     for (group, kind, _), issued in met_at.items():
-        wanted[group, kind].append(max(issued) - min(issued))
+        expected[group, kind].append(max(issued) - min(issued))
     for row in skew(load(trace)).to_dict("records"):
-        skews = wanted.pop((row["group"], row["kind"]))
+        skews = expected.pop((row["group"], row["kind"]))
         assert row["num_collectives"] == len(skews)
         assert row["max_skew_ns"] == max(skews)
         assert row["mean_skew_ns"] == pytest.approx(sum(skews) / len(skews))
-    assert not wanted
+    assert not expected
 
 
 def test_the_planted_straggler_causes_the_waits_of_its_row() -> None:

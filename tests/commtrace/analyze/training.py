@@ -86,11 +86,11 @@ class _Run:
 
     def collective(self, kind: str, op: str, where: dict[str, Any], root: int = -1) -> None:
         """Run a collective: no rank leaves before the last has arrived and the data has moved."""
-        came = list(self.now)
+        arrival_ns = list(self.now)
         size = 0 if kind == "barrier" else HIDDEN_BYTES
         sent = wire_bytes(kind, size, self.world_size)
-        left = max(came) + LATENCY_NS + sent * 1_000_000_000 // BYTES_PER_S
-        for rank, issued in enumerate(came):
+        left = max(arrival_ns) + LATENCY_NS + sent * 1_000_000_000 // BYTES_PER_S
+        for rank, issued in enumerate(arrival_ns):
             self.comm.append(
                 CommEvent(
                     rank=rank,

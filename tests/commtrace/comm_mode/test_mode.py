@@ -139,7 +139,7 @@ def test_entering_again_begins_anew_in_the_same_dictionary(world) -> None:
     assert counts == {}
 
 
-def test_calls_are_booked_to_their_modules_and_passes(world) -> None:
+def test_calls_are_attributed_to_their_modules_and_passes(world) -> None:
     net = Net()
     with CommDebugMode() as mode:
         assert mode.comm_module_counts == {"Global": {"forward": {}, "backward": {}}}
@@ -186,7 +186,7 @@ def test_parameters_are_known_by_module(world) -> None:
     mode = CommDebugMode()
     with mode:
         net(torch.ones(4))
-    assert {name: list(held) for name, held in mode.get_parameter_info().items()} == {
+    assert {name: list(found) for name, found in mode.get_parameter_info().items()} == {
         "Net.first": ["weight", "bias"],
         "Net.second": ["weight", "bias"],
     }

@@ -35,22 +35,22 @@ class Dump:
         self._first_group += len(RANKS)
         return self
 
-    def call(self, name: str, group: str = ALL, **given: Any) -> Dump:
+    def call(self, name: str, group: str = ALL, **fields: Any) -> Dump:
         """Record one collective or transfer; `given` has `state`, `sizes` (of inputs), `out`,
         `dtype`.
         """
         is_p2p = name.startswith(("send", "recv"))
         seq = self._bump(group, is_p2p)
-        self._entry(name, group, seq, is_p2p, **given)
+        self._entry(name, group, seq, is_p2p, **fields)
         return self
 
     def batch(self, names: list[str], group: str = ALL, *, closing: str = "coalesced",
-              state: str = "completed", **given: Any) -> Dump:  # fmt: skip
+              state: str = "completed", **fields: Any) -> Dump:  # fmt: skip
         """Record several calls in one launch: only the closing entry has their state."""
         is_p2p = names[0].startswith(("send", "recv"))
         seq = self._bump(group, is_p2p)
         for name in names:
-            self._entry(name, group, seq, is_p2p, state="scheduled", **given)
+            self._entry(name, group, seq, is_p2p, state="scheduled", **fields)
         self._entry(closing, group, seq, is_p2p, state=state, sizes=[], out=[])
         return self
 
@@ -129,9 +129,9 @@ def write_dumps(folder: Path, dumps: list[Dump], *, as_json: bool = False, **how
     return folder
 
 
-def healthy(num_steps: int = 3, **given: Any) -> list[Dump]:
+def healthy(num_steps: int = 3, **fields: Any) -> list[Dump]:
     """Four ranks, two groups, a pipeline of sends, and a batch of transfers in each step."""
-    dumps = [Dump(rank, **given) for rank in range(4)]
+    dumps = [Dump(rank, **fields) for rank in range(4)]
     for dump in dumps:
         rank, half = dump.rank, LEFT if dump.rank < 2 else RIGHT
         for _ in range(num_steps):

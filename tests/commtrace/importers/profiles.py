@@ -42,7 +42,7 @@ class Profile:
             }
         )
 
-    def described(self, name: str, group: str, seq: int | None, **given: Any) -> dict[str, Any]:
+    def described(self, name: str, group: str, seq: int | None, **fields: Any) -> dict[str, Any]:
         """Arguments that describe a collective."""
         ranks = self.groups[group]
         args = {
@@ -59,7 +59,7 @@ class Profile:
             "Rank": ranks.index(self.rank) if self.rank in ranks else 0,
             "Is asynchronized op": False,
         }
-        return args | ({"Seq": seq} if seq is not None else {}) | given
+        return args | ({"Seq": seq} if seq is not None else {}) | fields
 
     def call(
         self,
@@ -72,11 +72,11 @@ class Profile:
         kernel: tuple[float, float] | None = None,
         kernel_name: str = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage)",
         in_kernel: bool = True,
-        **given: Any,
+        **fields: Any,
     ) -> None:
         """Add a collective: its operator, the description, and the kernel `(begin, duration)`."""
         self._ids += 2
-        args = self.described(name, group, seq, **given)
+        args = self.described(name, group, seq, **fields)
         self.span(op, "cpu_op", ts, 20, **{"External id": self._ids})
         self.span(
             "record_param_comms", "cpu_op", ts + 5, 10, **{"External id": self._ids + 1}, **args
@@ -129,10 +129,10 @@ def write_profiles(folder: Path, profiles: list[Profile], *, zipped: bool = Fals
 
 
 def training(
-    num_steps: int = 2, ranks: int = 2, late_us: float = 30, **given: Any
+    num_steps: int = 2, ranks: int = 2, late_us: float = 30, **fields: Any
 ) -> list[Profile]:
     """Rank 0 is late by `late_us` at every all-reduce; half of it is hidden behind a kernel."""
-    profiles = [Profile(rank, groups={"0": list(range(ranks))}, **given) for rank in range(ranks)]
+    profiles = [Profile(rank, groups={"0": list(range(ranks))}, **fields) for rank in range(ranks)]
     for profile in profiles:
         for step in range(num_steps):
             at = 1000.0 * step

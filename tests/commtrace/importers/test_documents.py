@@ -35,8 +35,8 @@ def test_a_name_tells_a_rank_only_where_it_says_rank(name: str, rank: int) -> No
     assert Document(Path(name), "", None).rank_in_name == rank
 
 
-def one_dump(**given: Any) -> dict[str, Any]:
-    return Dump(0).call("all_reduce").document() | given
+def one_dump(**fields: Any) -> dict[str, Any]:
+    return Dump(0).call("all_reduce").document() | fields
 
 
 @pytest.mark.parametrize("name", ["trace_20261122.json", "host_4711.1732262400123456789.json"])
@@ -44,7 +44,7 @@ def test_a_single_file_without_a_rank_is_rank_0_and_says_so(tmp_path: Path, name
     (tmp_path / name).write_text(json.dumps(one_dump()))
     trace = import_trace([tmp_path / name])
     assert (list(trace.tables["ranks"]["rank"]), trace.run["world_size"]) == ([0], 4)
-    assert trace.run["ranks_from"] == "a single file that tells none is taken to be of rank 0"
+    assert trace.run["ranks_from"] == "a single file without a rank is imported as rank 0"
 
 
 def test_what_a_dump_states_wins_over_its_name_and_the_contradiction_is_said(
@@ -54,7 +54,7 @@ def test_what_a_dump_states_wins_over_its_name_and_the_contradiction_is_said(
     trace = import_trace([tmp_path])
     assert list(trace.tables["ranks"]["rank"]) == [1]
     assert trace.run["ranks_from"] == (
-        "told by the files themselves; trace_rank_3.json says that it is of rank 1, unlike its name"
+        "read from the files; trace_rank_3.json states rank 1, unlike its name"
     )
 
 
@@ -64,7 +64,7 @@ def test_the_transfers_of_a_dump_tell_its_rank(tmp_path: Path) -> None:
         (folder / f"nccl_trace_rank_{rank}").rename(folder / f"{'abcd'[rank]}.pickle")
     trace = import_trace([folder])
     assert list(trace.tables["ranks"]["rank"]) == [0, 1, 2, 3]
-    assert trace.run["ranks_from"] == "told by the files themselves"
+    assert trace.run["ranks_from"] == "read from the files"
 
 
 def test_profiles_tell_their_ranks_whatever_their_names(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_several_files_without_ranks_are_refused(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_no_member_of_the_groups_it_calls_on_is_said(tmp_path: Path) -> None:
     (tmp_path / "trace_rank_9.json").write_text(json.dumps(one_dump()))
-    told = import_trace([tmp_path]).run["ranks_from"]
-    assert "rank 9, and called on group 0, which has no such rank" in told
+    reported = import_trace([tmp_path]).run["ranks_from"]
+    assert "rank 9, but has calls on group 0, which does not contain that rank" in reported
 
 
 def absurd_dumps() -> list[dict[str, Any]]:

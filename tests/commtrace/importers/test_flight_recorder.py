@@ -64,7 +64,7 @@ def test_json_and_pickle_tell_the_same_but_for_the_frames(tmp_path: Path) -> Non
     text = load(import_trace([write_dumps(tmp_path / "j", healthy(), as_json=True)]))
     places = ["source_file", "source_line", "source_function", "stack"]
     assert pickled.comm.drop(columns=places).equals(text.comm.drop(columns=places))
-    assert any("a dump in JSON has none" in lack for lack in text.run["lacks"])
+    assert any("only dumps in pickle format have" in lack for lack in text.run["lacks"])
 
 
 @pytest.mark.parametrize("state", ["scheduled", "started", "completed"])
@@ -160,18 +160,18 @@ def test_a_call_that_went_through_is_held_against_nobody(tmp_path: Path) -> None
         dump.call("all_reduce", state="completed")
     (found,) = problems(write_dumps(tmp_path, dumps))
     assert (found["problem"], found["is_fault"], found["ranks"]) == ("lost calls", False, "0")
-    assert "its dump was made before others'" in found["explanation"]
+    assert "its dump was written before those of other ranks" in found["explanation"]
 
 
-@pytest.mark.parametrize("kept", [[9, 14, 20, 23], [3, 30, 30, 30]])
-def test_what_a_ring_has_lost_is_no_fault(kept: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("retained", [[9, 14, 20, 23], [3, 30, 30, 30]])
+def test_what_a_ring_has_lost_is_no_fault(retained: list[int], tmp_path: Path) -> None:
     dumps = healthy()
-    for dump, last in zip(dumps, kept, strict=True):
+    for dump, last in zip(dumps, retained, strict=True):
         write_dumps(tmp_path, [dump], last=last)
     found = problems(tmp_path)
     assert {row["problem"] for row in found} == {"lost calls"}
     assert not any(row["is_fault"] for row in found)
-    assert "its buffer held the last ones only" in found[0]["explanation"]
+    assert "its ring buffer holds only the latest calls" in found[0]["explanation"]
 
 
 @pytest.mark.parametrize("culprit", [0, 3])
@@ -244,8 +244,8 @@ def test_groups_that_are_made_anew_are_others(tmp_path: Path) -> None:
 
 def test_a_rank_whose_ring_has_lost_the_first_groups_has_the_second(tmp_path: Path) -> None:
     """The other ranks' dumps have both generations; the groups' numbers cannot tell them apart."""
-    whole, short = two_worlds()[:3], two_worlds()[3:]
-    write_dumps(tmp_path, whole)
+    full, short = two_worlds()[:3], two_worlds()[3:]
+    write_dumps(tmp_path, full)
     write_dumps(tmp_path, short, last=2)
     comm = load(import_trace([tmp_path])).comm
     assert comm[comm["rank"] == 3]["group"].tolist() == ["0#2", f"{RIGHT}#2"]
@@ -269,14 +269,14 @@ def test_a_default_group_without_calls_begins_no_groups_anew(tmp_path: Path) -> 
     assert comm["group"].tolist() == [LEFT, ALL, LEFT]
 
 
-def test_what_no_dump_tells_is_told_by_a_notice(tmp_path: Path) -> None:
+def test_what_no_dump_contains_is_reported_by_a_notice(tmp_path: Path) -> None:
     frames = load(import_trace([write_dumps(tmp_path, healthy())]))
     notice = "\n".join(each.text for each in notices_of(frames))
-    assert "Imported from flight recorder, which does not tell: roots, reductions" in notice
+    assert "Imported from flight recorder, which lacks: roots, reductions" in notice
     assert "did not close the recording" not in notice
     assert "killed" not in notice
     assert "No steps were marked, so there are no numbers per step.\n" in notice
-    assert 'Record with detail="op" to have them' not in notice
+    assert 'Record with detail="op" to include them' not in notice
 
 
 def test_the_analyses_serve_a_dump(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ def imported(folder: Path, *profiles: Profile, **changed: Any) -> Frames:
     return load(import_trace([write_profiles(folder, list(profiles), **changed)]))
 
 
-def one_call(tmp_path: Path, *args: Any, **given: Any) -> dict[str, Any]:
+def one_call(tmp_path: Path, *args: Any, **fields: Any) -> dict[str, Any]:
     """The row of a single described call of rank 1, of two."""
     profile = Profile(1)
-    profile.call(*args, 10, **given)
+    profile.call(*args, 10, **fields)
     (row,) = imported(tmp_path, profile).comm.to_dict("records")
     return row
 
@@ -60,11 +60,11 @@ def test_a_trace_of_kernels_alone_counts_them(tmp_path: Path) -> None:
     frames = imported(tmp_path, profile)
     assert frames.comm["kind"].tolist() == ["all_gather"] * 2
     assert frames.comm["payload_bytes"].tolist() == [4096] * 2
-    assert "kernels of communication of which no call is known: 1 of 2" in frames.run["lacks"]
+    assert "communication kernels without a known call: 1 of 2" in frames.run["lacks"]
 
 
 @pytest.mark.parametrize(
-    ("name", "op", "given", "expected"),
+    ("name", "op", "fields", "expected"),
     [
         ("broadcast", "c10d::broadcast_", {"Rank": 0}, {"kind": "broadcast", "root": 4, "seq": 0}),
         ("_reduce_oop", "c10d::reduce_", {"Rank": 1}, {"kind": "reduce", "root": 9}),
@@ -79,10 +79,10 @@ def test_a_trace_of_kernels_alone_counts_them(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_collectives_by_their_names(
-    name: str, op: str, given: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+    name: str, op: str, fields: dict[str, Any], expected: dict[str, Any], tmp_path: Path
 ) -> None:
     profile = Profile(9, groups={"3": [4, 9]})
-    profile.call(name, op, 10, group="3", seq=1, **given)
+    profile.call(name, op, 10, group="3", seq=1, **fields)
     (row,) = imported(tmp_path, profile).comm.to_dict("records")
     assert {key: row[key] for key in expected} == expected
 
@@ -106,7 +106,7 @@ def test_who_is_late_is_found_by_the_kernels(tmp_path: Path) -> None:
     assert CATALOG["consistency"].function(frames)["is_fault"].sum() == 0
 
 
-def test_where_a_call_stands_is_told_by_the_spans_around_it(tmp_path: Path) -> None:
+def test_where_a_call_stands_is_reported_by_the_spans_around_it(tmp_path: Path) -> None:
     frames = imported(tmp_path, *training())
     row = frames.comm.iloc[0]
     assert (row["module"], row["module_class"]) == ("Block_0.Linear_1", "Linear")
@@ -145,7 +145,7 @@ def test_traces_of_an_older_torch_are_numbered_by_their_order(tmp_path: Path) ->
     frames = imported(tmp_path, *profiles, host_name=None)
     assert frames.comm["seq"].tolist() == [0, 1, 0, 1]
     assert (
-        "collectives that were numbered by their order in each group: 4 of 4"
+        "collectives that were numbered by their order in the group: 4 of 4"
         in (frames.run["lacks"])
     )
     assert (CATALOG["wait_states"].function(frames)["worst_rank"] == 0).all()
@@ -168,7 +168,7 @@ def test_windows_of_other_lengths_are_no_fault(tmp_path: Path) -> None:
     frames = imported(tmp_path, longer[0], shorter[1])
     rows = CATALOG["consistency"].function(frames)
     assert not rows["is_fault"].any()
-    assert "the profiler was on for a part of the run" in rows["explanation"].iloc[0]
+    assert "the profiler covered a part of the run" in rows["explanation"].iloc[0]
 
 
 def test_a_call_that_differs_is_found(tmp_path: Path) -> None:
@@ -198,10 +198,10 @@ def test_ranks_that_are_cut_short_are_worked_out_or_unknown(
     stride: int, expected: str, tmp_path: Path
 ) -> None:
     profiles = [Profile(rank, groups={"5": list(range(0, 80, 2))}) for rank in (0, 6)]
-    cut = f"[{', '.join(str(2 * i) for i in range(29))}, ..., 78]"
+    fraction = f"[{', '.join(str(2 * i) for i in range(29))}, ..., 78]"
     for profile in profiles:
         profile.call("allreduce", "c10d::allreduce_", 10, group="5", seq=1,
-                     **{"Process Group Ranks": cut, "Global rank stride": stride})  # fmt: skip
+                     **{"Process Group Ranks": fraction, "Global rank stride": stride})  # fmt: skip
         profile.groups = {}
     folder = tmp_path / "t"
     folder.mkdir()
@@ -224,15 +224,15 @@ def test_clocks_of_several_hosts_are_aligned_by_their_kernels(tmp_path: Path) ->
     assert "aligned" in frames.run["clock"]
 
 
-@pytest.mark.parametrize("cut", [0.2, 0.6, 0.97])
-def test_a_trace_that_breaks_off_is_refused_with_its_place(cut: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fraction", [0.2, 0.6, 0.97])
+def test_a_trace_that_breaks_off_is_refused_with_its_place(fraction: float, tmp_path: Path) -> None:
     from commtrace.errors import TruncatedTraceError
 
     folder = write_profiles(tmp_path, training(ranks=1))
     path = folder / "trace_rank0.json"
     text = path.read_text()
     begin = text.index("traceEvents") + 20
-    path.write_text(text[: begin + int(cut * (len(text) - begin))])
+    path.write_text(text[: begin + int(fraction * (len(text) - begin))])
     with pytest.raises(TruncatedTraceError, match="at: character"):
         import_trace([path])
 

@@ -104,5 +104,5 @@ def test_wire_bytes_are_not_guessed() -> None:
         ("", True),
     ],
 )
-def test_a_library_is_told_from_the_users_files(file: str, expected: bool) -> None:
+def test_a_library_is_reported_from_the_users_files(file: str, expected: bool) -> None:
     assert is_library(file) == expected

@@ -84,9 +84,9 @@ def test_an_import_says_what_the_pickle_wanted(tmp_path: Path) -> None:
         import_trace([path])
     assert str(raised.value).splitlines() == [
         f"cannot import {path}",
-        f"  found: a pickle that wants to load {os.system.__module__}.system",
-        "  why: a dump holds plain values only; anything else could run code, so none was loaded",
-        "  try: find out where the file comes from before you open it with anything else",
+        f"  found: a pickle that loads {os.system.__module__}.system",
+        "  why: a dump holds plain values only; anything else could run code and was not loaded",
+        "  try: check the origin of the file before opening it with another tool",
     ]
 
 

@@ -53,7 +53,7 @@ def test_the_run_and_what_ranks_return_and_print_come_back(
     assert before == {name: signal.getsignal(getattr(signal, name)) for name in before}
 
 
-def test_a_function_of_a_cell_runs_and_is_booked_to_its_cell(cell: Any, shell: Any) -> None:
+def test_a_function_of_a_cell_runs_and_is_attributed_to_its_cell(cell: Any, shell: Any) -> None:
     cell("import commtrace, torch.distributed as dist, torch")
     cell("class Loss:\n    value = 1.5\nscale = 2")
     cell(
@@ -70,7 +70,7 @@ def test_a_function_of_a_cell_runs_and_is_booked_to_its_cell(cell: Any, shell: A
     assert set(run.comm["source_line"]) == {2}
 
 
-def test_an_error_of_a_rank_is_told_with_its_traceback_and_what_was_recorded(
+def test_an_error_of_a_rank_is_reported_with_its_traceback_and_what_was_recorded(
     cell: Any,
 ) -> None:
     cell("import commtrace, torch.distributed as dist, torch")
@@ -101,8 +101,8 @@ def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
 ) -> None:
     """The test controls the clock, which runs fast once both ranks are there."""
 
-    def hang(there: Path) -> None:
-        threading.Thread(target=tell, args=(there, threading.main_thread()), daemon=True).start()
+    def hang(folder: Path) -> None:
+        threading.Thread(target=tell, args=(folder, threading.main_thread()), daemon=True).start()
         if dist.get_rank() == 1:
             stay()
         dist.barrier()
@@ -110,12 +110,12 @@ def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
     def stay() -> None:
         time.sleep(600)
 
-    def tell(there: Path, thread: threading.Thread) -> None:
+    def tell(folder: Path, thread: threading.Thread) -> None:
         while not {"stay", "barrier"} & functions_of(thread):
             time.sleep(0.01)
         (recording,) = commtrace.session._open
         recording.trace()  # writes the events recorded so far
-        (there / str(dist.get_rank())).touch()
+        (folder / str(dist.get_rank())).touch()
 
     def functions_of(thread: threading.Thread) -> set[str]:
         frame = sys._current_frames()[thread.ident]
@@ -131,11 +131,11 @@ def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
     lines = str(error).splitlines()
     assert lines[:2] == [
         "hang on 2 ranks did not end within 100 s",
-        "  found: ranks 0, 1 still at work",
+        "  found: ranks 0, 1 still running",
     ]
-    first, second = str(error).split("rank 1 stood here (most recent call last):\n")
-    stood = first.split("rank 0 stood here (most recent call last):\n")[1]
-    assert "    dist.barrier()" in stood.splitlines()
+    first, second = str(error).split("rank 1 was here (most recent call last):\n")
+    stack = first.split("rank 0 was here (most recent call last):\n")[1]
+    assert "    dist.barrier()" in stack.splitlines()
     assert second.splitlines()[-1] == "    time.sleep(600)"
     assert list(error.run.comm["kind"]) == ["barrier"]
 

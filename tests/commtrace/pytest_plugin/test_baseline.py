@@ -94,29 +94,29 @@ def test_an_update_that_changes_nothing_writes_nothing(updated) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "told"),
+    ("variable", "value", "message"),
     [
         ("TIMES", "3", "found: calls 2 -> 3; wire 48 B -> 72 B"),
         ("SIZE", "8", "found: wire 48 B -> 96 B"),
     ],
 )
 def test_more_calls_or_more_bytes_fail(
-    updated, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told: str
+    updated, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     assert updated.run().ret == 0
     text = updated.run("--fail-on-comms-increase").stdout.str()
     assert "test_it.py::test_first communicates more than its baseline" in text
-    assert told in text
+    assert message in text
     update = 'pytest --comms-update "test_it.py::test_first" and commit test_it.comms.json'
-    assert f"try: where this is meant, {update}" in text
+    assert f"try: if this is intended, {update}" in text
 
 
-def test_the_change_is_told_place_by_place(updated, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_change_is_reported_place_by_place(updated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMES", "3")
     text = updated.run("--fail-on-comms-increase").stdout.str()
     assert (
-        "baseline -> now, what one rank does:\n"
+        "baseline -> now, per rank:\n"
         "     kind         calls       payload          wire  phase  module  operator  group\n"
         "  ~  all_reduce  2 -> 3  32 B -> 48 B  48 B -> 72 B  other                    world\n"
     ) in text
@@ -136,16 +136,16 @@ def test_a_test_without_an_entry_fails(updated) -> None:
     updated.write(BODY + "\ndef test_new():\n    pass\n")
     text = updated.run("--fail-on-comms-increase").stdout.str()
     assert "test_it.py::test_new has no baseline\n  found: no entry in test_it.comms.json" in text
-    assert "why: there is nothing to compare with, and so nothing would ever fail" in text
+    assert "why: without a baseline, the test could never fail" in text
 
 
-def test_an_entry_without_a_test_is_told_where_the_whole_file_was_collected(updated) -> None:
+def test_an_entry_without_a_test_is_reported_where_the_whole_file_was_collected(updated) -> None:
     updated.write(BODY.replace("def test_first", "def test_renamed"))
-    told = "baseline without a test: test_it.comms.json: test_first; remove the entry"
-    assert told in updated.run("--comms-update").stdout.str()
-    assert told in updated.run("--comms-update", "-k", "second").stdout.str()
-    assert told not in updated.run("--comms-update", "test_it.py::test_renamed").stdout.str()
-    assert told not in updated.run().stdout.str()
+    message = "baseline without a test: test_it.comms.json: test_first; remove the entry"
+    assert message in updated.run("--comms-update").stdout.str()
+    assert message in updated.run("--comms-update", "-k", "second").stdout.str()
+    assert message not in updated.run("--comms-update", "test_it.py::test_renamed").stdout.str()
+    assert message not in updated.run().stdout.str()
 
 
 def test_a_marker_may_keep_a_test_out(project) -> None:

@@ -10,7 +10,7 @@ from commtrace.pytest_plugin.expectation import Claim, claims_of, nearest_first
 
 
 def claim(**arguments) -> Claim:
-    (only,) = claims_of(arguments, said="marker")
+    (only,) = claims_of(arguments, caller="marker")
     return only
 
 
@@ -21,7 +21,7 @@ def allowed(most: int = 5, **arguments) -> list[int]:
 
 def refusal(**arguments) -> str:
     with pytest.raises(UsageError) as caught:
-        claims_of(arguments, said="marker")
+        claims_of(arguments, caller="marker")
     return str(caught.value)
 
 
@@ -87,29 +87,33 @@ def test_none_is_a_total_of_zero() -> None:
 
 
 def test_exact_leaves_no_kind_that_is_not_named() -> None:
-    claims = {each.quantity: each for each in claims_of({"all_reduce": 2, "exact": True}, said="")}
+    claims = {
+        each.quantity: each for each in claims_of({"all_reduce": 2, "exact": True}, caller="")
+    }
     assert set(claims) == set(KINDS)
     assert str(claims.pop("all_reduce")) == "all_reduce 2"
     assert all(each.holds(0) and not each.holds(1) for each in claims.values())
 
 
-def test_filters_are_told() -> None:
+def test_filters_are_reported() -> None:
     only = claim(total=0, module=["a", "b"], phase="backward", ranks=[0, 1])
     assert str(only) == "total 0 in module a or b and phase backward"
     assert only.ranks == (0, 1)
 
 
 def test_the_nearest_claim_replaces_its_like_only() -> None:
-    near = claims_of({"all_reduce": 3}, said="")
-    far = claims_of({"all_reduce": 2, "total": 2}, said="")
-    elsewhere = claims_of({"all_reduce": 1, "module": "a"}, said="")
-    told = [str(each) for each in nearest_first([near, far, elsewhere])]
-    assert told == ["all_reduce 3", "total 2", "all_reduce 1 in module a"]
+    near = claims_of({"all_reduce": 3}, caller="")
+    far = claims_of({"all_reduce": 2, "total": 2}, caller="")
+    elsewhere = claims_of({"all_reduce": 1, "module": "a"}, caller="")
+    reported = [str(each) for each in nearest_first([near, far, elsewhere])]
+    assert reported == ["all_reduce 3", "total 2", "all_reduce 1 in module a"]
 
 
 def test_an_unknown_argument_is_refused_with_the_one_that_was_meant() -> None:
     text = refusal(al_reduce=2)
-    assert text.startswith("marker has an argument 'al_reduce'\n  why: quantities are all_reduce,")
+    assert text.startswith(
+        "marker has an unknown argument 'al_reduce'\n  why: quantities are all_reduce,"
+    )
     assert text.endswith("\n  try: all_reduce")
     assert refusal(max_payloads=2).endswith("\n  try: max_payload")
     assert "try" not in refusal(xyzzy=1)
@@ -151,11 +155,11 @@ def test_an_unknown_argument_is_refused_with_the_one_that_was_meant() -> None:
             "marker: ranks='all'\n"
             '  why: it takes a rank, a list of ranks, or "sum" for all of them together',
         ),
-        ({"none": False}, "marker: none=False\n  why: it is True or left out"),
+        ({"none": False}, "marker: none=False\n  why: it must be True or omitted"),
         (
             {"module": "a"},
             "marker expects nothing\n  found: only module\n"
-            "  why: these say which calls are meant, not how many there are to be\n"
+            "  why: these select calls but do not bound their number\n"
             "  try: add total=0, all_reduce=2 or max_payload='1 MB', for instance",
         ),
     ],

@@ -61,12 +61,12 @@ CASES = {
     "detail": Case("collective", FAILS, "", 1),
     "stacks": Case("true", FAILS, "", 1),
     "all": Case("true", TEST, r"1 +16 B +16 B +1 +all_reduce 1 +test_it.py::test_plain", 0),
-    "consistent": Case("true", UNEQUAL, "the ranks do not fit together"),
+    "consistent": Case("true", UNEQUAL, "the ranks are inconsistent"),
     "baseline": Case("same", TEST, "test_it.py::test_it has no baseline"),
     "baseline_dir": Case("kept", TEST, "no entry in kept/test_it.comms.json"),
     "report": Case("kept", FAILS, "saved in .*/kept/test_it.py_test_it"),
     "summary": Case("true", TEST, r"2 +48 B +48 B +1 +all_reduce 2 +test_it.py::test_it", 0),
-    "rows": Case("1", FAILS, "... 1 more such lines; --comms-rows=2 shows them"),
+    "rows": Case("1", FAILS, "... 1 more lines: --comms-rows=2"),
     "update": Case("true", TEST, "baseline written: test_it.comms.json: 1 test", 0),
 }
 BESIDES = {
@@ -135,23 +135,23 @@ def test_the_marker_goes_before_the_command_line_and_that_before_the_ini_file(pr
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("comms_detail = all", "comms_detail of the ini file is 'all'\n  why: it takes op, coll"),
         ("comms_all = maybe", "comms_all of the ini file is 'maybe'\n  why: it takes true or fal"),
         ("comms_rows = few", "comms_rows of the ini file is 'few'\n  why: it takes a number"),
     ],
 )
-def test_a_value_that_an_option_does_not_have_is_refused(project, line: str, told: str) -> None:
+def test_a_value_that_an_option_does_not_have_is_refused(project, line: str, message: str) -> None:
     project.ini(line)
     project.write("def test_it():\n    pass\n")
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert told in result.stderr.str()
+    assert message in result.stderr.str()
 
 
 def test_the_document_has_every_option_with_its_doors() -> None:
     rows = re.findall(r"^\| `(--[a-z-]+)[^|]*\|([^|]*)\|([^|]*)\|", DOCUMENT.read_text(), re.M)
-    told = {flag: (ini.strip(" `"), marker.strip(" `")) for flag, ini, marker in rows}
+    message = {flag: (ini.strip(" `"), marker.strip(" `")) for flag, ini, marker in rows}
     known = {option.flag: (option.ini or "–", option.marker or "–") for option in OPTIONS}
-    assert told == known
+    assert message == known

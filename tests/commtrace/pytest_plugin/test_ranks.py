@@ -42,7 +42,7 @@ def test_fails():
     assert "test_passes" not in text
     assert "found: barrier 1, expected 0" in text
     assert "barrier 0  barrier 1  1" in text
-    assert "recorded, what one rank does, of 3 ranks:" in text
+    assert "recorded, per rank, of 3 ranks:" in text
 
 
 def test_operators_modules_and_reasons_of_threads_are_known(project) -> None:
@@ -146,7 +146,7 @@ def test_passes_afterwards():
 """)
     assert "2 failed, 2 passed" in text
     assert "found: all_reduce 1, expected 2" in text
-    assert "in one of the ranks, the recorder no longer sees calls" in text
+    assert "in one of the ranks, the recorder no longer intercepts calls" in text
 
 
 def test_spawned_processes_are_ranks_also_where_the_fixture_is_handed_on(project) -> None:
@@ -210,7 +210,7 @@ def test_of_the_rank_that_lives(tmp_path):
     run(tmp_path)
 """)
     assert "1 failed, 1 passed" in text
-    assert "why: rank 1 was ended, or still ran, before its recording was closed" in text
+    assert "why: rank 1 was killed, or still running, before its recording was closed" in text
 
 
 def test_torchs_test_cases_are_seen_or_said_to_be_unseen(project) -> None:
@@ -247,7 +247,7 @@ class TestProcesses(MultiProcessTestCase):
         reduce()
 """)
     assert "1 failed, 2 passed" in text
-    assert "of 2 calls on torch's group of threads (MultiThreadedTestCase) 2 did not pass" in text
+    assert "of 2 calls on torch's threaded group (MultiThreadedTestCase), 2 bypassed" in text
 
 
 def test_a_group_goes_by_the_axis_of_a_mesh_that_has_taken_it_over(project) -> None:

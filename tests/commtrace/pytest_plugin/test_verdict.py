@@ -54,7 +54,7 @@ def found(*calls, **options) -> Observed:
 
 
 def verdict(of: Observed, **arguments) -> str:
-    failure = check(claims_of(arguments, said=""), of, said="what was said")
+    failure = check(claims_of(arguments, caller=""), of, caller="what was said")
     return str(failure) if failure else ""
 
 
@@ -122,7 +122,7 @@ def test_every_rank_has_to_keep_to_it() -> None:
     assert verdict(both, all_reduce=2, ranks=1) == ""
     assert verdict(both, all_reduce=1, ranks=[0]) == ""
     assert verdict(both, all_reduce=3, ranks="sum") == ""
-    assert "all, in sum" in verdict(both, all_reduce=4, ranks="sum")
+    assert "all, summed" in verdict(both, all_reduce=4, ranks="sum")
 
 
 def test_a_rank_without_calls_counts_and_one_that_there_is_not_does_nothing() -> None:
@@ -140,8 +140,8 @@ def test_the_tests_own_process_is_no_rank_where_others_were() -> None:
 
 def test_a_module_that_there_is_not_fails_also_where_nothing_is_expected() -> None:
     text = verdict(VARIED, total=0, module="layrs.*")
-    assert "found: no module 'layrs.*', where total 0 in module layrs.* was expected" in text
-    assert "why: a bound on what no module does would hold for ever" in text
+    assert "found: no module 'layrs.*', for which total 0 in module layrs.* was expected" in text
+    assert "why: a bound on a module that does not exist always holds" in text
     assert "try: one of head, layers.0.wo, layers.1" in text
 
 
@@ -155,13 +155,13 @@ def test_the_whole_text() -> None:
     assert verdict(both, all_reduce=2, max_payload="50 B") == (
         "what was said does not hold\n"
         "  found: all_reduce 1, expected 2; payload 100 B, expected <= 50 B\n"
-        "  try: the lines below made these calls; --comms-report=DIR keeps the whole trace\n"
+        "  try: see the source lines of the calls below; --comms-report=DIR saves the trace\n"
         "\n"
         "  expected         found          on ranks\n"
         "  all_reduce 2     all_reduce 1   all 2\n"
         "  payload <= 50 B  payload 100 B  all 2\n"
         "\n"
-        "recorded, what one rank does, of 2 ranks:\n"
+        "recorded, per rank, of 2 ranks:\n"
         "  calls  kind        payload   wire  phase    module       operator         group  "
         "line                ranks\n"
         "      1  all_reduce    100 B  100 B  forward  layers.0.wo  aten.mm.default  world  "
@@ -173,8 +173,8 @@ def test_the_whole_text() -> None:
 
 def test_where_nothing_was_recorded_no_lines_are_promised() -> None:
     text = verdict(found(), total=1)
-    assert "try: look whether the test comes to the code that should communicate" in text
-    assert "lines below" not in text
+    assert "try: check that the test reaches the code that should communicate" in text
+    assert "source lines" not in text
     assert "recorded: no communication" in text
 
 
@@ -182,4 +182,4 @@ def test_what_is_too_long_is_cut_and_says_so() -> None:
     many = found(*(call(source_line=line) for line in range(30)))
     text = text_of_observed(many, 5)
     assert text.count("\n") == 7
-    assert text.endswith("... 25 more such lines; --comms-rows=30 shows them")
+    assert text.endswith("... 25 more lines: --comms-rows=30")

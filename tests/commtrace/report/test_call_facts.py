@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames, load
-from commtrace.analyze.findings import told
+from commtrace.analyze.findings import reported
 from commtrace.analyze.matching import partners
 from commtrace.analyze.story import explain
 from commtrace.report.answers import Answers
@@ -50,7 +50,7 @@ RUNS = {
 def test_findings_and_operators_are_those_of_the_story_of_each_call(frames: Frames) -> None:
     numbers, sets = findings_of_calls(frames)
     around = operators_around(frames)
-    every = [finding.title for _, finding, _ in told(frames)]
+    every = [finding.title for _, finding, _ in reported(frames)]
     for place in range(0, len(frames.comm), 3):
         story = explain(frames, frames.comm.iloc[place])
         assert [every[each] for each in sets[numbers[place]]] == [
@@ -104,7 +104,7 @@ def test_groups_have_their_members_and_factors_and_findings_their_cards() -> Non
     for each in facts["findings"]:
         card = answers.findings.iloc[each["card"]]
         assert (card["rule"], card["advice"]) == (each["rule"], each["advice"])
-    assert facts["layouts"]["f32[4,64,256] tp:R"] == "whole on each rank of tp"
+    assert facts["layouts"]["f32[4,64,256] tp:R"] == "replicated over tp"
 
 
 def test_a_group_with_unknown_members_has_none() -> None:

@@ -63,8 +63,8 @@ def test_tables_have_the_baseline_first_and_what_grew_most_on_top(
         "wider.json",
     ]
     assert page.locator(".lacks").all_inner_texts() == [
-        "The runs have 4, 4 and 8 ranks: numbers are means over each run's ranks, and what one "
-        "rank sends depends on how many there are."
+        "The runs have 4, 4 and 8 ranks: numbers are means over each run's ranks, and the bytes "
+        "sent per rank depend on the number of ranks."
     ]
     page.get_by_role("button", name="Calls").click()
     assert rows_of(page, "totals")[1] == ["Calls", "10", "15", "+5 (+50.0 %)", "10", "="]

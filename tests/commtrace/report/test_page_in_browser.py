@@ -432,11 +432,11 @@ def test_a_finding_leads_to_its_calls_in_the_timeline(open_page: Open) -> None:
     opened = open_page(training_trace(num_steps=9))
     page = opened.page
     before = x_range(page)
-    answer = page.locator("#finding-list .answer", has_text="Rank 2 keeps the others waiting")
+    answer = page.locator("#finding-list .answer", has_text="Rank 2 delays the other ranks")
     button = answer.locator("button")
     button.click()
     page.locator("#marked").wait_for()
-    assert "Rank 2 keeps the others waiting" in page.inner_text("#marked-title")
+    assert "Rank 2 delays the other ranks" in page.inner_text("#marked-title")
     page.wait_for_function(
         "a => document.getElementById('timeline-picture').data.length > 0", arg=0
     )

@@ -115,8 +115,8 @@ def test_it_tells_where_why_and_what_else_was_considered(panel: Any) -> None:
         "Stack of 2 frames",
         "parameters of w, b",
         "inside of\naten.linear.default",
-        "dim 0 cut over dp, dim 1 cut over tp",
-        "whole on each rank of dp, whole on each rank of tp",
+        "dim 0 sharded over dp, dim 1 sharded over tp",
+        "replicated over dp, replicated over tp",
         "100 µs, chosen\ntp: R -> R",
         "200 µs\ntp: S(0) -> R",
         "10 µs, chosen\ndp: R -> R",
@@ -157,7 +157,7 @@ def test_the_peers_stand_by_arrival_and_each_leads_to_its_call(panel: Any) -> No
 def test_a_peer_that_is_missing_is_named_and_the_wait_said_to_be_unknown(panel: Any) -> None:
     text = panel("0:1")
     assert "2 of 3 came; no call of rank 2 is in the trace" in text
-    assert "How much of the time was waiting is not known: the call of rank 2" in text
+    assert "The wait time is unknown: the call of rank 2" in text
 
 
 def test_both_ends_of_a_transfer_meet(panel: Any) -> None:
@@ -183,7 +183,7 @@ def test_a_finding_that_counts_the_call_in_stands_there_and_leads_to_its_card(
     evidence = page.get_attribute("#finding-1 [data-evidence]", "data-evidence") or ""
     page.evaluate("call => { location.hash = `call=${call}` }", evidence.split(",")[0])
     page.locator("#detail").wait_for()
-    assert "Rank 2 keeps the others waiting" in page.inner_text("#detail .found")
+    assert "Rank 2 delays the other ranks" in page.inner_text("#detail .found")
     page.click("#detail .found .link")
     top = "document.getElementById('finding-1').getBoundingClientRect().top"
     assert 0 <= page.evaluate(top) < 500

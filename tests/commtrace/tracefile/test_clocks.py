@@ -56,7 +56,7 @@ def run_on(
     st.integers(0, 1000),
     st.sampled_from([1_000, 100_000, 3 * MS]),
 )
-def test_what_is_added_is_right_within_the_error_that_is_told(
+def test_what_is_added_is_right_within_the_error_that_is_reported(
     behind: list[int], seed: int, late_ns: int
 ) -> None:
     behind[0] = 0
@@ -88,15 +88,15 @@ def test_a_system_is_aligned_over_another_one() -> None:
 
 
 def test_ranks_that_share_no_collective_keep_their_time_and_say_so() -> None:
-    ours = spool(0, "host0", [call(0, 0, 5, 9)])
-    theirs = spool(1, "host1", [call(1, 0, 5, 9, kind="broadcast")])
-    assert align([ours, theirs]) == [Alignment(0, 0), Alignment(0, -1)]
+    own = spool(0, "host0", [call(0, 0, 5, 9)])
+    other = spool(1, "host1", [call(1, 0, 5, 9, kind="broadcast")])
+    assert align([own, other]) == [Alignment(0, 0), Alignment(0, -1)]
 
 
 def test_hosts_that_do_not_see_completion_are_no_witnesses() -> None:
-    ours, theirs = run_on([0, 30 * MS], seed=1, late_ns=1_000)
-    theirs.facts["device"] = "cuda"
-    assert align([ours, theirs])[1] == Alignment(0, -1)
+    own, other = run_on([0, 30 * MS], seed=1, late_ns=1_000)
+    other.facts["device"] = "cuda"
+    assert align([own, other])[1] == Alignment(0, -1)
 
 
 def test_a_merged_run_is_on_one_scale_and_tells_how_well() -> None:
@@ -110,14 +110,14 @@ def test_a_merged_run_is_on_one_scale_and_tells_how_well() -> None:
 
 def test_transfers_that_one_rank_makes_do_not_shift_the_collectives() -> None:
     # Rank 0 sends to a rank 2 between two collectives: its second one is call 2, theirs call 1.
-    ours = [call(0, 0, 100, 110), call(0, 1, 120, 121, kind="send"), call(0, 2, 9_000, 9_010)]
-    theirs = [call(1, 0, 102 - 5 * MS, 111 - 5 * MS), call(1, 1, 9_001 - 5 * MS, 9_011 - 5 * MS)]
-    _, found = align([spool(0, "host0", ours, "0,1,2"), spool(1, "host1", theirs, "0,1,2")])
+    own = [call(0, 0, 100, 110), call(0, 1, 120, 121, kind="send"), call(0, 2, 9_000, 9_010)]
+    other = [call(1, 0, 102 - 5 * MS, 111 - 5 * MS), call(1, 1, 9_001 - 5 * MS, 9_011 - 5 * MS)]
+    _, found = align([spool(0, "host0", own, "0,1,2"), spool(1, "host1", other, "0,1,2")])
     assert abs(found.offset_ns - 5 * MS) <= found.error_ns <= 10
 
 
 def test_collectives_after_a_loss_among_transfers_are_no_witnesses() -> None:
-    ours = [call(0, 0, 100, 110, kind="send"), call(0, 3, 200, 210)]
-    theirs = [call(1, 3, 200, 210)]
-    spools = [spool(0, "host0", ours), spool(1, "host1", theirs)]
+    own = [call(0, 0, 100, 110, kind="send"), call(0, 3, 200, 210)]
+    other = [call(1, 3, 200, 210)]
+    spools = [spool(0, "host0", own), spool(1, "host1", other)]
     assert align(spools)[1] == Alignment(0, -1)

@@ -10,7 +10,7 @@ GOLD = Path(__file__).parents[2] / "gold"
 
 
 def test_facts_come_from_the_tables_and_from_what_was_noted() -> None:
-    told = run_info(
+    info = run_info(
         trace_of(
             [call()],
             ranks=[
@@ -23,23 +23,23 @@ def test_facts_come_from_the_tables_and_from_what_was_noted() -> None:
             run={"world_size": 4, "missing_ranks": [1], "clock": "two", "nodes": 2, "torch": "2"},
         )
     )
-    assert (told.world_size, told.recorded_ranks) == (4, (0, 2, 3))
-    assert (told.missing_ranks, told.torn_ranks) == ((1,), (2,))
-    assert told.hosts == (
+    assert (info.world_size, info.recorded_ranks) == (4, (0, 2, 3))
+    assert (info.missing_ranks, info.torn_ranks) == ((1,), (2,))
+    assert info.hosts == (
         Host("a", (0,), ("cuda",), -1),
         Host("b", (2, 3), ("cpu",), 9),
     )
-    assert (told.start_ns, told.duration_ns) == (START_NS - 1000, 1_001_000)
-    assert (told.backends, told.mesh_axes) == (("gloo", "nccl"), ("tp",))
-    assert (told.num_steps, told.num_rows["comm"]) == (2, 1)
-    assert (told.num_dropped, told.num_ops_dropped) == (3, 4)
-    assert (told.path, told.num_bytes, told.torch) == ("", -1, "2")
-    assert told.others == {"nodes": 2}
+    assert (info.start_ns, info.duration_ns) == (START_NS - 1000, 1_001_000)
+    assert (info.backends, info.mesh_axes) == (("gloo", "nccl"), ("tp",))
+    assert (info.num_steps, info.num_rows["comm"]) == (2, 1)
+    assert (info.num_dropped, info.num_ops_dropped) == (3, 4)
+    assert (info.path, info.num_bytes, info.torch) == ("", -1, "2")
+    assert info.others == {"nodes": 2}
 
 
 def test_a_trace_of_nothing_has_facts_too() -> None:
-    told = run_info(trace_of_rows({}, {}))
-    assert (told.world_size, told.duration_ns, told.hosts) == (0, -1, ())
+    info = run_info(trace_of_rows({}, {}))
+    assert (info.world_size, info.duration_ns, info.hosts) == (0, -1, ())
 
 
 def test_a_run_without_a_known_end_has_no_duration() -> None:

@@ -125,7 +125,7 @@ def test_groups_that_several_ranks_know_are_one_row() -> None:
     assert [GroupRow(*row) for row in trace.rows("groups")] == [with_axis["groups"][0]]
 
 
-def test_groups_of_one_name_and_other_ranks_are_told_apart() -> None:
+def test_groups_of_one_name_and_other_ranks_are_distinguished() -> None:
     def batch(rank: int, members: str) -> dict[str, Any]:
         return {
             "groups": [GroupRow("5", "dp", members, 2, "dp", "gloo")],
@@ -144,9 +144,9 @@ def test_two_spools_of_one_rank_are_refused_by_name() -> None:
 
 def test_a_rank_killed_before_it_had_written_is_missing(tmp_path: Path) -> None:
     folder = write_synthetic_spools(tmp_path / "spools", world_size=4)
-    whole = (folder / spool_name(1)).read_bytes()
+    data = (folder / spool_name(1)).read_bytes()
     for rank, size in ((1, 0), (2, 7), (3, 40)):
-        (folder / spool_name(rank)).write_bytes(whole[:size])
+        (folder / spool_name(rank)).write_bytes(data[:size])
     assert read_trace(folder).run["missing_ranks"] == [1, 2, 3]
     (folder / spool_name(0)).unlink()
     with pytest.raises(EmptyTraceError, match=spool_name(1)):
@@ -160,7 +160,7 @@ def test_a_file_that_is_no_spool_is_refused_by_name(tmp_path: Path) -> None:
         read_trace(folder)
 
 
-def test_a_folder_without_spools_is_told_to_have_none(tmp_path: Path) -> None:
+def test_a_folder_without_spools_is_reported_to_have_none(tmp_path: Path) -> None:
     with pytest.raises(EmptyTraceError) as error:
         merge_spools(tmp_path, tmp_path / "run.json")
     assert "a folder without a *.spool file" in str(error.value)
@@ -223,7 +223,7 @@ def test_of_runs_one_after_the_other_the_last_is_read_whole(tmp_path: Path) -> N
     assert trace.run["left_out_spools"] == earlier
 
 
-def test_what_an_earlier_run_left_is_left_out_and_told(tmp_path: Path) -> None:
+def test_what_an_earlier_run_left_is_left_out_and_reported(tmp_path: Path) -> None:
     folder = write_synthetic_spools(tmp_path / "spools", world_size=2)
     (folder / spool_name(1)).rename(folder / "rank-00001.77.spool")
     earlier = synthetic_facts(1, 2) | {"start_ns": START_NS - 1000, "end_ns": START_NS - 1}

@@ -92,7 +92,7 @@ def test_what_a_file_may_hold_grows_with_its_size_and_with_what_the_user_allows(
     monkeypatch.setenv(LIMIT_VARIABLE, "16GiB")
     assert Allowance("x", 10).total == 16 << 30
     monkeypatch.setenv(LIMIT_VARIABLE, "plenty")
-    with pytest.raises(Exception, match="no number of bytes"):
+    with pytest.raises(Exception, match="not a number of bytes"):
         Allowance("x", 10)
 
 

@@ -65,14 +65,14 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_cut_off_anywhere_is_told_to_be_cut_off(run_file: Path, tmp_path: Path) -> None:
-    whole = run_file.read_text()
-    cut = tmp_path / "cut.json"
-    for length in (1, 5, 20, len(whole) // 2, len(whole) - 1):
-        cut.write_text(whole[:length])
+def test_a_file_cut_off_anywhere_is_reported_as_truncated(run_file: Path, tmp_path: Path) -> None:
+    full = run_file.read_text()
+    path = tmp_path / "cut.json"
+    for length in (1, 5, 20, len(full) // 2, len(full) - 1):
+        path.write_text(full[:length])
         with pytest.raises(TruncatedTraceError) as error:
-            read_trace(cut)
-        assert str(cut) in str(error.value)
+            read_trace(path)
+        assert str(path) in str(error.value)
         assert f"character {length}" in str(error.value)
 
 
@@ -132,7 +132,7 @@ def test_a_newer_version_is_refused_by_its_number(tmp_path: Path) -> None:
         (b"\x80\x02\x8a\nl\xfc", NotATraceError),
     ],
 )
-def test_a_file_of_another_kind_is_told_to_be_one(
+def test_a_file_of_another_kind_is_reported_to_be_one(
     content: bytes, error: type[Exception], tmp_path: Path
 ) -> None:
     path = tmp_path / "run.json"
@@ -141,7 +141,7 @@ def test_a_file_of_another_kind_is_told_to_be_one(
         read_trace(path)
 
 
-def test_a_missing_file_is_told_to_be_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(NotATraceError, match="no such file"):
         read_trace(tmp_path / "run.json")
 

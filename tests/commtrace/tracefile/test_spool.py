@@ -89,24 +89,24 @@ def test_facts_add_up() -> None:
 
 @given(st.data())
 def test_a_torn_spool_is_read_up_to_its_last_whole_batch(data: st.DataObject) -> None:
-    first, whole = written(comm(0, 1)), written(comm(0, 1), comm(2))
-    assert whole.startswith(first)
-    cut = data.draw(st.integers(len(first), len(whole) - 1))
-    spool = parse_spool(whole[:cut])
+    first, full = written(comm(0, 1)), written(comm(0, 1), comm(2))
+    assert full.startswith(first)
+    truncated = data.draw(st.integers(len(first), len(full) - 1))
+    spool = parse_spool(full[:truncated])
     assert list(spool.tables["comm"]["id"]) == [0, 1]
-    assert spool.is_torn == (cut > len(first))
+    assert spool.is_torn == (truncated > len(first))
 
 
 @given(st.data())
 def test_a_damaged_batch_and_what_follows_is_left_out(data: st.DataObject) -> None:
-    first, whole = written(comm(0)), bytearray(written(comm(0), comm(1)))
-    whole[data.draw(st.integers(len(first), len(whole) - 1))] ^= 0x55
-    spool = parse_spool(bytes(whole))
+    first, full = written(comm(0)), bytearray(written(comm(0), comm(1)))
+    full[data.draw(st.integers(len(first), len(full) - 1))] ^= 0x55
+    spool = parse_spool(bytes(full))
     assert list(spool.tables["comm"]["id"]) == [0]
     assert spool.is_torn
 
 
-def test_a_call_that_is_not_over_is_told_until_it_is() -> None:
+def test_a_call_that_is_not_over_is_reported_until_it_is() -> None:
     pending = [CommEvent(rank=0, id=1, kind="all_reduce")]
     over = [CommEvent(rank=0, id=1, kind="all_reduce", call_ns=5)]
     while_waiting = written(comm(0), {OUTSTANDING: pending})

@@ -18,9 +18,9 @@ from tests.commtrace.synthetic import START_NS, synthetic_facts
 
 
 def write(store: RunFile | SpoolFolder, rank: int, **facts: object) -> None:
-    here = {"host": socket.gethostname(), "pid": os.getpid()}
+    process = {"host": socket.gethostname(), "pid": os.getpid()}
     with store.open(rank) as stream:
-        SpoolWriter(stream, synthetic_facts(rank, 2) | here | facts)
+        SpoolWriter(stream, synthetic_facts(rank, 2) | process | facts)
 
 
 def _ended_pid() -> int:

@@ -41,7 +41,7 @@ def test_a_string_column_is_a_sequence() -> None:
 
 
 def test_a_trace_without_events_has_nothing_to_show() -> None:
-    with pytest.raises(EmptyTraceError, match="no communication call and no operator"):
+    with pytest.raises(EmptyTraceError, match="no communication calls or operators"):
         require_events(trace_of_rows({}, {}))
 
 

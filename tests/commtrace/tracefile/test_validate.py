@@ -95,14 +95,14 @@ def test_a_string_of_another_form_is_named(table: str, column: str, value: str) 
 @pytest.mark.parametrize(
     ("table", "column", "values", "found"),
     [
-        ("comm", "id", [1, 1], "1 rows told twice, as of rank 0, id 1"),
-        ("ranks", "rank", [1, 1], "1 rows told twice, as of rank 1"),
+        ("comm", "id", [1, 1], "1 duplicate rows, such as rank 0, id 1"),
+        ("ranks", "rank", [1, 1], "1 duplicate rows, such as rank 1"),
         ("comm", "complete_ns", [START_NS - 1], "where issue_ns is"),
         ("ranks", "end_ns", [START_NS - 1], "where start_ns is"),
         ("steps", "end_ns", [START_NS - 1], "where start_ns is"),
         ("ops", "parent", [0], "where parent is 0"),
-        ("comm", "group", ["strange"], "'strange', which table groups does not have"),
-        ("groups", "size", [3], "3 in row 0, whose ranks are 2"),
+        ("comm", "group", ["strange"], "'strange', which is not in table groups"),
+        ("groups", "size", [3], "3 in row 0, which has 2 ranks"),
     ],
 )
 def test_rows_that_contradict_each_other_are_named(

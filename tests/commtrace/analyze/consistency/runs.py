@@ -28,7 +28,7 @@ class Program:
         names = {"tp": f"tp{rank // self.tp}", "dp": f"dp{rank % self.tp}"}
         return names.get(axis, "world")
 
-    def one(self, rank: int, kind: str, axis: str, **given: Any) -> None:
+    def one(self, rank: int, kind: str, axis: str, **columns: Any) -> None:
         """Add one call of one rank."""
         name = self.group_of(rank, axis)
         number, seq = self._ids[rank], self._seqs.get((rank, name), 0)
@@ -37,15 +37,15 @@ class Program:
         at = 100 * number + rank
         known |= {"at": at, "until": at + 50, "call_ns": 50, "blocked_ns": 50, "source_line": 7}
         known |= {"rank": rank, "id": number, "kind": kind, "group": name, "seq": seq}
-        made = call(**(known | given))
-        self.rows.append(made._replace(complete_ns=given.get("complete_ns", made.complete_ns)))
+        made = call(**(known | columns))
+        self.rows.append(made._replace(complete_ns=columns.get("complete_ns", made.complete_ns)))
         self._ids[rank] += 1
         self._seqs[rank, name] = seq + 1
 
-    def all(self, kind: str, axis: str, **given: Any) -> None:
+    def all(self, kind: str, axis: str, **columns: Any) -> None:
         """Add the same call on every rank."""
         for rank in self.ranks:
-            self.one(rank, kind, axis, **given)
+            self.one(rank, kind, axis, **columns)
 
 
 def training(num_ranks: int = 4, tp: int = 2, num_steps: int = 2) -> Program:
@@ -120,12 +120,12 @@ def checked(
 
 
 def changed(
-    rows: list[Any], rank: int, kind: str, given: dict[str, Any], which: int = 0
+    rows: list[Any], rank: int, kind: str, columns: dict[str, Any], which: int = 0
 ) -> list[Any]:
     """Replace fields of one call of one rank."""
     own = [row for row in rows if (row.rank, row.kind) == (rank, kind)]
     victim = sorted(own, key=lambda row: row.id)[which]
-    return [row._replace(**given) if row is victim else row for row in rows]
+    return [row._replace(**columns) if row is victim else row for row in rows]
 
 
 def without(rows: list[Any], rank: int, kind: str, which: int = 0) -> list[Any]:

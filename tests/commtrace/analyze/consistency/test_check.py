@@ -37,7 +37,7 @@ def test_a_healthy_training_has_no_problem() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("kind", "field", "given", "number"),
+    ("kind", "field", "changes", "number"),
     [
         ("all_reduce", "kind", {"kind": "reduce_scatter"}, 0),
         ("all_reduce", "reduce_op", {"reduce_op": "max"}, 0),
@@ -47,17 +47,17 @@ def test_a_healthy_training_has_no_problem() -> None:
     ],
 )
 def test_a_rank_that_does_another_thing_is_blamed(
-    kind: str, field: str, given: dict[str, Any], number: int, seed: int
+    kind: str, field: str, changes: dict[str, Any], number: int, seed: int
 ) -> None:
     program = training(num_ranks=8, tp=4)
-    problems = checked(changed(program.rows, 0, kind, given), program.groups, seed=seed)
+    problems = checked(changed(program.rows, 0, kind, changes), program.groups, seed=seed)
     group = "world" if kind == "broadcast" else "tp0"
     assert found(problems) == [(field, group, number, "0")]
     assert problems[0]["is_fault"]
     assert problems[0]["source"] == "train.py:7"
 
 
-def test_only_the_first_call_that_differs_is_told_and_in_every_field() -> None:
+def test_only_the_first_call_that_differs_is_reported_and_in_every_field() -> None:
     program = training(num_ranks=8, tp=4)
     rows = changed(program.rows, 6, "all_reduce", {"dtype": "int8", "payload_bytes": 16})
     rows = changed(rows, 6, "all_reduce", {"reduce_op": "min"}, which=1)
@@ -65,14 +65,14 @@ def test_only_the_first_call_that_differs_is_told_and_in_every_field() -> None:
     assert sorted(found(problems)) == [("dtype", "tp1", 0, "6"), ("size", "tp1", 0, "6")]
 
 
-def test_without_a_majority_nobody_is_blamed_and_both_are_told() -> None:
+def test_without_a_majority_nobody_is_blamed_and_both_are_reported() -> None:
     program = training(num_ranks=2, tp=2)
     problems = checked(changed(program.rows, 0, "all_reduce", {"reduce_op": "max"}), program.groups)
     assert found(problems) == [("reduce_op", "tp0", 0, "")]
     assert problems[0]["found"] == "rank 0: max; rank 1: sum"
     assert problems[0]["explanation"] == (
         "The members differ in the reduction of all_reduce 0 of tp (group tp0): "
-        "rank 0: max; rank 1: sum. There is no majority, so nobody is blamed."
+        "rank 0: max; rank 1: sum. There is no majority, so no rank is blamed."
     )
 
 
@@ -85,7 +85,7 @@ def test_a_call_that_was_left_out_is_seen_by_those_that_follow(seed: int) -> Non
     assert found(problems) == [("kind", "tp0", 0, "2")]
     assert problems[0]["explanation"] == (
         "The members differ in the kind of all_reduce 0 of tp (group tp0): rank 2: all_gather; "
-        "the other 3: all_reduce. It looks as if rank 2 had left this call out."
+        "the other 3: all_reduce. It looks as if rank 2 skipped this call."
     )
 
 
@@ -96,7 +96,7 @@ def test_a_rank_that_never_came_is_blamed(seed: int) -> None:
     problems = checked(rows, program.groups, seed=seed)
     assert found(problems) == [("missing call", "world", 9, "5")]
     assert problems[0]["explanation"] == (
-        "Rank 5 never came to barrier 9 of group world; ranks 0-4, 6, 7 did."
+        "Rank 5 never arrived at barrier 9 of group world; ranks 0-4, 6, 7 did."
     )
 
 
@@ -149,8 +149,8 @@ def test_ranks_without_a_recording_are_one_problem_for_each_set_of_groups() -> N
     (problem,) = [each for each in problems if each["problem"] == "missing rank"]
     assert problem["ranks"] == ",".join(map(str, missing))
     assert problem["explanation"] == (
-        "Ranks 1-299 left no recording, though 2 of the groups that communicated count them as "
-        "members: whether they came cannot be told."
+        "Ranks 1-299 left no recording, but are in 2 of the groups that communicated: the arrival "
+        "of these ranks is unknown."
     )
 
 
@@ -172,7 +172,7 @@ def test_a_recording_that_was_cut_off_has_lost_what_went_through() -> None:
     problems = checked(hung, program.groups, complete={2: False})
     assert found(problems) == [("missing call", "world", 9, "2")]
     assert problems[0]["explanation"].endswith(
-        "The recording of rank 2 was not closed: it may have died."
+        "The recording of rank 2 was not closed: it may have crashed."
     )
 
 
@@ -229,7 +229,7 @@ def test_a_run_that_hangs_in_opposite_orders_is_a_deadlock(seed: int) -> None:
     problems = checked(hung, program.groups, seed=seed, complete={0: False, 1: False})
     assert found(problems) == [("deadlock", "tp0", 0, "0,1")]
     assert problems[0]["explanation"] == (
-        "A circle that cannot end: rank 0 waits in all_reduce 0 of tp (group tp0) for rank 1; "
+        "Deadlock cycle: rank 0 waits in all_reduce 0 of tp (group tp0) for rank 1; "
         "rank 1 waits in all_reduce 1 of group world for rank 0."
     )
 
@@ -244,7 +244,7 @@ def test_two_ranks_that_both_receive_first_are_a_deadlock() -> None:
 
 @pytest.mark.parametrize("kind", ["send", "recv"])
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_two_ranks_that_both_do_the_same_are_told_once(kind: str, is_closed: bool) -> None:
+def test_two_ranks_that_both_do_the_same_are_reported_once(kind: str, is_closed: bool) -> None:
     program = Program(2, 2)
     program.all("barrier", "world")
     for rank in program.ranks:
@@ -253,7 +253,7 @@ def test_two_ranks_that_both_do_the_same_are_told_once(kind: str, is_closed: boo
     assert [(p["problem"], p["ranks"]) for p in problems] == [("deadlock", "0,1")]
 
 
-def test_two_ranks_that_send_and_never_receive_are_told_once() -> None:
+def test_two_ranks_that_send_and_never_receive_are_reported_once() -> None:
     program = Program(2, 2)
     for rank in program.ranks:
         program.one(rank, "send", "world", peer=1 - rank, is_async=True)
@@ -265,7 +265,7 @@ def test_two_ranks_that_send_and_never_receive_are_told_once() -> None:
     )
 
 
-def test_a_transfer_beside_a_deadlock_is_told_too() -> None:
+def test_a_transfer_beside_a_deadlock_is_reported_too() -> None:
     program = Program(2, 2)
     program.one(0, "send", "world", peer=1, is_async=True)
     for rank in program.ranks:
@@ -275,7 +275,7 @@ def test_a_transfer_beside_a_deadlock_is_told_too() -> None:
     assert {p["problem"] for p in problems} == {"deadlock", "transfer"}
 
 
-def test_what_a_missing_rank_hangs_in_is_told() -> None:
+def test_what_a_missing_rank_hangs_in_is_reported() -> None:
     # Rank 2 is ahead; the others wait for it, and rank 1 waits for rank 0 in another group.
     program = Program(4, 2)
     program.all("barrier", "world")
@@ -287,14 +287,14 @@ def test_what_a_missing_rank_hangs_in_is_told() -> None:
     assert "Meanwhile rank 0 waits in all_gather 0 of dp (group dp0)." in first["explanation"]
 
 
-def test_a_transfer_that_nobody_receives_is_told() -> None:
+def test_a_transfer_that_nobody_receives_is_reported() -> None:
     program = training(num_ranks=4, tp=2)
     problems = checked(without(program.rows, 2, "recv", which=1), program.groups)
     assert [(p["problem"], p["ranks"]) for p in problems] == [("transfer", "1,2")]
     assert problems[0]["found"] == "2 transfers sent, 1 received"
 
 
-def test_a_transfer_of_another_size_is_told() -> None:
+def test_a_transfer_of_another_size_is_reported() -> None:
     program = training(num_ranks=4, tp=2)
     rows = changed(program.rows, 2, "recv", {"payload_bytes": 7})
     assert [p["found"] for p in checked(rows, program.groups)] == ["4 bytes sent, 9 received"]
@@ -306,7 +306,7 @@ def test_receiving_from_whoever_comes_is_not_compared() -> None:
     assert checked(rows, program.groups) == []
 
 
-def test_an_all_to_all_of_which_not_all_is_received_is_told() -> None:
+def test_an_all_to_all_of_which_not_all_is_received_is_reported() -> None:
     program = training(num_ranks=4, tp=2)
     rows = changed(program.rows, 3, "all_to_all", {"output_shapes": "[9]"})
     problems = checked(rows, program.groups)
@@ -314,13 +314,13 @@ def test_an_all_to_all_of_which_not_all_is_received_is_told() -> None:
     assert problems[0]["found"] == "80 elements sent, 81 received"
 
 
-def test_a_gathered_part_that_the_root_has_no_room_for_is_told() -> None:
+def test_a_gathered_part_that_the_root_has_no_room_for_is_reported() -> None:
     program = training(num_ranks=4, tp=2)
     rows = changed(program.rows, 3, "gather", {"input_shapes": "[33,2]"})
     problems = checked(rows, program.groups)
     assert found(problems) == [("size", "world", 2, "3")]
     assert problems[0]["explanation"] == (
-        "In gather 2 of group world, rank 3 has 66 elements where the root, rank 1, has 64 for it."
+        "In gather 2 of group world, rank 3 has 66 elements, but the root, rank 1, has 64 for it."
     )
 
 

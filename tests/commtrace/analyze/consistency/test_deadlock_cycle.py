@@ -6,7 +6,7 @@ import doctest
 
 from commtrace.analyze.consistency import deadlock_cycle
 from commtrace.analyze.consistency.deadlock_cycle import graph_of, shortest_cycle
-from commtrace.analyze.consistency.waiting import Wait, circles
+from commtrace.analyze.consistency.waiting import Wait, deadlock_cycles
 
 
 def test_the_shortest_way_back_is_found() -> None:
@@ -36,4 +36,4 @@ def test_two_calls_that_lack_each_others_thousands_of_members_are_one_deadlock()
     first, second = tuple(range(half)), tuple(range(half, 2 * half))
     waits = [wait_of(rank, second, "tp") for rank in first]
     waits += [wait_of(rank, first, "dp") for rank in second]
-    assert [[each.rank for each in circle] for circle in circles(waits)] == [[0, half]]
+    assert [[each.rank for each in cycle] for cycle in deadlock_cycles(waits)] == [[0, half]]

@@ -40,11 +40,11 @@ def found(calls: list[Any], rule: str, **more: Any) -> list[dict[str, Any]]:
     return table[table["rule"] == rule].to_dict("records")
 
 
-def moves(kind: str, source: str, target: str, number: int, **given: Any) -> Any:
+def moves(kind: str, source: str, target: str, number: int, **columns: Any) -> Any:
     known = {"id": number, "seq": number, "step": 0, "module": "m", "wire_bytes": 100}
     known |= {"blocked_ns": 50, "payload_bytes": 512, "source_file": "a.py", "source_line": 3}
     known |= {"source_spec": source, "target_spec": target, "op": "redistribute", "thread": 1}
-    return call(kind=kind, **(known | given))
+    return call(kind=kind, **(known | columns))
 
 
 def test_parameters_gathered_twice_in_a_step_are_found_once_for_the_second_time() -> None:
@@ -55,12 +55,12 @@ def test_parameters_gathered_twice_in_a_step_are_found_once_for_the_second_time(
         )
         for i, phase in enumerate(["forward", "backward", "forward", "backward"])
     ]  # fmt: skip
-    (one,) = found(calls, "gathered_again")
+    (one,) = found(calls, "repeated_all_gather")
     assert (one["num_calls"], one["cost_bytes"], one["cost_ns"]) == (2, 200, 100)
     assert one["evidence"] == "0:1,0:3"
     assert one["share"] == 100 / LASTS_NS
     assert one["title"].startswith(
-        "The same parameters are gathered again within a step, 2 times in all"
+        "The same parameters are gathered again within a step, 2 times per rank"
     )
 
 
@@ -69,7 +69,7 @@ def test_a_new_step_s_parameters_are_others() -> None:
         call(id=i, step=i, kind="all_gather", carries="parameters", parameters="w")
         for i in range(3)
     ]
-    assert found(calls, "gathered_again") == []
+    assert found(calls, "repeated_all_gather") == []
 
 
 def gathers(sent: list[tuple[int, ...]]) -> list[Any]:
@@ -82,9 +82,9 @@ def gathers(sent: list[tuple[int, ...]]) -> list[Any]:
 
 
 def test_a_tensor_gathered_twice_without_change_is_found_by_its_identity() -> None:
-    (one,) = found(gathers([(0, 0), (1, 1), (0, 0), (2, 2)]), "gathered_again", num_ranks=2)
+    (one,) = found(gathers([(0, 0), (1, 1), (0, 0), (2, 2)]), "repeated_all_gather", num_ranks=2)
     assert (one["num_calls"], one["cost_bytes"], one["evidence"]) == (1, 100, "0:2,1:2")
-    assert "in m, though nothing was written into them on any rank" in one["title"]
+    assert "in m, although no rank has written to them" in one["title"]
     assert one["advice"].startswith("Keep the gathered tensor")
 
 
@@ -98,31 +98,31 @@ def test_a_tensor_gathered_twice_without_change_is_found_by_its_identity() -> No
     ],
 )
 def test_what_changed_on_one_rank_has_to_be_gathered_again(sent: list[tuple[int, ...]]) -> None:
-    assert found(gathers(sent), "gathered_again", num_ranks=2) == []
+    assert found(gathers(sent), "repeated_all_gather", num_ranks=2) == []
 
 
 def test_an_all_reduce_whose_shape_is_gathered_next_could_have_been_a_reduce_scatter() -> None:
     calls = [moves("all_reduce", SUM, WHOLE, 0), moves("all_gather", CUT, WHOLE, 1)]
-    (one,) = found(calls, "reduced_to_be_cut")
+    (one,) = found(calls, "all_reduce_then_shard")
     assert (one["cost_bytes"], one["cost_ns"], one["evidence"]) == (50, 25, "0:0")
     other = moves("all_gather", "f32[8,8] tp:S(0)", "f32[8,8] tp:R", 1)
-    assert found([calls[0], other], "reduced_to_be_cut") == []
-    assert found([calls[1], moves("all_reduce", SUM, WHOLE, 2)], "reduced_to_be_cut") == []
+    assert found([calls[0], other], "all_reduce_then_shard") == []
+    assert found([calls[1], moves("all_reduce", SUM, WHOLE, 2)], "all_reduce_then_shard") == []
 
 
 def test_a_layout_that_goes_back_and_forth_is_a_ping_pong() -> None:
-    there = moves("all_to_all", CUT, "f32[8,16] tp:S(1)", 0)
+    folder = moves("all_to_all", CUT, "f32[8,16] tp:S(1)", 0)
     back = moves("all_to_all", "f32[8,16] tp:S(1)", CUT, 1)
-    (one,) = found([there, back], "ping_pong")
+    (one,) = found([folder, back], "ping_pong")
     assert (one["cost_bytes"], one["evidence"], one["module"]) == (100, "0:1", "m")
-    assert found([there, there._replace(id=1, seq=1)], "ping_pong") == []
+    assert found([folder, folder._replace(id=1, seq=1)], "ping_pong") == []
 
 
-def test_gathers_of_one_layout_in_a_row_are_told_with_both_explanations() -> None:
+def test_gathers_of_one_layout_in_a_row_are_reported_with_both_explanations() -> None:
     calls = [moves("all_gather", CUT, WHOLE, n, module=f"m.{n}") for n in range(3)]
-    told = found(calls, "ping_pong")
-    assert [one["module"] for one in told] == ["m.1", "m.2"]
-    assert "or several tensors that one call could gather" in told[0]["title"]
+    reported = found(calls, "ping_pong")
+    assert [one["module"] for one in reported] == ["m.1", "m.2"]
+    assert "or several tensors that one call could gather" in reported[0]["title"]
 
 
 def test_many_small_messages_cost_the_latency_of_all_but_one() -> None:
@@ -145,7 +145,7 @@ def test_float32_in_a_module_that_sends_16_bits_could_be_half() -> None:
         call(id=1, module="layers.0", dtype="float32", phase="backward", **big),
         call(id=2, module="head", dtype="float32", **big),
     ]
-    (one,) = found(calls, "wide_types")
+    (one,) = found(calls, "float32_messages")
     assert (one["module"], one["cost_bytes"], one["cost_ns"]) == ("layers.0", 50_000, 30)
 
 
@@ -155,11 +155,11 @@ def test_an_operator_that_brought_a_shard_to_every_rank_fell_back() -> None:
         moves("all_reduce", SUM, WHOLE, 1, op="aten.relu.default", argument="self"),
         moves("all_gather", CUT, WHOLE, 2),
     ]
-    (one,) = found(calls, "replicated")
+    (one,) = found(calls, "replication_fallback")
     assert (one["op"], one["evidence"]) == ("aten.sort.default", "0:0")
 
 
-def test_communication_outside_of_any_module_is_told_with_its_line() -> None:
+def test_communication_outside_of_any_module_is_reported_with_its_line() -> None:
     calls = [
         call(module="m"),
         call(id=1, wire_bytes=7, source_file="a.py", source_line=9),
@@ -179,50 +179,53 @@ def test_padding_is_what_a_payload_has_more_than_its_tensor() -> None:
     assert found([call_._replace(payload_bytes=320)], "padded_shards") == []
 
 
-def test_gradients_reduced_after_each_of_several_passes_are_told_once() -> None:
-    (one,) = found(accumulated(num_passes=3), "reduced_again")
-    assert one["title"].startswith("Gradients of the same parameters are reduced 8 times")
+def test_gradients_reduced_after_each_of_several_passes_are_reported_once() -> None:
+    (one,) = found(accumulated(num_passes=3), "repeated_reduction")
+    assert one["title"].startswith("Gradients of the same parameters are reduced again 8 times")
     assert (one["num_calls"], one["cost_bytes"], one["cost_ns"]) == (8, 8 * 12, 8 * 50)
-    assert found(accumulated(num_passes=1), "reduced_again") == []
+    assert found(accumulated(num_passes=1), "repeated_reduction") == []
 
 
-def test_gradients_reduced_by_hand_behind_a_library_are_told_with_their_line() -> None:
-    (one,) = found(accumulated(num_passes=1, by_hand=True), "reduced_again")
-    assert one["title"].endswith("are all-reduced once more, in 8 calls at train.py:5.")
+def test_gradients_reduced_by_hand_behind_a_library_are_reported_with_their_line() -> None:
+    (one,) = found(accumulated(num_passes=1, by_hand=True), "repeated_reduction")
+    assert one["title"].endswith("are all-reduced again, in 8 calls at train.py:5.")
     assert (one["source"], one["cost_ns"]) == ("train.py:5", 8 * 50)
 
 
 def test_the_planted_straggler_is_the_late_rank() -> None:
     table = findings(load(large_trace(PLAN)))
-    late = table[table["rule"] == "late_rank"]
+    late = table[table["rule"] == "straggler"]
     assert late["title"].str.startswith(f"Rank {PLAN.late_rank} ").tolist() == [True]
-    assert findings(load(training_trace(late_rank=2)))["rule"].tolist()[0] == "late_rank"
+    assert findings(load(training_trace(late_rank=2)))["rule"].tolist()[0] == "straggler"
 
 
 @pytest.mark.parametrize(
     ("lateness", "rule", "rank", "saved_ns"),
     [
-        (late_at_every_other, "late_rank", "Rank 2", 10 * 3_000),
+        (late_at_every_other, "straggler", "Rank 2", 10 * 3_000),
         (stalled_once, "stall", "Rank 1", 8_000 - 20),
-        (late_in_turn, "uneven_work", "All ranks", 19 * 4_000),
+        (late_in_turn, "load_imbalance", "Changing ranks", 19 * 4_000),
     ],
 )
-def test_who_is_late_is_told_with_what_the_run_would_gain(
+def test_who_is_late_is_reported_with_what_the_run_would_gain(
     lateness: Callable[[int, int], int], rule: str, rank: str, saved_ns: int
 ) -> None:
     table = findings(load(late_trace(lateness)))
-    (told,) = table.to_dict("records")
-    assert told["rule"] == rule
-    assert told["title"].startswith(rank)
-    assert "before all_reduce in forward of m (train.py:3)" in told["title"]
-    assert told["cost_ns"] == pytest.approx(saved_ns, rel=0.01)
+    (reported,) = table.to_dict("records")
+    assert reported["rule"] == rule
+    assert reported["title"].startswith(rank)
+    assert "before all_reduce in forward of m (train.py:3)" in reported["title"]
+    assert reported["cost_ns"] == pytest.approx(saved_ns, rel=0.01)
 
 
 def test_a_rank_that_is_late_to_few_of_many_calls_is_found_by_what_it_costs() -> None:
     trace = late_trace(lambda n, rank: 6_000 * (rank == 0 and n % 4 == 1) + 10 * (n % 3 == rank))
-    (told,) = findings(load(trace)).to_dict("records")
-    assert told["rule"] == "late_rank"
-    assert "to which it comes 6.99 µs after its last call and the others 1 µs" in told["title"]
+    (reported,) = findings(load(trace)).to_dict("records")
+    assert reported["rule"] == "straggler"
+    assert (
+        "at which it arrives 6.99 µs after its previous call and the others 1 µs"
+        in reported["title"]
+    )
 
 
 def test_who_is_late_now_and_then_is_no_late_rank() -> None:
@@ -232,7 +235,7 @@ def test_who_is_late_now_and_then_is_no_late_rank() -> None:
         for s in range(40) for r in range(2)
     ]  # fmt: skip
     table = findings(run_of(calls))
-    assert "late_rank" not in set(table[table["num_calls"] > 10]["rule"])
+    assert "straggler" not in set(table[table["num_calls"] > 10]["rule"])
 
 
 def came_last(num_of_rank_1: int, num: int) -> list[Any]:
@@ -250,27 +253,27 @@ def came_last(num_of_rank_1: int, num: int) -> list[Any]:
 
 @pytest.mark.parametrize(("num_last", "is_found"), [(20, False), (28, False), (34, True)])
 def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -> None:
-    late = found(came_last(num_last, 40), "late_rank", num_ranks=2)
+    late = found(came_last(num_last, 40), "straggler", num_ranks=2)
     assert [one["title"].startswith("Rank 1 ") for one in late] == [True] * is_found
 
 
 @pytest.mark.parametrize(
-    ("calls", "wanted"),
+    ("calls", "expected"),
     [
         ([], set()),
         (
             [call(kind="all_gather", seq=0)],
             {
-                "gathered_again", "reduced_to_be_cut", "ping_pong", "wide_types", "replicated",
-                "outside_modules", "padded_shards", "late_rank", "stall", "uneven_work",
-                "small_messages",
+                "repeated_all_gather", "all_reduce_then_shard", "ping_pong", "float32_messages",
+                "replication_fallback", "outside_modules", "padded_shards", "straggler", "stall",
+                "load_imbalance", "small_messages",
             },
         ),
     ],
 )  # fmt: skip
-def test_what_a_trace_lacks_for_a_rule_is_said(calls: list[Any], wanted: set[str]) -> None:
+def test_what_a_trace_lacks_for_a_rule_is_said(calls: list[Any], expected: set[str]) -> None:
     frames = run_of(calls)
-    assert set(unanswered(frames)) == wanted
+    assert set(unanswered(frames)) == expected
     assert findings(frames).empty
 
 
@@ -284,7 +287,7 @@ def test_waiting_for_a_late_rank_is_not_saved_by_a_call_less() -> None:
         for n in range(2)
         for rank in range(2)
     ]  # fmt: skip
-    (one,) = found(calls, "gathered_again", num_ranks=2)
+    (one,) = found(calls, "repeated_all_gather", num_ranks=2)
     assert one["cost_ns"] == 100
 
 
@@ -315,20 +318,20 @@ def test_every_rule_has_a_name_of_its_own() -> None:
 def test_flags_are_unneeded_if_no_parameter_was_ever_unused(
     reasons: list[str], is_found: bool
 ) -> None:
-    told = found(flagged(reasons), "unneeded_flags")
-    assert len(told) == is_found
+    reported = found(flagged(reasons), "unused_parameter_flags")
+    assert len(reported) == is_found
     if is_found:
-        assert told[0]["title"] == (
-            "3 calls tell which parameters a pass has used (find_unused_parameters=True), and "
+        assert reported[0]["title"] == (
+            "3 calls send flags of used parameters (find_unused_parameters=True), but "
             "DistributedDataParallel has found none unused."
         )
-        assert told[0]["advice"].startswith("Leave find_unused_parameters=True out")
-        assert (told[0]["num_calls"], told[0]["cost_ns"]) == (3, 60)
+        assert reported[0]["advice"].startswith("Remove find_unused_parameters=True")
+        assert (reported[0]["num_calls"], reported[0]["cost_ns"]) == (3, 60)
 
 
 def test_flags_of_which_nothing_was_logged_are_not_judged() -> None:
-    assert "unneeded_flags" in unanswered(run_of(flagged([""]), num_ranks=1))
-    assert "unneeded_flags" not in unanswered(run_of(flagged([ALL_USED]), num_ranks=1))
+    assert "unused_parameter_flags" in unanswered(run_of(flagged([""]), num_ranks=1))
+    assert "unused_parameter_flags" not in unanswered(run_of(flagged([ALL_USED]), num_ranks=1))
 
 
 def test_flags_and_gradients_are_not_taken_for_one_lot_of_small_messages() -> None:
@@ -347,8 +350,11 @@ def test_flags_and_gradients_are_not_taken_for_one_lot_of_small_messages() -> No
 @pytest.mark.parametrize(
     ("run", "rules"),
     [
-        ({"steps_from": "none"}, {"reduced_again", "stall", "small_messages", "gathered_again"}),
-        ({"steps_from": "recording"}, {"reduced_again"}),
+        (
+            {"steps_from": "none"},
+            {"repeated_reduction", "stall", "small_messages", "repeated_all_gather"},
+        ),
+        ({"steps_from": "recording"}, {"repeated_reduction"}),
         ({"steps_from": "optimizer"}, set()),
         ({"steps_from": "marked"}, set()),
     ],
@@ -367,23 +373,25 @@ def test_rules_about_steps_say_that_they_lack_them(run: dict[str, Any], rules: s
         for rank in range(2)
     ]  # fmt: skip
     steps = [step(rank, 0, 0, 1000) for rank in range(2) if has_steps]
-    told = unanswered(run_of(calls, run=run, steps=steps))
-    about_steps = {name for name, lack in told.items() if "step" in lack and "layout" not in lack}
+    reported = unanswered(run_of(calls, run=run, steps=steps))
+    about_steps = {
+        name for name, lack in reported.items() if "step" in lack and "layout" not in lack
+    }
     assert about_steps == rules
 
 
 def test_reductions_without_names_are_no_reason_to_call_them_reduced_once() -> None:
     calls = [call(id=n, seq=n, step=0, payload_bytes=8) for n in range(3)]
     frames = run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 1000)])
-    assert unanswered(frames)["reduced_again"].startswith("No reduction says which parameters")
+    assert unanswered(frames)["repeated_reduction"].startswith("No reduction names the parameters")
 
 
 # Settings
 
 
-def with_settings(**given: Any) -> Any:
+def with_settings(**columns: Any) -> Any:
     calls = [call(module="m"), call(id=1, wire_bytes=7, source_file="/a/b.py", source_line=9)]
-    return replace(run_of(calls), settings=Settings(Path("pyproject.toml"), **given))
+    return replace(run_of(calls), settings=Settings(Path("pyproject.toml"), **columns))
 
 
 @pytest.mark.parametrize(
@@ -400,8 +408,8 @@ def test_a_muted_finding_is_left_out_and_counted(place: dict[str, str], is_muted
     frames = with_settings(muted=(Muted("outside_modules", "a loss", **place),))
     assert ("outside_modules" in set(findings(frames)["rule"])) == (not is_muted)
     assert muted(frames) == ({("outside_modules", "a loss"): 1} if is_muted else {})
-    told = notices_on("findings", notices_of(frames))
-    assert any("(1 of outside_modules: a loss)" in text for text in told) == is_muted
+    reported = notices_on("findings", notices_of(frames))
+    assert any("(1 of outside_modules: a loss)" in text for text in reported) == is_muted
 
 
 def test_a_muted_rule_that_there_is_not_is_an_error() -> None:
@@ -410,26 +418,27 @@ def test_a_muted_rule_that_there_is_not_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "is_found"), [({}, True), ({"many_per_step": 30}, False), ({"small_bytes": 8}, False)]
+    ("columns", "is_found"),
+    [({}, True), ({"many_per_step": 30}, False), ({"small_bytes": 8}, False)],
 )
-def test_thresholds_of_the_settings_count(given: dict[str, float], is_found: bool) -> None:
+def test_thresholds_of_the_settings_count(columns: dict[str, float], is_found: bool) -> None:
     calls = [
         call(id=i, seq=i, step=0, at=100 * i, until=100 * i + 40, blocked_ns=40, payload_bytes=8)
         for i in range(20)
     ]
     frames = run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 2000)])
-    frames = replace(frames, settings=Settings(thresholds=given))
+    frames = replace(frames, settings=Settings(thresholds=columns))
     assert ("small_messages" in set(findings(frames)["rule"])) == is_found
 
 
 @pytest.mark.parametrize(
     ("lateness", "rule", "strict"),
     [
-        (late_at_every_other, "late_rank", {"late_share": 0.9}),
-        (late_at_every_other, "late_rank", {"late_odds": 10_000}),
-        (late_at_every_other, "late_rank", {"late_spread": 100}),
+        (late_at_every_other, "straggler", {"late_share": 0.9}),
+        (late_at_every_other, "straggler", {"late_odds": 10_000}),
+        (late_at_every_other, "straggler", {"late_spread": 100}),
         (stalled_once, "stall", {"stall_factor": 10_000}),
-        (late_in_turn, "uneven_work", {"uneven_share": 0.9}),
+        (late_in_turn, "load_imbalance", {"uneven_share": 0.9}),
     ],
 )
 def test_thresholds_of_lateness_count(

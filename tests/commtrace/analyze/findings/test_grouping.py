@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from commtrace.analyze.findings import by_lack, findings, together
+from commtrace.analyze.findings import by_missing_data, findings, grouped
 from tests.commtrace.analyze.rows import call, run_of, step
 
 PADDED = {
@@ -32,8 +32,8 @@ def padded(modules: list[str], lines: list[int]) -> pd.DataFrame:
 def test_findings_of_one_line_become_one_with_the_costs_of_all() -> None:
     table = padded(["a", "b", "c"], [7, 7, 7])
     assert len(table) == 3
-    (one,) = together(table).to_dict("records")
-    assert one["title"] == f"{table['title'].iloc[0]} Likewise in b, c."
+    (one,) = grouped(table).to_dict("records")
+    assert one["title"] == f"{table['title'].iloc[0]} The same in b, c."
     assert one["cost_ns"] == pytest.approx(table["cost_ns"].sum())
     assert one["share"] == pytest.approx(table["share"].sum()) == pytest.approx(0.027)
     assert one["num_calls"] == 3
@@ -44,25 +44,32 @@ def test_findings_of_one_line_become_one_with_the_costs_of_all() -> None:
 @pytest.mark.parametrize(
     ("modules", "likewise"),
     [
-        (["a", "b", "c", "d", "e", "f"], "Likewise in b, c, d and 2 more."),
-        (["", "a"], "Likewise in a."),
-        (["a", ""], "Likewise 1 time more at this line."),
+        (["a", "b", "c", "d", "e", "f"], "The same in b, c, d and 2 more."),
+        (["", "a"], "The same in a."),
+        (["a", ""], "The same 1 more time at this line."),
     ],
 )
-def test_where_else_it_is_so_is_told(modules: list[str], likewise: str) -> None:
-    (title,) = together(padded(modules, [7] * len(modules)))["title"]
+def test_where_else_it_is_so_is_reported(modules: list[str], likewise: str) -> None:
+    (title,) = grouped(padded(modules, [7] * len(modules)))["title"]
     assert title.endswith(f" {likewise}")
 
 
 def test_other_lines_and_rules_stay_apart_and_in_order() -> None:
     table = padded(["a", "b", "c"], [7, 8, 8])
-    assert together(table)["source"].tolist() == ["a.py:8", "a.py:7"]
-    assert together(table).columns.tolist() == table.columns.tolist()
-    assert together(table.head(0)).empty
+    assert grouped(table)["source"].tolist() == ["a.py:8", "a.py:7"]
+    assert grouped(table).columns.tolist() == table.columns.tolist()
+    assert grouped(table.head(0)).empty
 
 
-def test_rules_are_told_by_what_they_lack() -> None:
-    told = by_lack(
-        {"ping_pong": "no layouts", "wide_types": "no halves", "replicated": "no layouts"}
+def test_rules_are_reported_by_what_they_lack() -> None:
+    reported = by_missing_data(
+        {
+            "ping_pong": "no layouts",
+            "float32_messages": "no halves",
+            "replication_fallback": "no layouts",
+        }
     )
-    assert told == {"no layouts": ["ping_pong", "replicated"], "no halves": ["wide_types"]}
+    assert reported == {
+        "no layouts": ["ping_pong", "replication_fallback"],
+        "no halves": ["float32_messages"],
+    }

@@ -4,12 +4,16 @@ from commtrace.analyze.findings.layouts import layout
 
 
 def test_a_text_tells_type_shape_and_placements() -> None:
-    told = layout("bf16[4,64,256] dp:S(0) tp:P(sum)")
-    assert told is not None
-    assert (told.dtype, told.shape, told.num_bytes) == ("bf16", (4, 64, 256), 4 * 64 * 256 * 2)
-    assert (told.on("dp"), told.on("tp"), told.on("pp")) == ("S(0)", "P(sum)", "")
-    assert told.sharded == {"dp": 0}
-    assert not told.is_replicated
+    parsed = layout("bf16[4,64,256] dp:S(0) tp:P(sum)")
+    assert parsed is not None
+    assert (parsed.dtype, parsed.shape, parsed.num_bytes) == (
+        "bf16",
+        (4, 64, 256),
+        4 * 64 * 256 * 2,
+    )
+    assert (parsed.on("dp"), parsed.on("tp"), parsed.on("pp")) == ("S(0)", "P(sum)", "")
+    assert parsed.sharded == {"dp": 0}
+    assert not parsed.is_replicated
 
 
 def test_a_scalar_has_no_dims_and_other_text_is_no_layout() -> None:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import commtrace
 from commtrace.analyze import CATALOG, load
-from commtrace.analyze.findings.stragglers import LATE, STALL, UNEVEN
+from commtrace.analyze.findings.stragglers import LOAD_IMBALANCE, STALL, STRAGGLER
 from dtensor_core.testing import run_processes
 
 NUM_STEPS = 3
@@ -128,10 +128,10 @@ def stepping_by_hand(path: str) -> None:
     shard = nn.Parameter(torch.randn(8, 4))
     with commtrace.record(path) as recording:
         for _ in range(NUM_STEPS):
-            whole = torch.empty(16, 4)
+            gathered = torch.empty(16, 4)
             with warnings.catch_warnings(action="ignore", category=FutureWarning):
-                torch.distributed.all_gather_into_tensor(whole, shard.data)
-            shard.data -= 0.1 * whole[:8]
+                torch.distributed.all_gather_into_tensor(gathered, shard.data)
+            shard.data -= 0.1 * gathered[:8]
             recording.step()
 
 
@@ -161,41 +161,41 @@ def one_weight_for_all_steps(path: str) -> None:
     weight, mesh = torch.ones(8, 4), torch.distributed.group.WORLD
     with commtrace.record(path) as recording:
         for _ in range(NUM_STEPS):
-            whole = [torch.empty_like(weight) for _ in range(2)]
-            torch.distributed.all_gather(whole, weight, group=mesh)
+            gathered = [torch.empty_like(weight) for _ in range(2)]
+            torch.distributed.all_gather(gathered, weight, group=mesh)
             recording.step()
 
 
 @pytest.mark.parametrize(
-    ("program", "wanted"),
+    ("program", "expected"),
     [
         (data_parallel, {}),
-        (searching_for_unused, {"unneeded_flags": 1}),
+        (searching_for_unused, {"unused_parameter_flags": 1}),
         (leaving_some_unused, {}),
-        (accumulating, {"reduced_again": 1}),
+        (accumulating, {"repeated_reduction": 1}),
         (unmarked, {}),
-        (unmarked_and_accumulating, {"reduced_again": 1}),
-        (unmarked_and_reducing_by_hand, {"reduced_again": 1}),
+        (unmarked_and_accumulating, {"repeated_reduction": 1}),
+        (unmarked_and_reducing_by_hand, {"repeated_reduction": 1}),
         (flat_sharded, {}),
-        (flat_sharded_twice, {"gathered_again": 2}),  # all units except the root
+        (flat_sharded_twice, {"repeated_all_gather": 2}),  # all units except the root
         (compressed, {}),
         (stepping_by_hand, {}),
-        (fully_sharded, {"gathered_again": 3}),  # one per unit
+        (fully_sharded, {"repeated_all_gather": 3}),  # one per unit
         (fully_sharded_and_kept, {}),
         (pipeline, {}),
-        (one_weight_for_all_steps, {"gathered_again": 1}),
+        (one_weight_for_all_steps, {"repeated_all_gather": 1}),
     ],
 )
 def test_a_program_has_the_findings_that_it_should(
-    program: object, wanted: dict[str, int], tmp_path: Path
+    program: object, expected: dict[str, int], tmp_path: Path
 ) -> None:
     path = tmp_path / "run.json"
     run_processes(program, 2, str(path), timeout_s=120)
     frames = load(path)
     found = Counter(CATALOG["findings"].function(frames)["rule"])
-    for rule in (LATE, STALL, UNEVEN):  # these depend on the machine
+    for rule in (STRAGGLER, STALL, LOAD_IMBALANCE):  # these depend on the machine
         found.pop(rule.name, None)
-    assert found == wanted
+    assert found == expected
     assert CATALOG["consistency"].function(frames).empty
 
 
@@ -220,6 +220,6 @@ def test_a_rank_that_once_stopped_the_others_is_found_in_an_unmarked_script(
     frames = load(path)
     assert frames.run["steps_from"] == "optimizer"
     table = CATALOG["findings"].function(frames)
-    (told,) = table[table["rule"] == STALL.name]["title"]
-    assert told.startswith("Rank 1 stopped the others")
-    assert "in step 13" in told
+    (reported,) = table[table["rule"] == STALL.name]["title"]
+    assert reported.startswith("Rank 1 stalled the other ranks")
+    assert "in step 13" in reported

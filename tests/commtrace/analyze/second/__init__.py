@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.commtrace.analyze.second.checked import consistency, findings
 from tests.commtrace.analyze.second.measured import by_module, by_rank, by_step, flat
+from tests.commtrace.analyze.second.reported import calls, facts, matrix, sizes
 from tests.commtrace.analyze.second.run import Run
-from tests.commtrace.analyze.second.told import calls, facts, matrix, sizes
 from tests.commtrace.analyze.second.waited import (
     activity,
     balance,

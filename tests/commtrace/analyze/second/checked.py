@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS
 from tests.commtrace.analyze.second.run import Run, ratio
-from tests.commtrace.analyze.second.waited import held_up
+from tests.commtrace.analyze.second.waited import delayed_calls
 
 Row = dict[str, Any]
 
@@ -59,7 +59,7 @@ def _differing(calls: dict[int, Any]) -> dict[str, str]:
 
 
 def consistency(run: Run) -> list[Row]:
-    """Mismatches, missing calls and transfers; for deadlock cycles see `has_circle`."""
+    """Mismatches, missing calls and transfers; for deadlock cycles see `has_cycle`."""
     found: list[Row] = []
 
     def add(problem: str, group: str, number: int, ranks: str) -> None:
@@ -74,10 +74,16 @@ def consistency(run: Run) -> list[Row]:
         members = [rank for rank in run.members(group) if rank in run.ranks]
         missed = [n for n in sorted(numbers) if set(members) - numbers[n].keys()]
         if members and missed and (differing is None or missed[0] <= differing):
-            came = set(members) & numbers[missed[0]].keys()
-            absent = set(members) - came
-            blamed = absent if len(absent) < len(came) else came if len(came) < len(absent) else ()
-            problem = "extra call" if len(absent) > len(came) else "missing call"
+            arrived = set(members) & numbers[missed[0]].keys()
+            absent = set(members) - arrived
+            blamed = (
+                absent
+                if len(absent) < len(arrived)
+                else arrived
+                if len(arrived) < len(absent)
+                else ()
+            )
+            problem = "extra call" if len(absent) > len(arrived) else "missing call"
             add(problem, group, missed[0], _texts(blamed))
     uneven = {
         (group, *sorted((source, target)), len(sent) != len(received))
@@ -100,7 +106,7 @@ def _transfers(run: Run) -> dict[tuple[str, int, int], tuple[list[int], list[int
     return ways
 
 
-def has_circle(run: Run) -> bool:
+def has_cycle(run: Run) -> bool:
     """Return whether the collectives before the first mismatch have a cyclic order.
 
     Repeatedly removes the calls that come first on all of their ranks (Kahn's algorithm).
@@ -272,11 +278,11 @@ def _ping_pong(run: Run) -> list[Found]:
 def _reduced_to_be_cut(run: Run) -> list[Found]:
     reduces = []
     for before, call in _in_a_row(run):
-        whole, part = _layout(before.target_spec), _layout(call.source_spec)
+        full, part = _layout(before.target_spec), _layout(call.source_spec)
         if (
             (before.kind, call.kind) == ("all_reduce", "all_gather")
-            and whole and part and whole[:2] == part[:2] and run.axis(call.group)
-            and whole[2] == "R" and part[2].startswith("S")
+            and full and part and full[:2] == part[:2] and run.axis(call.group)
+            and full[2] == "R" and part[2].startswith("S")
         ):  # fmt: skip
             reduces.append(before)
     by = _grouped(reduces, lambda call: (call.module, call.target_spec))
@@ -311,8 +317,8 @@ def _unneeded_flags(run: Run) -> list[Found]:
         [call for call in run.comm if call.carries == "flags"], lambda c: (c.module, c.group)
     )
     for calls in by.values():
-        said = {call.reason.partition(", and ")[2] for call in calls}
-        if "no parameter was unused" in said and "some parameters were unused" not in said:
+        message = {call.reason.partition(", and ")[2] for call in calls}
+        if "no parameter was unused" in message and "some parameters were unused" not in message:
             found.append((calls, _wire(calls), _blocked(run, calls), ""))
     return found
 
@@ -409,7 +415,7 @@ def _delays(run: Run) -> list[tuple[Any, int, int]]:
     """Delayed collectives of all members: the last call, the delay, and the number of ranks."""
     return [
         (last, min(wait for _, wait in others), len(others) + 1)
-        for last, others in held_up(run)
+        for last, others in delayed_calls(run)
         if last.kind in EVERYONE and (last.step >= 0 or not run.steps)
     ]
 
@@ -487,17 +493,17 @@ def _uneven_work(run: Run) -> list[Found]:
 
 
 RULES: dict[str, Callable[[Run], list[Found]]] = {
-    "gathered_again": _gathered_again,
+    "repeated_all_gather": _gathered_again,
     "ping_pong": _ping_pong,
-    "reduced_to_be_cut": _reduced_to_be_cut,
+    "all_reduce_then_shard": _reduced_to_be_cut,
     "small_messages": _small_messages,
-    "unneeded_flags": _unneeded_flags,
-    "wide_types": _wide_types,
-    "replicated": _replicated,
+    "unused_parameter_flags": _unneeded_flags,
+    "float32_messages": _wide_types,
+    "replication_fallback": _replicated,
     "outside_modules": _outside_modules,
     "padded_shards": _padded_shards,
-    "reduced_again": _reduced_again,
-    "late_rank": _late_rank,
+    "repeated_reduction": _reduced_again,
+    "straggler": _late_rank,
     "stall": _stall,
-    "uneven_work": _uneven_work,
+    "load_imbalance": _uneven_work,
 }

@@ -15,22 +15,22 @@ def differences(analysis: Analysis, run: Run, frames: Frames) -> list[str]:
     columns = [c.name for c in analysis.columns if c.name not in second.ignored]
     table = _by_key(analysis.function(frames).to_dict("records"), second.keys)
     loops = _by_key(second.rows(run), second.keys)
-    told = [f"only in the table: {key}" for key in table.keys() - loops.keys()]
-    told += [f"only in the loops: {key}" for key in loops.keys() - table.keys()]
+    lines = [f"only in the table: {key}" for key in table.keys() - loops.keys()]
+    lines += [f"only in the loops: {key}" for key in loops.keys() - table.keys()]
     for key in table.keys() & loops.keys():
         for name in columns:
-            found, wanted = table[key][name], loops[key][name]
-            if found != wanted and not _is_close(found, wanted):
-                told.append(f"{key} {name}: {found!r} in the table, {wanted!r} in the loops")
-    return told[:10]
+            found, expected = table[key][name], loops[key][name]
+            if found != expected and not _is_close(found, expected):
+                lines.append(f"{key} {name}: {found!r} in the table, {expected!r} in the loops")
+    return lines[:10]
 
 
-def _is_close(found: Any, wanted: Any) -> bool:
+def _is_close(found: Any, expected: Any) -> bool:
     """Return whether two numbers are equal up to rounding; unknown equals unknown."""
-    if isinstance(found, str) or isinstance(wanted, str):
+    if isinstance(found, str) or isinstance(expected, str):
         return False
-    both_unknown = math.isnan(found) and math.isnan(wanted)
-    return both_unknown or math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-12)
+    both_unknown = math.isnan(found) and math.isnan(expected)
+    return both_unknown or math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _by_key(rows: list[dict[str, Any]], keys: Any) -> dict[Any, dict[str, Any]]:

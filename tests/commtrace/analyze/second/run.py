@@ -95,5 +95,5 @@ def covered(intervals: list[Interval]) -> int:
     return total
 
 
-def ratio(part: float, whole: float) -> float:
-    return part / whole if whole else float("nan")
+def ratio(part: float, total: float) -> float:
+    return part / total if total else float("nan")

@@ -29,10 +29,10 @@ def overlap(run: Run) -> list[dict[str, Any]]:
     found = []
     for step, rank in called | lasted.keys():
         calls = [call for call in run.comm if (call.step, call.rank) == (step, rank)]
-        whole = lasted.get((step, rank), 0)
+        total = lasted.get((step, rank), 0)
         if step < 0:
             inside = sum(ns for (_, other), ns in lasted.items() if other == rank)
-            whole = max(run.ranks[rank].end_ns - run.ranks[rank].start_ns - inside, 0)
+            total = max(run.ranks[rank].end_ns - run.ranks[rank].start_ns - inside, 0)
         busy = covered([(call.issue_ns, run.end(call)) for call in calls if call.issue_ns >= 0])
         exposed = covered([span for call in calls for span in run.blocks(call)])
         known = [call for call in calls if call.issue_ns >= 0 and call.blocked_ns >= 0]
@@ -42,12 +42,12 @@ def overlap(run: Run) -> list[dict[str, Any]]:
             {
                 "step": step,
                 "rank": rank,
-                "duration_ns": whole,
+                "duration_ns": total,
                 "communication_ns": busy,
                 "exposed_ns": exposed,
                 "overlapped_ns": hidden,
                 "unknown_ns": unknown,
-                "exposed_share": ratio(exposed, whole),
+                "exposed_share": ratio(exposed, total),
                 "overlapped_share": ratio(hidden, busy),
             }
         )
@@ -164,7 +164,7 @@ def skew(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def held_up(run: Run) -> list[tuple[Any, list[tuple[Any, int]]]]:
+def delayed_calls(run: Run) -> list[tuple[Any, list[tuple[Any, int]]]]:
     """Each call that others waited for, with these and their waits, if all of them waited."""
     met: dict[tuple[int, int], tuple[Any, list[tuple[Any, int]]]] = {}
     for call, wait in zip(run.comm, run.waits, strict=True):
@@ -187,7 +187,7 @@ def work_before(run: Run, call: Any) -> float:
 def stragglers(run: Run) -> list[dict[str, Any]]:
     """Stragglers by place."""
     cells: dict[tuple[Any, ...], list[tuple[Any, list[tuple[Any, int]]]]] = {}
-    for last, others in held_up(run):
+    for last, others in delayed_calls(run):
         place = last.phase, last.module, last.source_file, last.source_line
         key = last.rank, last.kind, run.axis(last.group), *place
         cells.setdefault(key, []).append((last, others))
@@ -232,13 +232,13 @@ def activity(run: Run) -> list[dict[str, Any]]:
     found = []
     for rank in {call.rank for call in run.comm}:
         blocks = _blocks_of(run, rank)
-        came = [
+        arrived = [
             wait[1].issue_ns if wait and _waits_for_it(call, wait[1]) else -1
             for _, call, wait in blocks
         ]
         edges = {edge for span, _, _ in blocks for edge in span}
         edges |= {
-            at for (span, _, _), at in zip(blocks, came, strict=True) if span[0] < at < span[1]
+            at for (span, _, _), at in zip(blocks, arrived, strict=True) if span[0] < at < span[1]
         }
         segments: list[tuple[tuple[int, str], int, int]] = []
         ordered = sorted(edges)
@@ -248,7 +248,9 @@ def activity(run: Run) -> list[dict[str, Any]]:
                 begun.append(coming.pop()[0])
             begun = [which for which in begun if start < blocks[which][0][1]]
             which = begun[0] if begun else -1
-            state = "working" if which < 0 else "waiting" if start < came[which] else "transferring"
+            state = (
+                "working" if which < 0 else "waiting" if start < arrived[which] else "transferring"
+            )
             if segments and segments[-1][0] == (which, state):
                 segments[-1] = (segments[-1][0], segments[-1][1], end)
             else:

@@ -29,12 +29,12 @@ def story(frames: Frames, name: str) -> Story:
     return explain(frames, find_call(frames, name))
 
 
-def met(**given: Any) -> Frames:
+def met(**columns: Any) -> Frames:
     """An all-reduce of two ranks: rank 1 arrives 40 ns late, and both complete at 100 ns."""
     both = {"payload_bytes": 1000, "wire_bytes": 1000, "seq": 0, "until": 100, "dtype": "f32"}
     rows = [
-        call(rank=0, id=3, at=0, call_ns=10, blocked_ns=90, **(both | given)),
-        call(rank=1, id=5, at=40, call_ns=60, blocked_ns=60, **(both | given)),
+        call(rank=0, id=3, at=0, call_ns=10, blocked_ns=90, **(both | columns)),
+        call(rank=1, id=5, at=40, call_ns=60, blocked_ns=60, **(both | columns)),
     ]
     return run_of(rows, run={"detail": "op"})
 
@@ -64,25 +64,26 @@ def test_a_call_is_named_by_rank_and_id_by_id_and_by_what_it_is_first_in() -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("0:9", "no call '0:9'\n  found: ids of rank 0 are 0 to 0"),
         ("7:0", "no call '7:0'\n  found: calls of ranks 0 to 1"),
         ("9", "no call '9'\n  found: ids 0 to 4"),
-        ("longest", "no longest call\n  found: no call whose blocked_ns is known"),
+        ("longest", "no longest call\n  found: no call with a known blocked_ns"),
         (
             "rank 0",
             "cannot explain 'rank 0'\n"
-            "  why: a call is named by its rank and id, 0:92, by its id, or longest or biggest\n"
+            "  why: a call is identified by rank and id, 0:92, by its id, "
+            "or by longest or biggest\n"
             "  try: `commtrace table TRACE calls` lists rank and id of each call",
         ),
     ],
 )
-def test_a_call_that_is_not_there_is_told_with_what_is(text: str, said: str) -> None:
+def test_a_call_that_is_not_there_is_reported_with_what_is(text: str, reason: str) -> None:
     frames = run_of([call(rank=0, id=0), call(rank=1, id=4)])
     with pytest.raises(UsageError) as refused:
         find_call(frames, text)
-    assert str(refused.value) == said
+    assert str(refused.value) == reason
 
 
 # --- who met, and how long it took ---
@@ -107,9 +108,9 @@ def test_the_time_is_split_at_the_arrival_of_the_last_peer() -> None:
 def test_collectives_of_other_groups_and_numbers_are_no_peers() -> None:
     rows = [call(rank=r, id=i, seq=i, at=10 * i + r, group=g) for r in (0, 1) for i in (0, 1)
             for g in ("g", "h")]  # fmt: skip
-    told = story(run_of(rows, groups=[group("g"), group("h")]), "0:1")
-    assert [(peer.rank, peer.id) for peer in told.peers] == [(0, 1), (1, 1)]
-    assert told.number == 1
+    explained = story(run_of(rows, groups=[group("g"), group("h")]), "0:1")
+    assert [(peer.rank, peer.id) for peer in explained.peers] == [(0, 1), (1, 1)]
+    assert explained.number == 1
 
 
 def test_a_transfer_has_two_ends() -> None:
@@ -118,24 +119,28 @@ def test_a_transfer_has_two_ends() -> None:
         call(rank=2, id=4, kind="recv", peer=0, at=5, until=9, blocked_ns=4),
         call(rank=1, id=0, kind="recv", peer=0, at=1),
     ]
-    told = story(run_of(rows, num_ranks=3), "0:0")
-    assert [(peer.rank, peer.id) for peer in told.peers] == [(0, 0), (2, 4)]
-    assert (told.time.wait_ns, told.time.waited_for, told.missing_ranks) == (5, 2, ())
+    explained = story(run_of(rows, num_ranks=3), "0:0")
+    assert [(peer.rank, peer.id) for peer in explained.peers] == [(0, 0), (2, 4)]
+    assert (explained.time.wait_ns, explained.time.waited_for, explained.missing_ranks) == (
+        5,
+        2,
+        (),
+    )
     alone = story(run_of(rows, num_ranks=3), "1:0")
     assert alone.missing_ranks == (0,)
     assert "the call of rank 0 is not in the trace" in alone.unknown["wait"]
 
 
-def test_who_never_came_and_who_made_another_call_is_told() -> None:
+def test_who_never_arrived_and_who_made_another_call_is_reported() -> None:
     rows = [
         call(rank=0, id=0, seq=0, at=0, dtype="float32"),
         call(rank=1, id=0, seq=0, at=1, dtype="bfloat16", kind="all_gather"),
     ]
-    told = story(run_of(rows, num_ranks=3), "0:0")
-    assert told.missing_ranks == (2,)
-    assert told.peers[1].differs == "kind all_gather, dtype bfloat16"
-    assert told.time.wait_ns == -1
-    assert told.unknown["wait"].endswith("the call of rank 2 is not in the trace.")
+    explained = story(run_of(rows, num_ranks=3), "0:0")
+    assert explained.missing_ranks == (2,)
+    assert explained.peers[1].differs == "kind all_gather, dtype bfloat16"
+    assert explained.time.wait_ns == -1
+    assert explained.unknown["wait"].endswith("the call of rank 2 is not in the trace.")
 
 
 # --- why ---
@@ -187,9 +192,9 @@ def test_the_first_candidate_of_each_axis_was_chosen() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("f32[8,16] dp:S(0) tp:R", "dim 0 cut over dp, whole on each rank of tp"),
-        ("f32[8] tp:P(sum)", "terms to be summed over tp"),
-        ("f32[8] tp:P(max)", "terms of a max over tp"),
+        ("f32[8,16] dp:S(0) tp:R", "dim 0 sharded over dp, replicated over tp"),
+        ("f32[8] tp:P(sum)", "partial sum over tp"),
+        ("f32[8] tp:P(max)", "partial max over tp"),
         ("bf16[8] tp:SS(0)", "SS(0) over tp"),
         ("on one rank", ""),
         ("", ""),
@@ -214,22 +219,22 @@ def test_what_a_reason_adds_stands_at_its_end(sentence: str, note: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "part", "said"),
+    ("columns", "part", "reason"),
     [
-        ({}, "operator", "No operator on distributed tensors asked for it"),
-        ({"carries": "gradients"}, "operator", "a library sends gradients on its own"),
-        ({"op": "aten.mm.default"}, "layouts", "Nobody told between which layouts"),
-        (NEEDED, "candidates", "only dtensor_core tells"),
-        (NEEDED | {"op": "redistribute"}, "candidates", "asked for this layout by name"),
-        (NEEDED | {"op": "redistribute.backward"}, "candidates", "a gradient goes back"),
-        ({}, "source", "No line of the program"),
-        ({"until": -1700000000000000001}, "end", "When it was complete is not known"),
+        ({}, "operator", "No operator on distributed tensors needed it"),
+        ({"carries": "gradients"}, "operator", "a library sends gradients"),
+        ({"op": "aten.mm.default"}, "layouts", "The source and target layouts are unknown"),
+        (NEEDED, "candidates", "only dtensor_core announces them"),
+        (NEEDED | {"op": "redistribute"}, "candidates", "requested this layout explicitly"),
+        (NEEDED | {"op": "redistribute.backward"}, "candidates", "a gradient is redistributed"),
+        ({}, "source", "contains no line of the program"),
+        ({"until": -1700000000000000001}, "end", "The completion time is unknown"),
     ],
 )
-def test_what_is_not_known_is_told_with_the_reason(
-    given: dict[str, Any], part: str, said: str
+def test_what_is_not_known_is_reported_with_the_reason(
+    columns: dict[str, Any], part: str, reason: str
 ) -> None:
-    assert said in story(met(**given), "0:3").unknown[part]
+    assert reason in story(met(**columns), "0:3").unknown[part]
 
 
 def test_without_recorded_operators_that_is_the_reason_to_know_none() -> None:
@@ -263,7 +268,7 @@ def test_the_lines_are_those_that_were_recorded_whatever_the_file_says_now(
     frames = met(source_file="train.py", source_line=3)
     now = story(frames, "0:3")
     assert (now.where.text, now.where.are_recorded) == ("new", False)
-    assert "as it is now" in now.unknown["lines"]
+    assert "from the current file" in now.unknown["lines"]
     sources = pd.DataFrame({"file": ["train.py"], "line": [2], "text": ["  a\n  b\n  c"]})
     then = story(replace(frames, sources=sources), "0:3")
     assert (then.where.text, then.where.are_recorded) == ("b", True)

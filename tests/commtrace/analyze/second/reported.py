@@ -79,7 +79,7 @@ def facts(run: Run) -> list[dict[str, Any]]:
     """Facts from the tables, and from the run's description."""
     ranks = run.ranks.values()
     begun, ended = min(r.start_ns for r in ranks), max(r.end_ns for r in ranks)
-    told = {
+    reported = {
         "ranks recorded": str(len(ranks)),
         "hosts": ", ".join(sorted({rank.host for rank in ranks})),
         "devices": ", ".join(sorted({rank.device for rank in ranks} - {""})),
@@ -96,5 +96,5 @@ def facts(run: Run) -> list[dict[str, Any]]:
         if isinstance(value, list):
             text = ", ".join(each if isinstance(each, str) else json.dumps(each) for each in value)
             text = text or "none"
-        told[name.replace("_", " ")] = text
-    return [{"fact": fact, "value": value} for fact, value in told.items()]
+        reported[name.replace("_", " ")] = text
+    return [{"fact": fact, "value": value} for fact, value in reported.items()]
