@@ -35,7 +35,8 @@ CHECKED = (
     *("nn.functional.layer_norm", "nn.functional.group_norm", "nn.functional.conv2d"),
     *("nn.functional.max_pool2d", "nn.functional.embedding", "nn.functional.embedding_bag"),
     *("nn.functional.cross_entropy", "nn.functional.mse_loss", "nn.functional.pixel_shuffle"),
-    *("nn.functional.interpolate nearest", "nn.functional.unfold", "trace"),
+    *("nn.functional.interpolate nearest", "nn.functional.unfold", "trace", "cdist"),
+    *("nn.functional.grid_sample", "index_put", "masked_select", "masked_scatter", "take"),
 )
 
 

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # operators that torch has de
 
 PROGRAMS = 40
 ON_PROCESSES = range(0, PROGRAMS, 20)
-RARE = {"attention", "bags", "embedding"}
+RARE = {"attention", "embedding", "embedding_bag", "grid_sample", "masked_scatter", "distance"}
 """Small families, which are used by more programs than run here."""
 
 

@@ -16,11 +16,11 @@ from dtensor_core.operators.sharding_rule import Candidate
 def rows_move(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make the cost model exchange rows wherever possible, despite the latency."""
 
-    def seconds(specs: Any, axis: int, candidate: Candidate) -> float:
-        return float(candidate.exchange is None)
+    def exchange_seconds(specs: Any, candidate: Candidate) -> float:
+        return 0.0 if candidate.exchange is None else -1.0
 
-    monkeypatch.setattr(propagate, "_seconds", seconds)
-    monkeypatch.setattr(propagate, "_pending_seconds", lambda *_, **__: 0.0)
+    monkeypatch.setattr(propagate, "_exchange_seconds", exchange_seconds)
+    monkeypatch.setattr(propagate._Costs, "pending_seconds", lambda *_, **__: 0.0)
     forget_decisions()
     yield
     forget_decisions()
