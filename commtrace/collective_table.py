@@ -3,8 +3,9 @@
 A call's *payload* S is the size that nccl-tests divides by time. Its *wire bytes* are the bytes
 that one rank must send if the n ranks of the group form a ring. *busbw* is payload / time times a
 factor that makes it comparable to the speed of a link, whatever the number of ranks. The recorder
-and the importers read wire bytes here, the analyses the factor, and the planner of dtensor_core
-wire bytes and latency; docs/bytes.md prints the table. Source: nccl-tests, doc/PERFORMANCE.md.
+and the importers read wire bytes here, and the analyses the factor; the planner of dtensor_core has
+the same wire bytes and latencies, which a test compares. docs/bytes.md prints the table. Source:
+nccl-tests, doc/PERFORMANCE.md.
 """
 
 from __future__ import annotations
