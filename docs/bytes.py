@@ -45,8 +45,8 @@ END = """\
 An all-to-all with splits sends the sizes of its splits: the payload without the part that the rank
 keeps.
 
-`dtensor_core` plans with the same numbers: a step takes its latencies plus its wire bytes divided by
-the bandwidth of the link. **Planned bytes** (`planned_bytes`) are the payload that it announced
+`dtensor_core` plans with the same numbers: a step takes its latencies plus its wire bytes divided
+by the bandwidth of the link. **Planned bytes** (`planned_bytes`) are the payload that it announced
 before it issued the call. They equal the recorded payload; a test compares them for every call of
 the example.
 
