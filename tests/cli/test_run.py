@@ -168,6 +168,8 @@ def in_terminal(*arguments: str, folder: Path, kill_by: signal.Signals) -> Ended
                 else:
                     process.send_signal(kill_by)
         return Ended(process.wait(timeout=10), re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown), "")
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"it still runs; killed: {is_killed}; shown: {shown!r}")
     finally:
         os.close(ours)
         if process.poll() is None:
