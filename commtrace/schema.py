@@ -64,10 +64,17 @@ class Column:
     most: int = 0
     form: str = ""
     """Form of a string: a key of `FORMS`."""
+    title: str = ""
+    """Heading in tables for people; by default the name, in words."""
 
     def __post_init__(self) -> None:
         if not self.most:
             object.__setattr__(self, "most", 1 if self.type is bool else _MOST.get(self.unit, 1))
+
+    @property
+    def heading(self) -> str:
+        """Heading in tables for people."""
+        return self.title or self.name.replace("_", " ").capitalize()
 
     @property
     def missing(self) -> int | float | bool | str:
@@ -82,7 +89,7 @@ def _where(subject: str) -> tuple[Column, ...]:
         Column("phase", str, "", "forward, backward, recompute, optimizer or other", form="phase"),
         Column("region", str, "", "innermost user region, as given to `rec.region(name)`"),
         Column("module", str, "", "path of the innermost module, `layers.0.attention.wq`"),
-        Column("module_class", str, "", "class name of that module"),
+        Column("module_class", str, "", "class name of that module", title="Class"),
         Column("module_call", int, "", "which call of that module in this recording, from 0"),
         Column("thread", int, "", "native id of the thread"),
     )
@@ -94,7 +101,10 @@ def _rank(name: str, meaning: str, *, least: int = -1) -> Column:
 
 COMM = (
     _rank("rank", "global rank that made the call", least=0),
-    Column("id", int, "", "number of the call on its rank, in order of issue, from 0"),
+    Column(
+        "id", int, "", "number of the call on its rank, in order of issue, from 0",
+        title="Call",
+    ),
     Column("kind", str, "", "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, ..."),
     Column("native_op", str, "", "operator that was intercepted, `c10d::allreduce_`"),
     Column("group", str, "", "name of the process group; key of table `groups`"),
@@ -108,19 +118,28 @@ COMM = (
         form="shapes",
     ),
     Column("output_shapes", str, "", "shapes of the tensors received, likewise", form="shapes"),
-    Column("payload_bytes", int, "bytes", "size by which bandwidth is counted (docs/bytes.md)"),
-    Column("wire_bytes", int, "bytes", "bytes that this rank must send under the ring algorithm"),
+    Column(
+        "payload_bytes", int, "bytes", "size by which bandwidth is counted (docs/bytes.md)",
+        title="Payload",
+    ),
+    Column(
+        "wire_bytes", int, "bytes", "bytes that this rank must send under the ring algorithm",
+        title="Sent",
+    ),
     Column("is_async", bool, "", "the call returned before completion"),
     Column("issue_ns", int, INSTANT, "when the call was issued"),
     Column("call_ns", int, "ns", "time inside the issuing call"),
-    Column("blocked_ns", int, "ns", "time the rank was blocked: in the call or in its waits"),
+    Column(
+        "blocked_ns", int, "ns", "time the rank was blocked: in the call or in its waits",
+        title="Blocked",
+    ),
     Column("complete_ns", int, INSTANT, "when the communication had completed"),
     *_where("the call"),
-    Column("op", str, "", "operator that needed it, `aten.mm.default`"),
+    Column("op", str, "", "operator that needed it, `aten.mm.default`", title="Operator"),
     Column("op_id", int, "", "row of table `ops` on the same rank that it happened in"),
-    Column("source_file", str, "", "file of the user's line"),
+    Column("source_file", str, "", "file of the user's line", title="Source"),
     Column("source_line", int, "", "line in that file"),
-    Column("source_function", str, "", "function that the line is in"),
+    Column("source_function", str, "", "function that the line is in", title="Function"),
     Column("reason", str, "", "why it was needed, in a sentence"),
     Column("argument", str, "", "argument of `op` that had to change its layout"),
     Column("source_spec", str, "", "layout before, `f32[8,16] tp:P(sum)`"),
@@ -143,7 +162,7 @@ OPS = (
     _rank("rank", "global rank", least=0),
     Column("id", int, "", "number of the operator on its rank, in order of start, from 0"),
     Column("parent", int, "", "id of the operator that this one ran inside of"),
-    Column("op", str, "", "operator, `aten.mm.default`"),
+    Column("op", str, "", "operator, `aten.mm.default`", title="Operator"),
     Column(
         "level", str, "", "dtensor (on distributed tensors) or local (on plain tensors)",
         form="level",
@@ -158,7 +177,7 @@ GROUPS = (
     Column("description", str, "", "description that its creator gave"),
     Column("ranks", str, "", "global ranks, in group order, `0,1,2,3`", form="ranks"),
     Column("size", int, "", "number of ranks", most=MAX_RANKS),
-    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it", title="Axis"),
     Column("backend", str, "", "gloo, nccl, fake, ..."),
 )
 

@@ -105,11 +105,8 @@ def plain_table(
 
 def _importance(analysis: Analysis) -> list[str]:
     """Return the names of columns, most important first."""
-    from commtrace.report.tables import SHOWN
-
-    on_page = next((shown[analysis.name] for shown in SHOWN.values() if analysis.name in shown), ())
     units = {column.name: column.unit for column in analysis.columns}
-    listed = [name for name in on_page if name in units] or list(units)
+    listed = analysis.shown.split() or list(units)
     measure = [name for name in listed if units[name] in _UNITS_OF_MEASURES]
     return list(dict.fromkeys([*listed[:1], *measure[:1], *listed]))
 

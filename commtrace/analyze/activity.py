@@ -20,10 +20,10 @@ WAITING, TRANSFERRING, WORKING = "waiting", "transferring", "working"
 COLUMNS = (
     Column("rank", int, "", "global rank"),
     Column("start_ns", int, INSTANT, "start of the interval"),
-    Column("duration_ns", int, "ns", "length of the interval"),
+    Column("duration_ns", int, "ns", "length of the interval", title="Duration"),
     Column("activity", str, "", "waiting for a peer, transferring, or working (anything else)"),
     Column("kind", str, "", "kind of the blocking call; empty while working"),
-    Column("id", int, "", "number of that call on its rank; -1 while working"),
+    Column("id", int, "", "number of that call on its rank; -1 while working", title="Call"),
     Column("step", int, "", "step of the call; while working, of the preceding call"),
 )
 

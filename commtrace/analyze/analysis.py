@@ -32,6 +32,8 @@ class Analysis:
         question: The question in one sentence.
         function: Computes the answer from the run's tables.
         columns: Schema of the answer, with units.
+        topic: Topic of the page under which its table is listed; empty if it is not a table there.
+        shown: Names of the columns that the page shows, in order; all others can be switched on.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Analysis:
     question: str
     function: Callable[[Frames], pd.DataFrame]
     columns: tuple[Column, ...]
+    topic: str = ""
+    shown: str = ""
 
 
 def typed(table: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:

@@ -28,12 +28,12 @@ from commtrace.schema import Column
 
 COLUMNS = (
     Column("rank", int, "", "global rank that made the call"),
-    Column("id", int, "", "number of the call on its rank"),
+    Column("id", int, "", "number of the call on its rank", title="Call"),
     Column(
         "arrival_ns", int, "unix ns", "arrival of the last member that the call needs; -1 unknown"
     ),
-    Column("wait_ns", int, "ns", "blocked time before that; -1 unknown"),
-    Column("transfer_ns", int, "ns", "blocked time after that; -1 unknown"),
+    Column("wait_ns", int, "ns", "blocked time before that; -1 unknown", title="Waited"),
+    Column("transfer_ns", int, "ns", "blocked time after that; -1 unknown", title="Transferred"),
     Column("last_rank", int, "", "rank whose arrival ended the wait, itself if none; -1 unknown"),
 )
 

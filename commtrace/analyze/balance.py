@@ -18,14 +18,14 @@ from commtrace.schema import Column
 
 COLUMNS = (
     Column("step", int, "", "number of the step, from 0; -1 outside of steps"),
-    Column("duration_ns", int, "ns", "duration on the slowest rank"),
-    Column("mean_useful_ns", float, "ns", "useful time; mean over ranks"),
+    Column("duration_ns", int, "ns", "duration on the slowest rank", title="Duration"),
+    Column("mean_useful_ns", float, "ns", "useful time; mean over ranks", title="Mean useful"),
     Column("max_useful_ns", int, "ns", "useful time of the busiest rank"),
     Column("busiest_rank", int, "", "that rank; the lowest in a tie"),
     Column("imbalance", float, "1", "maximum / mean - 1; 0 if balanced"),
     Column("load_balance", float, "1", "mean / maximum"),
-    Column("communication_efficiency", float, "1", "maximum / duration"),
-    Column("parallel_efficiency", float, "1", "mean / duration"),
+    Column("communication_efficiency", float, "1", "maximum / duration", title="Comm. eff."),
+    Column("parallel_efficiency", float, "1", "mean / duration", title="Parallel eff."),
 )
 
 
@@ -56,4 +56,9 @@ BALANCE = Analysis(
     "How evenly is work distributed over ranks?",
     balance,
     COLUMNS,
+    topic="Who waits",
+    shown=(
+        "step duration_ns mean_useful_ns busiest_rank load_balance "
+        "communication_efficiency parallel_efficiency"
+    ),
 )

@@ -6,7 +6,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import MEASURES, table_by
+from commtrace.analyze.measures import MEASURES, SHOWN_MEASURES, table_by
 from commtrace.schema import Column
 
 COLUMNS = (Column("kind", str, "", "all_reduce, all_gather, ..."), *MEASURES)
@@ -23,4 +23,6 @@ BY_KIND = Analysis(
     "Which kinds of communication occur?",
     by_kind,
     COLUMNS,
+    topic="What",
+    shown=f"kind {SHOWN_MEASURES} algbw_bytes_per_s busbw_bytes_per_s",
 )

@@ -32,7 +32,9 @@ COLUMNS = (
     Column("module", str, "", "path of the module, empty for the entire run"),
     Column("name", str, "", "last component of the path"),
     Column("depth", int, "", "number of components of the path"),
-    Column("module_class", str, "", "class name, if recorded with a call or an operator"),
+    Column(
+        "module_class", str, "", "class name, if recorded with a call or an operator", title="Class"
+    ),
     *MEASURES,
     *(
         Column(f"own_{column.name}", float, column.unit, f"{column.meaning}; without submodules")
@@ -71,6 +73,11 @@ BY_MODULE = Analysis(
     "Which modules communicate, with and without their submodules?",
     by_module,
     COLUMNS,
+    topic="Where from",
+    shown=(
+        "module module_class num_calls own_num_calls wire_bytes "
+        "own_wire_bytes blocked_ns own_blocked_ns share"
+    ),
 )
 
 

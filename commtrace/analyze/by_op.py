@@ -6,11 +6,11 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import MEASURES, table_by
+from commtrace.analyze.measures import MEASURES, SHOWN_MEASURES, table_by
 from commtrace.schema import Column
 
 COLUMNS = (
-    Column("op", str, "", "operator that needed the call, empty if none did"),
+    Column("op", str, "", "operator that needed the call, empty if none did", title="Operator"),
     Column("kind", str, "", "all_reduce, all_gather, ..."),
     *MEASURES,
 )
@@ -27,4 +27,6 @@ BY_OP = Analysis(
     "Which operators needed communication, and of what kind?",
     by_op,
     COLUMNS,
+    topic="Where from",
+    shown=f"op kind {SHOWN_MEASURES} busbw_bytes_per_s",
 )

@@ -6,7 +6,7 @@ import pandas as pd
 
 from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import MEASURES, table_by
+from commtrace.analyze.measures import MEASURES, SHOWN_MEASURES, table_by
 from commtrace.schema import PHASES, Column
 
 COLUMNS = (
@@ -28,4 +28,6 @@ BY_PHASE = Analysis(
     "Which phases of training communicate?",
     by_phase,
     COLUMNS,
+    topic="Where from",
+    shown=f"phase {SHOWN_MEASURES} busbw_bytes_per_s",
 )

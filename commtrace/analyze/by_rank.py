@@ -18,20 +18,35 @@ from commtrace.schema import Column
 COLUMNS = (
     Column("rank", int, "", "global rank"),
     Column("host", str, "", "host name"),
-    Column("num_calls", int, "", "calls"),
-    Column("payload_bytes", int, "bytes", "payload"),
-    Column("wire_bytes", int, "bytes", "bytes to send under the ring algorithm"),
-    Column("blocked_ns", int, "ns", "blocked time"),
+    Column("num_calls", int, "", "calls", title="Calls"),
+    Column("payload_bytes", int, "bytes", "payload", title="Payload"),
+    Column("wire_bytes", int, "bytes", "bytes to send under the ring algorithm", title="Sent"),
+    Column("blocked_ns", int, "ns", "blocked time", title="Blocked"),
     Column("share", float, "1", "blocked time as a fraction of the rank's recorded time"),
-    Column("wait_ns", int, "ns", "blocked time before the last peer arrived, if known"),
+    Column(
+        "wait_ns", int, "ns", "blocked time before the last peer arrived, if known", title="Waited"
+    ),
     Column(
         "caused_wait_ns",
         int,
         "ns",
         "wait of other ranks in collectives at which this rank arrived last",
+        title="Made others wait",
     ),
-    Column("num_last", int, "", "collectives among all members at which it arrived last"),
-    Column("last_share", float, "1", "those as a fraction of its collectives with a known wait"),
+    Column(
+        "num_last",
+        int,
+        "",
+        "collectives among all members at which it arrived last",
+        title="Came last",
+    ),
+    Column(
+        "last_share",
+        float,
+        "1",
+        "those as a fraction of its collectives with a known wait",
+        title="How often",
+    ),
 )
 
 _SUMMED = ["payload_bytes", "wire_bytes", "blocked_ns"]
@@ -70,4 +85,6 @@ BY_RANK = Analysis(
     "How long does each rank wait for others, and they for it?",
     by_rank,
     COLUMNS,
+    topic="Who waits",
+    shown=("rank host num_calls wire_bytes blocked_ns share wait_ns caused_wait_ns num_last"),
 )

@@ -24,7 +24,7 @@ _MEASURES = tuple(
 
 COLUMNS = (
     Column("step", int, "", "number of the step, from 0; -1 outside of steps"),
-    Column("duration_ns", float, "ns", "duration; mean over ranks"),
+    Column("duration_ns", float, "ns", "duration; mean over ranks", title="Duration"),
     *_MEASURES,
 )
 
@@ -53,4 +53,6 @@ BY_STEP = Analysis(
     "How much of each step is communication?",
     by_step,
     COLUMNS,
+    topic="When",
+    shown="step duration_ns num_calls payload_bytes wire_bytes blocked_ns share",
 )

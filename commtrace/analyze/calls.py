@@ -15,7 +15,7 @@ _ADDED = tuple(column for column in ARRIVALS if column.name not in ("rank", "id"
 
 COLUMNS = (
     *COMM,
-    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group", title="Axis"),
     *_ADDED,
 )
 
@@ -36,4 +36,8 @@ CALLS = Analysis(
     "What is known about each single call?",
     calls,
     COLUMNS,
+    topic="What",
+    shown=(
+        "rank id kind step phase module op mesh_axis payload_bytes blocked_ns wait_ns source_file"
+    ),
 )

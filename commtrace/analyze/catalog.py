@@ -27,8 +27,8 @@ from commtrace.analyze.wait_states import WAIT_STATES
 CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
-        *(BY_KIND, BY_PHASE, BY_MODULE, BY_OP, *FLAT, BY_STEP, BY_RANK),
-        *(OVERLAP, BALANCE, WAIT_STATES, RANK_WAITS, SKEW, STRAGGLERS, SIZES, MATRIX),
+        *(BY_KIND, BY_MODULE, BY_OP, *FLAT, BY_PHASE, BY_STEP, BY_RANK),
+        *(OVERLAP, STRAGGLERS, WAIT_STATES, RANK_WAITS, SKEW, BALANCE, SIZES, MATRIX),
         *(CONSISTENCY, FINDINGS, ACTIVITY, CALLS, FACTS),
     )
 }

@@ -29,7 +29,7 @@ COLUMNS = (
     Column("change", str, "", "added, removed, changed (in calls or bytes) or same"),
     Column("scope", str, "", "step: per step; run: over the entire run"),
     Column("module", str, "", "path of the module"),
-    Column("op", str, "", "operator that needed the calls"),
+    Column("op", str, "", "operator that needed the calls", title="Operator"),
     Column("kind", str, "", "all_reduce, all_gather, ..."),
     Column("group", str, "", "mesh axis, or name of the group"),
     Column("phase", str, "", "forward, backward, recompute, optimizer or other"),

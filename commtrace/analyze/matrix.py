@@ -18,8 +18,8 @@ from commtrace.schema import Column
 COLUMNS = (
     Column("source", int, "", "global rank that sends"),
     Column("target", int, "", "global rank that receives"),
-    Column("wire_bytes", float, "bytes", "bytes over the run"),
-    Column("num_calls", int, "", "calls of the source that send them"),
+    Column("wire_bytes", float, "bytes", "bytes over the run", title="Sent"),
+    Column("num_calls", int, "", "calls of the source that send them", title="Calls"),
 )
 
 SPREAD = ("all_to_all", "scatter")
@@ -71,4 +71,6 @@ MATRIX = Analysis(
     "How many bytes does each rank send to each other rank?",
     matrix,
     COLUMNS,
+    topic="Between whom",
+    shown="source target wire_bytes num_calls",
 )

@@ -29,19 +29,56 @@ from commtrace.schema import Column
 from commtrace.units import NANOSECONDS_PER_SECOND
 
 MEASURES = (
-    Column("num_calls", float, "", "calls; mean over ranks"),
-    Column("calls_per_step", float, "", "calls within steps, per step; mean over ranks"),
-    Column("payload_bytes", float, "bytes", "payload; mean over ranks"),
-    Column("wire_bytes", float, "bytes", "bytes to send under the ring algorithm; mean over ranks"),
+    Column("num_calls", float, "", "calls; mean over ranks", title="Calls"),
+    Column(
+        "calls_per_step",
+        float,
+        "",
+        "calls within steps, per step; mean over ranks",
+        title="Per step",
+    ),
+    Column("payload_bytes", float, "bytes", "payload; mean over ranks", title="Payload"),
+    Column(
+        "wire_bytes",
+        float,
+        "bytes",
+        "bytes to send under the ring algorithm; mean over ranks",
+        title="Sent",
+    ),
     Column("time_ns", float, "ns", "time from issue to completion; mean over ranks"),
     Column(
-        "blocked_ns", float, "ns", "exposed time, in which the rank is blocked; mean over ranks"
+        "blocked_ns",
+        float,
+        "ns",
+        "exposed time, in which the rank is blocked; mean over ranks",
+        title="Blocked",
     ),
     Column("share", float, "1", "blocked time as a fraction of the recorded time of all ranks"),
-    Column("share_of_steps", float, "1", "blocked time in steps as a fraction of the steps' time"),
-    Column("algbw_bytes_per_s", float, "bytes/s", "payload / time from issue to completion"),
-    Column("busbw_bytes_per_s", float, "bytes/s", "algbw times the kind's factor (nccl-tests)"),
+    Column(
+        "share_of_steps",
+        float,
+        "1",
+        "blocked time in steps as a fraction of the steps' time",
+        title="Of steps",
+    ),
+    Column(
+        "algbw_bytes_per_s",
+        float,
+        "bytes/s",
+        "payload / time from issue to completion",
+        title="algbw",
+    ),
+    Column(
+        "busbw_bytes_per_s",
+        float,
+        "bytes/s",
+        "algbw times the kind's factor (nccl-tests)",
+        title="busbw",
+    ),
 )
+
+SHOWN_MEASURES = "num_calls calls_per_step payload_bytes wire_bytes blocked_ns share"
+"""Measures that most tables of the page show."""
 
 
 def recorded_ns(frames: Frames) -> pd.Series:

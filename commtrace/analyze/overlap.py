@@ -20,13 +20,29 @@ from commtrace.schema import Column
 COLUMNS = (
     Column("step", int, "", "number of the step, from 0; -1 outside of steps"),
     Column("rank", int, "", "global rank"),
-    Column("duration_ns", int, "ns", "duration of the step on the rank"),
-    Column("communication_ns", int, "ns", "time with communication in flight"),
-    Column("exposed_ns", int, "ns", "time in which communication blocked the rank"),
-    Column("overlapped_ns", int, "ns", "time in which communication did not block the rank"),
-    Column("unknown_ns", int, "ns", "time for which this is unknown"),
+    Column("duration_ns", int, "ns", "duration of the step on the rank", title="Duration"),
+    Column(
+        "communication_ns", int, "ns", "time with communication in flight", title="Communicating"
+    ),
+    Column(
+        "exposed_ns", int, "ns", "time in which communication blocked the rank", title="Exposed"
+    ),
+    Column(
+        "overlapped_ns",
+        int,
+        "ns",
+        "time in which communication did not block the rank",
+        title="Overlapped",
+    ),
+    Column("unknown_ns", int, "ns", "time for which this is unknown", title="Not known"),
     Column("exposed_share", float, "1", "exposed time as a fraction of the step"),
-    Column("overlapped_share", float, "1", "overlapped time as a fraction of communication"),
+    Column(
+        "overlapped_share",
+        float,
+        "1",
+        "overlapped time as a fraction of communication",
+        title="Hidden share",
+    ),
 )
 
 
@@ -66,4 +82,9 @@ OVERLAP = Analysis(
     "How much communication is exposed, and how much overlapped?",
     overlap,
     COLUMNS,
+    topic="When",
+    shown=(
+        "step rank duration_ns communication_ns exposed_ns overlapped_ns "
+        "exposed_share overlapped_share unknown_ns"
+    ),
 )

@@ -18,12 +18,16 @@ OTHER = "Other"
 
 COLUMNS = (
     Column("rank", int, "", "global rank"),
-    Column("state", str, "", "name of the wait state of its calls, or Other"),
-    Column("num_calls", int, "", "calls of that kind"),
-    Column("num_waits", int, "", "calls with a wait"),
-    Column("wait_ns", int, "ns", "blocked time before the last required peer arrived"),
-    Column("transfer_ns", int, "ns", "blocked time after that"),
-    Column("unknown_ns", int, "ns", "blocked time in calls with an unknown wait"),
+    Column("state", str, "", "name of the wait state of its calls, or Other", title="Wait state"),
+    Column("num_calls", int, "", "calls of that kind", title="Calls"),
+    Column("num_waits", int, "", "calls with a wait", title="Waits"),
+    Column(
+        "wait_ns", int, "ns", "blocked time before the last required peer arrived", title="Waited"
+    ),
+    Column("transfer_ns", int, "ns", "blocked time after that", title="Transferred"),
+    Column(
+        "unknown_ns", int, "ns", "blocked time in calls with an unknown wait", title="Not known"
+    ),
 )
 
 
@@ -54,4 +58,6 @@ RANK_WAITS = Analysis(
     "In which wait states is each rank, and for how long?",
     rank_waits,
     COLUMNS,
+    topic="Who waits",
+    shown="rank state num_calls num_waits wait_ns transfer_ns unknown_ns",
 )

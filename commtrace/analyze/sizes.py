@@ -17,11 +17,17 @@ from commtrace.schema import Column
 COLUMNS = (
     Column("kind", str, "", "all_reduce, all_gather, ..."),
     Column("group", str, "", "name of the process group"),
-    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
-    Column("from_bytes", int, "bytes", "smallest payload of the row, a power of two or 0"),
-    Column("num_calls", int, "", "calls of all ranks"),
-    Column("payload_bytes", int, "bytes", "their payload, over all ranks"),
-    Column("blocked_ns", int, "ns", "their blocked time, over all ranks"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it", title="Axis"),
+    Column(
+        "from_bytes",
+        int,
+        "bytes",
+        "smallest payload of the row, a power of two or 0",
+        title="From size",
+    ),
+    Column("num_calls", int, "", "calls of all ranks", title="Calls"),
+    Column("payload_bytes", int, "bytes", "their payload, over all ranks", title="Payload"),
+    Column("blocked_ns", int, "ns", "their blocked time, over all ranks", title="Blocked"),
 )
 
 
@@ -57,4 +63,6 @@ SIZES = Analysis(
     "How large are the messages of each kind and group?",
     sizes,
     COLUMNS,
+    topic="What",
+    shown="kind group mesh_axis from_bytes num_calls payload_bytes blocked_ns",
 )

@@ -16,15 +16,27 @@ from commtrace.schema import Column
 
 COLUMNS = (
     Column("group", str, "", "name of the process group"),
-    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it", title="Axis"),
     Column("kind", str, "", "kind of the collectives"),
-    Column("num_collectives", int, "", "number of collectives"),
-    Column("mean_skew_ns", float, "ns", "mean time from the first arrival to the last one"),
-    Column("max_skew_ns", int, "ns", "longest such time"),
-    Column("wait_ns", int, "ns", "total wait of all members"),
-    Column("transfer_ns", int, "ns", "blocked time of all members after that"),
+    Column("num_collectives", int, "", "number of collectives", title="Collectives"),
+    Column(
+        "mean_skew_ns",
+        float,
+        "ns",
+        "mean time from the first arrival to the last one",
+        title="Mean skew",
+    ),
+    Column("max_skew_ns", int, "ns", "longest such time", title="Longest skew"),
+    Column("wait_ns", int, "ns", "total wait of all members", title="Waited"),
+    Column("transfer_ns", int, "ns", "blocked time of all members after that", title="Transferred"),
     Column("last_rank", int, "", "rank that arrived last most often; the lowest in a tie"),
-    Column("last_share", float, "1", "fraction of the collectives at which it arrived last"),
+    Column(
+        "last_share",
+        float,
+        "1",
+        "fraction of the collectives at which it arrived last",
+        title="How often",
+    ),
 )
 
 _BY = ["group", "kind"]
@@ -76,4 +88,8 @@ SKEW = Analysis(
     "How far apart do the members of a group arrive, and which arrives last?",
     skew,
     COLUMNS,
+    topic="Who waits",
+    shown=(
+        "group mesh_axis kind num_collectives mean_skew_ns max_skew_ns wait_ns last_rank last_share"
+    ),
 )

@@ -21,19 +21,33 @@ from commtrace.schema import Column
 COLUMNS = (
     Column("rank", int, "", "rank that arrived last"),
     Column("kind", str, "", "all_reduce, all_gather, ..."),
-    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group", title="Axis"),
     Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
     Column("module", str, "", "path of the module"),
-    Column("source_file", str, "", "file of the user's line, empty if unknown"),
+    Column("source_file", str, "", "file of the user's line, empty if unknown", title="Source"),
     Column("source_line", int, "", "line in that file"),
-    Column("num_late", int, "", "calls that it delayed"),
-    Column("delay_ns", int, "ns", "time for which all other members waited for it"),
-    Column("wait_ns", int, "ns", "total wait of all other members"),
-    Column("max_delay_ns", int, "ns", "longest delay of a call"),
-    Column("worst_step", int, "", "step of that call; -1 outside of steps"),
-    Column("worst_call", str, "", "that call of the rank, as rank:id"),
-    Column("work_ns", float, "ns", "mean time since the preceding call of the rank"),
-    Column("others_work_ns", float, "ns", "mean time since the preceding calls of the others"),
+    Column("num_late", int, "", "calls that it delayed", title="Times late"),
+    Column(
+        "delay_ns", int, "ns", "time for which all other members waited for it", title="Delayed all"
+    ),
+    Column("wait_ns", int, "ns", "total wait of all other members", title="Waited"),
+    Column("max_delay_ns", int, "ns", "longest delay of a call", title="Longest"),
+    Column("worst_step", int, "", "step of that call; -1 outside of steps", title="In step"),
+    Column("worst_call", str, "", "that call of the rank, as rank:id", title="That call"),
+    Column(
+        "work_ns",
+        float,
+        "ns",
+        "mean time since the preceding call of the rank",
+        title="Its work before",
+    ),
+    Column(
+        "others_work_ns",
+        float,
+        "ns",
+        "mean time since the preceding calls of the others",
+        title="Others' work",
+    ),
 )
 
 MOST_PLACES = 16
@@ -145,4 +159,9 @@ STRAGGLERS = Analysis(
     "Which ranks delay the others, and where in the program?",
     stragglers,
     COLUMNS,
+    topic="Who waits",
+    shown=(
+        "rank kind phase module source_file num_late delay_ns max_delay_ns "
+        "worst_step worst_call work_ns others_work_ns"
+    ),
 )

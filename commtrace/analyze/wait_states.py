@@ -22,19 +22,23 @@ from commtrace.analyze.measures import recorded_ns
 from commtrace.schema import Column
 
 COLUMNS = (
-    Column("state", str, "", "name of the wait state"),
+    Column("state", str, "", "name of the wait state", title="Wait state"),
     Column("kind", str, "", "kind of the calls"),
-    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns their groups"),
-    Column("num_calls", int, "", "calls of all ranks with a known wait"),
-    Column("num_waits", int, "", "calls with a wait"),
-    Column("wait_ns", int, "ns", "total wait of all ranks"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns their groups", title="Axis"),
+    Column("num_calls", int, "", "calls of all ranks with a known wait", title="Calls"),
+    Column("num_waits", int, "", "calls with a wait", title="Waits"),
+    Column("wait_ns", int, "ns", "total wait of all ranks", title="Waited"),
     Column(
-        "transfer_ns", int, "ns", "blocked time of these calls after their wait, over all ranks"
+        "transfer_ns",
+        int,
+        "ns",
+        "blocked time of these calls after their wait, over all ranks",
+        title="Transferred",
     ),
-    Column("max_wait_ns", int, "ns", "longest wait of one call"),
+    Column("max_wait_ns", int, "ns", "longest wait of one call", title="Longest"),
     Column("share", float, "1", "wait as a fraction of the recorded time of all ranks"),
     Column("worst_rank", int, "", "rank that the others waited for longest; -1 without waits"),
-    Column("worst_wait_ns", int, "ns", "total wait for that rank"),
+    Column("worst_wait_ns", int, "ns", "total wait for that rank", title="Waited for it"),
 )
 
 STATES = {
@@ -94,4 +98,9 @@ WAIT_STATES = Analysis(
     "In which wait states are ranks, and for which rank do they wait?",
     wait_states,
     COLUMNS,
+    topic="Who waits",
+    shown=(
+        "state kind mesh_axis num_waits wait_ns transfer_ns max_wait_ns share "
+        "worst_rank worst_wait_ns"
+    ),
 )

@@ -11,7 +11,7 @@ COLUMNS = (
     Column("problem", str, "", "kind, reduce_op, root, dtype, size, missing call, extra call, ..."),
     Column("is_fault", bool, "", "an error in the program; otherwise a gap in the check"),
     Column("group", str, "", "name of the process group"),
-    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns it", title="Axis"),
     Column(
         "number",
         int,

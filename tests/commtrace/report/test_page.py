@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from commtrace.analyze import load, notices_of
+from commtrace.analyze import CATALOG, load, notices_of
 from commtrace.figures.flame import flame
 from commtrace.report import render_page, write_report
 from commtrace.report.offline import content_policy
 from commtrace.report.page import SCRIPTS
 from commtrace.report.style import style_sheet
-from commtrace.report.tables import SHOWN
+from commtrace.report.tables import TOPICS
 from tests.commtrace.analyze.rows import call, group, rank_row, run_of
 from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.report.reading import calls, data, elements, packed, policy, text
@@ -41,7 +41,7 @@ def test_the_page_carries_the_figures_every_table_and_every_call(page: str) -> N
     assert carried["flame"]["data"][0]["ids"] == list(flame(frames).data[0].ids)
     assert carried["flame_values"]["wire_bytes"] == list(flame(frames).data[0].values)
     assert [table["name"] for table in carried["tables"]] == [
-        name for topic in SHOWN.values() for name in topic
+        name for topic in TOPICS for name, each in CATALOG.items() if each.topic == topic
     ]
     assert sorted(calls(page)["id"]) == sorted(frames.comm["id"])
     assert carried["timeline"]["ranks"] == [0, 1, 2, 3]
