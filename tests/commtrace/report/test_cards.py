@@ -12,7 +12,7 @@ def test_a_finding_says_what_it_saves_and_which_calls_it_is_about() -> None:
     table = Answers(frames)["findings"]
     cards = finding_cards(Answers(frames))
     assert [card.title for card in cards] == table["title"].tolist()
-    late = next(card for card in cards if card.name == "late rank")
+    late = next(card for card in cards if card.name == "straggler")
     assert late.saves.endswith(" ms")
     assert late.share.endswith("% of its steps")
     evidence = late.evidence.split(",")
