@@ -6,6 +6,8 @@ something has to move, the cost of reducing the resulting Partials counts too. I
 sharded along the axis, no result becomes sharded, since leaving half of the work to the consumer of
 the result saves nothing. `decide` reads global metadata only, so every rank decides alike.
 `dispatch` caches the decision; nothing here runs on a cached call.
+
+The file exceeds the usual length, to keep the choice on an axis and the costs it compares together.
 """
 
 from __future__ import annotations
