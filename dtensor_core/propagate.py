@@ -12,6 +12,7 @@ The file exceeds the usual length, to keep the choice on an axis and the costs i
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -263,6 +264,8 @@ def _choose(
         for each in _offered(rule, sizes, ranks, present, chosen)
         if each.exchange is None or each.exchange.axis == axis
     ]
+    if _is_compared(costs.call):
+        offered = _reduced_alike(offered, present)
     allowed: list[Candidate] = []
     for candidate in offered:
         if all([_keeps(candidate, each, axis) for each in fixed]):
@@ -298,6 +301,34 @@ def _choose(
     ranked = sorted(range(len(allowed)), key=seconds.__getitem__)
     texts = [_text(each.inputs, each.outputs) for each in allowed]
     return allowed[ranked[0]], [(texts[index], seconds[index]) for index in ranked]
+
+
+def _is_compared(call: Call) -> bool:
+    """True for equality, and for extremes, whose gradients ask which elements equal the result."""
+    name = call.op._schema.name
+    if name == "aten::linalg_vector_norm":
+        return math.isinf(call.argument("ord", 2))
+    return name in _COMPARED
+
+
+_EXTREMES = ("amax", "amin", "aminmax", "max", "min", "median", "nanmedian")
+_COMPARED = frozenset("aten::" + name for name in ("eq", *_EXTREMES))
+
+
+def _reduced_alike(
+    offered: Sequence[Candidate], present: Sequence[Placement]
+) -> Sequence[Candidate]:
+    """Return the candidates with sums reduced to replicas.
+
+    Rounding depends on the collective. If an extreme reduced its argument by a reduce-scatter, and
+    its gradient by an all-reduce, no element might equal the result, and the gradient would be nan.
+    """
+    pending = [n for n, each in enumerate(present) if each.is_partial() and not _is_extreme(each)]
+    return [c for c in offered if all(c.inputs[n].is_replicate() for n in pending)] or offered
+
+
+def _is_extreme(placement: Placement) -> bool:
+    return placement.is_partial("max") or placement.is_partial("min")
 
 
 def _offered(

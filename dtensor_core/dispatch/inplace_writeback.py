@@ -16,8 +16,9 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
-from dtensor_core.dispatch.materialized_views import write_through
+from dtensor_core.dispatch.materialized_views import check_writable, write_through
 from dtensor_core.errors import RuleError, four_parts
+from dtensor_core.placement import Partial, norm_exponent
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.spec import Spec
@@ -54,12 +55,17 @@ class Out:
 def check_given(
     op: OpOverload, backs: Sequence[Back], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Raise RuleError if the write would replace the user's partial sums by a reduced value."""
+    """Raise RuleError if the write would replace the user's partial sums by a reduced value.
+
+    Also if it may write negative values to norms that are still to be reduced.
+    """
     if not backs:
         return
     numbered = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
     for back in backs:
         target = numbered[back.whose]
+        if _is_norm(target._spec):  # pyright: ignore
+            _check_sign(op, target._spec, args, kwargs)  # pyright: ignore
         if getattr(target, "_given_addends", False):
             raise RuleError(
                 four_parts(
@@ -71,6 +77,40 @@ def check_given(
                     "out-of-place form",
                 )
             )
+
+
+# Operators whose results are not negative where their tensors and numbers are not.
+_KEEP_SIGN = frozenset((
+    *("abs", "add", "ceil", "clamp", "clamp_max", "clamp_min", "copy", "cosh", "div", "exp"),
+    *("exp2", "expm1", "fill", "floor", "log1p", "mul", "nan_to_num", "pow", "reciprocal", "relu"),
+    *("round", "rsqrt", "sigmoid", "sinh", "sqrt", "square", "tanh", "trunc", "zero"),
+))  # fmt: skip
+
+
+def _check_sign(op: OpOverload, home: Spec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise RuleError if a result that may be negative would be written to pending norms."""
+    name = op._schema.name.rpartition("::")[2].removesuffix("_")
+    if name in _KEEP_SIGN and not any(map(_may_be_negative, tree_leaves((args, kwargs)))):
+        return
+    raise RuleError(
+        four_parts(
+            asked=f"{op} to write its result in place to {home.text}",
+            found="norms that are still to be reduced",
+            why="the result may be negative, which the norm of the ranks' values never is",
+            hint="redistribute to Replicate() first, or use the operator's out-of-place form",
+        )
+    )
+
+
+def _may_be_negative(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return not _is_norm(getattr(value, "_spec", None))
+    return isinstance(value, (int, float, complex)) and (isinstance(value, complex) or value < 0)
+
+
+def _is_norm(spec: Spec | None) -> bool:
+    pending = [each for each in spec.placements if isinstance(each, Partial)] if spec else []
+    return any(norm_exponent(each.reduce_op) is not None for each in pending)
 
 
 def bring_back(backs: Sequence[Back], given: Any, local: Any) -> None:
@@ -171,6 +211,10 @@ def fill_outs(outs: Sequence[Out], op: OpOverload, results: Any, kwargs: Mapping
     """
     several = results if isinstance(results, (list, tuple)) else [results]
     made = [value for value in several if isinstance(value, torch.Tensor)]
+    for out in outs:
+        copied = getattr(out.of(kwargs), "_copied", None)
+        if copied is not None:
+            check_writable(copied)
     for out, result in zip(outs, made, strict=True):
         target, value = out.of(kwargs), _brought(op, out, result, kwargs)
         if not hasattr(target, "_spec"):

@@ -119,7 +119,7 @@ def make_entry(
     if reshapes:
         return made.reshaping()
     if written:
-        return made.in_place(written, _backs(op, fixed, decision, specs))
+        return made.in_place(written, _backs(fixed, decision, call))
     return made.view() if _is_view(op) else made.plain()
 
 
@@ -243,15 +243,15 @@ def _exchanging(
     return within(decision.exchanges, op, run, inputs, decision.outputs[0], causes)
 
 
-def _backs(
-    op: OpOverload, fixed: Sequence[Fixed], decision: Decision, specs: Sequence[Spec]
-) -> tuple[Back, ...]:
+def _backs(fixed: Sequence[Fixed], decision: Decision, call: Call) -> tuple[Back, ...]:
     """Return the write-backs of arguments that were written in another layout than their own."""
     backs: list[Back] = []
     for each in fixed:
-        now, home = decision.inputs[each.whose], specs[each.whose]
+        now, home = decision.inputs[each.whose], call.specs[each.whose]
         if now is not home:
-            backs.append(Back(each.whose, now, plan_between(now, home), Cause(str(op), "written")))
+            backs.append(
+                Back(each.whose, now, plan_between(now, home), Cause(str(call.op), "written"))
+            )
     return tuple(backs)
 
 
@@ -291,7 +291,7 @@ def _list_entry(
     backs = tuple(
         Back(e.numbers[back.whose], back.spec, back.plan, back.cause)
         for e in elements
-        for back in _backs(op, e.fixed, e.decision, e.call.specs)
+        for back in _backs(e.fixed, e.decision, e.call)
     )
     kind = ListCall(
         written,

@@ -209,7 +209,11 @@ def write_through(
 
     An operator that overwrites the whole copy is replayed from its argument, so the copy need not
     be gathered. A view of the copy overwrites only some of its elements.
+
+    Raises:
+        RuleError: The base cannot be written to.
     """
+    check_writable(copied)
     if isinstance(copied, LocalCopy):
         copied.written()
         return
@@ -301,5 +305,7 @@ _SCATTERS: dict[str, Callable[[MaterializedView, Any], Any]] = {
     "transpose": _transposed,
     "permute": _permuted,
     "t": lambda copied, part: aten.t.default(part),
+    "view_as_complex": lambda copied, part: aten.view_as_real.default(part),
+    "view_as_real": lambda copied, part: aten.view_as_complex.default(part),
     **dict.fromkeys(("view", "_unsafe_view", "unsqueeze", "squeeze", "_reshape_alias"), _reshaped),
 }

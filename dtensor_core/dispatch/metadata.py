@@ -48,6 +48,9 @@ def output_metadata(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     found = _worked_out(op, args, kwargs)
     if found is None:
         found = _by_kernel(op, args, kwargs)
+        if found is None and _base_name(op) in _LIKE_INPUT:
+            values = dict(zip(argument_names(op), args, strict=False)) | dict(kwargs)
+            return (_contiguous(values["self"].shape, values["self"].dtype),)
         mend = _MENDED.get(_base_name(op))
         if mend is not None and found is not None:
             return mend(op, found, args, kwargs)
@@ -324,11 +327,6 @@ def _grouped_product(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None
     return (TensorMeta(torch.Size(shape), contiguous_stride((*shape[:-1], width)), dtype),)
 
 
-def _as_second(specs: Sequence[Spec], args: Sequence[Any]) -> Metas | None:
-    """Metadata of the second argument, the forward's input; there is no meta kernel."""
-    return (specs[1].tensor_meta,)
-
-
 Shortcut = Callable[[Sequence[Spec], Sequence[Any]], Metas | None]
 
 # Each assumes arguments of one floating-point dtype, contiguous unless `_LYING` says otherwise.
@@ -347,13 +345,15 @@ _SHORTCUTS: dict[str, Shortcut] = {
     "cat": _cat,
     "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _layer_norm_backward,
-    "multi_margin_loss_backward": _as_second,
-    "multilabel_margin_loss_backward": _as_second,
     "mm": _product,
     "bmm": _product,
     "addmm": _addmm,
     "_grouped_mm": _grouped_product,
-    "fractional_max_pool3d_backward": _as_second,
+}
+# Gradients of `self` that have no meta kernel.
+_LIKE_INPUT = {
+    *("multi_margin_loss_backward", "multilabel_margin_loss_backward"),
+    "fractional_max_pool3d_backward",
 }
 _PERMUTING = frozenset(
     ("aten::detach", "aten::alias", "aten::t", "aten::transpose", "aten::permute")
@@ -372,20 +372,21 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """Return the metadata according to the operator's meta kernel.
 
     For tensors without elements the meta kernel may accept calls that no device accepts, or refuse
-    calls that devices accept; then the CPU kernel is run.
+    calls that devices accept, with errors of any type (some divide by a number of elements); then
+    the CPU kernel is run.
     """
     specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
-    is_empty = bool(specs) and all(0 in spec.shape for spec in specs)
+    empty = [0 in spec.shape for spec in specs]
     try:
-        if is_empty and op in _WITHOUT_IDENTITY:
+        if any(empty) and all(empty) and op in _WITHOUT_IDENTITY:
             _on("cpu", op, args, kwargs)
         result = _on("meta", op, args, kwargs)
     except NotImplementedError:
         return None
-    except (RuntimeError, IndexError) as error:
+    except Exception as error:
         if _reads_data(op, error):
             return None
-        if not is_empty:
+        if not any(empty):
             raise
         result = _on("cpu", op, args, kwargs)
     several = result if isinstance(result, (list, tuple)) else (result,)

@@ -100,6 +100,8 @@ def _finish_view(
     base = args[0]
     spec = call.outputs[number] if call.outputs else None
     assert spec is not None
+    if call.copied and torch._C._is_alias_of(result, base._local_tensor):  # pyright: ignore
+        result = result.clone()  # this rank holds all of it; a write to the base must not reach it
     copied = getattr(base, "_copied", None)
     ways = ways_of(result) if call.may_copy and not call.copied else None
     cls = _class_of_copies if call.copied or copied is not None or ways is not None else _class

@@ -119,7 +119,7 @@ class Draw:
                 dtype=dtype,
                 high=high,
                 seed=self.dice.randrange(1 << 30),
-                requires_grad=_differentiable(dtype) and self.chance(0.6),
+                requires_grad=_differentiable(dtype) and self.chance(0.6) and tuple(shape) != (0,),
                 placements=placements,
                 values=self.kind,
                 memory=memory,
@@ -137,7 +137,6 @@ class Draw:
                 dtype=dtype,
                 high=0,
                 seed=self.dice.randrange(1 << 30),
-                # cat skips tensors of shape (0,), and gives them a plain gradient.
                 requires_grad=_differentiable(dtype) and self.chance(0.5) and shape != (0,),
                 placements=self.layout(len(shape), dtype, addends=_differentiable(dtype)),
                 sample=sample,

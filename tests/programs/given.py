@@ -18,6 +18,7 @@ from dtensor_core import Partial, Placement, Replicate, Shard, _StridedShard
 from tests.programs.database import Sampled, sampled
 
 MEMORIES = ("dense", "permuted", "gapped", "expanded")
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _SPECIAL = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
 
 
@@ -55,7 +56,8 @@ class Given:
     def whole(self, nudge: float = 0.0, turn: int = 0) -> torch.Tensor:
         """Return the full tensor on one device; values that are not exact are off by about `nudge`.
 
-        Each `turn` perturbs them in another way.
+        Each `turn` perturbs them in another way; a reduction determines neither the sign of a zero
+        nor the bits of a nan.
         """
         if self.sample is not None:
             summed = any(p.is_partial("sum") or p.is_partial("avg") for p in self.placements)
@@ -87,7 +89,13 @@ class Given:
             kinds = torch.tensor(_SPECIAL, dtype=torch.float64)
             chosen = kinds[torch.randint(len(_SPECIAL), self.shape, generator=dice)]
             whole = torch.where(torch.rand(self.shape, generator=dice) < 0.15, chosen, whole)
-        return whole.to(self.dtype)
+        whole = whole.to(self.dtype)
+        if turn and any(placement.is_partial() for placement in self.placements):
+            dice.manual_seed(self.seed + turn)
+            drawn = torch.randn(self.shape, generator=dice, dtype=torch.float64)
+            whole = torch.where(whole == 0, whole.copysign(drawn), whole)
+            return with_other_bits(whole, drawn < 0)
+        return whole
 
     def _placed(self, whole: torch.Tensor) -> torch.Tensor:
         """Copy the values into the memory layout `memory`."""
@@ -115,6 +123,13 @@ def _moved(whole: torch.Tensor, nudge: float, seed: int, *, summed: bool) -> tor
     off = torch.randn(whole.shape, generator=dice, dtype=torch.float64) * nudge
     scale = whole.abs().clamp(min=1) * whole.sgn() if summed else whole
     return (whole + scale * off).to(whole.dtype)
+
+
+def with_other_bits(tensor: torch.Tensor, drawn: torch.Tensor) -> torch.Tensor:
+    """Change the sign and the payload of each nan that was drawn, in place."""
+    bits = tensor.data.view(_BITS[tensor.dtype.itemsize])
+    bits[tensor.isnan() & drawn] ^= torch.iinfo(bits.dtype).min | 1
+    return tensor
 
 
 def placements_of(text: str) -> tuple[Placement, ...]:

@@ -22,11 +22,12 @@ from dtensor_core import init_device_mesh
 from dtensor_core.testing import RankFailure, kept_mesh, run_processes, run_threads
 from tests.programs.database import Sampled, op, op_, sampled
 from tests.programs.documented import reason_of, without_documented_values
+from tests.programs.given import with_other_bits
 from tests.programs.lay import Held, Mismatch, lay, put_together, redistribute, summed
-from tests.programs.program import Program, Statement, total
+from tests.programs.program import Program, Statement, names_in, total
 
 Kept = tuple[str, Any]
-Change = Callable[[Mapping[str, Any], str, set[str]], Any]
+Change = Callable[[Mapping[str, Any], str, str], Any]
 # Ranks that wait for each other are seen at once; this is for one that computes without end.
 _DEADLINE_S = 120
 SCOPE = {
@@ -48,7 +49,7 @@ def outcome(code: CodeType, values: Mapping[str, Any]) -> Any:
     return eval(code, SCOPE, dict(values))
 
 
-def unchanged(values: Mapping[str, Any], name: str, read: set[str]) -> Any:
+def unchanged(values: Mapping[str, Any], name: str, code: str) -> Any:
     """The value itself."""
     return values[name]
 
@@ -75,7 +76,7 @@ def results_of(
         _assign(values, statement, result)
         for name in statement.targets:
             yield f"{name}, of {statement}", values[name]
-            values[name] = change(values, name, statement.reads())
+            values[name] = change(values, name, statement.code)
     if any(statement.in_place for statement in program.statements):
         yield from ((f"{name} at the end", value) for name, value in values.items())
     if program.differentiated:
@@ -209,7 +210,8 @@ def check(
         if len(stopped) < len(ranks) or len(set(stopped)) > 1:
             raise Mismatch(f"ranks stop apart: {set(stopped)}, {len(stopped)} of {len(ranks)}")
         number = stopped[0].number
-        statement = (*program.statements, "the gradients")[number]
+        code = "; ".join(map(str, program.statements))
+        statement = (*program.statements, f"the gradients of {code}")[number]
         reason = reason_of(str(statement), stopped[0].error)
         if reason is None:
             before = replace(program, statements=program.statements[:number], differentiated=())
@@ -361,6 +363,8 @@ def _alike(found: Any, expected: Any, tolerance: float) -> bool:
         return (found != found and expected != expected) or math.isclose(
             found, expected, rel_tol=tolerance, abs_tol=tolerance
         )
+    if isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
+        return all(_alike(*pair, tolerance) for pair in zip(found, expected, strict=True))
     return type(found) is type(expected) and found == expected
 
 
@@ -388,12 +392,13 @@ def rounded(
     dice: torch.Generator,
     values: Mapping[str, Any],
     name: str,
-    read: set[str],
+    code: str,
 ) -> Any:
-    """A result as another order of additions may round it; multiples of 1/64 are exact.
+    """A result as another order of additions may round it; multiples of 1/64 are exact if they fit.
 
-    A zero that is made of what is none is a difference, of which the sign is drawn. What shares
-    memory with another value, or with itself, stays as it is.
+    Means are not: they are sums of quotients, or quotients of sums. A zero that is made of what is
+    none is a difference, of which the sign is drawn; a nan may be any. What shares memory with
+    another value, or with itself, stays as it is.
     """
     value = values[name]
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -404,12 +409,15 @@ def rounded(
         return value
     whole = value.detach().double()
     off = torch.randn(whole.shape, generator=dice, dtype=whole.dtype)
-    moved = torch.where((whole * 64).frac() == 0, whole, whole * (1 + off * nudge))
-    if all(bool(values[each].all()) for each in read if isinstance(values[each], torch.Tensor)):
+    fits = whole.abs() * 64 * torch.finfo(value.dtype).eps < 1
+    is_exact = ((whole * 64).frac() == 0) & fits & ("mean" not in code)
+    moved = torch.where(is_exact, whole, whole * (1 + off * nudge))
+    read = [values[each] for each in names_in(code)]
+    if all(bool(each.all()) for each in read if isinstance(each, torch.Tensor)):
         moved = torch.where(whole == 0, whole.copysign(off), moved)
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(value)
     copy.data.copy_(moved)
-    return copy
+    return with_other_bits(copy, off < 0)
 
 
 def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:

@@ -68,12 +68,14 @@ def tally_of(seeds: Sequence[int]) -> Tally:
     """Run the programs of these seeds and tally their outcomes."""
     tally = Tally()
     for seed in seeds:
-        program = generate(seed, tally.refused)
+        program = None
         try:
+            program = generate(seed, tally.refused)
             count(tally, program)
             _judge(tally, seed, program)
         except Exception as error:  # of the harness: some cannot be pickled to another process
-            tally.failures.append((seed, f"{type(error).__name__}: {error}", program.script()))
+            script = program.script() if program else ""
+            tally.failures.append((seed, f"{type(error).__name__}: {error}", script))
     return tally
 
 

@@ -15,7 +15,7 @@ from dtensor_core import (
     distribute_tensor,
 )
 from dtensor_core.errors import MixedTensorError, RuleError
-from dtensor_core.testing import kept_mesh, on_threads
+from dtensor_core.testing import kept_mesh, on_threads, run_threads
 
 
 @on_threads(4)
@@ -221,3 +221,149 @@ def test_complex_numbers_that_there_are_none_of_have_an_extreme():
     assert x.amax([1]).shape == (1, 0)
     with pytest.raises(IndexError):
         x.amin([2])
+
+
+LOSSES = {
+    "mse_loss": F.mse_loss,
+    "smooth_l1_loss": F.smooth_l1_loss,
+    "huber_loss": F.huber_loss,
+    "group_norm": lambda x, _: F.group_norm(x, 1),
+    "interpolate": lambda x, _: F.interpolate(x, scale_factor=2.0),
+}
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (1, 1, 0)], ids=str)
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_elements_have_gradients_although_meta_kernels_divide_by_their_number(
+    name: str, shape: tuple[int, ...]
+):
+    def run(x: torch.Tensor, y: torch.Tensor) -> tuple[str, str, tuple[int, ...]]:
+        try:
+            result = LOSSES[name](x, y)
+            result.sum().backward()
+        except Exception as error:
+            return type(error).__name__, "", ()
+        assert x.grad is not None
+        return "", str(tuple(result.shape)), tuple(x.grad.shape)
+
+    zeros = torch.zeros(shape)
+    expected = run(zeros.clone().requires_grad_(), zeros)
+
+    def body():
+        mesh = kept_mesh((2,))
+        x, y = (distribute_tensor(zeros, mesh, [Shard(0)]) for _ in range(2))
+        assert run(x.requires_grad_(), y) == expected
+
+    run_threads(body, 2)
+
+
+@on_threads(2)
+def test_a_product_of_two_dtypes_without_elements_is_what_the_cpu_makes_of_it():
+    mesh = kept_mesh((2,))
+    x, y = torch.zeros(0, 2, 2), torch.zeros(2, 2, 3).double()
+    expected = torch.einsum("abc,bcd->ad", x, y)
+    result = torch.einsum(
+        "abc,bcd->ad", *(distribute_tensor(each, mesh, [Replicate()]) for each in (x, y))
+    )
+    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+
+
+_INTO = {
+    "inner of vectors": (torch.inner, (torch.rand(5), torch.rand(5))),
+    "inner of a scalar": (torch.inner, (torch.rand(()), torch.rand(5))),
+    "tensorsolve": (torch.linalg.tensorsolve, (torch.eye(6).reshape(2, 3, 6), torch.rand(2, 3))),
+    "matrix_power 3": (torch.linalg.matrix_power, (torch.rand(3, 3), 3)),
+    "diff": (torch.diff, (torch.rand(5),)),
+}
+
+
+@pytest.mark.parametrize("name", _INTO)
+def test_gradients_pass_out_where_they_do_on_one_device(name: str):
+    function, arguments = _INTO[name]
+
+    def run(tensors: list[torch.Tensor], rest: list[int], out: torch.Tensor) -> str:
+        try:
+            function(
+                *(each.requires_grad_() for each in tensors), *rest, out=out
+            ).abs().sum().backward()
+        except RuntimeError as error:
+            return str(error).partition("(")[2]
+        return "has gradients"
+
+    tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+    rest = [each for each in arguments if isinstance(each, int)]
+    empty = torch.zeros_like(function(*arguments))
+    one = [each.clone() for each in tensors]
+    expected = run(one, rest, empty.clone())
+
+    def body():
+        mesh = kept_mesh((2,))
+        laid, out = (
+            [distribute_tensor(each, mesh, [Replicate()]) for each in several]
+            for several in (tensors, [empty])
+        )
+        assert run(laid, rest, *out) == expected
+        for mine, alone in zip(laid, one, strict=True):
+            assert (mine.grad is None) == (alone.grad is None)
+            if alone.grad is not None:
+                torch.testing.assert_close(mine.grad.full_tensor(), alone.grad)
+
+    run_threads(body, 2)
+
+
+@on_threads(2)
+def test_a_copy_of_all_that_a_rank_holds_is_not_written_with_its_base():
+    mesh = kept_mesh((2,))
+    base = distribute_tensor(torch.arange(3.0).view(3, 1), mesh, [Shard(1)])
+    column = base.select(1, 0)
+    column.add_(DTensor.from_local(torch.tensor(1.0 + mesh.get_rank()), mesh, [Partial()]))
+    assert torch.equal(column.full_tensor(), torch.arange(3.0, 6))
+    assert torch.equal(base.full_tensor(), torch.arange(3.0, 6).view(3, 1))
+
+
+@on_threads(2)
+def test_a_pending_norm_is_not_written_with_what_may_be_negative():
+    mesh = kept_mesh((2,))
+    x = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+    for write in (lambda n: n.mul_(-2), lambda n: n.neg_(), lambda n: n.mul_(x[1])):
+        with pytest.raises(RuleError, match="may be negative"):
+            write(torch.linalg.vector_norm(x))
+    norm = torch.linalg.vector_norm(x)
+    torch.testing.assert_close(norm.add_(1).full_tensor(), torch.arange(4.0).norm() + 1)
+
+
+def test_an_extreme_of_pending_sums_is_one_of_them_in_the_backward_pass_too():
+    torch.manual_seed(0)
+    wholes = [torch.randn(5, 5, dtype=torch.float64) for _ in range(10)]
+
+    def body():
+        mesh = kept_mesh((2, 2))
+        for whole in wholes:
+            x = distribute_tensor(whole, mesh, [Shard(1), Shard(1)]).requires_grad_()
+            torch.linalg.norm(x, float("inf")).sum().backward()
+            assert x.grad is not None
+            assert int((x.grad.full_tensor() != 0).sum()) == 5
+            assert bool(x.grad.full_tensor().isfinite().all())
+
+    run_threads(body, 4)
+
+
+@on_threads(2)
+def test_a_result_is_written_to_the_real_numbers_that_a_complex_copy_views():
+    mesh = kept_mesh((2,))
+    base = distribute_tensor(torch.zeros(3, 2), mesh, [Shard(1)])
+    ones = distribute_tensor(torch.ones(3), mesh, [Replicate()])
+    torch.add(ones, 1, out=torch.view_as_complex(base))
+    assert torch.equal(base.full_tensor(), torch.tensor([[2.0, 0.0]] * 3))
+    rows = distribute_tensor(torch.zeros(4), mesh, [Shard(0)]).unfold(0, 2, 1)
+    with pytest.raises(RuleError, match=r"would not reach|share a place"):
+        torch.add(ones[:1], 1, out=rows[0][:1])
+
+
+@on_threads(2)
+def test_distances_of_a_shard_that_is_not_contiguous():
+    mesh = kept_mesh((2,))
+    whole = torch.randn(5, 5, generator=torch.Generator().manual_seed(0))
+    part = whole.chunk(2, 1)[mesh.get_rank()]
+    x = DTensor.from_local(part, mesh, [Shard(1)], shape=whole.shape, stride=whole.stride())
+    torch.testing.assert_close(F.pdist(x).full_tensor(), F.pdist(whole))

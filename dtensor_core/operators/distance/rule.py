@@ -6,12 +6,17 @@ Distances along sharded coordinates are norms of the ranks' norms.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
 
 from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import zeros_if_empty
+from dtensor_core.operators.local_operator import Local, zeros_if_empty
 from dtensor_core.operators.operands import factor_sizes, operand_of
 from dtensor_core.operators.row import Row
 from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+from dtensor_core.spec import Spec
 
 
 def _distances(*roles: str) -> Row:
@@ -37,13 +42,23 @@ def _distances(*roles: str) -> Row:
             reduce=_NORMS.get(exponent, f"norm{exponent:g}") if not backward else "sum",
             terms=((0,),) if backward else (),
             algebra="linear" if backward else "opaque",
-            local=zeros_if_empty,
+            local=_of_contiguous,
         )
 
     text = f"{', '.join(' '.join(role) for role in roles[:-1])} -> {' '.join(roles[-1])}"
     return Row(
         build, text.replace("x", "x!").replace("y", "y!"), "linear" if backward else "opaque"
     )
+
+
+def _of_contiguous(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
+    """Copy parts that are not contiguous, which pdist's kernels refuse, as those of a shard are."""
+    run = zeros_if_empty(op, inputs, outputs)
+
+    def local(*args: Any) -> Any:
+        return run(*(a.contiguous() if isinstance(a, torch.Tensor) else a for a in args))
+
+    return local
 
 
 _NORMS = {math.inf: "max", 0.0: "sum"}

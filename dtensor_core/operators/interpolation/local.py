@@ -28,7 +28,7 @@ class Taps:
     """Linear map along a dim from `size` source rows to rows of a result.
 
     Row i of the result is the sum over k of `weights[k][i]` times source row `first[i] + k`. Rows
-    from `last[i]` on have no weight. Stored as lists, so that traced graphs hold no tensors of
+    from `last[i]` on are not read. Stored as lists, so that traced graphs hold no tensors of
     them.
     """
 
@@ -61,7 +61,7 @@ class Taps:
             if len(self.weights) > 1 or set(weights) != {1.0}:
                 part = part * _along(_part(weights, own), x, dim)
             beyond = [n + k >= end for n, end in zip(first, last, strict=True)]
-            if any(beyond):  # no weight differs from weight 0, which makes nan of infinities
+            if any(beyond):  # not read, which differs from weight 0: that makes nan of infinities
                 part = part.masked_fill(_along(beyond, x, dim).bool(), 0)
             made = part if made is None else made + part
         assert made is not None
@@ -74,9 +74,10 @@ class Taps:
         seeing = self.seeing(own)
         made = grad.new_zeros([*grad.shape[:dim], own.size, *grad.shape[dim + 1 :]])
         for k, weights in enumerate(self.weights):
-            rows = [n + k - own.offset for n in _part(self.first, seeing)]
+            first, last = (_part(each, seeing) for each in (self.first, self.last))
+            rows = [n + k - own.offset for n in first]
             given = _part(weights, seeing)
-            taken = [i for i, n in enumerate(rows) if 0 <= n < own.size and given[i]]
+            taken = [i for i, n in enumerate(rows) if 0 <= n < own.size and first[i] + k < last[i]]
             if taken:
                 to, of = ([rows[i] for i in taken], [given[i] for i in taken])
                 here, there = (torch.tensor(each, device=grad.device) for each in (taken, to))
@@ -131,10 +132,15 @@ def taps(
         given = (rows % colours == torch.arange(colours).unsqueeze(1)).to(dtype)
         given = given.view(1, colours, *[1] * (own - 1), size)
         name = "scales" if own == 1 else "scales_w"
-        result = op(given, [1] * (own - 1) + [count], **dict(options), **{name: scale})
         near = (start.unsqueeze(1) + torch.arange(colours)) % colours
-        weights = result.view(colours, count).T.double().gather(1, near)
-        present = (weights != 0).int()
+
+        def along(given: torch.Tensor) -> torch.Tensor:
+            result = op(given, [1] * (own - 1) + [count], **dict(options), **{name: scale})
+            return result.view(colours, count).T.double().gather(1, near)
+
+        weights = along(given)
+        # A row that is read with weight 0 counts too: an infinity there makes the result nan.
+        present = along(given.masked_fill(given != 0, math.nan)).isnan().int()
         lead = present.argmax(1)
         width = colours - present.flip(1).argmax(1) - lead
         span = torch.arange(int(width.max()))

@@ -30,9 +30,9 @@ RESAMPLED: dict[str, tuple[Callable[[Any], Any], int, int]] = {
     # Row r is part of rows 2r - 1 to 2r + 2: of 32 to 63 in rank 1, row 32 of rank 0's and 63 of
     # rank 2's.
     "bilinear": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 2, 2),
-    # Two rows on either side of i / 3 - 1/3: row 48 depends on 14 to 17. Row 15, of rank 0, is part
-    # of the rows around 13 to 17; its weight is zero where these are 13 or 17: to row 51.
-    "bicubic": (lambda x: F.interpolate(x, scale_factor=3, mode="bicubic"), 4, 8),
+    # Row i lies at i / 3 - 1/3 and reads four rows from one before it: row 48 reads 14 to 17. Row
+    # 15, of rank 0, is read up to row 51, row 32, of rank 2, from row 91 on, there with weight 0.
+    "bicubic": (lambda x: F.interpolate(x, scale_factor=3, mode="bicubic"), 4, 9),
     # Row i is the mean of 2i and 2i + 1.
     "half": (lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"), 0, 0),
     # Row i depends on rows 2i - 1 to 2i + 2; row 15 is part of row 8, row 32 of row 15.
@@ -126,3 +126,22 @@ def test_interpolation_by_factors_agrees_where_rows_are_sharded(factor: float) -
         [[Shard(2)]],
         tolerance=2e-2,
     )
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "corners"),
+    [("linear", 2, True), ("linear", 15, True), ("linear", 4, False), ("linear", 24, False),
+     ("bicubic", 24, False), ("bicubic", 15, True), ("bilinear", 15, True), ("nearest", 24, None)],
+)  # fmt: skip
+def test_rows_that_are_read_with_weight_zero_make_nan_as_on_one_device(
+    mode: str, size: int, corners: bool | None
+) -> None:
+    dims = 1 if mode == "linear" else 2
+    whole = _t(2, 3, 8, *[5] * (dims - 1)).detach()
+    whole[0, 0, 3], whole[1, 1, 4] = float("nan"), float("nan")
+    sizes = [size, *[5] * (dims - 1)]
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, sizes, mode=mode, align_corners=corners)
+
+    assert_agrees(program, [whole.requires_grad_()], [[Shard(2)]])
