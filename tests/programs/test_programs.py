@@ -203,7 +203,7 @@ def documented() -> list[tuple[str, Program]]:
     return [
         ("copies of what is written through .data", Program((2,), (matrix,), hidden, ())),
         (
-            "gradients of products that are not finite",
+            "gradients with two formulas",
             Program((2,), (special,), (Statement(("v0",), "a0.prod()"),), ("v0",)),
         ),
     ]
