@@ -79,7 +79,8 @@ def check_given(
             )
 
 
-# Operators whose results are not negative where their tensors and numbers are not.
+# Operators whose results are not negative where their numbers are not, nor their other tensors,
+# whose signs are not known here.
 _KEEP_SIGN = frozenset((
     *("abs", "add", "ceil", "clamp", "clamp_max", "clamp_min", "copy", "cosh", "div", "exp"),
     *("exp2", "expm1", "fill", "floor", "log1p", "mul", "nan_to_num", "pow", "reciprocal", "relu"),
@@ -89,7 +90,7 @@ _KEEP_SIGN = frozenset((
 
 def _check_sign(op: OpOverload, home: Spec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise RuleError if a result that may be negative would be written to pending norms."""
-    name = op._schema.name.rpartition("::")[2].removesuffix("_")
+    name = op._schema.name.rpartition("::")[2].removesuffix("_").removeprefix("_foreach_")
     if name in _KEEP_SIGN and not any(map(_may_be_negative, tree_leaves((args, kwargs)))):
         return
     raise RuleError(
@@ -103,8 +104,6 @@ def _check_sign(op: OpOverload, home: Spec, args: Sequence[Any], kwargs: Mapping
 
 
 def _may_be_negative(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return not _is_norm(getattr(value, "_spec", None))
     return isinstance(value, (int, float, complex)) and (isinstance(value, complex) or value < 0)
 
 
