@@ -49,8 +49,8 @@ infinities, and where halves overflow, that does not hold: `(3 - 5) * inf` is -i
   differ: mostly it is nan. The values are not known without communication, and `p @ w` does
   without. `p.redistribute(placements=[Replicate()])` before the operator is exact. A term of
   float16 may overflow where the sum would not; bfloat16 has the range of float32.
-- **Rounding** is relative to the terms: `p / x` of terms near 1 that sum to 1e-5 has 5 digits less
-  than one device's. torch's gradient of `sinc` near 0 is such a quotient.
+- **Rounding** is relative to the terms: where they nearly cancel, `p / x` has fewer correct digits
+  than on one device. torch's gradient of `sinc` near 0 is such a quotient.
 - **Bits**: the sign of a zero and the bits of a nan may differ, which `view(torch.int64)` shows.
 - **Along a sharded dimension**, reductions, scans, searches, softmax and norms are as on one
   device, nan and infinities included; and extremes of no elements raise as there.

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
-from dtensor_core.dispatch.inplace_writeback import does_not_fit, without_out
+from dtensor_core.dispatch.inplace_writeback import check_differentiable, does_not_fit, without_out
 from dtensor_core.dispatch.recurrent import cell, layer
 from dtensor_core.errors import OutOfRangeError, RuleError, four_parts
 from dtensor_core.placement import Replicate
@@ -89,35 +89,13 @@ def _into(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Compute the result and copy it into the tensors of `out=`, which keep their layouts."""
     given = [argument.name for argument in op._schema.arguments if argument.is_out]
     outs = [kwargs.pop(name) for name in given]
-    _check_differentiable(op, args, kwargs | dict(zip(given, outs, strict=True)))
+    check_differentiable(op, args, kwargs | dict(zip(given, outs, strict=True)))
     made = without_out(op, given)(*args, **kwargs)
     for out, result in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
         if out.shape != result.shape:
             raise does_not_fit(op, out._spec, result.shape)
         out.copy_(result)
     return outs[0] if len(outs) == 1 else tuple(outs)
-
-
-def _check_differentiable(op: OpOverload, args: Any, kwargs: Any) -> None:
-    """Raise torch's error if a call with `out=` has no gradients, which some calls have.
-
-    Whether torch copies the result into `out=`, so that gradients pass, depends on the operator and
-    at times on its arguments, so it is called on tensors without data.
-    """
-    leaves = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-    if not torch.is_grad_enabled() or not any(each.requires_grad for each in leaves):
-        return
-    args, kwargs = tree_map_only(torch.Tensor, _as_differentiable_meta, (args, kwargs))
-    try:
-        with no_modes():
-            op(*args, **kwargs)
-    except Exception as error:
-        if "support automatic differentiation" in str(error):
-            raise RuntimeError(str(error)) from None
-
-
-def _as_differentiable_meta(tensor: torch.Tensor) -> torch.Tensor:
-    return _as_meta(tensor).requires_grad_(tensor.requires_grad)
 
 
 def _attention(op: OpOverload, *args: Any, **options: Any) -> Any:

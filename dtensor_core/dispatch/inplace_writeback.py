@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dtensor_core.dispatch.materialized_views import check_writable, write_through
 from dtensor_core.errors import RuleError, four_parts
@@ -22,6 +22,7 @@ from dtensor_core.placement import Partial, norm_exponent
 from dtensor_core.redistribute.execute import Cause, execute
 from dtensor_core.redistribute.plan import Plan, plan_between
 from dtensor_core.spec import Spec
+from dtensor_core.tracing import no_modes
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ def check_given(
             )
 
 
-# Operators whose results are not negative where their numbers are not, nor their other tensors,
-# whose signs are not known here.
+# Operators whose results are not negative where neither their numbers nor their tensors are. Signs
+# of tensors are not known here.
 _KEEP_SIGN = frozenset((
     *("abs", "add", "ceil", "clamp", "clamp_max", "clamp_min", "copy", "cosh", "div", "exp"),
     *("exp2", "expm1", "fill", "floor", "log1p", "mul", "nan_to_num", "pow", "reciprocal", "relu"),
@@ -104,11 +105,11 @@ def _check_sign(op: OpOverload, home: Spec, args: Sequence[Any], kwargs: Mapping
 
 
 def _may_be_negative(value: Any) -> bool:
-    return isinstance(value, (int, float, complex)) and (isinstance(value, complex) or value < 0)
+    return isinstance(value, complex) or (isinstance(value, (int, float)) and value < 0)
 
 
-def _is_norm(spec: Spec | None) -> bool:
-    pending = [each for each in spec.placements if isinstance(each, Partial)] if spec else []
+def _is_norm(spec: Spec) -> bool:
+    pending = [each for each in spec.placements if isinstance(each, Partial)]
     return any(norm_exponent(each.reduce_op) is not None for each in pending)
 
 
@@ -146,6 +147,32 @@ def without_out(op: OpOverload, names: Collection[str]) -> OpOverload:
         ):
             return found
     raise RuleError(f"{op} has no form without out=, which DTensors need")
+
+
+def check_differentiable(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise torch's error if a call with `out=` has no gradients, which some calls have.
+
+    Whether torch copies the result into `out=`, so that gradients pass, depends on the operator and
+    at times on its arguments, so it is called on tensors without data.
+
+    Raises:
+        RuntimeError: A gradient is required, and the operator has none.
+    """
+    leaves = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+    if not torch.is_grad_enabled() or not any(each.requires_grad for each in leaves):
+        return
+    metas, named = tree_map_only(torch.Tensor, _without_data, (args, kwargs))
+    try:
+        with no_modes():
+            op(*metas, **named)
+    except Exception as error:  # others are raised by the call itself
+        if "support automatic differentiation" in str(error):
+            raise RuntimeError(str(error)) from None
+
+
+def _without_data(tensor: torch.Tensor) -> torch.Tensor:
+    shape, dtype = tensor.shape, tensor.dtype
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=tensor.requires_grad)
 
 
 def outs_of(

@@ -378,7 +378,7 @@ def _by_kernel(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     specs = [value for value in flattened(args, kwargs) if isinstance(value, Spec)]
     empty = [0 in spec.shape for spec in specs]
     try:
-        if any(empty) and all(empty) and op in _WITHOUT_IDENTITY:
+        if empty and all(empty) and op in _WITHOUT_IDENTITY:
             _on("cpu", op, args, kwargs)
         result = _on("meta", op, args, kwargs)
     except NotImplementedError:
