@@ -1,4 +1,4 @@
-"""Fixtures and settings of all tests: a browser, and reproducible random examples in CI.
+"""Fixtures and settings of all tests: a browser, reproducible random examples in CI, signals.
 
 `browser` is the only way to headless Chromium. If none is installed, the test is skipped with the
 reason; with COMMTRACE_REQUIRE_BROWSER=1 (set by .ci/run) it fails instead, so that a machine
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# `nohup` and a shell's `&` start tests with signals ignored, and the programs that tests interrupt
+# would inherit that.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        is_sigint = _number == signal.SIGINT
+        signal.signal(_number, signal.default_int_handler if is_sigint else signal.SIG_DFL)
 
 hypothesis.settings.register_profile("local", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
