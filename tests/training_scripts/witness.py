@@ -19,7 +19,22 @@ def main(folder: str, script: str, *args: str) -> None:
     """Run the script under the profiler, and write the counts."""
     import torch
 
+    import torch.distributed as dist
+
     native: Any = torch._C
+    groups: list[Any] = []
+    destroy = dist.destroy_process_group
+
+    def destroy_later(*args: Any, **kwargs: Any) -> None:
+        """Destroy as the program asks, but keep the groups until the profile has ended.
+
+        Under the profiler gloo's threads hold tensors, and need the GIL to release them. A reducer
+        that is the last to drop its group joins these threads with the GIL held: a deadlock.
+        """
+        groups.extend(dist.distributed_c10d._world.pg_map)
+        destroy(*args, **kwargs)
+
+    dist.destroy_process_group = destroy_later
     everywhere = native._profiler._ExperimentalConfig(profile_all_threads=True)
     sys.argv = [script, *args]
     with torch.profiler.profile(experimental_config=everywhere, acc_events=True) as profile:

@@ -37,16 +37,32 @@ class ParameterNames:
         return [names.get(id(each), "") for each in self._parameters]
 
 
-class BucketNames:
+class _KeepsModel:
+    """Keeps a DistributedDataParallel model alive until the call is written, a moment later.
+
+    The thread that writes may drop the last reference to the model. Its reducer would then destroy
+    the process group with the GIL held and join gloo's threads, which may be waiting for the GIL: a
+    deadlock. A process group that Python drops is destroyed without the GIL, so it is dropped last.
+    """
+
+    def __init__(self, wrapper: Any) -> None:
+        self._wrapper = wrapper
+        self._process_group = wrapper.process_group
+
+    def __del__(self) -> None:
+        del self._wrapper
+        del self._process_group
+
+
+class BucketNames(_KeepsModel):
     """Callable that returns the parameter names in a bucket of DistributedDataParallel.
 
     Known are the bucket's number of elements and the parameter that completed it, unless the bucket
-    was deferred to the end of the backward pass. The model is kept alive until the call is written,
-    a moment later.
+    was deferred to the end of the backward pass.
     """
 
     def __init__(self, wrapper: Any, parameter: torch.Tensor | None, numel: int) -> None:
-        self._wrapper = wrapper
+        super().__init__(wrapper)
         self._parameter = parameter
         self._numel = numel
 
@@ -72,14 +88,11 @@ class BucketNames:
         return found[0] if found and is_certain else ()
 
 
-class UnusedNote:
+class UnusedNote(_KeepsModel):
     """Callable that returns DistributedDataParallel's last log entry on unused parameters.
 
     It logs the first ten passes, then one in a hundred.
     """
-
-    def __init__(self, wrapper: Any) -> None:
-        self._wrapper = wrapper
 
     def __call__(self) -> str:
         """Return the note; empty if nothing has been logged yet."""
