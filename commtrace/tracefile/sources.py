@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commtrace.errors import TraceError
+from commtrace.errors import InvalidTraceError
 from commtrace.event import SourceRow
 
 FACT = "sources"
@@ -96,7 +96,7 @@ def joined(facts: Iterable[Mapping[str, Any]]) -> list[Any]:
     If ranks disagree on a line, the first rank's text is kept.
 
     Raises:
-        TraceError: a fact is not a list of rows.
+        InvalidTraceError: a fact is not a list of rows.
     """
     snippets = Snippets()
     for each in facts:
@@ -109,11 +109,12 @@ def joined(facts: Iterable[Mapping[str, Any]]) -> list[Any]:
 def _row(fact: Any) -> Any:
     is_row = isinstance(fact, list) and len(fact) == 3
     if not is_row or not (type(fact[0]) is type(fact[2]) is str and type(fact[1]) is int):
-        raise TraceError(
+        raise InvalidTraceError(
             "cannot join the spools",
             place=f"fact {FACT!r}",
             found=repr(fact)[:60],
-            why="a snippet is [file, first line, text]",
+            why="a snippet is [file, first line, text]: the spool was modified or is damaged",
+            attempt="copy the spools again, or record the run again",
         )
     return SourceRow(*fact)
 

@@ -19,7 +19,7 @@ from commtrace.tracefile import write_trace
 from tests.fuzz.mutations import (
     bomb,
     spoil_bytes,
-    spoil_column,
+    spoil_columns,
     spoil_json,
     spoil_pickle,
     spoil_spool,
@@ -106,11 +106,7 @@ def _write_run(chance: random.Random, folder: Path, number: int) -> list[tuple[s
         data = spoil_bytes(chance, data)
     else:
         document = json.loads(data)
-        for _ in range(chance.choice((1, 1, 3))):
-            if way < 0.5:
-                document = spoil_json(chance, document)
-                break
-            document = spoil_column(chance, document)
+        document = (spoil_json if way < 0.5 else spoil_columns)(chance, document)
         data = text_of(chance, document)
     (folder / "run.json").write_bytes(data)
     return looks("run.json", number)

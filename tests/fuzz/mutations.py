@@ -14,6 +14,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 from commtrace.schema import TABLES
@@ -58,7 +59,7 @@ def odd_value(chance: random.Random) -> Any:
         for _ in range(chance.choice((50, 200, 900))):
             nested = [nested] if chance.random() < 0.5 else {"x": nested}
         return nested
-    return chance.choice(ODD_VALUES)
+    return deepcopy(chance.choice(ODD_VALUES))  # a list may be spoiled further where it is put
 
 
 def spoil_json(chance: random.Random, value: Any) -> Any:
@@ -73,14 +74,21 @@ def spoil_json(chance: random.Random, value: Any) -> Any:
         elif way == 1:
             other, place = _somewhere(chance, value)
             if other is not None:
-                holder[key] = json.loads(json.dumps(other[place]))
+                holder[key] = _copy(other[place])
         elif way == 2 and isinstance(holder, list):
-            holder.insert(key, json.loads(json.dumps(holder[key])))
+            holder.insert(key, _copy(holder[key]))
         elif way == 3 and type(holder[key]) in (int, float):
             holder[key] = _nearby(chance, holder[key])
         else:
             holder[key] = odd_value(chance)
     return value
+
+
+def _copy(value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value))
+    except RecursionError:  # two deep values, one in the other
+        return None
 
 
 def _nearby(chance: random.Random, number: float) -> Any:
@@ -107,7 +115,10 @@ def _somewhere(chance: random.Random, value: Any) -> tuple[Any, Any]:
 
 def text_of(chance: random.Random, value: Any) -> bytes:
     """Encode a document as JSON, rarely with a duplicate key, a BOM or another encoding."""
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # two deep values, one in the other
+        return b"[" * 2000 + b"]" * 2000
     way = chance.random()
     if way < 0.02 and text.startswith("{"):
         name = next(iter(value), "x") if isinstance(value, dict) else "x"
@@ -121,16 +132,20 @@ def text_of(chance: random.Random, value: Any) -> bytes:
     return text.encode("ascii", "replace")
 
 
-def spoil_column(chance: random.Random, document: dict[str, Any]) -> dict[str, Any]:
-    """Give one column of a run file other values, another length or another description."""
-    table = chance.choice([name for name in TABLES if document["tables"][name]["rows"]])
-    stored = document["tables"][table]
+def spoil_columns(chance: random.Random, document: dict[str, Any]) -> dict[str, Any]:
+    """Give columns of a run file other values, other lengths or other descriptions."""
+    num_rows = {name: document["tables"][name]["rows"] for name in TABLES}
+    for _ in range(chance.choice((1, 1, 3))):
+        table = chance.choice([name for name, num in num_rows.items() if num])
+        _spoil_column(chance, document["tables"][table], table, num_rows[table])
+    return document
+
+
+def _spoil_column(chance: random.Random, stored: dict[str, Any], table: str, rows: int) -> None:
     column = chance.choice(TABLES[table]).name
-    rows = stored["rows"]
     stored["columns"][column] = _column(chance, rows, stored["columns"])
     if chance.random() < 0.1:
         stored["rows"] = chance.choice((0, rows - 1, rows + 1, 250_000_000, 1 << 62, -1, None))
-    return document
 
 
 def _column(chance: random.Random, rows: int, others: dict[str, Any]) -> Any:
@@ -142,7 +157,7 @@ def _column(chance: random.Random, rows: int, others: dict[str, Any]) -> Any:
     if way == 2:
         return {"width": odd_value(chance), "data": odd_value(chance)}
     if way == 3:
-        return json.loads(json.dumps(chance.choice(list(others.values()))))
+        return _copy(chance.choice(list(others.values())))
     if way == 4:
         return packed({"width": "float"}, struct.pack(f"<{rows}d", *[0.5] * rows))
     if way == 5:

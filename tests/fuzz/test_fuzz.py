@@ -38,6 +38,12 @@ def defects(case: Case, folder: Path) -> list[str]:
     return [each.defect for each in examine(case, folder) if each.defect]
 
 
+@pytest.mark.parametrize("number", [92, 1975, 7456, 7899])
+def test_a_file_is_spoiled_several_times(number: int, tmp_path: Path) -> None:
+    """A count that was spoiled before, and a list that was put into itself."""
+    assert Case(1, number).write(tmp_path)
+
+
 def fails(error: BaseException) -> Any:
     def failing(*_: Any, **__: Any) -> Any:
         raise error

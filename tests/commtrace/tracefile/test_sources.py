@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.errors import TraceError
+from commtrace.errors import InvalidTraceError
 from commtrace.event import SourceRow
 from commtrace.tracefile.sources import (
     MAX_CHARACTERS,
@@ -65,8 +65,9 @@ def test_ranks_are_joined_line_by_line_and_the_first_one_s_text_holds() -> None:
 
 @pytest.mark.parametrize("fact", [3, [3], [["a.py", "3", "x"]], [["a.py", True, "x"]], {"a": 1}])
 def test_a_fact_of_another_form_is_refused(fact: object) -> None:
-    with pytest.raises(TraceError, match="a snippet is"):
+    with pytest.raises(InvalidTraceError, match="a snippet is") as refused:
         joined([{"sources": fact}])
+    assert refused.value.attempt
 
 
 def test_a_line_is_found_with_its_neighbours_in_the_stretch_that_has_it() -> None:
