@@ -478,11 +478,14 @@ class _FromLocal(torch.autograd.Function):
     def forward(ctx: Any, local: torch.Tensor, spec: Spec, grads: Any) -> DTensor:  # pyright: ignore
         ctx.placements = grads or gradient_placements(spec.placements)
         ctx.is_leaf = local.is_leaf
+        ctx.set_materialize_grads(False)  # they would be plain zeros
         return results.from_first(DTensor, local.detach(), spec)
 
     @staticmethod
     @untraced
-    def backward(ctx: Any, grad: DTensor) -> Any:  # pyright: ignore
+    def backward(ctx: Any, grad: DTensor | None) -> Any:  # pyright: ignore
+        if grad is None:
+            return None, None, None
         if grad._spec.placements != ctx.placements:
             grad = _Redistribute.apply(  # pyright: ignore
                 grad, ctx.placements, None, None, False, "from_local.backward"
@@ -531,13 +534,16 @@ class _Redistribute(torch.autograd.Function):
         ctx.dtype = tensor.dtype
         ctx.backward_dtype = backward_dtype
         ctx.async_op = async_op
+        ctx.set_materialize_grads(False)  # they would be plain zeros
         if forward_dtype is not None:
             tensor = tensor.to(forward_dtype)  # pyright: ignore[reportAssignmentType]
         return _moved(tensor, target, operator, async_op)
 
     @staticmethod
     @untraced
-    def backward(ctx: Any, grad: Any) -> Any:  # pyright: ignore
+    def backward(ctx: Any, grad: DTensor | None) -> Any:  # pyright: ignore
+        if grad is None:
+            return None, None, None, None, None, None
         if ctx.backward_dtype is not None:
             grad = grad.to(ctx.backward_dtype)
         target = gradient_target(ctx.placements, grad._spec.placements)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -220,6 +221,31 @@ def test_gradients_of_gradients_cross_both_borders() -> None:
 def _penalty(x: torch.Tensor) -> torch.Tensor:
     (grad,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
     return (grad**2).sum()
+
+
+class Constant(torch.autograd.Function):
+    """A function of the user's that has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> None:
+        return None
+
+
+def test_an_undefined_gradient_stays_undefined_at_both_borders(mesh) -> None:
+    local = torch.ones(2, requires_grad=True)
+    whole = DTensor.from_local(local, mesh, [Shard(0)])
+    moved = whole.redistribute(mesh, [Replicate()])
+    total = Constant.apply(whole).sum() + Constant.apply(moved).sum() + moved.square().sum()
+    total.backward()
+    assert local.grad is not None
+    assert local.grad.tolist() == [2.0, 2.0]
+    local.grad = None
+    (Constant.apply(whole).sum() + Constant.apply(moved).sum()).backward()
+    assert local.grad is None
 
 
 def test_a_tensor_made_of_a_dtensor_is_one() -> None:

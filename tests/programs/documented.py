@@ -20,6 +20,7 @@ _KNOWN = (
     ("a copy, .*aten.unfold.default needed communication", "copies of windows"),
     ("more than one element of the written-to tensor", "writes where elements share memory"),
     ("the gradients.*cat.*aten.add.Tensor: got mixed", "gradients of tensors that cat skips"),
+    ("the gradients.*cat.*a Tensor where a DTensor", "gradients of tensors that cat skips"),
     ("op_.'addbmm'.*output with shape .* doesn't match the broadcast shape", "addbmm_"),
     ("it selects memory outside of the tensor's elements", "as_strided beyond a tensor"),
     # torch's Python code creates plain tensors there.
@@ -27,6 +28,8 @@ _KNOWN = (
     ("unravel_index.*got mixed torch.Tensor and DTensor", "unravel_index"),
 )
 _TWO_FORMULAS = r"prod|\.(max|min|median|nanmedian)\(\)|reduction no dim|'(nan)?median'"
+
+_SCALES = re.compile(r"\.(mul|div)_\(|op_\('(mul|div|multiply|divide|true_divide)\b")
 
 
 def reason_of(statement: str, error: str) -> str | None:
@@ -49,6 +52,9 @@ def without_documented_values(program: Program) -> tuple[str, Program] | None:
     bits = {s.targets[0] for s in program.statements if ".view(torch." in s.code}
     if bits and "'exponential'" in code:
         return "last bits of random numbers", program.without(bits)
+    scaled = {s.targets[0] for s in program.statements if s.in_place and _SCALES.search(s.code)}
+    if scaled and "norm" in code:
+        return "signs of norms that are written to", program.without(scaled)
     if any(given.memory == "expanded" for given in program.given) and "_(" in code:
         apart = tuple(replace(given, memory="dense") for given in program.given)
         return "writes where elements share memory", replace(program, given=apart)

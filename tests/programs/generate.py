@@ -130,7 +130,11 @@ class _Making:
                 self.try_operator(self.draw.one_of(_turns()))
             else:
                 family = self.draw.dice.choices(families, weights)[0]
-                self.try_code(family(self.draw))
+                try:
+                    code = family(self.draw)
+                except RuntimeError:  # it looked at a view that a write has cut off
+                    continue
+                self.try_code(code)
         return None
 
     def try_operator(self, name: str) -> bool:
@@ -138,7 +142,7 @@ class _Making:
         for _ in range(3):
             try:
                 reason = self.try_code(sampled_call(self.draw, name))
-            except ValueError as error:
+            except (ValueError, RuntimeError) as error:
                 reason = str(error)
             if not reason:
                 return True

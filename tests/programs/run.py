@@ -134,10 +134,18 @@ def _quietly(program: Program) -> list[Kept]:
 def on_a_rank(program: Program, mesh: Any) -> list[Kept] | Stopped:
     """Return all results of one rank, or where it stopped."""
     given = {g.name: lay(g, mesh) for g in program.given}
+    found: list[Kept] = []
     try:
-        return [(text, Held.of(value)) for text, value in results_of(program, given)]
+        for text, value in results_of(program, given):
+            try:
+                found.append((text, Held.of(value)))
+            except Mismatch as error:
+                if not text.startswith("gradient"):
+                    raise
+                return Stopped(len(program.statements), _text(error))
     except _Stop as stop:
         return stop.stopped
+    return found
 
 
 def _on_a_process(program: Program) -> list[Kept] | Stopped:
@@ -308,7 +316,16 @@ def _assign(values: dict[str, Any], statement: Statement, result: Any) -> None:
 
 
 class Inexact(Mismatch):
-    """Numbers outside of the tolerance, which rounding may explain."""
+    """Numbers of `program` outside of the tolerance, which rounding may explain."""
+
+    def __init__(self, text: str, program: Program) -> None:
+        super().__init__(text)
+        self.program = program
+
+
+def is_rounding(error: Exception) -> bool:
+    """Return whether rounding explains an error."""
+    return isinstance(error, Inexact) and is_unstable(error.program)
 
 
 def _compare(program: Program, held: list[Any], whole: Any, *, summed: bool) -> None:
@@ -334,7 +351,7 @@ def _compare(program: Program, held: list[Any], whole: Any, *, summed: bool) -> 
     try:
         same(found, whole, program.precision.tolerance)
     except AssertionError as error:
-        raise Inexact(str(error)) from None
+        raise Inexact(str(error), program) from None
 
 
 def _without_infinities(

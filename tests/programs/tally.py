@@ -15,7 +15,7 @@ from dtensor_core.operators import table
 from tests.programs.generate import generate
 from tests.programs.given import text_of
 from tests.programs.program import Program
-from tests.programs.run import Inexact, check, is_unstable, on_one_device
+from tests.programs.run import check, is_rounding, on_one_device
 from tests.programs.shrink import shrink
 
 
@@ -109,7 +109,7 @@ def _judge(tally: Tally, seed: int, program: Program) -> None:
         return
     except Exception as error:
         found = error
-    if isinstance(found, Inexact) and is_unstable(program):
+    if is_rounding(found):
         tally.unstable += 1
         return
     small = shrink(program, fails_alike(found))
@@ -136,6 +136,6 @@ def fails_alike(error: Exception) -> Callable[[Program], bool]:
         found = failure(program)
         if type(found) is not type(error):
             return False
-        return not (isinstance(found, Inexact) and is_unstable(program))
+        return not is_rounding(found)
 
     return fails

@@ -30,7 +30,7 @@ from tests.programs.generate import OWN, generate
 from tests.programs.given import MEMORIES, Given, placements_of
 from tests.programs.lay import Held, Mismatch, lay, put_together
 from tests.programs.program import Program, Statement
-from tests.programs.run import Inexact, OtherStride, check, is_unstable, on_processes
+from tests.programs.run import OtherStride, check, is_rounding, is_unstable, on_processes
 from tests.programs.shrink import shrink
 from tests.programs.tally import Tally, fails_alike, failure, tally_of
 
@@ -60,7 +60,7 @@ def test_programs_on_processes_compute_what_they_compute_on_one_device():
     for seed in ON_PROCESSES:
         program = generate(seed)
         error = failure(program, on_processes)
-        if error is not None and not (isinstance(error, Inexact) and is_unstable(program)):
+        if error is not None and not is_rounding(error):
             pytest.fail(f"{error}\n\n{program.script()}", pytrace=False)
 
 
@@ -185,6 +185,17 @@ def test_what_follows_from_a_stride_of_torchs_meta_kernels_is_left_out(monkeypat
     assert left_out == ["torch's meta kernel has other strides"]
 
 
+def test_a_view_that_a_write_has_cut_off_is_not_looked_at():
+    assert generate(15332)
+
+
+def test_an_error_is_rounding_if_the_program_without_what_is_documented_is_unstable():
+    """The first statement is left out, and the bits of a sum that rounds are left."""
+    error = failure(generate(14918))
+    assert error is not None
+    assert is_rounding(error)
+
+
 def test_what_rounding_of_a_result_decides_is_unstable():
     given = replace(a_program("a0 + a1").given[0], values="exact")
     made = a_program("a0 * 1", "v0.exp()", "v1.log() - v0", "v2 > 0")
@@ -200,7 +211,14 @@ def documented() -> list[tuple[str, Program]]:
         Statement(("v1",), "a0.data.mul_(2)", in_place=True),
     )
     special = Given("a0", (5, 10), torch.float64, 5, 941687181, True, placements_of("R"), "special")
+    expanded = Given("a0", (3, 3), torch.float64, 5, 376340624, False, placements_of("S0"))
+    factor = Given("a1", (4, 1), torch.float64, 5, 451151060, False, placements_of("R"))
+    norm = (
+        Statement(("v0",), "torch.linalg.vector_norm(a0, 1, [0, 1], keepdim=True).expand([4, 1])"),
+        Statement(("v1",), "v0.clone().mul_(a1)", in_place=True),
+    )
     return [
+        ("signs of norms that are written to", Program((2,), (expanded, factor), norm, ())),
         ("copies of what is written through .data", Program((2,), (matrix,), hidden, ())),
         (
             "gradients with two formulas",
@@ -209,7 +227,7 @@ def documented() -> list[tuple[str, Program]]:
     ]
 
 
-@pytest.mark.parametrize(("reason", "program"), documented(), ids=("data", "prod"))
+@pytest.mark.parametrize(("reason", "program"), documented(), ids=("norm", "data", "prod"))
 def test_a_value_that_is_documented_to_differ_is_left_out(monkeypatch, reason, program):
     compared, left_out = check(program)
     assert left_out == [reason]

@@ -18,7 +18,6 @@ from typing import Any
 def main(folder: str, script: str, *args: str) -> None:
     """Run the script under the profiler, and write the counts."""
     import torch
-
     import torch.distributed as dist
 
     native: Any = torch._C
